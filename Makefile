@@ -1,0 +1,49 @@
+# make demo    see it work              make quick      lint, types, fast tests: while working
+# make test    what CI runs             make test-all   the slow tests too
+# make bench   the figures we publish   make lint       ruff alone       make clean   caches and builds
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export OMP_WAIT_POLICY := PASSIVE
+
+# One thread in each of two workers: two spinning threads beside a busy process run 40 times slower.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+.PHONY: demo test quick test-all lint types bench clean
+
+demo: $(READY)
+	$(BIN)/vitreous demo
+
+test: lint types
+	$(PYTEST) -m "not slow"
+
+quick: lint types
+	$(PYTEST) -m "not slow" --hypothesis-profile=quick
+
+test-all: lint types
+	$(PYTEST)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+bench: $(READY)
+	@set -e; for script in benchmarks/*.py; do echo "$$script" >&2; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# With CI set, a torch that brought CUDA with it shows at once, not as gigabytes.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	test -z "$$CI" || $(BIN)/python -c 'import torch; assert torch.version.cuda is None, "torch brought CUDA"'
+	touch $@

@@ -1,0 +1,49 @@
+"""A see-through workbench for Vision Transformers. Importing it is light: torch loads on first use."""
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitreous import errors as errors
+    from vitreous import images as images
+    from vitreous import models as models
+    from vitreous import weights as weights
+    from vitreous.machine import doctor as doctor
+    from vitreous.models.catalog import build as build
+    from vitreous.models.taps import tap_names as tap_names
+    from vitreous.models.taps import taps as taps
+    from vitreous.weights.loading import load as load
+    from vitreous.weights.saving import convert as convert
+    from vitreous.weights.saving import save as save
+
+__version__ = "0.1.0"
+
+ROOMS = ["errors", "models", "weights", "images"]
+HOME = {
+    "build": "models.catalog",
+    "load": "weights.loading",
+    "save": "weights.saving",
+    "convert": "weights.saving",
+    "tap_names": "models.taps",
+    "taps": "models.taps",
+    "doctor": "machine",
+}
+
+__all__ = ["__version__", *HOME, *ROOMS]
+
+if "torch" not in sys.modules:  # OpenMP reads it once, when torch loads; threads that spin starve a busy machine
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def __getattr__(name: str) -> Any:
+    if name in ROOMS:
+        return import_module(f"vitreous.{name}")
+    if name in HOME:
+        return getattr(import_module(f"vitreous.{HOME[name]}"), name)
+    raise AttributeError(f"vitreous has no {name!r}; it has: {', '.join([*HOME, *ROOMS])}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,68 @@
+"""The errors a user can meet. Each text is one line: WHAT is wrong with WHICH thing; DO this."""
+
+__all__ = [
+    "BusyError",
+    "CheckpointError",
+    "ConfigError",
+    "ExistsError",
+    "FormatError",
+    "HubError",
+    "ImageSizeError",
+    "MissingExtraError",
+    "ModelNameError",
+    "TapError",
+    "VitreousError",
+]
+
+
+class VitreousError(Exception):
+    """Something the user can mend; a command that meets it ends with `exit_code`."""
+
+    exit_code = 2
+
+
+class ModelNameError(VitreousError):
+    """No model of the catalog has this name."""
+
+
+class ConfigError(VitreousError):
+    """A model option, or a pair of options, has no meaning."""
+
+
+class ImageSizeError(VitreousError):
+    """An image, or a grid of patches, has another size than the model was built for."""
+
+
+class TapError(VitreousError):
+    """A tap does not exist, never fired, or got the wrong thing back from an edit."""
+
+
+class FormatError(VitreousError):
+    """A weight format is unknown, or cannot hold this model."""
+
+
+class CheckpointError(VitreousError):
+    """A checkpoint is damaged, incomplete or hostile."""
+
+
+class HubError(VitreousError):
+    """A hub, or a thing on it, cannot be reached."""
+
+
+class ExistsError(VitreousError):
+    """Writing would destroy something that is there."""
+
+
+class BusyError(VitreousError):
+    """Another process holds the thing."""
+
+
+class MissingExtraError(VitreousError):
+    """An optional part of vitreous is not installed."""
+
+    def __init__(self, extra: str, purpose: str):
+        super().__init__(extra, purpose)  # both, so that it survives pickling
+        self.extra, self.purpose = extra, purpose
+
+    def __str__(self) -> str:
+        return f"{self.purpose} needs the extra {self.extra!r}; pip install 'vitreous[{self.extra}]'"

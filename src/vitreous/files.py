@@ -1,0 +1,201 @@
+"""Files that are whole or absent: written beside their place, synced, then renamed into it. Also digests and a lock."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from vitreous.errors import BusyError, ExistsError
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = ["atomic_folder", "atomic_write", "digest", "lock"]
+
+
+def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, force: bool = False) -> None:
+    """Make the file `path` hold what `write(file)` writes, at once.
+
+    Killed at any moment, `path` holds the old content or the new. Of two processes that write one path without
+    `force`, one wins and the other raises; with `force`, the last wins.
+    """
+    path = Path(path)
+    if not force and os.path.lexists(path):
+        raise _exists(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _beside(path)
+    try:
+        with part.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if force:
+            os.replace(part, path)
+        else:
+            _rename_file_to_free_place(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[Path]:
+    """Yield an empty folder; when the body ends well it becomes `path`, all files at once.
+
+    An empty folder counts as free. With `force` an older folder is replaced, unless it holds files that the new
+    one has not: those are somebody's. Between the two renames of a replacement the old folder lies beside, hidden.
+    """
+    path = Path(path)
+    if not force and _is_taken(path):
+        raise _exists(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _beside(path)
+    part.mkdir()
+    try:
+        yield part
+        for file in _files(part):
+            with (part / file).open("rb") as handle:
+                _sync(handle)
+        for folder in [part, *(p for p in part.rglob("*") if p.is_dir())]:
+            _sync_folder(folder)
+        if force and _is_taken(path):
+            _replace_folder(part, path)
+        else:
+            _rename_folder_to_free_place(part, path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    _sync_folder(path.parent)
+
+
+def digest(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> str:
+    """SHA-256, in hex, of bytes or of the file at a path."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return hashlib.sha256(source).hexdigest()
+    with Path(source).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def lock(path: str | os.PathLike[str], *, seconds: float | None = None) -> Iterator[None]:
+    """Hold the lock file `path` against other processes and threads; wait at most `seconds` (None: for ever).
+
+    The system frees the lock when its holder ends, however it ends, so none is ever stale. The empty file stays.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = None if seconds is None else time.monotonic() + seconds
+    with path.open("ab") as file:
+        while not _try_lock(file):
+            if deadline is not None and time.monotonic() >= deadline:
+                raise BusyError(f"{path} is held by another process; wait until it ends, or end it")
+            time.sleep(0.02)
+        try:
+            yield
+        finally:
+            _unlock(file)
+
+
+if sys.platform == "win32":
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        file.seek(0)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(file: IO[bytes]) -> None:
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+    def _sync(file: IO[bytes]) -> None:
+        """Windows syncs only files open for writing; those of a folder are left to the system."""
+
+    def _sync_folder(path: Path) -> None:
+        """Windows has no handle on a folder to sync."""
+
+else:
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _sync(file: IO[bytes]) -> None:
+        os.fsync(file.fileno())
+
+    def _sync_folder(path: Path) -> None:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def _exists(path: Path) -> ExistsError:
+    return ExistsError(f"{path} exists already; choose another place, or overwrite it with --force (force=True)")
+
+
+def _is_taken(path: Path) -> bool:
+    return os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir()))
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir())
+
+
+def _rename_file_to_free_place(part: Path, path: Path) -> None:
+    try:
+        os.link(part, path)  # unlike rename, fails when somebody was faster
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError:  # a file system without hard links
+        if os.path.lexists(path):
+            raise _exists(path) from None
+        os.replace(part, path)
+
+
+def _rename_folder_to_free_place(part: Path, path: Path) -> None:
+    try:
+        if path.is_dir():
+            path.rmdir()  # only an empty one goes
+        os.rename(part, path)
+    except OSError:
+        if _is_taken(path):
+            raise _exists(path) from None
+        raise
+
+
+def _replace_folder(part: Path, path: Path) -> None:
+    if not path.is_dir() or path.is_symlink():
+        raise ExistsError(f"{path} is no folder; choose another place")
+    if others := set(_files(path)) - set(_files(part)):
+        raise ExistsError(f"{path} also holds {min(others)}, which --force will not delete; choose another place")
+    old = _beside(path)
+    os.rename(path, old)
+    try:
+        os.rename(part, path)
+    except OSError:
+        os.rename(old, path)
+        raise
+    shutil.rmtree(old)

@@ -1,0 +1,260 @@
+"""What this machine has: versions, devices, threads, extras; and the record that goes with every result."""
+
+from __future__ import annotations
+
+import html
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Device", "Extra", "Machine", "doctor", "record"]
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Device:
+    """One place where a model can run. memory: bytes, where the device has its own."""
+
+    kind: str  # cuda, mps or cpu
+    name: str
+    memory: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name}" + (f", {_gib(self.memory)}" if self.memory else "")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """One optional part of vitreous, and the packages it still lacks here."""
+
+    name: str
+    missing: tuple[str, ...]
+
+    @property
+    def install(self) -> str:
+        """The command that brings it."""
+        return f"pip install 'vitreous[{self.name}]'"
+
+    def __str__(self) -> str:
+        return f"{self.name}: " + (f"lacks {', '.join(self.missing)}; {self.install}" if self.missing else "installed")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything a bug report or a result needs to say about where it ran. memory: bytes."""
+
+    vitreous: str
+    python: str
+    torch: str
+    torch_cuda: str | None  # the CUDA version torch was built for; None for a CPU build
+    numpy: str
+    system: str
+    cores: int
+    memory: int | None
+    threads: int
+    omp_wait_policy: str | None
+    devices: tuple[Device, ...]
+    extras: tuple[Extra, ...]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dict; each extra with the command that installs it."""
+        extras = [
+            {"name": e.name, "installed": not e.missing, "missing": list(e.missing), "install": e.install}
+            for e in self.extras
+        ]
+        return asdict(self) | {"extras": extras}
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """(title, text) pairs in reading order; an empty title carries on the one above."""
+        yield "vitreous", self.vitreous
+        yield "python", self.python
+        yield "torch", f"{self.torch} ({f'CUDA {self.torch_cuda}' if self.torch_cuda else 'CPU'} build)"
+        yield "numpy", self.numpy
+        yield "system", self.system
+        yield "cores", str(self.cores)
+        yield "memory", _gib(self.memory) if self.memory else "unknown"
+        yield "threads", f"{self.threads} (OMP_WAIT_POLICY {self.omp_wait_policy or 'not set'})"
+        for title, lines in [("devices", self.devices), ("extras", self.extras), ("warnings", self.warnings)]:
+            for i, line in enumerate(lines):
+                yield ("" if i else title), str(line)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{title:<10}{text}" for title, text in self.rows())
+
+    def _repr_html_(self) -> str:
+        cells = (f"<tr><th>{html.escape(title)}</th><td>{html.escape(text)}</td></tr>" for title, text in self.rows())
+        return f"<table>{''.join(cells)}</table>"
+
+
+def doctor() -> Machine:
+    """Look at this machine."""
+    import torch
+
+    devices = tuple(_devices())
+    return Machine(
+        vitreous=metadata.version("vitreous"),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        torch_cuda=torch.version.cuda,
+        numpy=metadata.version("numpy"),
+        system=platform.platform(),
+        cores=_cores(),
+        memory=_memory(),
+        threads=torch.get_num_threads(),
+        omp_wait_policy=os.environ.get("OMP_WAIT_POLICY"),
+        devices=devices,
+        extras=tuple(_extras()),
+        warnings=tuple(
+            _warnings(
+                torch=torch.__version__,
+                is_cuda_build=torch.version.cuda is not None,
+                has_gpu=any(device.kind == "cuda" for device in devices),
+                omp_wait_policy=os.environ.get("OMP_WAIT_POLICY"),
+            )
+        ),
+    )
+
+
+def record() -> dict[str, Any]:
+    """What goes with every result: versions, hardware, commit and command line."""
+    here = doctor()
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "versions": {name: getattr(here, name) for name in ("vitreous", "python", "torch", "torch_cuda", "numpy")},
+        "hardware": {
+            "system": here.system,
+            "cores": here.cores,
+            "memory": here.memory,
+            "threads": here.threads,
+            "omp_wait_policy": here.omp_wait_policy,
+            "devices": [str(device) for device in here.devices],
+        },
+        "commit": _commit(Path(__file__)),
+    }
+
+
+def _devices() -> Iterator[Device]:
+    import torch
+
+    if torch.cuda.is_available():
+        for i in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(i)
+            yield Device("cuda", properties.name, properties.total_memory)
+    if torch.backends.mps.is_available():
+        yield Device("mps", platform.processor() or "Apple GPU")
+    yield Device("cpu", f"{_cpu_name()}, {torch.backends.cpu.get_cpu_capability()}")
+
+
+def _extras() -> Iterator[Extra]:
+    """Read from our own metadata, whose lines look like `fastapi>=0.115; extra == 'serve'`; nothing is imported."""
+    needs: dict[str, list[str]] = {}
+    for line in metadata.requires("vitreous") or []:
+        package = re.match(r"[\w.-]+", line)
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if package and extra and extra[1] != "all":
+            needs.setdefault(extra[1], []).append(package[0])
+    for name, packages in needs.items():
+        yield Extra(name, tuple(package for package in packages if not _is_installed(package)))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _warnings(*, torch: str, is_cuda_build: bool, has_gpu: bool, omp_wait_policy: str | None) -> Iterator[str]:
+    if is_cuda_build and not has_gpu:
+        yield (
+            f"torch {torch} is a CUDA build, and no GPU answers; check the driver (nvidia-smi), "
+            "or save gigabytes with the CPU build (command: pytorch.org/get-started)"
+        )
+    if fault := _torchvision_fault(torch, is_cuda_build):
+        yield f"{fault}, and breaks transformers and timm, which import it when found; pip uninstall torchvision"
+    if (omp_wait_policy or "").upper() != "PASSIVE":
+        yield (
+            "waiting OpenMP threads spin, which on a busy machine can be 40 times slower; "
+            "set OMP_WAIT_POLICY=PASSIVE, or import vitreous before torch"
+        )
+
+
+def _torchvision_fault(torch: str, is_cuda_build: bool) -> str | None:
+    """Why an installed torchvision would not import beside this torch, found without importing it."""
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None or not _is_installed("torchvision"):
+        return None
+    version = metadata.version("torchvision")
+    minor, wanted = int(version.split(".")[1]), int(torch.split(".")[1]) + 15  # 2.6 goes with 0.21, 2.13 with 0.28
+    if torch.startswith("2.") and version.startswith("0.") and minor != wanted:
+        return f"torchvision {version} does not fit torch {torch} (that needs 0.{wanted})"
+    libraries = Path(spec.origin).parent.glob("_C*.so")
+    if not is_cuda_build and any(b"libtorch_cuda" in library.read_bytes() for library in libraries):
+        return f"torchvision {version} wants CUDA, which torch {torch} has not"
+    return None
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory() -> int | None:
+    """Bytes of memory this process may use: the machine's, or its container's where that is less."""
+    if not hasattr(os, "sysconf"):
+        return None
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _first_line(Path("/sys/fs/cgroup/memory.max"))
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def _cpu_name() -> str:
+    for line in _text(Path("/proc/cpuinfo")).splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+@cache
+def _commit(source: Path) -> str | None:
+    """The commit that `source` belongs to, with -dirty when files differ from it; None outside git."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(source.parent), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", source.name)  # else the repository around an installed copy would answer
+        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _first_line(path: Path) -> str:
+    return _text(path).partition("\n")[0]

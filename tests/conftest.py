@@ -1,0 +1,24 @@
+"""What all tests share. One thread each: two test workers with spinning threads would starve each other."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from shared_files import SHARED, WHY_ABSENT
+
+settings.register_profile("vitreous", deadline=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("vitreous"), max_examples=10)
+settings.load_profile("vitreous")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of recorded outputs, weights and data that are too large for the repository."""
+    if not SHARED.is_dir():
+        pytest.skip(WHY_ABSENT)
+    return SHARED

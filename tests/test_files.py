@@ -1,0 +1,264 @@
+"""Nothing half-written is taken for whole, nothing is overwritten unasked, and a lock dies with its holder."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from vitreous.errors import BusyError, ExistsError
+from vitreous.files import atomic_folder, atomic_write, digest, lock
+
+OLD, NEW = b"old" * 1000, b"new" * 1000
+
+
+def program(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """A real process running `code`, which can be killed."""
+    words = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill_when_it_speaks(process: subprocess.Popen[str]) -> None:
+    assert process.stdout.readline() == "half\n", process.communicate()
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_file_is_written_whole_and_leaves_nothing_beside(tmp_path):
+    path = tmp_path / "new" / "folder" / "file"
+    atomic_write(path, lambda file: file.write(NEW))
+    assert path.read_bytes() == NEW
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_has_the_permissions_of_any_other(tmp_path):
+    (tmp_path / "plain").touch()
+    atomic_write(tmp_path / "ours", lambda file: file.write(NEW))
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_file_is_overwritten_only_by_force(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    with pytest.raises(ExistsError, match=r"file exists already; .* --force"):
+        atomic_write(path, lambda file: file.write(NEW))
+    assert path.read_bytes() == OLD
+    atomic_write(path, lambda file: file.write(NEW), force=True)
+    assert path.read_bytes() == NEW
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_an_error_while_writing_leaves_what_was_there(tmp_path, force):
+    path = tmp_path / "file"
+    if force:
+        path.write_bytes(OLD)
+
+    def fail(file):
+        file.write(NEW)
+        raise RuntimeError("disk on fire")
+
+    with pytest.raises(RuntimeError, match="disk on fire"):
+        atomic_write(path, fail, force=force)
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == ([OLD] if force else [])
+
+
+def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    kill_when_it_speaks(
+        program(
+            """
+            import sys, time
+            from vitreous.files import atomic_write
+            def write(file):
+                file.write(b"ne"); file.flush()
+                print("half", flush=True)
+                time.sleep(60)
+            atomic_write(sys.argv[1], write, force=True)
+            """,
+            path,
+        )
+    )
+    assert path.read_bytes() == OLD
+    atomic_write(path, lambda file: file.write(NEW), force=True)  # and the next attempt is not in its way
+    assert path.read_bytes() == NEW
+
+
+def test_of_two_processes_that_race_for_a_file_exactly_one_wins(tmp_path):
+    path = tmp_path / "file"
+    code = """
+        import sys
+        from vitreous.errors import ExistsError
+        from vitreous.files import atomic_write
+        def write(file):
+            file.write(sys.argv[2].encode() * 100_000)
+            print("ready", flush=True)
+            sys.stdin.readline()
+        try:
+            atomic_write(sys.argv[1], write)
+        except ExistsError:
+            sys.exit(3)
+        """
+    words = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+    racers = [
+        subprocess.Popen([*words, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for name in "ab"
+    ]
+    for racer in racers:  # both hold a full part before either may rename
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    for racer in racers:
+        racer.communicate()
+    assert sorted(racer.returncode for racer in racers) == [0, 3]
+    winner = "ab"[[racer.returncode for racer in racers].index(0)]
+    assert path.read_text() == winner * 100_000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def write_pair(folder: Path, content: bytes) -> None:
+    (folder / "a").write_bytes(content)
+    (folder / "deep").mkdir()
+    (folder / "deep" / "b").write_bytes(content)
+
+
+def test_a_folder_appears_whole(tmp_path):
+    path = tmp_path / "folder"
+    with atomic_folder(path) as part:
+        write_pair(part, NEW)
+        assert not path.exists()
+    assert (path / "a").read_bytes() == (path / "deep" / "b").read_bytes() == NEW
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_empty_folder_counts_as_free(tmp_path):
+    path = tmp_path / "folder"
+    path.mkdir()
+    with atomic_folder(path) as part:
+        write_pair(part, NEW)
+    assert (path / "a").read_bytes() == NEW
+
+
+def test_a_folder_is_replaced_only_by_force(tmp_path):
+    path = tmp_path / "folder"
+    with atomic_folder(path) as part:
+        write_pair(part, OLD)
+    with pytest.raises(ExistsError, match="folder exists already"), atomic_folder(path) as part:
+        write_pair(part, NEW)
+    with atomic_folder(path, force=True) as part:
+        write_pair(part, NEW)
+    assert (path / "a").read_bytes() == NEW
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_force_never_deletes_somebody_elses_files(tmp_path):
+    (tmp_path / "letters").write_text("dear")
+    with pytest.raises(ExistsError, match="also holds letters"), atomic_folder(tmp_path, force=True) as part:
+        write_pair(part, NEW)
+    assert [p.name for p in tmp_path.iterdir()] == ["letters"]
+
+
+def test_a_folder_taken_meanwhile_is_left_alone(tmp_path):
+    path = tmp_path / "folder"
+    with pytest.raises(ExistsError), atomic_folder(path) as part:
+        write_pair(part, NEW)
+        path.mkdir()
+        (path / "theirs").touch()
+    assert [p.name for p in path.iterdir()] == ["theirs"]
+
+
+def test_a_process_killed_while_filling_a_folder_leaves_the_old_one(tmp_path):
+    path = tmp_path / "folder"
+    with atomic_folder(path) as part:
+        write_pair(part, OLD)
+    kill_when_it_speaks(
+        program(
+            """
+            import sys, time
+            from vitreous.files import atomic_folder
+            with atomic_folder(sys.argv[1], force=True) as part:
+                (part / "a").write_bytes(b"ne")
+                print("half", flush=True)
+                time.sleep(60)
+            """,
+            path,
+        )
+    )
+    assert (path / "a").read_bytes() == (path / "deep" / "b").read_bytes() == OLD
+
+
+def test_an_error_while_filling_a_folder_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "folder") as part:
+        write_pair(part, NEW)
+        raise RuntimeError
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_digest_is_sha256_of_bytes_or_of_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(NEW)
+    expected = hashlib.sha256(NEW).hexdigest()
+    assert (
+        digest(NEW)
+        == digest(bytearray(NEW))
+        == digest(memoryview(NEW))
+        == digest(path)
+        == digest(str(path))
+        == expected
+    )
+
+
+def test_a_lock_keeps_others_out_and_lets_them_in_afterwards(tmp_path):
+    path = tmp_path / "lock"
+    with lock(path), pytest.raises(BusyError, match=r"lock is held by another process"), lock(path, seconds=0):
+        pass
+    with lock(path, seconds=0):
+        pass
+
+
+def test_threads_take_a_lock_in_turn(tmp_path):
+    count = 0
+
+    def add() -> None:
+        nonlocal count
+        for _ in range(20):
+            with lock(tmp_path / "lock"):
+                before = count
+                os.sched_yield() if hasattr(os, "sched_yield") else None
+                count = before + 1
+
+    threads = [threading.Thread(target=add) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count == 60
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
+    path = tmp_path / "lock"
+    holder = program(
+        """
+        import sys, time
+        from vitreous.files import lock
+        with lock(sys.argv[1]):
+            print("half", flush=True)
+            time.sleep(60)
+        """,
+        path,
+    )
+    try:
+        assert holder.stdout.readline() == "half\n"
+        with pytest.raises(BusyError), lock(path, seconds=0.1):
+            pass
+    finally:
+        holder.kill()
+        holder.communicate()
+    with lock(path, seconds=5):
+        pass
