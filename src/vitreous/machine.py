@@ -103,7 +103,7 @@ def doctor() -> Machine:
 
     devices = tuple(_devices())
     return Machine(
-        vitreous=metadata.version("vitreous"),
+        vitreous=_version("vitreous"),
         python=platform.python_version(),
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
@@ -144,6 +144,20 @@ def record() -> dict[str, Any]:
     }
 
 
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires("vitreous") or []
+    except metadata.PackageNotFoundError:
+        return []  # run from its sources
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"  # run from its sources
+
+
 def _devices() -> Iterator[Device]:
     import torch
 
@@ -159,7 +173,7 @@ def _devices() -> Iterator[Device]:
 def _extras() -> Iterator[Extra]:
     """Read from our own metadata, whose lines look like `fastapi>=0.115; extra == 'serve'`; nothing is imported."""
     needs: dict[str, list[str]] = {}
-    for line in metadata.requires("vitreous") or []:
+    for line in _requirements():
         package = re.match(r"[\w.-]+", line)
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if package and extra and extra[1] != "all":

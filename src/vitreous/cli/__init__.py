@@ -1,0 +1,127 @@
+"""The command line: one thin file per command, each with a function `run` and an EXAMPLE.
+
+Exit 0: done; 1: done, and the answer is no; 2: could not, with one line on stderr; 130, 143: Ctrl-C, SIGTERM.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import sys
+import traceback
+from importlib import import_module
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+import vitreous
+from vitreous.errors import VitreousError
+
+__all__ = ["main"]
+
+COMMANDS = {  # in the order and under the titles of --help
+    "demo": "Start",
+    "convert": "Ship",
+    "models": "Machine",
+    "doctor": "Machine",
+}
+OTHER_WORDS = {"train": "fit", "inspect": "look", "test": "eval", "classify": "predict", "reproduce": "paper"}
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments or os.environ.get("VITREOUS_DEBUG") == "1"
+    arguments = [argument for argument in arguments if argument != "--debug"]  # welcome anywhere on the line
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = _application().main(arguments, prog_name="vitreous", standalone_mode=False)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"vitreous: {' '.join(_line(error).split())}", file=sys.stderr)
+        code = 2
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+class _Commands(TyperGroup):
+    """The group of all commands: answers an unknown word with ours, and a closed pipe with silence."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            raise VitreousError(_unknown(args[0], list(self.commands)))
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(128 + 13) from None  # as the shell says of a process that SIGPIPE ended
+        return result
+
+
+def _start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", metavar="", help="Print the version.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", metavar="", help="Show the traceback of an error (or set VITREOUS_DEBUG=1).")
+    ] = False,
+) -> None:
+    """A see-through workbench for Vision Transformers."""
+    if version:
+        print(f"vitreous {vitreous.__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def _application() -> Any:
+    app = typer.Typer(cls=_Commands, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(_start)
+    for name, panel in COMMANDS.items():
+        command = import_module(f"vitreous.cli.{name}")
+        first, *rest = command.run.__doc__.split("\n\n")
+        app.command(
+            name,
+            help="\n\n".join([first, *rest, f"Example:  {command.EXAMPLE}"]),
+            short_help=f"{first}\n[dim]{command.EXAMPLE}[/dim]",
+            rich_help_panel=panel,
+        )(command.run)
+    return typer.main.get_command(app)
+
+
+def _unknown(word: str, commands: list[str]) -> str:
+    ours = OTHER_WORDS.get(word)
+    near = [ours] if ours in commands else difflib.get_close_matches(word, commands, n=1)
+    hint = f"try: vitreous {near[0]}" if near else f"there are: {', '.join(commands)}"
+    return f"there is no command {word!r}; {hint}"
+
+
+def _line(error: BaseException) -> str:
+    match error:
+        case VitreousError():
+            return str(error)
+        case typer.TyperException():  # how the command line was written
+            return f"{error.format_message().rstrip('.')}; see: vitreous {_command(error)}--help"
+        case typer.Abort():
+            return "aborted"
+        case OSError(strerror=str(reason), filename=str(name)):
+            return f"{name}: {reason}"
+        case _:
+            return f"unexpected {type(error).__name__}: {error}; this is our mistake: report it with what --debug shows"
+
+
+def _command(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    name = context.info_name if context else None
+    return f"{name} " if name in COMMANDS else ""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)  # an exception, so that what is half-written is cleared away

@@ -1,0 +1,96 @@
+"""vitreous models"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import groupby
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vitreous.cli.show import Json, show
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vitreous.models.catalog import Row
+
+EXAMPLE = "vitreous models B/16 R50+B/16 BiT-R50x1"
+WIDTH = 80  # columns that every terminal has
+
+
+def run(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all if none.")] = None,
+    options: Annotated[
+        bool, typer.Option("--options", metavar="", help="List the options that change a model.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """List the models with their exact parameters and multiply-adds."""
+    from vitreous.models import catalog
+
+    if options:
+        found = catalog.options()
+        if json:
+            show("models", {"options": {name: _option(*about) for name, about in found.items()}}, json=True)
+        else:
+            _print(options_table(found))
+        return
+    rows = [catalog.describe(name) for name in names or catalog.names()]
+    if json:
+        show("models", {"models": [asdict(row) for row in rows]}, json=True)
+    else:
+        _print(models_table(rows))
+
+
+def models_table(rows: list[Row]) -> Table:
+    """One row per model, under its family."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption="at 224 px and 1000 classes; GMACs: 10⁹ multiply-adds")
+    table.add_column("model", no_wrap=True)
+    for title in ("parameters", "GMACs", "width", "depth", "heads", "mlp", "patch"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for family, members in groupby(rows, key=lambda row: _family(row.name)):
+        table.add_section()
+        table.add_row(f"[bold]{family}[/bold]")
+        for row in members:
+            sizes = (str(size or "–") for size in (row.width, row.depth, row.heads, row.mlp, row.patch))
+            table.add_row(row.name, f"{row.parameters:,}", f"{row.macs / 1e9:,.2f}", *sizes)
+    return table
+
+
+def options_table(options: dict[str, tuple[Any, list[Any] | str, str]]) -> Table:
+    """One row per option: what it means, what it may be, what it is unless changed."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption='change one: vitreous.build("S/16", positions="none")')
+    table.add_column("option", no_wrap=True)
+    table.add_column("default", overflow="fold")
+    table.add_column("values", overflow="fold")
+    table.add_column("meaning")
+    for name, (default, values, meaning) in options.items():
+        allowed = values if isinstance(values, str) else " ".join(map(str, values))
+        table.add_row(name, _cell(default), allowed, meaning)
+    return table
+
+
+def _option(default: Any, values: list[Any] | str, meaning: str) -> dict[str, Any]:
+    return {"default": default, "values": values, "meaning": meaning}
+
+
+def _family(name: str) -> str:
+    return "BiT" if name.startswith("BiT") else "hybrids" if "+" in name else "ViT"
+
+
+def _cell(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    Console(highlight=False, width=max(WIDTH, get_terminal_size().columns)).print(table)

@@ -1,0 +1,170 @@
+"""The models of the papers by name, and how to make one.
+
+A name is a size and a patch, `B/16` (or `ViT-B/16`); with a ResNet in front, `R50+B/16`; or a BiT, `BiT-R50x1`.
+Changes may follow: `"S/16 positions=none registers=4"`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from vitreous.errors import ModelNameError
+from vitreous.models import config as configs
+from vitreous.models.bit import BiT
+from vitreous.models.config import BiTConfig, Config, EmbeddingConfig, EncoderConfig, ResNetConfig, Size, ViTConfig
+from vitreous.models.convolutions import root_width
+from vitreous.models.cost import macs
+from vitreous.models.model import Model, materialise, start
+from vitreous.models.pooling import POOLS
+from vitreous.models.rules import words
+from vitreous.models.vit import ViT
+
+SIZES = {  # width, depth, heads, hidden width of the MLP
+    "Ti": (192, 12, 3, 768),
+    "S": (384, 12, 6, 1536),
+    "B": (768, 12, 12, 3072),
+    "L": (1024, 24, 16, 4096),
+    "H": (1280, 32, 16, 5120),
+    "g": (1408, 40, 16, 6144),
+    "G": (1664, 48, 16, 8192),
+}
+PATCHES = (8, 14, 16, 32)
+HYBRIDS = {  # units of the stem, factor on its channels, patch on its map
+    "R+Ti/16": ((), 1, 8),  # named /16, but root and pool halve twice: its real stride is 32
+    "R26+S/32": ((2, 2, 2, 2), 1, 1),
+    "R26+B/32": ((2, 2, 2, 2), 1, 1),
+    "R50+B/16": ((3, 4, 9), 1, 1),
+    "R50+B/32": ((3, 4, 6, 3), 1, 1),
+    "R50+L/16": ((3, 4, 9), 1, 1),
+    "R50+L/32": ((3, 4, 6, 3), 1, 1),
+    "R50x2+L/32": ((3, 4, 6, 3), 2, 1),
+}
+BIT_UNITS = {"50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
+BITS = ("R50x1", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model of the table, for 224×224×3 images and 1000 classes."""
+
+    name: str
+    parameters: int
+    macs: int  # multiply-accumulates of one image's forward pass
+    width: int
+    depth: int
+    heads: int
+    mlp: int
+    patch: int
+
+
+def names() -> list[str]:
+    """Every model of the papers, smallest first in each family."""
+    plain = [f"{size}/{patch}" for size in SIZES for patch in PATCHES]
+    return [*plain, *HYBRIDS, *(f"BiT-{name}" for name in BITS)]
+
+
+def describe(name: str) -> Row:
+    """Parameters and cost of a model, without giving it memory."""
+    config = parse(name)
+    counted = sum(p.numel() for p in blueprint(config).parameters())
+    if isinstance(config, BiTConfig):
+        units = config.resnet.units
+        return Row(name, counted, macs(config), 32 * root_width(config.resnet), 2 + 3 * sum(units), 0, 0, 0)
+    e = config.encoder
+    return Row(name, counted, macs(config), e.width, e.depth, e.heads, e.mlp, config.embedding.patch[0])
+
+
+def parse(name: str) -> Config:
+    """The config that a name and its changes mean."""
+    return _with_changes(*_split(name))
+
+
+def build(
+    name: str | Config,
+    *,
+    image_size: int | Size | None = None,
+    classes: int | None = None,
+    channels: int | None = None,
+    seed: int | None = None,
+    **changes: Any,
+) -> Model:
+    """A new model with the first values of the papers' code, for 224×224×3 images and 1000 classes unless said.
+
+        vitreous.build("B/16", classes=10)
+        vitreous.build("S/16 positions=none", image_size=(64, 96), registers=4)
+
+    changes: any option of `vitreous models --options`.  seed: the same seed gives the same first values, and torch's
+    own generator is left as it was; without one they come from torch's generator.
+    """
+    base, stated = _split(name) if isinstance(name, str) else (name, {})
+    asked = {"image_size": image_size, "classes": classes, "channels": channels}
+    asked = {option: value for option, value in asked.items() if value is not None}
+    config = _with_changes(base, {**stated, **asked, **changes})
+    model = blueprint(config)
+    materialise(model)
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        start(model)
+    model.preprocess = model.preprocess.with_channels(config.channels)
+    return model
+
+
+def blueprint(config: Config) -> Model:
+    """The network without memory for its numbers."""
+    with torch.device("meta"):
+        return BiT(config) if isinstance(config, BiTConfig) else ViT(config)
+
+
+def options() -> dict[str, tuple[Any, list[str] | str, str]]:
+    """Every option of a ViT: its default, the words it takes (or what it is), and what it means."""
+    base = replace(parse("B/16"))
+    few = words(base)
+    return {
+        name: (value, few.get(name) or type(value).__name__, field.metadata["meaning"])
+        for _, name, field, value in configs.options(base)
+    }
+
+
+def _split(name: str) -> tuple[Config, dict[str, Any]]:
+    """A model's name, and the changes that follow it."""
+    word, *pairs = name.split() or [""]
+    config = _named(word)
+    changes: dict[str, Any] = dict(pair.partition("=")[::2] for pair in pairs)
+    if "" in changes.values():
+        raise ModelNameError(f"{name!r} has a change without a value; write it as {word} option=value")
+    return config, changes
+
+
+def _named(word: str) -> Config:
+    plain = re.sub(r"(^|\+)ViT-", r"\1", word)
+    if match := re.fullmatch(r"(?:BiT-)?R(50|101|152|200)x(\d+(?:\.\d+)?)", plain):
+        return BiTConfig(resnet=ResNetConfig(units=BIT_UNITS[match[1]], resnet_width=float(match[2])))
+    front, _, rest = plain.rpartition("+")
+    match = re.fullmatch(r"([A-Za-z]+)/(\d+)", rest)
+    if not match or match[1] not in SIZES or (front and plain not in HYBRIDS) or int(match[2]) < 1:
+        near = difflib.get_close_matches(plain, names(), 3, 0.3)
+        raise ModelNameError(f"no model is called {word!r}; near: {', '.join(near) or 'B/16'} (all: vitreous models)")
+    width, depth, heads, mlp = SIZES[match[1]]
+    patch = int(match[2])
+    config = ViTConfig(
+        encoder=EncoderConfig(width=width, depth=depth, heads=heads, mlp=mlp),
+        embedding=EmbeddingConfig(patch=(patch, patch)),
+    )
+    if front:
+        units, factor, patch = HYBRIDS[plain]
+        config = config.change(stem="resnet", units=units, resnet_width=factor, patch=patch)
+    return config
+
+
+def _with_changes(config: Config, changes: dict[str, Any]) -> Config:
+    """A pool that reads no class token brings none, unless one was asked for."""
+    pool = str(changes.get("pool"))
+    if pool in POOLS and "class_token" not in changes and isinstance(config, ViTConfig):
+        changes = {**changes, "class_token": POOLS[pool].needs_class_token}
+    return config.change(**changes)

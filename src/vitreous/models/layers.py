@@ -1,0 +1,98 @@
+"""Small layers that several networks share, and the first values of the released code (METHODS: LeCun, Xavier)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.models.config import ViTConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "swiglu": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],  # two halves in, one out: DINOv2's largest
+}
+HALVES = {"swiglu": 2}  # how many hidden widths an activation reads, where not one
+
+
+class Linear(nn.Linear):
+    """A linear map whose first values come from its owner's `start`; torch's own would be thrown away."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Activation(nn.Module):
+    """x Φ(x), its tanh form, max(x, 0), or a gated pair."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ACTIVATIONS[self.kind](x)
+
+
+class TokenBatchNorm(nn.BatchNorm1d):
+    """Batch norm per feature over all tokens of all images; the last axis is the feature."""
+
+    def forward(self, x: Tensor) -> Tensor:                                     # … D
+        return super().forward(x.reshape(-1, x.shape[-1])).view_as(x)
+
+
+def make_norm(config: ViTConfig, width: int | None = None) -> nn.Module:
+    kinds = {"layer": nn.LayerNorm, "batch": TokenBatchNorm}
+    return kinds[config.encoder.norm_kind](width or config.encoder.width, eps=config.encoder.norm_eps)
+
+
+class Gain(nn.Module):
+    """Layer scale: a learned factor on each feature of a branch."""
+
+    def __init__(self, width: int, beginning: float):
+        super().__init__()
+        self.beginning = beginning
+        self.gain = nn.Parameter(torch.empty(width))
+
+    def start(self) -> None:
+        nn.init.constant_(self.gain, self.beginning)
+
+    def forward(self, x: Tensor) -> Tensor:                                     # B N D
+        return x * self.gain
+
+
+class DropPath(nn.Module):
+    """In training, leaves a branch out for a whole image with probability `rate`, and makes up for it elsewhere."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:                                     # B …
+        if not self.training:
+            return x
+        keep = torch.rand(x.shape[0], *[1] * (x.dim() - 1), device=x.device) >= self.rate
+        return x * keep / (1 - self.rate)
+
+
+def xavier(weight: Tensor, fan_in: int, fan_out: int) -> None:
+    """Uniform in ±√(6 / (fan_in + fan_out))."""
+    bound = math.sqrt(6 / (fan_in + fan_out))
+    nn.init.uniform_(weight, -bound, bound)
+
+
+def lecun(weight: Tensor, fan_in: int) -> None:
+    """Normal cut at ±2σ whose variance after the cut is 1 / fan_in."""
+    std = math.sqrt(1 / fan_in) / 0.87962566103423978
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def start_linear(layer: nn.Linear, *, parts: int = 1, bias_std: float = 0.0) -> None:
+    """Xavier on each of `parts` maps stacked in one (queries, keys and values), bias zero or N(0, bias_std²)."""
+    xavier(layer.weight, layer.in_features, layer.out_features // parts)
+    if layer.bias is not None:
+        nn.init.normal_(layer.bias, std=bias_std) if bias_std else nn.init.zeros_(layer.bias)

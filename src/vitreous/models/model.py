@@ -1,0 +1,71 @@
+"""What every network here is to its user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.errors import ConfigError
+from vitreous.models.config import Config
+from vitreous.models.layers import Linear
+from vitreous.models.preprocess import Preprocess
+from vitreous.models.taps import Tap
+
+
+class Model(nn.Module):
+    """images (float, B C H W, already preprocessed) -> logits B K, or the representation B D where there is no head."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config = config
+        self.preprocess = Preprocess(size=config.image_size)
+        self.labels: tuple[str, ...] | None = None
+        self.temperature = 1.0
+        self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed of them
+
+    def features(self, images: Tensor) -> Tensor:                               # B C H W -> B D
+        raise AssertionError("each network says what its features are")
+
+    def forward(self, images: Tensor, *, layout: str = "BCHW") -> Tensor:       # B C H W -> B K
+        return self.logits(self.head(self.features(channels_first(images, layout))))
+
+    def add_head(self, width: int) -> None:
+        """One linear layer that starts at zero: the first answers are all alike and the first loss is ln K."""
+        classes = self.config.readout.classes
+        self.head: nn.Module = Linear(width, classes) if classes else nn.Identity()
+        self.logits = Tap()
+
+
+def channels_first(images: Tensor, layout: str) -> Tensor:
+    """B H W C or B C H W, as `layout` says, to B C H W."""
+    if layout not in ("BCHW", "BHWC"):
+        raise ConfigError(f"layout {layout!r} is not BCHW or BHWC")
+    return images if layout == "BCHW" else images.permute(0, 3, 1, 2)
+
+
+def materialise(model: nn.Module) -> None:
+    """Give memory, not yet values, to what was built on the meta device."""
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                module._parameters[name] = nn.Parameter(torch.empty_like(parameter, device="cpu"))
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_meta:
+                module._buffers[name] = torch.empty_like(buffer, device="cpu")
+
+
+def start(model: nn.Module) -> None:
+    """First values: every part sets its own (`start`); norms are 1 and 0, heads 0."""
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm1d):
+            module.reset_parameters()
+    for module in model.modules():
+        begin = getattr(module, "start", None)
+        if begin is not None:
+            begin()
+    head = getattr(model, "head", None)
+    if isinstance(head, nn.Linear):
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)

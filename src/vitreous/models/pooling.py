@@ -1,0 +1,140 @@
+"""How the tokens become one vector (section 3.1, appendix D.3 of arXiv 2010.11929; the MAP head of big_vision).
+
+To add a pool: a class, and a line in POOLS (or an entry point in the group `vitreous.pools`).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.models.config import ViTConfig
+from vitreous.models.layers import Activation, Linear, make_norm, start_linear, xavier
+from vitreous.models.registry import Registry
+from vitreous.models.taps import Tap
+
+
+class Pool(nn.Module):
+    """All tokens, B N D -> one vector, B `width(config)`."""
+
+    needs_class_token = False
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.prefix = config.prefix
+
+    @staticmethod
+    def width(config: ViTConfig) -> int:
+        return config.encoder.width
+
+
+class ClassToken(Pool):
+    """z⁰: the state of the class token."""
+
+    needs_class_token = True
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return z[:, 0]                                                          # B D
+
+
+class MeanOfPatches(Pool):
+    """Global average pooling over the patches; tokens in front are left out."""
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return z[:, self.prefix :].mean(1)                                      # B D
+
+
+class MaxOfPatches(Pool):
+    """The largest value of each feature over the patches."""
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return z[:, self.prefix :].amax(1)                                      # B D
+
+
+class ClassTokenAndMean(Pool):
+    """[z⁰; mean of the patches]: what DINOv2's linear classifier reads."""
+
+    needs_class_token = True
+
+    @staticmethod
+    def width(config: ViTConfig) -> int:
+        return 2 * config.encoder.width
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return torch.cat([z[:, 0], z[:, self.prefix :].mean(1)], -1)            # B 2D
+
+
+class ClassAndDistillation(Pool):
+    """[z⁰; z¹]: what the two heads of a distilled DeiT read."""
+
+    needs_class_token = True
+
+    @staticmethod
+    def width(config: ViTConfig) -> int:
+        return 2 * config.encoder.width
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return z[:, :2].flatten(1)                                              # B 2D
+
+
+class MapPool(Pool):
+    """Multi-head attention pooling: one learned probe asks all patches, then x + MLP(LN(x))."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__(config)
+        e = config.encoder
+        self.head_count = e.heads
+        self.probe = nn.Parameter(torch.empty(1, e.width))
+        self.query = Linear(e.width, e.width)
+        self.key_value = Linear(e.width, 2 * e.width)
+        self.weights = Tap()
+        self.merge = Linear(e.width, e.width)
+        self.norm = make_norm(config)
+        self.expand = Linear(e.width, e.mlp)
+        self.activation = Activation("gelu" if e.activation == "swiglu" else e.activation)
+        self.contract = Linear(e.mlp, e.width)
+
+    def start(self) -> None:
+        xavier(self.probe, *self.probe.shape)
+        for layer in (self.query, self.merge):
+            start_linear(layer)
+        start_linear(self.key_value, parts=2)
+        for layer in (self.expand, self.contract):
+            start_linear(layer, bias_std=1e-6)
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        z = z[:, self.prefix :]
+        q = self.query(self.probe).expand(z.shape[0], -1, -1)                   # B 1 D
+        q = q.unflatten(-1, (self.head_count, -1)).transpose(1, 2)              # B H 1 d
+        k, v = self.key_value(z).unflatten(-1, (2, self.head_count, -1)).permute(2, 0, 3, 1, 4)  # each B H N d
+        if self.weights.open:
+            y = self.weights((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)) @ v  # B H 1 d
+        else:
+            y = F.scaled_dot_product_attention(q, k, v)                         # B H 1 d
+        y = self.merge(y.transpose(1, 2).flatten(2))[:, 0]                      # B D
+        return y + self.contract(self.activation(self.expand(self.norm(y))))   # B D
+
+
+POOLS: Registry[type[Pool]] = Registry(
+    "pools",
+    {
+        "cls": ClassToken,
+        "gap": MeanOfPatches,
+        "map": MapPool,
+        "max": MaxOfPatches,
+        "cls-and-gap": ClassTokenAndMean,
+        "cls-and-distillation": ClassAndDistillation,
+    },
+)
+
+
+class PoolThenNorm(nn.Module):
+    """`pool_order=mean-first`: the final norm sees the pooled vector (timm's fc_norm)."""
+
+    def __init__(self, pool: nn.Module, norm: nn.Module):
+        super().__init__()
+        self.pool, self.norm = pool, norm
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return self.norm(self.pool(z))                                          # B D

@@ -1,0 +1,83 @@
+"""What a model expects of its input, as a value; `images` carries it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+
+from vitreous.errors import ConfigError
+from vitreous.models.config import Size
+
+HALF = (0.5, 0.5, 0.5)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """An RGB image of 0…1 becomes (x − mean) / std at `size`.
+
+    fit   squash: resize straight to `size`;  crop: resize the short side to `short_side`, then cut the centre out;
+          squash-crop: resize straight to a square of `short_side`, then cut the centre out.
+    """
+
+    size: Size = (224, 224)  # rows, columns
+    fit: Literal["squash", "crop", "squash-crop"] = "squash"
+    short_side: int | None = None  # pixels, for both crops
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "box"] = "bilinear"
+    antialias: bool = False
+    centre: Literal["round", "floor"] = "round"  # the crop's first pixel where half a pixel is left over
+    mean: tuple[float, ...] = HALF
+    std: tuple[float, ...] = HALF
+    source: str = "default"  # whose rule this is
+
+    def __post_init__(self) -> None:
+        if self.fit != "squash" and self.short_side is None:
+            raise ConfigError(
+                f"preprocess fit={self.fit} needs short_side; give the pixels of the short side before the crop"
+            )
+        if len(self.mean) != len(self.std) or not all(s > 0 for s in self.std):
+            raise ConfigError(
+                f"preprocess mean {self.mean} and std {self.std} do not fit; std must be positive, one per channel"
+            )
+
+    def at(self, size: Size) -> Preprocess:
+        """The same rule for another input size: the short side keeps its ratio to the crop."""
+        if size == self.size:
+            return self
+        side = self.short_side and round(self.short_side * min(size) / min(self.size))
+        return replace(self, size=size, short_side=side)
+
+    def with_channels(self, channels: int) -> Preprocess:
+        """The same rule for another number of channels: mean and deviation of the colours are averaged."""
+        if channels == len(self.mean):
+            return self
+        return replace(self, mean=_spread(self.mean, channels), std=_spread(self.std, channels))
+
+    def to_json(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)
+
+    def __str__(self) -> str:
+        size = f"{self.size[0]}x{self.size[1]}"
+        how = {"squash": f"squashed to {size}", "crop": f"short side {self.short_side}, centre crop {size}"}
+        how["squash-crop"] = f"squashed to {self.short_side}x{self.short_side}, centre crop {size}"
+        edge = "antialiased" if self.antialias else "not antialiased"
+        return f"{how[self.fit]}, {self.interpolation} {edge}, mean {self.mean}, std {self.std} ({self.source})"
+
+
+def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    return (sum(values) / len(values),) * channels
+
+
+def from_json(data: Any) -> Preprocess:
+    try:
+        return msgspec.convert(data, Preprocess)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the preprocessing record does not fit: {error}") from None
+
+
+def google(size: Size) -> Preprocess:
+    """Squashed to size, bilinear without antialias, (x − 127.5) / 127.5."""
+    return Preprocess(size=size, source="google")
