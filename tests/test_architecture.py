@@ -16,7 +16,7 @@ from shared_files import ROOT
 import vitreous
 
 HOUSE = ["errors", "files", "machine", "draws", "ranks", "report", "models", "weights", "images", "evaluation"]
-HOUSE += ["measures", "training", "papers", "exports", "server", "cli"]
+HOUSE += ["measures", "training", "papers", "exports", "server", "cli", "__main__"]
 SOURCE = ROOT / "src" / "vitreous"
 FILES = sorted(SOURCE.rglob("*.py"))
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(SOURCE)], "vitreous."))

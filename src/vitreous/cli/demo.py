@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from vitreous.cli.show import Json
-from vitreous.errors import VitreousError
+from typing import Annotated
 
-EXAMPLE = "vitreous demo"
+import typer
+
+from vitreous.cli.models import models_table, print_table
+from vitreous.cli.show import Json, show
+
+EXAMPLE = "vitreous demo --out attention.svg"
 
 
-def run(json: Json = False) -> None:
-    """Build models, load a checkpoint and draw an attention map."""
-    raise VitreousError("the demo is not written yet; see: vitreous models")
+def run(
+    out: Annotated[str, typer.Option(metavar="FILE", help="Where the attention map goes.")] = "vitreous-demo.svg",
+    json: Json = False,
+) -> None:
+    """Build models, load a checkpoint, look into it, and convert it: a minute's tour."""
+    import vitreous
+
+    result = vitreous.demo(out)
+    if not json:
+        print_table(models_table(result.models))
+    show("demo", result, json=json)

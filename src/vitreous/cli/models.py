@@ -35,13 +35,13 @@ def run(
         if json:
             show("models", {"options": {name: _option(*about) for name, about in found.items()}}, json=True)
         else:
-            _print(options_table(found))
+            print_table(options_table(found))
         return
     rows = [catalog.describe(name) for name in names or catalog.names()]
     if json:
         show("models", {"models": [asdict(row) for row in rows]}, json=True)
     else:
-        _print(models_table(rows))
+        print_table(models_table(rows))
 
 
 def models_table(rows: list[Row]) -> Table:
@@ -90,7 +90,7 @@ def _cell(value: Any) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def _print(table: Table) -> None:
+def print_table(table: Table) -> None:
     from rich.console import Console
 
     Console(highlight=False, width=max(WIDTH, get_terminal_size().columns)).print(table)

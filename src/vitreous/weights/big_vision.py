@@ -1,0 +1,228 @@
+"""big_vision's npz: ViT (class token, GAP or MAP; learned or sin-cos positions; layers apart or scanned) and BiT."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from vitreous.errors import CheckpointError
+from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTConfig
+from vitreous.models.model import Model
+from vitreous.models.preprocess import Preprocess
+from vitreous.weights.formats import Draft, Format, Hints, choose_image_size
+from vitreous.weights.google import (
+    DENSE,
+    SCALE,
+    google_in,
+    google_in_bias,
+    google_out,
+    group_norm_rules,
+    published,
+    unit_counts,
+    vit_config,
+    vit_rules,
+    write,
+)
+from vitreous.weights.holding import bit_differences, cover, vit_differences
+from vitreous.weights.moves import FRONT, KERNEL, PLANES, TURNED, Rule, pair, rule
+from vitreous.weights.reading import Found, Tensors
+
+PREFIXES = ("params/img/", "opt/target/", "params/", "img/", "")
+MARKS = ("embedding/kernel", "root_block/conv_root/kernel")
+
+
+def prefix_of(names: Iterable[str]) -> str | None:
+    """Where in the file the image model lies."""
+    names = set(names)
+    return next((p for p in PREFIXES if any(p + mark in names for mark in MARKS)), None)
+
+
+def recognises(found: Found) -> bool:
+    return prefix_of(found.tensors) is not None
+
+
+def tidy(tensors: Tensors) -> Tensors:
+    """Present-day big_vision names, blocks apart, the class row of an older table folded into the class token.
+
+    Blocks take the names that `google` uses (its published ones), so that one set of rules serves both.
+    """
+    prefix = prefix_of(tensors)
+    if prefix is None:
+        raise CheckpointError(f"{tensors.path} has no {MARKS[0]}; is it a big_vision ViT?")
+    plain = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    if prefix == "":
+        plain = {n: t for n, t in plain.items() if not n.startswith(("opt/", "chrono/", "txt/"))}
+    for old in ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding"):
+        if old in plain:
+            plain["pos_embedding"] = plain.pop(old)
+    for part in ("probe", "MlpBlock_0", "MultiHeadDotProductAttention_0", "LayerNorm_0"):
+        for name in [n for n in plain if n.split("/")[0] == part]:
+            plain[f"MAPHead_0/{name}"] = plain.pop(name)
+    for name in [n for n in plain if n.startswith("Transformer/encoderblock/")]:
+        for i, layer in enumerate(plain.pop(name)):
+            plain[name.replace("encoderblock/", f"encoderblock_{i}/")] = layer
+    if not any("/LayerNorm_2/" in name for name in plain):
+        plain = {published(name): t for name, t in plain.items()}
+    return fold_class_row(tensors.renamed(plain))
+
+
+def fold_class_row(tensors: Tensors) -> Tensors:
+    """A table of k² + 1 rows has one for the class token: added to that token, which is what the sum did anyway."""
+    if "pos_embedding" not in tensors:
+        return tensors
+    rows = tensors.shape("pos_embedding", 3)[1]
+    if rows < 2 or math.isqrt(rows - 1) ** 2 != rows - 1 or math.isqrt(rows) ** 2 == rows:
+        return tensors
+    table = tensors["pos_embedding"]
+    new = {**tensors, "pos_embedding": table[:, 1:]}
+    if "cls" in tensors:
+        new["cls"] = tensors["cls"] + table[:, :1]
+    return tensors.renamed(new)
+
+
+def draft(found: Found, hints: Hints) -> Draft:
+    if (prefix_of(found.tensors) or "") + MARKS[1] in found.tensors:
+        return draft_bit(found, hints)
+    tensors = tidy(found.tensors)
+    pool = "map" if "MAPHead_0/probe" in tensors else "cls" if "cls" in tensors else "gap"
+    config, assumed = vit_config(tensors, found, hints, pool=pool)
+    patch = config.embedding.patch
+    if "pos_embedding" in tensors:
+        config = config.change(positions_cover="patches")
+        size = choose_image_size(tensors.shape("pos_embedding", 3)[1], patch, found, hints)
+    else:
+        config = config.change(positions="sincos-2d", positions_cover="patches")
+        size = hints.image_size or (224 // patch[0] * patch[0], 224 // patch[1] * patch[1])
+        assumed.append(
+            "positions sincos-2d: the file has no table"
+            + ("" if hints.image_size else f"; image size {size[0]}x{size[1]}")
+        )
+    assumed.append(f"preprocessing: {'SigLIP' if pool == 'map' else 'big_vision'}'s usual one (configs differ)")
+    return Draft(config.change(image_size=size), preprocess(size, pool), tensors, assumed=assumed)
+
+
+def preprocess(size: Size, pool: str) -> Preprocess:
+    """SigLIP squashes; classifiers resize the small side by area and cut the centre. Both to -1 … 1."""
+    if pool == "map":
+        return Preprocess(size=size, source="big_vision (assumed)")
+    return Preprocess(
+        size=size,
+        fit="crop",
+        short_side=round(min(size) * 256 / 224),
+        interpolation="box",
+        antialias=True,
+        source="big_vision (assumed)",
+    )
+
+
+def rules(config: Config) -> list[Rule]:
+    if isinstance(config, BiTConfig):
+        return bit_rules(config)
+    out = vit_rules(config)
+    if config.embedding.positions == "learned":
+        out.append(rule("embedding.positions.table", "pos_embedding", move=FRONT))
+    if config.readout.pool == "map":
+        out += map_rules(config)
+    return out
+
+
+def map_rules(config: ViTConfig) -> list[Rule]:
+    attention, heads = "MAPHead_0/MultiHeadDotProductAttention_0", config.encoder.heads
+    two = ("key", "value")
+    return [
+        rule("pool.probe", "MAPHead_0/probe", move=FRONT),
+        rule("pool.query.weight", f"{attention}/query/kernel", move=google_in(heads, 1)),
+        rule("pool.query.bias", f"{attention}/query/bias", move=google_in_bias(heads, 1)),
+        rule("pool.key_value.weight", *(f"{attention}/{n}/kernel" for n in two), move=google_in(heads, 2)),
+        rule("pool.key_value.bias", *(f"{attention}/{n}/bias" for n in two), move=google_in_bias(heads, 2)),
+        rule("pool.merge.weight", f"{attention}/out/kernel", move=google_out(heads)),
+        rule("pool.merge.bias", f"{attention}/out/bias"),
+        *pair("pool.norm", "MAPHead_0/LayerNorm_0", names=SCALE, join="/"),
+        *pair("pool.expand", "MAPHead_0/MlpBlock_0/Dense_0", weight=TURNED, names=DENSE, join="/"),
+        *pair("pool.contract", "MAPHead_0/MlpBlock_0/Dense_1", weight=TURNED, names=DENSE, join="/"),
+    ]
+
+
+def draft_bit(found: Found, hints: Hints) -> Draft:
+    prefix = prefix_of(found.tensors) or ""
+    tensors = found.tensors.renamed(
+        {n.removeprefix(prefix): t for n, t in found.tensors.items() if n.startswith(prefix)}
+    )
+    _, _, channels, root = tensors.shape("root_block/conv_root/kernel", 4)
+    units = unit_counts(tensors, "block{}/unit{:02d}/conv1/kernel")
+    resnet = ResNetConfig(units=units, resnet_width=root / 64, root_pad="infinity")
+    size = hints.image_size or (224, 224)
+    classes = tensors.shape("head/kernel", 2)[1] if "head/kernel" in tensors else 0
+    config = BiTConfig(image_size=size, channels=channels, resnet=resnet).change(classes=classes)
+    return Draft(
+        config, preprocess(size, "gap"), tensors, assumed=["preprocessing: big_vision's usual one (configs differ)"]
+    )
+
+
+def bit_rules(config: BiTConfig) -> list[Rule]:
+    out = [rule("root.conv.weight", "root_block/conv_root/kernel", move=KERNEL)]
+    for s, units in enumerate(config.resnet.units):
+        for u in range(units):
+            ours, theirs = f"stages.{s}.units.{u}", f"block{s + 1}/unit{u + 1:02d}"
+            for k in (1, 2, 3):
+                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}/conv{k}/kernel", move=KERNEL))
+                out += group_norm_rules(f"{ours}.norm{k}", f"{theirs}/gn{k}", move=PLANES)
+            if u == 0:
+                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/conv_proj/kernel", move=KERNEL))
+    out += group_norm_rules("last_norm", "norm-pre-head", move=PLANES)
+    if config.readout.classes:
+        out += pair("head", "head", weight=TURNED, names=DENSE, join="/")
+    return out
+
+
+def present(name: str) -> str:
+    """A published name of a block's part as big_vision writes it."""
+    if not name.startswith("Transformer/encoderblock"):
+        return name
+    return re.sub(
+        r"/(MultiHeadDotProductAttention|LayerNorm|MlpBlock)_[123]/",
+        lambda m: f"/{m[1]}_{1 if m[1] == 'LayerNorm' else 0}/",
+        name,
+    )
+
+
+def refuses(config: Config) -> list[str]:
+    if isinstance(config, BiTConfig):
+        return bit_differences(config, root_pad="infinity", standardise_eps=1e-10)
+    return vit_differences(
+        config,
+        positions=("learned", "sincos-2d"),
+        positions_cover=("patches", "all"),
+        pool=("cls", "gap", "map"),
+        class_token=(config.readout.pool == "cls",),
+        representation=None,
+        classes=None,
+        activation=("gelu-tanh",),
+        norm_eps=(1e-6,),
+    )
+
+
+def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+    """Positions cover patches only here: the class token's row is added to the class token."""
+    return cover(config, state, "patches")
+
+
+def write_present(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
+    return write(model, {present(name): tensor for name, tensor in tensors.items()}, path)
+
+
+FORMAT = Format(
+    name="big_vision",
+    holds="ViT (class token, GAP, MAP; learned or sin-cos positions) and BiT of big_vision, npz",
+    recognises=recognises,
+    draft=draft,
+    rules=rules,
+    refuses=refuses,
+    to_hold=to_hold,
+    write=write_present,
+    suffix=".npz",
+)

@@ -1,0 +1,138 @@
+"""Whose checkpoints we speak: a table of formats, each one value in a file of its own.
+
+To add one: a module with a `Format`, and a line in FORMATS (or an entry point in the group `vitreous.formats`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from vitreous.errors import CheckpointError
+from vitreous.models.config import Config, Size, as_size
+from vitreous.models.model import Model
+from vitreous.models.positions import square_grid
+from vitreous.models.preprocess import Preprocess
+from vitreous.models.registry import Registry
+from vitreous.weights.moves import Rule
+from vitreous.weights.reading import Found, Tensors
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What tensors cannot tell, as the user said it; else a config beside them says, else the source's convention."""
+
+    image_size: Size | None = None
+    heads: int | None = None
+    activation: str | None = None
+    norm_eps: float | None = None
+
+
+@dataclass
+class Draft:
+    """A model read from a stranger's file: its config, where each tensor goes, and what had to be assumed."""
+
+    config: Config
+    preprocess: Preprocess
+    tensors: Tensors  # by the format's canonical names
+    labels: tuple[str, ...] | None = None
+    assumed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Format:
+    name: str
+    holds: str  # one line for people
+    recognises: Callable[[Found], bool]
+    draft: Callable[[Found, Hints], Draft]
+    rules: Callable[[Config], list[Rule]]  # for reading and writing alike
+    refuses: Callable[[Config], list[str]]  # parts that the format cannot hold, or its library would run differently
+    write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # to a file, or into a folder, that is new
+    to_hold: Callable[[Config, Mapping[str, Tensor]], tuple[Config, Mapping[str, Tensor]]] = lambda config, state: (
+        config,
+        state,
+    )
+    is_folder: bool = False  # whether a checkpoint is a folder or a single file
+    suffix: str = ".safetensors"
+    ignores: Callable[[str], bool] = lambda name: False  # tensors that play no part in the function
+
+
+def _lazy(name: str) -> Callable[[], Format]:
+    return lambda: import_module(f"vitreous.weights.{name}").FORMAT
+
+
+FORMATS: Registry[Any] = Registry(
+    "formats",
+    {name: _lazy(name) for name in ("google", "big_vision", "timm", "huggingface", "torchvision")},
+)
+
+
+def names() -> list[str]:
+    """Formats that can be written; ours first."""
+    return ["vitreous", *FORMATS]
+
+
+def get(name: str) -> Format:
+    found = FORMATS[name]
+    return found if isinstance(found, Format) else found()
+
+
+def recognise(found: Found) -> Format:
+    """Whose file this is, by the names of its tensors."""
+    for name in FORMATS:
+        if (known := get(name)).recognises(found):
+            return known
+    few = ", ".join(sorted(found.tensors)[:3]) or "none"
+    raise CheckpointError(
+        f"{found.path} is of no known format (tensors: {few}, …); say format=, one of {', '.join(names())}"
+    )
+
+
+# Heads of the published sizes, by width; elsewhere somebody must say.
+HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+
+
+def choose_heads(width: int, found: Found, hints: Hints, stated: Any) -> tuple[int, list[str]]:
+    """By the argument, else the config beside the tensors, else the published size of that width."""
+    if hints.heads is not None:
+        return hints.heads, []
+    if isinstance(stated, int) and not isinstance(stated, bool):
+        return stated, []
+    if width in HEADS:
+        return HEADS[width], [f"heads {HEADS[width]}: the published size of width {width}"]
+    raise CheckpointError(f"{found.path} does not tell the number of heads at width {width}; say heads=")
+
+
+def choose_image_size(
+    places: int,
+    cell: Size,
+    found: Found,
+    hints: Hints,
+    stated: Any = None,
+    grid_of: Callable[[Size], Size] | None = None,
+) -> Size:
+    """The image a table of `places` positions was made for: the config's, else a square, else the user's word.
+
+    cell: pixels of a place.  grid_of: places of an image, where that is not plain division.
+    """
+
+    def grid(size: Size) -> Size:
+        return grid_of(size) if grid_of else (size[0] // cell[0], size[1] // cell[1])
+
+    said = as_size(stated) if isinstance(stated, int | list | tuple) and not isinstance(stated, bool) else None
+    if said is not None and grid(said)[0] * grid(said)[1] == places:
+        return said
+    asked, square = hints.image_size, square_grid(places)
+    if asked is not None and (grid(asked) == square or (square is None and grid(asked)[0] * grid(asked)[1] == places)):
+        return asked
+    if square is not None:
+        return square[0] * cell[0], square[1] * cell[1]
+    raise CheckpointError(
+        f"{found.path} has {places} positions, which make no square; "
+        f"say image_size=(rows, columns) of the images it was made for"
+    )

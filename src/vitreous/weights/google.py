@@ -1,0 +1,315 @@
+"""Google's npz: the official ViT and hybrid (vision_transformer), and BiT (big_transfer).
+
+Two generations of names exist for a block's parts: (attention, second norm, MLP) = (1, 2, 3) in the published files,
+and (0, 1, 0) in what the present code writes. Both are read; the published ones, which every reader knows, are written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.errors import CheckpointError
+from vitreous.models.config import (
+    HYBRID_RESNET,
+    BiTConfig,
+    Config,
+    EmbeddingConfig,
+    EncoderConfig,
+    ResNetConfig,
+    ViTConfig,
+)
+from vitreous.models.hybrid import make_stem
+from vitreous.models.model import Model
+from vitreous.models.preprocess import google as google_preprocess
+from vitreous.weights.formats import Draft, Format, Hints, choose_image_size
+from vitreous.weights.holding import bit_differences, cover, vit_differences
+from vitreous.weights.moves import (
+    FRONT,
+    KERNEL,
+    TURNED,
+    VECTOR,
+    Move,
+    Rule,
+    google_in,
+    google_in_bias,
+    google_out,
+    pair,
+    patch_kernel,
+    rule,
+)
+from vitreous.weights.reading import Found, Tensors
+
+SCALE = ("scale", "bias")
+DENSE = ("kernel", "bias")
+
+
+TABLE = "Transformer/posembed_input/pos_embedding"  # big_vision keeps its own elsewhere
+
+
+def recognises(found: Found) -> bool:
+    names = {strip_prefix(name) for name in found.tensors}
+    return TABLE in names or any(name.startswith("resnet/root_block/") for name in names)
+
+
+def strip_prefix(name: str) -> str:
+    return name.removeprefix("opt/target/").removeprefix("params/")
+
+
+def tidy(tensors: Tensors) -> Tensors:
+    """Published names, whatever generation the file is of."""
+    under = [k for k in tensors if k.startswith("opt/target/")] or list(tensors)  # other opt/… keys are the optimiser's
+    new: dict[str, Tensor] = {}
+    plain = {strip_prefix(k): tensors[k] for k in under}
+    is_new = not any("/LayerNorm_2/" in k for k in plain)
+    for name, tensor in plain.items():
+        new[published(name) if is_new else name] = tensor
+    return tensors.renamed(new)
+
+
+def published(name: str) -> str:
+    """A present-day name of a block's part as the published files have it."""
+    for now, then in (
+        ("MultiHeadDotProductAttention_0", "MultiHeadDotProductAttention_1"),
+        ("LayerNorm_1", "LayerNorm_2"),
+        ("MlpBlock_0", "MlpBlock_3"),
+    ):
+        if name.startswith("Transformer/encoderblock"):
+            name = name.replace(f"/{now}/", f"/{then}/")
+    return name
+
+
+def draft(found: Found, hints: Hints) -> Draft:
+    if any(name.startswith("resnet/") for name in found.tensors):
+        return draft_bit(found, hints)
+    tensors = tidy(found.tensors)
+    config, assumed = vit_config(tensors, found, hints, pool="cls" if "cls" in tensors else "gap")
+    table = tensors.shape(TABLE, 3)
+    stem = make_stem(config)
+    cell = stem_cell(config)
+    size = choose_image_size(
+        table[1] - config.prefix, cell, found, hints, grid_of=None if config.embedding.stem == "patch" else stem.grid
+    )
+    config = config.change(image_size=size)
+    assumed.append("preprocessing: Google's (squash, bilinear without antialias, -1 to 1)")
+    return Draft(config, google_preprocess(size), tensors, assumed=assumed)
+
+
+def stem_cell(config: ViTConfig) -> tuple[int, int]:
+    """Pixels of the image that one patch covers."""
+    p = config.embedding.patch
+    stride = 1 if config.embedding.stem == "patch" else 4 * 2 ** max(len(config.resnet.units) - 1, 0)
+    return p[0] * stride, p[1] * stride
+
+
+def vit_config(tensors: Tensors, found: Found, hints: Hints, *, pool: str) -> tuple[ViTConfig, list[str]]:
+    """What the tensors of an official or big_vision ViT tell: all but the image's size, activation and eps."""
+    p, q, _, width = tensors.shape("embedding/kernel", 4)
+    depth = tensors.count("Transformer/encoderblock_{}/LayerNorm_0/scale")
+    first = "Transformer/encoderblock_0/"
+    _, heads, _ = tensors.shape(first + "MultiHeadDotProductAttention_1/query/kernel", 3)
+    if hints.heads not in (None, heads):
+        raise CheckpointError(f"{found.path} has {heads} heads, not {hints.heads}; leave heads= out")
+    _, mlp = tensors.shape(first + "MlpBlock_3/Dense_0/kernel", 2)
+    embedding = EmbeddingConfig(patch=(p, q), class_token="cls" in tensors)
+    resnet, channels = HYBRID_RESNET, tensors.shape("embedding/kernel", 4)[2]
+    if "conv_root/kernel" in tensors:
+        _, _, channels, root = tensors.shape("conv_root/kernel", 4)
+        units = unit_counts(tensors, "block{}/unit{}/conv1/kernel")
+        resnet = ResNetConfig(**{**vars(HYBRID_RESNET), "units": units, "resnet_width": root / 64})
+        embedding = EmbeddingConfig(patch=(p, q), class_token="cls" in tensors, stem="resnet")
+    representation = tensors.shape("pre_logits/kernel", 2)[1] if "pre_logits/kernel" in tensors else 0
+    classes = tensors.shape("head/kernel", 2)[1] if "head/kernel" in tensors else 0
+    config = ViTConfig(
+        image_size=(0, 0),
+        channels=channels,
+        embedding=embedding,
+        encoder=EncoderConfig(
+            width=width,
+            depth=depth,
+            heads=heads,
+            mlp=mlp,
+            norm_eps=hints.norm_eps or 1e-6,
+            activation=hints.activation or "gelu-tanh",
+        ),
+        resnet=resnet,
+    ).change(pool=pool, representation=representation, classes=classes)
+    assumed = [] if hints.activation else ["activation gelu-tanh: Google's code"]
+    return config, assumed + ([] if hints.norm_eps else ["norm_eps 1e-6: Google's code"])
+
+
+def unit_counts(tensors: Tensors, pattern: str) -> tuple[int, ...]:
+    """Units in each stage, both numbered from 1."""
+    counts: list[int] = []
+    while n := _run(tensors, lambda u: pattern.format(len(counts) + 1, u)):
+        counts.append(n)
+    return tuple(counts)
+
+
+def _run(tensors: Tensors, name: Callable[[int], str]) -> int:
+    n = 0
+    while name(n + 1) in tensors:
+        n += 1
+    return n
+
+
+def rules(config: Config) -> list[Rule]:
+    if isinstance(config, BiTConfig):
+        return bit_rules(config)
+    return [*vit_rules(config), rule("embedding.positions.table", TABLE, move=FRONT)]
+
+
+def vit_rules(config: ViTConfig) -> list[Rule]:
+    """Everything but the positions, which the official code and big_vision keep in different places."""
+    e, r = config.encoder, config.readout
+    stem = make_stem(config)
+    out = pair(
+        "embedding.projection",
+        "embedding",
+        weight=patch_kernel(stem.channels, stem.patch, theirs="google"),
+        names=DENSE,
+        join="/",
+    )
+    if config.embedding.class_token:
+        out.append(rule("embedding.class_token", "cls", move=FRONT))
+    if config.embedding.stem == "resnet":
+        out += stem_rules(config)
+    for i in range(e.depth):
+        theirs = f"Transformer/encoderblock_{i}"
+        out += pair(f"blocks.{i}.norm1", f"{theirs}/LayerNorm_0", names=SCALE, join="/")
+        out += attention_rules(f"blocks.{i}.attention", f"{theirs}/MultiHeadDotProductAttention_1", e.heads)
+        out += pair(f"blocks.{i}.norm2", f"{theirs}/LayerNorm_2", names=SCALE, join="/")
+        out += pair(f"blocks.{i}.mlp.expand", f"{theirs}/MlpBlock_3/Dense_0", weight=TURNED, names=DENSE, join="/")
+        out += pair(f"blocks.{i}.mlp.contract", f"{theirs}/MlpBlock_3/Dense_1", weight=TURNED, names=DENSE, join="/")
+    out += pair("norm", "Transformer/encoder_norm", names=SCALE, join="/")
+    if r.representation:
+        out += pair("representation.linear", "pre_logits", weight=TURNED, names=DENSE, join="/")
+    if r.classes:
+        out += pair("head", "head", weight=TURNED, names=DENSE, join="/")
+    return out
+
+
+def attention_rules(ours: str, theirs: str, heads: int) -> list[Rule]:
+    qkv = ("query", "key", "value")
+    return [
+        rule(f"{ours}.qkv.weight", *(f"{theirs}/{n}/kernel" for n in qkv), move=google_in(heads, 3)),
+        rule(f"{ours}.qkv.bias", *(f"{theirs}/{n}/bias" for n in qkv), move=google_in_bias(heads, 3)),
+        rule(f"{ours}.merge.weight", f"{theirs}/out/kernel", move=google_out(heads)),
+        rule(f"{ours}.merge.bias", f"{theirs}/out/bias"),
+    ]
+
+
+def group_norm_rules(ours: str, theirs: str, names: tuple[str, str] = SCALE, move: Move = VECTOR) -> list[Rule]:
+    return [
+        rule(f"{ours}.weight", f"{theirs}/{names[0]}", move=move),
+        rule(f"{ours}.bias", f"{theirs}/{names[1]}", move=move),
+    ]
+
+
+def stem_rules(config: ViTConfig) -> list[Rule]:
+    out = [
+        rule("stem.root.conv.weight", "conv_root/kernel", move=KERNEL),
+        *group_norm_rules("stem.root.norm", "gn_root"),
+    ]
+    for s, units in enumerate(config.resnet.units):
+        for u in range(units):
+            ours, theirs = f"stem.stages.{s}.units.{u}", f"block{s + 1}/unit{u + 1}"
+            for k in (1, 2, 3):
+                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}/conv{k}/kernel", move=KERNEL))
+                out += group_norm_rules(f"{ours}.norm{k}", f"{theirs}/gn{k}")
+            if u == 0:
+                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/conv_proj/kernel", move=KERNEL))
+                out += group_norm_rules(f"{ours}.shortcut_norm", f"{theirs}/gn_proj")
+    return out
+
+
+def tidy_bit(tensors: Tensors) -> Tensors:
+    """Some files number their layers: standardized_conv2d_7."""
+    return tensors.renamed(
+        {re.sub(r"(standardized_conv2d|group_norm)_\d+", r"\1", name): t for name, t in tensors.items()}
+    )
+
+
+def draft_bit(found: Found, hints: Hints) -> Draft:
+    tensors = tidy_bit(found.tensors)
+    _, _, channels, root = tensors.shape("resnet/root_block/standardized_conv2d/kernel", 4)
+    units = unit_counts(tensors, "resnet/block{}/unit{:02d}/a/standardized_conv2d/kernel")
+    size = hints.image_size or (224, 224)
+    config = BiTConfig(image_size=size, channels=channels, resnet=ResNetConfig(units=units, resnet_width=root / 64))
+    head = "resnet/head/conv2d/kernel"
+    config = config.change(classes=tensors.shape(head, 4)[3] if head in tensors else 0)
+    return Draft(
+        config, google_preprocess(size), tensors, assumed=["preprocessing: big_transfer's (squash, bilinear, -1 to 1)"]
+    )
+
+
+HEAD_KERNEL = Move(lambda t: t[0][0, 0].mT, lambda x: [x.mT[None, None]])  # 1 1 C K <-> K C
+
+
+def bit_rules(config: BiTConfig) -> list[Rule]:
+    conv, norm = "standardized_conv2d/kernel", ("gamma", "beta")
+    out = [rule("root.conv.weight", f"resnet/root_block/{conv}", move=KERNEL)]
+    for s, units in enumerate(config.resnet.units):
+        for u in range(units):
+            ours, theirs = f"stages.{s}.units.{u}", f"resnet/block{s + 1}/unit{u + 1:02d}"
+            for k, letter in enumerate("abc", 1):
+                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}/{letter}/{conv}", move=KERNEL))
+                out += group_norm_rules(f"{ours}.norm{k}", f"{theirs}/{letter}/group_norm", norm)
+            if u == 0:
+                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/a/proj/{conv}", move=KERNEL))
+    out += group_norm_rules("last_norm", "resnet/group_norm", norm)
+    if config.readout.classes:
+        out += pair("head", "resnet/head/conv2d", weight=HEAD_KERNEL, names=DENSE, join="/")
+    return out
+
+
+def refuses(config: Config) -> list[str]:
+    if isinstance(config, BiTConfig):
+        return bit_differences(config, root_pad="zeros", standardise_eps=1e-10)
+    allowed = {
+        "pool": ("cls", "gap"),
+        "representation": None,
+        "classes": None,
+        "activation": ("gelu-tanh",),
+        "norm_eps": (1e-6,),
+    }
+    out = vit_differences(config, stem=("patch", "resnet"), class_token=(config.readout.pool == "cls",), **allowed)
+    if config.embedding.stem == "resnet":
+        out += [
+            f"{n}={getattr(config.resnet, n)}"
+            for n in vars(HYBRID_RESNET)
+            if n not in ("units", "resnet_width") and getattr(config.resnet, n) != getattr(HYBRID_RESNET, n)
+        ]
+    return out
+
+
+def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+    """Here every token has a position."""
+    return cover(config, state, "all")
+
+
+def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
+    with path.open("wb") as file:
+        arrays: Any = {name: tensor.to(torch.float32).numpy() for name, tensor in tensors.items()}
+        np.savez(file, **arrays)
+    return [path]
+
+
+FORMAT = Format(
+    name="google",
+    holds="ViT, hybrid and BiT of Google's vision_transformer and big_transfer, npz",
+    recognises=recognises,
+    draft=draft,
+    rules=rules,
+    refuses=refuses,
+    to_hold=to_hold,
+    write=write,
+    suffix=".npz",
+    ignores=lambda name: name.startswith(("opt/", "chrono/")) or name in ("resnet/global_step", "global_step"),
+)

@@ -1,0 +1,386 @@
+"""Hugging Face's ViT, DeiT and DINOv2 (with or without registers): a folder with config.json, or the file alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitreous.errors import FormatError
+from vitreous.models.config import Config, Size, ViTConfig
+from vitreous.models.model import Model
+from vitreous.models.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size
+from vitreous.weights.holding import cover, vit_differences
+from vitreous.weights.moves import FRONT, STACK, Rule, pair, patch_kernel, rule
+from vitreous.weights.reading import Found, Tensors
+
+PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.")
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_new": "gelu-tanh",
+    "relu": "relu",
+}
+RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
+PROJECTION = "embeddings.patch_embeddings.projection"
+QKV = {"q": "query", "k": "key", "v": "value"}
+IN_MEMORY = (  # names of transformers 5's modules, and what it writes to disk
+    (r"^layers\.", "encoder.layer."),
+    (r"\.attention\.(q|k|v)_proj\.", lambda m: f".attention.attention.{QKV[m[1]]}."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+    (r"\.mlp\.down_proj\.", ".mlp.weights_out."),
+)
+
+
+def recognises(found: Found) -> bool:
+    return any(strip(name) == f"{PROJECTION}.weight" for name in found.tensors)
+
+
+def strip(name: str) -> str:
+    for prefix in ("module.", *PREFIXES):
+        name = name.removeprefix(prefix)
+    return name
+
+
+def tidy(tensors: Tensors) -> Tensors:
+    """The names on disk, without the model's prefix."""
+    new: dict[str, Tensor] = {}
+    is_dino = any(strip(n).endswith(".layer_scale1.lambda1") for n in tensors)
+    for name, tensor in tensors.items():
+        plain = strip(name)
+        for pattern, to in IN_MEMORY:
+            plain = re.sub(pattern, to, plain)
+        if not is_dino:
+            plain = re.sub(r"(encoder\.layer\.\d+)\.mlp\.fc1\.", r"\1.intermediate.dense.", plain)
+            plain = re.sub(r"(encoder\.layer\.\d+)\.mlp\.fc2\.", r"\1.output.dense.", plain)
+        new[plain] = tensor
+    for gate in [name for name in new if ".mlp.gate_proj." in name]:  # one matrix on disk
+        up = gate.replace("gate_proj", "up_proj")
+        if up in new:
+            new[gate.replace("gate_proj", "weights_in")] = torch.cat([new.pop(gate), new.pop(up)])
+    return tensors.renamed(new)
+
+
+def draft(found: Found, hints: Hints) -> Draft:
+    tensors, said = tidy(found.tensors), found.config
+    width, channels, p, q = tensors.shape(f"{PROJECTION}.weight", 4)
+    is_dino = "encoder.layer.0.layer_scale1.lambda1" in tensors
+    heads, assumed = choose_heads(width, found, hints, said.get("num_attention_heads"))
+    is_gated = "encoder.layer.0.mlp.weights_in.weight" in tensors
+    hidden_name = "mlp.weights_out" if is_gated else "mlp.fc2" if is_dino else "output.dense"
+    mlp = tensors.shape(f"encoder.layer.0.{hidden_name}.weight", 2)[1]
+    activation, eps = choose_function(found, hints, is_gated, is_dino, assumed)
+    has_two_heads = "distillation_classifier.weight" in tensors
+    head = "cls_classifier" if has_two_heads else "classifier"
+    classes = tensors.shape(f"{head}.weight", 2)[0] if f"{head}.weight" in tensors else 0
+    reads_both = is_dino and classes > 0  # DINOv2's classifier reads class token and mean of patches
+    pooler = "pooler.dense.weight"  # the bare model's; a classifier does not read it
+    rows = tensors.shape("embeddings.position_embeddings", 3)[1]
+    config = ViTConfig().change(
+        width=width,
+        depth=tensors.count("encoder.layer.{}.attention.attention.query.weight"),
+        heads=heads,
+        mlp=mlp,
+        channels=channels,
+        patch=(p, q),
+        activation=activation,
+        norm_eps=eps,
+        distillation_token="embeddings.distillation_token" in tensors,
+        registers=tensors.shape("embeddings.register_tokens", 3)[1] if "embeddings.register_tokens" in tensors else 0,
+        positions_cover="class" if is_dino else "all",
+        position_resize="timm" if is_dino else "huggingface",
+        qkv_bias="encoder.layer.0.attention.attention.query.bias" in tensors,
+        layer_scale=1.0 if is_dino else None,
+        mask_token=is_dino and "embeddings.mask_token" in tensors,
+        pool="cls-and-distillation" if has_two_heads else "cls-and-gap" if reads_both else "cls",
+        class_token=True,
+        distillation_head=has_two_heads,
+        classes=classes,
+        representation=tensors.shape(pooler, 2)[0] if pooler in tensors and not classes else 0,
+    )
+    size = choose_image_size(rows - config.covered, (p, q), found, hints, said.get("image_size"))
+    config = config.change(image_size=size)
+    return Draft(config, preprocess(found, config, assumed), tensors, labels(said, classes), assumed)
+
+
+def choose_function(found: Found, hints: Hints, is_gated: bool, is_dino: bool, assumed: list[str]) -> tuple[str, float]:
+    said = found.config
+    stated = said.get("hidden_act")
+    if is_gated:
+        activation = "swiglu"
+    elif hints.activation:
+        activation = hints.activation
+    elif stated is None:
+        activation = "gelu"
+        assumed.append("activation gelu: transformers' default")
+    elif stated in ACTIVATIONS:
+        activation = ACTIVATIONS[stated]
+    else:
+        raise FormatError(
+            f"{found.path} uses the activation {stated!r}, which is not built here; say activation= to run another"
+        )
+    usual = 1e-6 if is_dino else 1e-12
+    eps = hints.norm_eps or said.get("layer_norm_eps")
+    if not isinstance(eps, int | float) or isinstance(eps, bool):
+        eps = usual
+        assumed.append(f"norm_eps {usual:g}: transformers' default")
+    return activation, float(eps)
+
+
+def labels(said: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
+    """Names of the classes, where they are more than LABEL_0, LABEL_1, …"""
+    named = said.get("id2label")
+    if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(classes))) or not classes:
+        return None
+    words = tuple(str(named[str(i)]) for i in range(classes))
+    return None if words == tuple(f"LABEL_{i}" for i in range(classes)) else words
+
+
+def preprocess(found: Found, config: ViTConfig, assumed: list[str]) -> Preprocess:
+    said, size = found.preprocessor, config.image_size
+    if not said:
+        assumed.append("preprocessing: the default of transformers' image processor")
+        return default_preprocess(config)
+    interpolation = RESAMPLE.get(said.get("resample", 2), "bilinear")
+    mean, std = said.get("image_mean", HALF), said.get("image_std", HALF)
+    if said.get("do_normalize") is False:
+        mean, std = (0.0,) * config.channels, (1.0,) * config.channels
+    common: dict[str, Any] = {
+        "size": size,
+        "interpolation": interpolation,
+        "antialias": True,
+        "mean": tuple(mean),
+        "std": tuple(std),
+        "source": "huggingface",
+        "centre": "floor",
+    }
+    wanted = said.get("size", {})
+    wanted = (
+        {"height": wanted, "width": wanted} if isinstance(wanted, int) else wanted if isinstance(wanted, dict) else {}
+    )
+    if "shortest_edge" in wanted:
+        return Preprocess(fit="crop", short_side=int(wanted["shortest_edge"]), **common)
+    if said.get("do_center_crop") and wanted.get("height") and wanted["height"] != size[0]:
+        return Preprocess(fit="squash-crop", short_side=int(wanted["height"]), **common)
+    return Preprocess(**common)
+
+
+def default_preprocess(config: ViTConfig) -> Preprocess:
+    size = config.image_size
+    common: dict[str, Any] = {"antialias": True, "centre": "floor", "source": "huggingface (assumed)"}
+    side = round(min(size) * 256 / 224)
+    if config.encoder.layer_scale is not None:
+        common |= {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
+        return Preprocess(size=size, fit="crop", short_side=side, interpolation="bicubic", **common)
+    if config.embedding.distillation_token:
+        return Preprocess(size=size, fit="squash-crop", short_side=side, interpolation="bicubic", **common)
+    return Preprocess(size=size, **common)
+
+
+def rules(config: Config) -> list[Rule]:
+    assert isinstance(config, ViTConfig)
+    b, e, r = config.embedding, config.encoder, config.readout
+    is_dino, is_gated = e.layer_scale is not None, e.activation == "swiglu"
+    out = pair("embedding.projection", PROJECTION, weight=patch_kernel(config.channels, b.patch, theirs="torch"))
+    out.append(rule("embedding.class_token", "embeddings.cls_token", move=FRONT))
+    out += (
+        [rule("embedding.distillation_token", "embeddings.distillation_token", move=FRONT)]
+        if b.distillation_token
+        else []
+    )
+    out += [rule("embedding.registers", "embeddings.register_tokens", move=FRONT)] if b.registers else []
+    out += [rule("embedding.mask_token", "embeddings.mask_token")] if b.mask_token else []
+    out.append(rule("embedding.positions.table", "embeddings.position_embeddings", move=FRONT))
+    norms = ("norm1", "norm2") if is_dino else ("layernorm_before", "layernorm_after")
+    mlp = (
+        ("mlp.weights_in", "mlp.weights_out")
+        if is_gated
+        else ("mlp.fc1", "mlp.fc2")
+        if is_dino
+        else ("intermediate.dense", "output.dense")
+    )
+    for i in range(e.depth):
+        ours, theirs = f"blocks.{i}", f"encoder.layer.{i}"
+        for kind in ("weight", "bias")[: 2 if e.qkv_bias else 1]:
+            three = [f"{theirs}.attention.attention.{n}.{kind}" for n in ("query", "key", "value")]
+            out.append(rule(f"{ours}.attention.qkv.{kind}", *three, move=STACK))
+        out += pair(f"{ours}.attention.merge", f"{theirs}.attention.output.dense")
+        out += pair(f"{ours}.norm1", f"{theirs}.{norms[0]}") + pair(f"{ours}.norm2", f"{theirs}.{norms[1]}")
+        out += pair(f"{ours}.mlp.expand", f"{theirs}.{mlp[0]}") + pair(f"{ours}.mlp.contract", f"{theirs}.{mlp[1]}")
+        if is_dino:
+            out.append(rule(f"{ours}.attention.end.scale.gain", f"{theirs}.layer_scale1.lambda1"))
+            out.append(rule(f"{ours}.mlp.end.scale.gain", f"{theirs}.layer_scale2.lambda1"))
+    out += pair("norm", "layernorm")
+    if r.representation:
+        out += pair("representation.linear", "pooler.dense")
+    if r.distillation_head:
+        out += pair("head.class_head", "cls_classifier") + pair("head.distillation_head", "distillation_classifier")
+    elif r.classes:
+        out += pair("head", "classifier")
+    return out
+
+
+def refuses(config: Config) -> list[str]:
+    if not isinstance(config, ViTConfig):
+        return ["a BiT"]
+    b, e, r = config.embedding, config.encoder, config.readout
+    is_dino = e.layer_scale is not None
+    pools = (
+        ("cls-and-gap",)
+        if is_dino and r.classes
+        else ("cls", "cls-and-distillation")
+        if b.distillation_token
+        else ("cls",)
+    )
+    out = vit_differences(
+        config,
+        positions_cover=("class",) if is_dino else ("all",),
+        distillation_token=(b.distillation_token and not is_dino,),
+        registers=None if is_dino else (0,),
+        norm_eps=None,
+        activation=("gelu", "gelu-tanh", "relu", *(("swiglu",) if is_dino else ())),
+        qkv_bias=None,
+        layer_scale=None,
+        pool=pools,
+        distillation_head=None,
+        representation=(0,) if r.classes or is_dino else None,
+    )
+    if is_dino and b.patch[0] != b.patch[1]:
+        out.append(f"patch={b.patch[0]}x{b.patch[1]}")
+    return out
+
+
+def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+    """Class and distillation tokens have positions here; DINOv2's registers have none."""
+    is_dino = isinstance(config, ViTConfig) and config.encoder.layer_scale is not None
+    return cover(config, state, "class" if is_dino else "all")
+
+
+def kind_of(config: ViTConfig) -> str:
+    if config.encoder.layer_scale is not None:
+        return "dinov2_with_registers" if config.embedding.registers else "dinov2"
+    return "deit" if config.embedding.distillation_token else "vit"
+
+
+ARCHITECTURES = {"vit": "ViT", "deit": "DeiT", "dinov2": "Dinov2", "dinov2_with_registers": "Dinov2WithRegisters"}
+
+
+def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
+    """A folder that `from_pretrained` reads: config.json, preprocessor_config.json, model.safetensors."""
+    config = model.config
+    assert isinstance(config, ViTConfig)
+    path.mkdir(parents=True, exist_ok=True)
+    kind = kind_of(config)
+    prefix = f"{kind}." if config.readout.classes else ""
+    named = {
+        n if n.startswith(("classifier.", "cls_classifier.", "distillation_classifier.")) else prefix + n: t
+        for n, t in tensors.items()
+    }
+    if kind.startswith("dinov2") and not config.embedding.mask_token:
+        named[f"{prefix}embeddings.mask_token"] = torch.zeros(1, config.encoder.width)  # plays no part in the function
+    save_file({n: t.to(torch.float32) for n, t in named.items()}, path / "model.safetensors", metadata={"format": "pt"})
+    for name, content in (
+        ("config.json", hf_config(model, kind)),
+        ("preprocessor_config.json", hf_preprocessor(model, kind)),
+    ):
+        (path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return [path / "config.json", path / "preprocessor_config.json", path / "model.safetensors"]
+
+
+def hf_config(model: Model, kind: str) -> dict[str, Any]:
+    config = model.config
+    assert isinstance(config, ViTConfig)
+    e, r = config.encoder, config.readout
+    task = (
+        "ForImageClassificationWithTeacher"
+        if r.distillation_head
+        else "ForImageClassification"
+        if r.classes
+        else "Model"
+    )
+    labels = model.labels or tuple(f"LABEL_{i}" for i in range(r.classes))
+    back = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    out: dict[str, Any] = {
+        "architectures": [ARCHITECTURES[kind] + task],
+        "model_type": kind,
+        "hidden_size": e.width,
+        "num_hidden_layers": e.depth,
+        "num_attention_heads": e.heads,
+        "hidden_act": back.get(e.activation, "gelu"),
+        "layer_norm_eps": e.norm_eps,
+        "qkv_bias": e.qkv_bias,
+        "image_size": _plain(config.image_size),
+        "patch_size": _plain(config.embedding.patch),
+        "num_channels": config.channels,
+        "hidden_dropout_prob": e.dropout,
+        "attention_probs_dropout_prob": e.attention_dropout,
+        "dtype": "float32",
+    }
+    if kind.startswith("dinov2"):
+        is_gated = e.activation == "swiglu"
+        ratio = e.mlp / e.width * (1.5 if is_gated else 1)  # transformers takes two thirds for the gated form
+        out |= {
+            "mlp_ratio": int(ratio) if ratio == int(ratio) else ratio,
+            "use_swiglu_ffn": is_gated,
+            "layerscale_value": e.layer_scale,
+        }
+        if config.embedding.registers:
+            out["num_register_tokens"] = config.embedding.registers
+    else:
+        out |= {"intermediate_size": e.mlp, "encoder_stride": config.embedding.patch[0]}
+        if r.representation:
+            out |= {"pooler_output_size": r.representation, "pooler_act": "tanh"}
+    if r.classes:
+        out |= {"id2label": {str(i): n for i, n in enumerate(labels)}, "label2id": {n: i for i, n in enumerate(labels)}}
+    return out
+
+
+def hf_preprocessor(model: Model, kind: str) -> dict[str, Any]:
+    pre = model.preprocess
+    h, w = pre.size
+    out: dict[str, Any] = {
+        "image_processor_type": {"vit": "ViTImageProcessor", "deit": "DeiTImageProcessor"}.get(
+            kind, "BitImageProcessor"
+        ),
+        "do_resize": True,
+        "size": {"height": h, "width": w},
+        "resample": {name: number for number, name in RESAMPLE.items()}[pre.interpolation],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(pre.mean),
+        "image_std": list(pre.std),
+    }
+    if pre.fit != "squash":
+        side = pre.short_side
+        out["size"] = {"shortest_edge": side} if pre.fit == "crop" else {"height": side, "width": side}
+        out |= {"do_center_crop": True, "crop_size": {"height": h, "width": w}}
+        if pre.fit == "crop":
+            out["image_processor_type"] = "BitImageProcessor"
+    return out
+
+
+def _plain(size: Size) -> int | list[int]:
+    return size[0] if size[0] == size[1] else list(size)
+
+
+FORMAT = Format(
+    name="huggingface",
+    holds="ViT, DeiT and DINOv2 of transformers, a folder with config.json",
+    recognises=recognises,
+    draft=draft,
+    rules=rules,
+    refuses=refuses,
+    to_hold=to_hold,
+    write=write,
+    is_folder=True,
+    ignores=lambda name: name == "embeddings.mask_token" or name.startswith("pooler."),
+)

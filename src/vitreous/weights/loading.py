@@ -1,0 +1,182 @@
+"""`vitreous.load`: anything that names a model becomes one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitreous.errors import CheckpointError, ConfigError, ModelNameError, VitreousError
+from vitreous.files import digest
+from vitreous.models import config as configs
+from vitreous.models import preprocess as preprocesses
+from vitreous.models.catalog import blueprint, build
+from vitreous.models.config import BiTConfig, Size, as_size
+from vitreous.models.model import Model
+from vitreous.weights import formats, hub
+from vitreous.weights.checkpoint import Opened, is_checkpoint, read_checkpoint
+from vitreous.weights.formats import Format, Hints
+from vitreous.weights.moves import read_with
+from vitreous.weights.reading import Found, read
+from vitreous.weights.surgery import resize_images, swap_head
+
+SIDECAR = "vitreous.sidecar/1"
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    classes: int | None = None,
+    image_size: int | Size | None = None,
+    heads: int | None = None,
+    activation: str | None = None,
+    norm_eps: float | None = None,
+    labels: tuple[str, ...] | list[str] | None = None,
+    dynamic_image_size: bool = False,
+    position_resize: str = "paper",
+) -> Model:
+    """A model from a file, a folder, a hub or a catalog name, run as its source runs it.
+
+        vitreous.load("ViT-B_16.npz")                            # Google's, with its tanh GELU
+        vitreous.load("deit-tiny/", classes=5, image_size=384)   # a new head, positions resized
+        vitreous.load("hf:facebook/dino-vits16")
+
+    What tensors cannot tell (heads, activation, eps, the grid of a non-square table) comes from the argument, else the
+    config beside them, else the source's convention; `model.source["assumed"]` lists what was assumed.
+    position_resize: whose rule takes positions to `image_size`.
+    """
+    wanted = None if image_size is None else as_size(image_size)
+    hints = Hints(wanted, heads, activation, norm_eps)
+    found = find(source)
+    if found is None:
+        changes = {k: v for k, v in dataclasses.asdict(hints).items() if v is not None}
+        changes |= {"classes": classes} if classes is not None else {}
+        changes |= {"dynamic_image_size": True} if dynamic_image_size else {}
+        model = build(str(source), **changes)
+        return with_labels(model, labels)
+    opened = open_found(found, format, hints)
+    config, state = opened.config, opened.state
+    if wanted is not None and wanted != config.image_size:
+        config, state = resize_images(config, state, wanted, rule=position_resize)
+    if classes is not None and classes != config.readout.classes:
+        config, state = swap_head(config, state, classes)
+        opened.labels, opened.temperature = None, 1.0
+    if dynamic_image_size and not isinstance(config, BiTConfig):
+        config = config.change(dynamic_image_size=True)
+    model = assemble(config, state)
+    model.preprocess = opened.preprocess.at(config.image_size)
+    model.temperature, model.source = opened.temperature, opened.source or {}
+    model.labels = opened.labels if opened.labels and len(opened.labels) == config.readout.classes else None
+    return with_labels(model.eval(), labels)
+
+
+def assemble(config: configs.Config, state: dict[str, torch.Tensor]) -> Model:
+    """A network of this config that holds these tensors."""
+    model = blueprint(config)
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(True)
+
+
+def with_labels(model: Model, labels: tuple[str, ...] | list[str] | None) -> Model:
+    if labels is not None:
+        if len(labels) != model.config.readout.classes:
+            raise ConfigError(
+                f"{len(labels)} labels were given and the model answers {model.config.readout.classes}; "
+                f"give one label per answer"
+            )
+        model.labels = tuple(labels)
+    return model
+
+
+def find(source: str | os.PathLike[str]) -> Found | None:
+    """What lies where `source` says; None for the name of a new model. An existing path wins."""
+    text = os.fspath(source)
+    path = Path(text)
+    if path.exists():
+        return read(path)
+    if text.startswith(hub.SCHEMES):
+        return dataclasses.replace(read(hub.fetch(text)), path=text)
+    if text == "last":
+        return read(newest_run())
+    looks_like_a_path = (
+        path.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin")
+        or text.startswith((".", "~", os.sep))
+        or text.endswith(os.sep)
+    )
+    if looks_like_a_path:
+        raise CheckpointError(
+            f"{text} is not there; give a file or folder of weights, hf:OWNER/NAME, or a name from: vitreous models"
+        )
+    if not text.strip():
+        raise ModelNameError(
+            "the model's name is empty; give a file, a folder, hf:OWNER/NAME, or a name from: vitreous models"
+        )
+    return None
+
+
+def newest_run(runs: Path = Path("runs")) -> Path:
+    done = sorted(runs.glob("*/model.safetensors"), key=lambda p: p.stat().st_mtime)
+    if not done:
+        raise CheckpointError(f"there is no finished run under {runs}{os.sep}; train one first, or name a model")
+    return done[-1].parent
+
+
+def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
+    """Config and tensors in our own terms, whoever wrote them."""
+    if is_checkpoint(found) and format in (None, "vitreous"):
+        opened = read_checkpoint(found)
+        said: dict[str, Any] = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
+        opened.config = opened.config.change(**{k: v for k, v in said.items() if v is not None})
+        return opened
+    if format == "vitreous":
+        raise CheckpointError(f"{found.path} has no manifest, so it is no vitreous checkpoint; leave format= out")
+    known = formats.get(format) if format else formats.recognise(found)
+    try:
+        return open_foreign(found, known, hints)
+    except (ValueError, IndexError, TypeError, KeyError, RuntimeError, ZeroDivisionError, OverflowError) as error:
+        if isinstance(error, VitreousError):
+            raise
+        line = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        raise CheckpointError(
+            f"{found.path} cannot be read as {known.name}: {line}; is the file whole, and of this format?"
+        ) from error
+
+
+def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
+    beside, note = sidecar(found)
+    if beside is not None:
+        facts: dict[str, Any] = {"image_size": beside.image_size}
+        if not isinstance(beside, BiTConfig):
+            facts |= {
+                "heads": beside.encoder.heads,
+                "activation": beside.encoder.activation,
+                "norm_eps": beside.encoder.norm_eps,
+            }
+        hints = dataclasses.replace(
+            hints, **{k: v for k, v in facts.items() if getattr(hints, k) is None or k == "image_size"}
+        )
+    draft = known.draft(found, hints)
+    if beside is not None:
+        said = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
+        is_bit = isinstance(beside, BiTConfig)
+        draft.config = beside if is_bit else beside.change(**{k: v for k, v in said.items() if v is not None})
+        draft.preprocess = preprocesses.from_json(found.sidecar.get("preprocess"))
+        names = found.sidecar.get("labels")
+        draft.labels, draft.assumed = tuple(map(str, names)) if isinstance(names, list) else None, []
+    shapes = {name: tensor.shape for name, tensor in blueprint(draft.config).state_dict().items()}
+    state = read_with(known.rules(draft.config), draft.tensors, shapes, ignore=known.ignores)
+    source = {"format": known.name, "path": Path(found.path).name, "assumed": [*draft.assumed, *note]}
+    return Opened(draft.config, state, draft.preprocess.with_channels(draft.config.channels), draft.labels, 1.0, source)
+
+
+def sidecar(found: Found) -> tuple[configs.Config | None, list[str]]:
+    """The config we wrote beside a format that holds tensors only, if it is of this very file."""
+    if found.sidecar.get("schema") != SIDECAR:
+        return None, []
+    if found.file is None or found.sidecar.get("digest") != digest(found.file):
+        return None, [f"what lies beside {Path(found.path).name} is of another file, and was not read"]
+    return configs.from_json(found.sidecar.get("config")), []

@@ -1,0 +1,458 @@
+"""Files to tensors, from strangers: nothing in a file is run, and memory is bounded by the file's own size."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import pickletools
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.errors import CheckpointError, FormatError
+
+HEADER_LIMIT = 16 * 2**20  # bytes of a safetensors header
+JSON_LIMIT = 16 * 2**20
+MOST_TENSORS = 20_000  # the largest model of the papers has 1,200
+MOST_AXES = 16
+EXPANSION_LIMIT = 20  # times its own size an npz may grow; weights hardly compress
+SMALL = 256 * 2**20  # bytes that an npz of any size may grow to
+
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+class Tensors(dict[str, Tensor]):
+    """Tensors by name; asking for one that is not there says so."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], path: str):
+        super().__init__(tensors)
+        self.path = path
+
+    def __missing__(self, name: str) -> Tensor:
+        raise CheckpointError(f"{self.path} has no tensor {name}; is the file whole, and of this format?")
+
+    def shape(self, name: str, dims: int) -> tuple[int, ...]:
+        """The shape of a tensor that must have so many axes."""
+        shape = tuple(self[name].shape)
+        if len(shape) != dims or 0 in shape:
+            raise CheckpointError(
+                f"tensor {name} of {self.path} has shape {by(shape)}; expected {dims} axes, none of them empty"
+            )
+        return shape
+
+    def count(self, pattern: str) -> int:
+        """How many of pattern.format(0), pattern.format(1), … there are without a gap."""
+        n = 0
+        while pattern.format(n) in self:
+            n += 1
+        return n
+
+    def renamed(self, rename: Callable[[str], str]) -> Tensors:
+        """The same tensors under other names; two may not become one."""
+        new = Tensors({}, self.path)
+        before: dict[str, str] = {}
+        for name, tensor in self.items():
+            to = rename(name)
+            if to in new:
+                raise CheckpointError(f"{self.path} has both {before[to]} and {name}, which are one part of the model")
+            new[to], before[to] = tensor, name
+        return new
+
+    def only(self, keep: Callable[[str], bool]) -> Tensors:
+        return Tensors({name: tensor for name, tensor in self.items() if keep(name)}, self.path)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies at a path before it is a model: tensors, and the JSON files beside them."""
+
+    path: str  # as the user said it
+    tensors: Tensors
+    metadata: dict[str, str] = field(default_factory=dict)  # of a safetensors file
+    config: dict[str, Any] = field(default_factory=dict)  # config.json
+    preprocessor: dict[str, Any] = field(default_factory=dict)  # preprocessor_config.json
+    sidecar: dict[str, Any] = field(default_factory=dict)  # what we wrote beside, where the format could not say it
+    file: Path | None = None  # the file of the tensors
+
+
+WEIGHT_FILES = (  # as the hub names them; a config belongs to these
+    "model.safetensors",
+    "pytorch_model.bin",
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+)
+FOLDER_SIDECAR = "vitreous.json"
+
+
+def read(path: Path) -> Found:
+    """Open a file or a folder of weights, whatever wrote it."""
+    if path.is_dir():
+        return _read_file(_weights_in(path), str(path))
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path} is not there; give a file or folder of weights, a catalog name, or hf:OWNER/NAME"
+        )
+    return _read_file(path, str(path))
+
+
+def _weights_in(folder: Path) -> Path:
+    """The one file of weights that a folder is about."""
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    only = sorted(p for p in folder.iterdir() if p.suffix in READERS and p.is_file())
+    if len(only) != 1:
+        few = f"{len(only)} files of weights ({', '.join(p.name for p in only[:3])}, …)"
+        raise CheckpointError(f"{folder} holds {few if only else 'no weights'}; name the file")
+    return only[0]
+
+
+def _read_file(path: Path, said: str) -> Found:
+    """A file, and what lies beside it.  said: what the user called it."""
+    tensors, metadata = _read_shards(path) if path.name.endswith(".index.json") else read_tensors(path)
+    beside = path.parent
+    has_config = path.name in WEIGHT_FILES
+    sidecar = _read_json(path.with_name(path.name + ".json"))
+    return Found(
+        said,
+        Tensors(tensors, str(path)),
+        metadata,
+        _read_json(beside / "config.json") if has_config else {},
+        _read_json(beside / "preprocessor_config.json") if has_config else {},
+        sidecar or (_read_json(beside / FOLDER_SIDECAR) if has_config else {}),
+        path,
+    )
+
+
+def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Weights in several files, as an index lists them."""
+    where = _read_json(index).get("weight_map")
+    if (
+        not isinstance(where, dict)
+        or not where
+        or not all(isinstance(file, str) and is_plain_name(file) for file in where.values())
+    ):
+        raise CheckpointError(f"{index} has no usable weight_map; each tensor must name a file beside it")
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(set(where.values())):
+        if not (index.parent / file).is_file():
+            raise CheckpointError(f"{index} names {file}, which is not there; fetch it")
+        shard = read_tensors(index.parent / file)[0]
+        for name in (name for name, place in where.items() if place == file):
+            if name not in shard:
+                raise CheckpointError(f"{index.parent / file} has no tensor {name}, which its index names; fetch it")
+            tensors[name] = shard[name]
+    return tensors, {}
+
+
+def is_plain_name(file: str) -> bool:
+    """Whether a name from a stranger stays in its folder."""
+    return file.isprintable() and not set(file) & set("/\\:") and file not in ("", ".", "..")
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of one file, and a safetensors file's metadata."""
+    if path.suffix not in READERS:
+        raise FormatError(f"{path} does not end in {', '.join(READERS)}; give a file of weights")
+    if path.stat().st_size == 0:
+        raise CheckpointError(f"{path} is empty; fetch or write it again")
+    tensors, metadata = READERS[path.suffix](path)
+    check_names(tensors, path)
+    return tensors, metadata
+
+
+def check_names(names: Iterable[str], path: Path) -> None:
+    """Names that fit on a line, and not more of them than a model has."""
+    names = list(names)
+    if len(names) > MOST_TENSORS:
+        raise CheckpointError(f"{path} has {len(names)} tensors, more than any model; do not trust this file")
+    for name in names:
+        if not name.isprintable() or len(name) > 300:
+            raise CheckpointError(f"{path} has a tensor whose name is no name: {name[:40]!r}; do not trust this file")
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    metadata = check_safetensors(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+    except (SafetensorError, RuntimeError, ValueError, TypeError, OverflowError) as error:
+        raise CheckpointError(f"{path} is damaged: {one_line(error)}; fetch or write it again") from None
+
+
+def check_safetensors(path: Path) -> dict[str, str]:
+    """Refuse a header that does not tile the file exactly; returns its metadata."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise CheckpointError(
+                f"{path} is cut short: {size} bytes, and its header alone says {length}; fetch or write it again"
+            )
+        if length > HEADER_LIMIT:
+            raise CheckpointError(
+                f"the header of {path} is {length} bytes, more than any model needs; do not trust this file"
+            )
+        raw = file.read(length)
+    header = _header(raw, path)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise CheckpointError(f"the metadata of {path} is damaged; fetch or write it again")
+    check_names(header, path)
+    end_before = 0
+    entries = [(name, *_entry(name, entry, path)) for name, entry in header.items()]
+    for name, dtype, shape, begin, end in sorted(entries, key=lambda e: (e[3], e[4])):
+        if dtype not in BYTES:
+            raise CheckpointError(
+                f"tensor {name} of {path} has type {dtype[:20]!r}, which no model here uses; convert it to F32"
+            )
+        if math.prod(shape) * BYTES[dtype] != end - begin:
+            raise CheckpointError(
+                f"tensor {name} of {path} claims shape {by(shape)} but {end - begin} bytes; do not trust this file"
+            )
+        if begin != end_before:
+            what = "overlaps the tensor before it" if begin < end_before else "leaves a gap before it"
+            raise CheckpointError(f"tensor {name} of {path} {what}; do not trust this file")
+        end_before = end
+    if end_before != size - 8 - length:
+        what = "cut short" if end_before > size - 8 - length else "followed by bytes that belong to no tensor"
+        raise CheckpointError(
+            f"{path} is {what}: {size - 8 - length} bytes of tensors, {end_before} expected; fetch or write it again"
+        )
+    return metadata
+
+
+def _header(raw: bytes, path: Path) -> dict[str, Any]:
+    """The JSON of a header: one object, padded with spaces, no name twice."""
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_no_name_twice)
+        if isinstance(header, dict) and raw.rstrip(b" ").endswith(b"}"):
+            return header
+        why = "it is no JSON object"
+    except (ValueError, RecursionError) as error:
+        why = one_line(error)
+    raise CheckpointError(f"the header of {path} is damaged ({why}); fetch or write it again")
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:40]!r} stands there twice")
+    return found
+
+
+def _entry(name: str, entry: Any, path: Path) -> tuple[str, list[int], int, int]:
+    """Type, shape, begin and end of a tensor, as a header states them."""
+    if isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}:
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        numbers_are_whole = (
+            isinstance(shape, list)
+            and isinstance(offsets, list)
+            and len(offsets) == 2
+            and len(shape) <= MOST_AXES
+            and all(type(n) is int and 0 <= n < 2**63 for n in [*shape, *offsets])
+        )
+        if isinstance(dtype, str) and numbers_are_whole:
+            return dtype, shape, *offsets
+    raise CheckpointError(f"the header of {path} is damaged (at {name}); fetch or write it again")
+
+
+def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Arrays by name, without pickle; bfloat16 may come as raw two-byte items."""
+    limit = max(SMALL, EXPANSION_LIMIT * path.stat().st_size)
+    tensors: dict[str, Tensor] = {}
+    try:
+        with zipfile.ZipFile(path) as file:
+            total = sum(entry.file_size for entry in file.infolist())
+            if total > limit:
+                raise CheckpointError(f"{path} would grow to {total} bytes when unpacked; do not trust this file")
+            check_names((entry.filename for entry in file.infolist()), path)
+            for entry in file.infolist():
+                name = entry.filename.removesuffix(".npy")
+                if name in tensors:
+                    raise CheckpointError(f"{path} holds the array {name} twice; do not trust this file")
+                if name != entry.filename:
+                    with file.open(entry) as stream:
+                        tensors[name] = _read_array(stream, entry.file_size, f"array {name} of {path}")
+    except CheckpointError:
+        raise
+    except Exception as error:  # a damaged zip shows itself in many ways
+        raise CheckpointError(f"{path} is damaged or no npz: {one_line(error)}; fetch or write it again") from None
+    return tensors, {}
+
+
+def _read_array(stream: IO[bytes], size: int, what: str) -> Tensor:
+    shape, in_columns, dtype = _array_header(stream, what)
+    is_half = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None and dtype.subdtype is None  # bfloat16
+    if not (is_half or (dtype.kind in "fib" and dtype.itemsize <= 8) or dtype == np.uint8):
+        raise CheckpointError(f"{what} holds {one_line(dtype)}, not numbers of a model; do not trust this file")
+    bytes_wanted = math.prod(shape) * dtype.itemsize
+    if bytes_wanted > size or any(n < 0 for n in shape) or len(shape) > MOST_AXES:
+        raise CheckpointError(f"{what} claims shape {by(shape)} but has {size} bytes; do not trust this file")
+    raw = bytearray(stream.read(bytes_wanted))
+    if len(raw) != bytes_wanted or stream.read(1):  # reading to the end also checks the zip's own sum
+        raise CheckpointError(f"{what} is not {bytes_wanted} bytes long; fetch or write it again")
+    plain = np.frombuffer(raw, np.dtype(np.uint16) if is_half else dtype)
+    array = plain.reshape(shape[::-1]).T if in_columns else plain.reshape(shape)
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(shape)  # a scalar stays one
+    if is_half:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _array_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(stream)
+    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if reader is None:
+        raise CheckpointError(f"{what} has an unknown version {version}; write it again with numpy")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a file of Python 2 is as good as another
+            return reader(stream, max_header_size=4096)
+    except Exception:  # Python's own parser reads it, and has many errors
+        raise CheckpointError(f"the header of {what} is damaged; fetch or write it again") from None
+
+
+def read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """A torch file, tensors only (`weights_only=True`): code inside it is refused, not run."""
+    size = path.stat().st_size
+    try:
+        is_zip = zipfile.is_zipfile(path)
+        check_pickle(path, is_zip=is_zip)
+        # Mapped, a tensor cannot reach beyond the file, whatever length it claims.
+        content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=is_zip)
+    except CheckpointError:
+        raise
+    except pickle.UnpicklingError:
+        raise _not_only_tensors(path) from None
+    except Exception as error:  # torch raises many kinds on a damaged file
+        raise CheckpointError(f"{path} is damaged: {one_line(error)}; fetch or write it again") from None
+    tensors = _state_dict(content)
+    if not tensors:
+        raise CheckpointError(f"{path} holds no state_dict; save model.state_dict()")
+    total = 0
+    for name, tensor in tensors.items():
+        is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+        total += tensor.numel() * tensor.element_size() if is_plain else 0
+        if not is_plain or total > 4 * size:  # a few may share their numbers
+            raise CheckpointError(
+                f"tensor {name!r} of {path} claims shape {by(tensor.shape)}, more than the file holds; do not trust it"
+            )
+    return {name: tensor.clone() for name, tensor in tensors.items()}, {}
+
+
+def _not_only_tensors(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path} holds more than tensors, or is damaged; re-save its state_dict with safetensors where you trust it"
+    )
+
+
+CALLS = {  # all that a pickle of tensors needs; others that torch allows can claim any memory
+    "collections OrderedDict",
+    "torch Size",
+    "torch device",
+    "torch.nn.parameter Parameter",
+    "torch.serialization _get_layout",
+    "torch._tensor _rebuild_from_type_v2",
+    "_codecs encode",
+    "builtins set",
+    "__builtin__ set",
+}
+
+
+def check_pickle(path: Path, *, is_zip: bool) -> None:
+    """Refuse a torch file whose pickle calls more than the making of tensors needs, or whose numbers are damaged."""
+    if not is_zip:
+        with path.open("rb") as file:
+            for _ in range(4):  # a mark, a version, a machine, the tensors: the form of torch before 1.6
+                _check_calls(file, path)
+        return
+    with zipfile.ZipFile(path) as file:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in file.infolist()):
+            raise CheckpointError(f"{path} is packed as torch never packs; save it again with torch.save")
+        if damaged := file.testzip():
+            raise CheckpointError(f"{path} is damaged at {damaged!r}; fetch or write it again")
+        for name in file.namelist():
+            if name.endswith("data.pkl"):
+                with file.open(name) as stream:
+                    _check_calls(stream, path)
+
+
+def _check_calls(stream: IO[bytes], path: Path) -> None:
+    for opcode, argument, _ in pickletools.genops(stream):
+        if opcode.name == "GLOBAL":
+            home, _, name = str(argument).partition(" ")
+            is_storage = home in ("torch", "torch.storage") and name.endswith("Storage")
+            is_type = home == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+            makes_tensor = home == "torch._utils" and name.startswith(("_rebuild_tensor", "_rebuild_parameter"))
+            if not (is_storage or is_type or makes_tensor or argument in CALLS):
+                raise _not_only_tensors(path)
+        elif opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
+            raise _not_only_tensors(path)
+
+
+def _state_dict(content: Any) -> dict[str, Tensor]:
+    """The tensors of a file, out of the wrappers that training scripts put around them."""
+    for _ in range(4):
+        if not isinstance(content, Mapping):
+            return {}
+        inner = next(
+            (
+                content[k]
+                for k in ("state_dict", "model", "model_ema", "teacher")
+                if isinstance(content.get(k), Mapping)
+            ),
+            None,
+        )
+        if inner is None:
+            break
+        content = inner
+    tensors = {str(name): tensor.detach() for name, tensor in content.items() if isinstance(tensor, Tensor)}
+    for wrapper in ("module.", "_orig_mod.", "module."):  # DDP, torch.compile, either in the other
+        if tensors and all(name.startswith(wrapper) for name in tensors):
+            tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+READERS = {
+    ".safetensors": read_safetensors,
+    ".npz": read_npz,
+    ".pth": read_pickled,
+    ".pt": read_pickled,
+    ".bin": read_pickled,
+}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    if path.stat().st_size > JSON_LIMIT:
+        raise CheckpointError(f"{path} is larger than any config; do not trust it")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no JSON: {one_line(error)}; fetch or write it again") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} holds no JSON object; fetch or write it again")
+    return data
+
+
+def one_line(thing: object) -> str:
+    """What an error says, in one line, shortened."""
+    return (" ".join(str(thing).split()) or type(thing).__name__)[:160]
+
+
+def by(shape: Iterable[int]) -> str:
+    return "x".join(str(n) if -1e9 < n < 1e18 else f"{n:.0e}" for n in shape) or "scalar"

@@ -1,0 +1,458 @@
+"""timm's ViT in its many forms, distilled DeiT, hybrid and BiT: a folder with config.json, or the file alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitreous.errors import CheckpointError, FormatError
+from vitreous.models.catalog import BIT_UNITS
+from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTConfig
+from vitreous.models.hybrid import make_stem
+from vitreous.models.model import Model
+from vitreous.models.positions import square_grid
+from vitreous.models.preprocess import HALF, Preprocess
+from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size
+from vitreous.weights.google import stem_cell
+from vitreous.weights.holding import bit_differences, cover, vit_differences
+from vitreous.weights.moves import FRONT, ONE_BY_ONE, Rule, pair, patch_kernel, rule
+from vitreous.weights.reading import Found, Tensors
+
+TIMM_HYBRID = ResNetConfig(root_pad="infinity", standardise_eps=1e-8, group_norm_eps=1e-5)
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "relu": "relu"}
+POOLS = {"token": "cls", "avg": "gap", "map": "map", "max": "max"}
+HYBRIDS = {  # units of the stem and patch on its map
+    ((), 8): "vit_tiny_r_s16_p8_224",
+    ((2, 2, 2, 2), 1): "vit_small_r26_s32_224",
+    ((3, 4, 9), 1): "vit_base_r50_s16_224",
+    ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
+}
+PROJECTION = "patch_embed.proj.weight"
+
+
+def recognises(found: Found) -> bool:
+    names = {strip(name) for name in found.tensors}
+    return {PROJECTION, "blocks.0.attn.qkv.weight"} <= names or {
+        "stem.conv.weight",
+        "stages.0.blocks.0.norm1.weight",
+    } <= names
+
+
+def strip(name: str) -> str:
+    for wrapper in ("module.", "model.", "backbone.", "_orig_mod."):
+        name = name.removeprefix(wrapper)
+    return name
+
+
+def tidy(tensors: Tensors) -> Tensors:
+    """Present-day names: no wrappers, DeiT-3's gains renamed, two-dimensional patch kernels made four-dimensional."""
+    new = {
+        strip(name).replace(".gamma_1", ".ls1.gamma").replace(".gamma_2", ".ls2.gamma"): t
+        for name, t in tensors.items()
+    }
+    kernel = new.get(PROJECTION)
+    if kernel is not None and kernel.dim() == 2:
+        side = square_grid(kernel.shape[1] // 3)
+        if side is None or kernel.shape[1] % 3:
+            raise CheckpointError(
+                f"{PROJECTION} of {tensors.path} has {kernel.shape[1]} columns; no square patches of 3 colours"
+            )
+        new[PROJECTION] = kernel.unflatten(1, (3, *side))
+    return tensors.renamed(new)
+
+
+def settings(found: Found) -> dict[str, Any]:
+    """What config.json says, model_args first."""
+    config = found.config if "architecture" in found.config else {}
+    args, pretrained = config.get("model_args"), config.get("pretrained_cfg")
+    plain = {k: v for k, v in config.items() if k in ("architecture", "global_pool", "num_classes", "label_names")}
+    return {
+        "pretrained": pretrained if isinstance(pretrained, dict) else {},
+        **plain,
+        **(args if isinstance(args, dict) else {}),
+    }
+
+
+def draft(found: Found, hints: Hints) -> Draft:
+    tensors, said = tidy(found.tensors), settings(found)
+    if "stem.conv.weight" in tensors:
+        return draft_bit(found, tensors, said, hints)
+    width, channels, p, q = tensors.shape(PROJECTION, 4)
+    q_norm = "blocks.0.attn.q_norm.weight"
+    told = width // tensors.shape(q_norm, 1)[0] if q_norm in tensors else said.get("num_heads")
+    heads, assumed = choose_heads(width, found, hints, told)
+    hidden = tensors.shape("blocks.0.mlp.fc2.weight", 2)[1]
+    is_gated = tensors.shape("blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden
+    activation, eps = choose_function(found, hints, said, "swiglu" if is_gated else "gelu", assumed)
+    changes: dict[str, Any] = {
+        "width": width,
+        "depth": tensors.count("blocks.{}.norm1.weight"),
+        "heads": heads,
+        "mlp": hidden,
+        "channels": channels,
+        "patch": (p, q),
+        "activation": activation,
+        "norm_eps": eps,
+        "patch_bias": "patch_embed.proj.bias" in tensors,
+        "class_token": "cls_token" in tensors,
+        "distillation_token": "dist_token" in tensors,
+        "registers": tensors.shape("reg_token", 3)[1] if "reg_token" in tensors else 0,
+        "norm_before_blocks": "norm_pre.weight" in tensors,
+        "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
+        "qk_norm": q_norm in tensors,
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
+        "position_resize": "timm",
+        "representation": tensors.shape("pre_logits.fc.weight", 2)[0] if "pre_logits.fc.weight" in tensors else 0,
+        "classes": tensors.shape("head.weight", 2)[0] if "head.weight" in tensors else 0,
+    }
+    changes |= choose_pool(tensors, said)
+    config = ViTConfig().change(**changes)
+    config = add_stem(config, tensors)
+    config = place_positions(config, tensors, found, hints, said)
+    return Draft(config, preprocess(said, config.image_size, assumed), tensors, labels(said), assumed)
+
+
+def choose_function(
+    found: Found, hints: Hints, said: Mapping[str, Any], default: str, assumed: list[str]
+) -> tuple[str, float]:
+    """Activation and eps: by the argument, else the config, else timm's convention."""
+    architecture = str(said.get("architecture", ""))
+    stated = said.get("act_layer", "quick_gelu" if "quickgelu" in architecture else None)
+    if hints.activation is None and stated is not None and stated not in ACTIVATIONS:
+        raise FormatError(
+            f"{found.path} uses the activation {stated!r}, which is not built here; say activation= to run another"
+        )
+    activation = hints.activation or (ACTIVATIONS[stated] if stated else default)
+    if not hints.activation and not stated:
+        assumed.append(f"activation {default}: timm's convention")
+    usual = 1e-5 if "clip" in architecture else 1e-6
+    if not hints.norm_eps:
+        assumed.append(f"norm_eps {usual:g}: timm's convention")
+    return activation, hints.norm_eps or usual
+
+
+def choose_pool(tensors: Tensors, said: Mapping[str, Any]) -> dict[str, Any]:
+    """By the tensors where they tell (attn_pool, fc_norm, a second head), else the config, else timm's default."""
+    order = "mean-first" if "fc_norm.weight" in tensors else "norm-first"
+    if "head_dist.weight" in tensors:
+        return {"pool": "cls-and-distillation", "distillation_head": True}
+    if "attn_pool.latent" in tensors:
+        return {"pool": "map", "pool_order": order}
+    stated = POOLS.get(str(said.get("global_pool", "")))
+    default = "gap" if order == "mean-first" or "cls_token" not in tensors else "cls"
+    return {"pool": stated if stated and stated != "map" else default, "pool_order": order}
+
+
+def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
+    at = "patch_embed.backbone."
+    root = next((n for n in (f"{at}stem.conv.weight", f"{at}conv.weight") if n in tensors), None)
+    if root is None:
+        return config
+    root_width, channels, _, _ = tensors.shape(root, 4)
+    stem = {
+        **vars(TIMM_HYBRID),
+        "units": unit_counts(tensors, at + "stages.{}.blocks.{}.conv1.weight"),
+        "resnet_width": root_width / 64,
+    }
+    return config.change(stem="resnet", channels=channels, **stem)
+
+
+def unit_counts(tensors: Tensors, pattern: str) -> tuple[int, ...]:
+    counts: list[int] = []
+    while n := tensors.count(pattern.replace("{}", str(len(counts)), 1)):
+        counts.append(n)
+    return tuple(counts)
+
+
+def place_positions(
+    config: ViTConfig, tensors: Tensors, found: Found, hints: Hints, said: Mapping[str, Any]
+) -> ViTConfig:
+    """The grid of the table, and whether it covers the tokens in front (timm's no_embed_class)."""
+    stated = said.get("img_size") or said["pretrained"].get("input_size", [None, None, None])[-2:]
+    stated = None if stated == [None, None] else stated
+    if "pos_embed" not in tensors:
+        size = hints.image_size or (tuple(stated) if isinstance(stated, list) else (224, 224))
+        return config.change(positions="none", image_size=size)
+    rows = tensors.shape("pos_embed", 3)[1]
+    grid_of = make_stem(config).grid if config.embedding.stem == "resnet" else None
+    said_covers: dict[Any, tuple[str, ...]] = {True: ("patches",), False: ("all",)}
+    covers = said_covers.get(said.get("no_embed_class"), ("all", "patches") if config.prefix else ("all",))
+    drafts = [config.change(positions_cover=cover) for cover in covers]
+
+    def size_of(draft: ViTConfig) -> Size:
+        return choose_image_size(rows - draft.covered, stem_cell(config), found, hints, stated, grid_of)
+
+    asked = [
+        draft
+        for draft in drafts
+        if hints.image_size and _places(hints.image_size, config, grid_of) == rows - draft.covered
+    ]
+    square = [draft for draft in drafts if square_grid(rows - draft.covered)]
+    draft = (asked or square or drafts)[0]
+    return draft.change(image_size=size_of(draft))
+
+
+def _places(size: Size, config: ViTConfig, grid_of: Callable[[Size], Size] | None) -> int:
+    (h, w), cell = size, stem_cell(config)
+    rows, columns = grid_of(size) if grid_of else (h // cell[0], w // cell[1])
+    return rows * columns
+
+
+def preprocess(
+    said: Mapping[str, Any], size: Size, assumed: list[str], *, crop: float = 0.9, how: str = "bicubic"
+) -> Preprocess:
+    """pretrained_cfg's: short side to ⌊size / crop_pct⌋, centre crop; without it, what timm gives Google's weights."""
+    cfg = said["pretrained"]
+    if not cfg:
+        assumed.append(f"preprocessing: timm's for Google's weights (crop_pct {crop}, {how}, -1 to 1)")
+    crop = float(cfg.get("crop_pct", crop) or crop)
+    interpolation = str(cfg.get("interpolation", how))
+    common: dict[str, Any] = {
+        "size": size,
+        "interpolation": "bicubic" if interpolation == "random" else interpolation,
+        "antialias": True,
+        "mean": tuple(cfg.get("mean", HALF)),
+        "std": tuple(cfg.get("std", HALF)),
+        "source": "timm" if cfg else "timm (assumed)",
+    }
+    if cfg.get("crop_mode") == "squash":
+        side = int(min(size) / crop)
+        return Preprocess(fit="squash" if side == min(size) else "squash-crop", short_side=side, **common)
+    return Preprocess(fit="crop", short_side=int(min(size) / crop), **common)
+
+
+def labels(said: Mapping[str, Any]) -> tuple[str, ...] | None:
+    names = said.get("label_names")
+    return tuple(map(str, names)) if isinstance(names, list) and names else None
+
+
+def rules(config: Config) -> list[Rule]:
+    if isinstance(config, BiTConfig):
+        return bit_rules(config)
+    b, e, r = config.embedding, config.encoder, config.readout
+    stem = make_stem(config)
+    kernel = patch_kernel(stem.channels, stem.patch, theirs="torch")
+    out = pair("embedding.projection", "patch_embed.proj", weight=kernel)[: 2 if b.patch_bias else 1]
+    out += stem_rules(config) if b.stem == "resnet" else []
+    out += [rule("embedding.class_token", "cls_token", move=FRONT)] if b.class_token else []
+    out += [rule("embedding.distillation_token", "dist_token", move=FRONT)] if b.distillation_token else []
+    out += [rule("embedding.registers", "reg_token", move=FRONT)] if b.registers else []
+    out += [rule("embedding.positions.table", "pos_embed", move=FRONT)] if b.positions == "learned" else []
+    out += pair("embedding.norm", "norm_pre") if b.norm_before_blocks else []
+    for i in range(e.depth):
+        at = f"blocks.{i}"
+        out += pair(f"{at}.norm1", f"{at}.norm1") + pair(f"{at}.norm2", f"{at}.norm2")
+        out += pair(f"{at}.attention.qkv", f"{at}.attn.qkv")[: 2 if e.qkv_bias else 1]
+        out += pair(f"{at}.attention.merge", f"{at}.attn.proj")
+        out += pair(f"{at}.mlp.expand", f"{at}.mlp.fc1") + pair(f"{at}.mlp.contract", f"{at}.mlp.fc2")
+        if e.qk_norm:
+            out += pair(f"{at}.attention.query_norm", f"{at}.attn.q_norm") + pair(
+                f"{at}.attention.key_norm", f"{at}.attn.k_norm"
+            )
+        if e.layer_scale is not None:
+            out += [
+                rule(f"{at}.attention.end.scale.gain", f"{at}.ls1.gamma"),
+                rule(f"{at}.mlp.end.scale.gain", f"{at}.ls2.gamma"),
+            ]
+    out += pair("norm", "norm") if r.pool_order == "norm-first" else pair("pool.norm", "fc_norm")
+    out += map_rules("pool" if r.pool_order == "norm-first" else "pool.pool") if r.pool == "map" else []
+    out += pair("representation.linear", "pre_logits.fc") if r.representation else []
+    if r.distillation_head:
+        out += pair("head.class_head", "head") + pair("head.distillation_head", "head_dist")
+    elif r.classes:
+        out += pair("head", "head")
+    return out
+
+
+def map_rules(ours: str) -> list[Rule]:
+    names = {
+        "query": "q",
+        "key_value": "kv",
+        "merge": "proj",
+        "norm": "norm",
+        "expand": "mlp.fc1",
+        "contract": "mlp.fc2",
+    }
+    probe = rule(f"{ours}.probe", "attn_pool.latent", move=FRONT)
+    return [probe, *(r for mine, theirs in names.items() for r in pair(f"{ours}.{mine}", f"attn_pool.{theirs}"))]
+
+
+def stem_rules(config: ViTConfig) -> list[Rule]:
+    at = "patch_embed.backbone"
+    root = f"{at}.stem" if config.resnet.units else at
+    out = [rule("stem.root.conv.weight", f"{root}.conv.weight"), *pair("stem.root.norm", f"{root}.norm")]
+    for s, units in enumerate(config.resnet.units):
+        for u in range(units):
+            ours, theirs = f"stem.stages.{s}.units.{u}", f"{at}.stages.{s}.blocks.{u}"
+            for k in (1, 2, 3):
+                out += [
+                    rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"),
+                    *pair(f"{ours}.norm{k}", f"{theirs}.norm{k}"),
+                ]
+            if u == 0:
+                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
+                out += pair(f"{ours}.shortcut_norm", f"{theirs}.downsample.norm")
+    return out
+
+
+def draft_bit(found: Found, tensors: Tensors, said: Mapping[str, Any], hints: Hints) -> Draft:
+    root, channels, _, _ = tensors.shape("stem.conv.weight", 4)
+    units = unit_counts(tensors, "stages.{}.blocks.{}.conv1.weight")
+    stated = said["pretrained"].get("input_size")
+    size = hints.image_size or (tuple(stated[-2:]) if isinstance(stated, list) and len(stated) == 3 else (224, 224))
+    resnet = ResNetConfig(units=units, resnet_width=root / 64, standardise_eps=1e-8)
+    classes = tensors.shape("head.fc.weight", 4)[0] if "head.fc.weight" in tensors else 0
+    config = BiTConfig(channels=channels, resnet=resnet).change(image_size=size, classes=classes)
+    assumed: list[str] = []
+    return Draft(
+        config, preprocess(said, config.image_size, assumed, crop=0.875, how="bilinear"), tensors, labels(said), assumed
+    )
+
+
+def bit_rules(config: BiTConfig) -> list[Rule]:
+    out = [rule("root.conv.weight", "stem.conv.weight")]
+    for s, units in enumerate(config.resnet.units):
+        for u in range(units):
+            ours, theirs = f"stages.{s}.units.{u}", f"stages.{s}.blocks.{u}"
+            for k in (1, 2, 3):
+                out += [
+                    *pair(f"{ours}.norm{k}", f"{theirs}.norm{k}"),
+                    rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"),
+                ]
+            if u == 0:
+                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
+    out += pair("last_norm", "norm")
+    return out + (pair("head", "head.fc", weight=ONE_BY_ONE) if config.readout.classes else [])
+
+
+def refuses(config: Config) -> list[str]:
+    if isinstance(config, BiTConfig):
+        return bit_differences(config, root_pad="zeros", standardise_eps=1e-8)
+    out = vit_differences(
+        config,
+        stem=("patch", "resnet"),
+        patch_bias=(not config.embedding.norm_before_blocks,),
+        positions=("learned", "none"),
+        positions_cover=("all", "patches"),
+        class_token=None,
+        distillation_token=None,
+        registers=None,
+        norm_before_blocks=None,
+        norm_eps=(1e-6,),
+        activation=("gelu", "gelu-tanh", "relu", "swiglu"),
+        qkv_bias=None,
+        qk_norm=None,
+        layer_scale=None,
+        pool=("cls", "gap", "map", "max", "cls-and-distillation"),
+        pool_order=None,
+        distillation_head=None,
+    )
+    r, b = config.readout, config.embedding
+    if b.distillation_token and r.pool != "cls-and-distillation":
+        out.append("distillation_token=True without its head")
+    if r.pool_order == "mean-first" and r.pool not in ("gap", "max"):
+        out.append(f"pool_order=mean-first with pool={r.pool}")
+    if b.patch[0] != b.patch[1]:
+        out.append(f"patch={b.patch[0]}x{b.patch[1]}")
+    if b.stem == "resnet":
+        stem = {n: v for n, v in vars(TIMM_HYBRID).items() if n not in ("units", "resnet_width")}
+        out += [f"{n}={getattr(config.resnet, n)}" for n, v in stem.items() if getattr(config.resnet, n) != v]
+    return out
+
+
+def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
+    """All tokens have positions here, or patches alone: DINOv2's class row is added to the class token."""
+    between = isinstance(config, ViTConfig) and config.covered not in (0, config.prefix)
+    return cover(config, state, "patches") if between else (config, state)
+
+
+def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
+    """A folder as the hub has it: config.json and model.safetensors."""
+    path.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {n: t.to(torch.float32) for n, t in tensors.items()}, path / "model.safetensors", metadata={"format": "pt"}
+    )
+    (path / "config.json").write_text(json.dumps(timm_config(model), indent=2) + "\n", encoding="utf-8")
+    return [path / "config.json", path / "model.safetensors"]
+
+
+def timm_config(model: Model) -> dict[str, Any]:
+    config, pre = model.config, model.preprocess
+    pretrained = {
+        "input_size": [config.channels, *config.image_size],
+        "interpolation": pre.interpolation,
+        "crop_pct": 1.0 if pre.short_side is None else min(pre.size) / pre.short_side,
+        "crop_mode": "center" if pre.fit == "crop" else "squash",
+        "mean": list(pre.mean),
+        "std": list(pre.std),
+        "num_classes": config.readout.classes,
+        "first_conv": "patch_embed.proj",
+        "classifier": "head",
+    }
+    names = {"label_names": list(model.labels)} if model.labels else {}
+    if isinstance(config, BiTConfig):
+        depth = next((name for name, units in BIT_UNITS.items() if units == config.resnet.units), None)
+        name = f"resnetv2_{depth}x{config.resnet.resnet_width:g}_bit" if depth else "resnetv2_bit"  # by hand only
+        pretrained |= {"first_conv": "stem.conv", "classifier": "head.fc"}
+        return {"architecture": name, "num_classes": config.readout.classes, **names, "pretrained_cfg": pretrained}
+    b, e, r = config.embedding, config.encoder, config.readout
+    pool = {ours: theirs for theirs, ours in POOLS.items()}.get(r.pool, "token")
+    args = {
+        "img_size": list(config.image_size),
+        "patch_size": b.patch[0],
+        "in_chans": config.channels,
+        "embed_dim": e.width,
+        "depth": e.depth,
+        "num_heads": e.heads,
+        "mlp_ratio": e.mlp / e.width * (2 if e.activation == "swiglu" else 1),
+        "qkv_bias": e.qkv_bias,
+        "qk_norm": e.qk_norm,
+        "class_token": b.class_token,
+        "reg_tokens": b.registers,
+        "no_embed_class": b.positions_cover == "patches" and config.prefix > 0,
+        "pre_norm": b.norm_before_blocks,
+        "global_pool": pool,
+    }
+    if r.pool in ("gap", "max"):
+        args["fc_norm"] = r.pool_order == "mean-first"
+    if e.layer_scale is not None:
+        args["init_values"] = e.layer_scale
+    if e.activation in ("gelu-tanh", "relu"):
+        args["act_layer"] = {"gelu-tanh": "gelu_tanh", "relu": "relu"}[e.activation]
+    if b.positions == "none":
+        args["pos_embed"] = "none"
+    architecture = "vit_base_patch16_224"  # model_args say the rest
+    if r.distillation_head:
+        architecture = "deit_base_distilled_patch16_224"
+    elif e.activation == "swiglu":
+        architecture = "vit_giant_patch14_dinov2"
+    elif b.stem == "resnet":
+        architecture = HYBRIDS.get((config.resnet.units, b.patch[0]), "vit_hybrid")  # others timm builds by hand only
+    return {
+        "architecture": architecture,
+        "num_classes": r.classes,
+        "num_features": e.width,
+        "global_pool": pool,
+        **names,
+        "model_args": args,
+        "pretrained_cfg": pretrained,
+    }
+
+
+FORMAT = Format(
+    name="timm",
+    holds="ViT, distilled DeiT, hybrid and BiT of timm, a folder with config.json",
+    recognises=recognises,
+    draft=draft,
+    rules=rules,
+    refuses=refuses,
+    to_hold=to_hold,
+    write=write,
+    is_folder=True,
+)

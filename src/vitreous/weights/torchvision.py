@@ -1,0 +1,131 @@
+"""torchvision's ViT: one file of tensors; what it was trained with is known by the size of its images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitreous.models.config import Config, ViTConfig
+from vitreous.models.model import Model
+from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size
+from vitreous.weights.holding import cover, vit_differences
+from vitreous.weights.moves import FRONT, Rule, pair, patch_kernel, rule
+from vitreous.weights.reading import Found, Tensors
+
+LAYER = "encoder.layers.encoder_layer_{}"
+
+
+def recognises(found: Found) -> bool:
+    return {"conv_proj.weight", "class_token"} <= {strip(name) for name in found.tensors}
+
+
+def strip(name: str) -> str:
+    return name.removeprefix("module.")
+
+
+def tidy(tensors: Tensors) -> Tensors:
+    """The MLP's present names (before its version 2: linear_1, linear_2)."""
+    return tensors.renamed(
+        {
+            strip(n).replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."): t
+            for n, t in tensors.items()
+        }
+    )
+
+
+def draft(found: Found, hints: Hints) -> Draft:
+    tensors = tidy(found.tensors)
+    width, channels, p, q = tensors.shape("conv_proj.weight", 4)
+    heads, assumed = choose_heads(width, found, hints, None)
+    first = LAYER.format(0)
+    config = ViTConfig().change(
+        width=width,
+        depth=tensors.count(LAYER + ".ln_1.weight"),
+        heads=heads,
+        mlp=tensors.shape(f"{first}.mlp.0.weight", 2)[0],
+        channels=channels,
+        patch=(p, q),
+        activation=hints.activation or "gelu",
+        norm_eps=hints.norm_eps or 1e-6,
+        position_resize="torchvision",
+        representation=tensors.shape("heads.pre_logits.weight", 2)[0] if "heads.pre_logits.weight" in tensors else 0,
+        classes=tensors.shape("heads.head.weight", 2)[0] if "heads.head.weight" in tensors else 0,
+    )
+    rows = tensors.shape("encoder.pos_embedding", 3)[1]
+    config = config.change(image_size=choose_image_size(rows - 1, (p, q), found, hints))
+    assumed += [] if hints.activation else ["activation gelu: torchvision's code"]
+    assumed += [] if hints.norm_eps else ["norm_eps 1e-6: torchvision's code"]
+    assumed.append("preprocessing: that of torchvision's published weights of this size")
+    return Draft(config, preprocess(config), tensors, assumed=assumed)
+
+
+def preprocess(config: ViTConfig) -> Preprocess:
+    """IMAGENET1K_V1: short side 256 (L/16: 242), crop 224, bilinear; larger images are SWAG's: no margin, bicubic."""
+    size = config.image_size
+    common: dict[str, Any] = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "antialias": True}
+    common |= {"size": size, "fit": "crop", "source": "torchvision (assumed)"}
+    if size != (224, 224):
+        return Preprocess(short_side=min(size), interpolation="bicubic", **common)
+    is_l16 = config.encoder.width == 1024 and config.embedding.patch == (16, 16)
+    return Preprocess(short_side=242 if is_l16 else 256, interpolation="bilinear", **common)
+
+
+def rules(config: Config) -> list[Rule]:
+    assert isinstance(config, ViTConfig)
+    e, r = config.encoder, config.readout
+    out = [
+        rule("embedding.class_token", "class_token", move=FRONT),
+        *pair(
+            "embedding.projection",
+            "conv_proj",
+            weight=patch_kernel(config.channels, config.embedding.patch, theirs="torch"),
+        ),
+        rule("embedding.positions.table", "encoder.pos_embedding", move=FRONT),
+    ]
+    for i in range(e.depth):
+        ours, theirs = f"blocks.{i}", LAYER.format(i)
+        out += pair(f"{ours}.norm1", f"{theirs}.ln_1") + pair(f"{ours}.norm2", f"{theirs}.ln_2")
+        out += pair(f"{ours}.attention.qkv", f"{theirs}.self_attention.in_proj", join="_")
+        out += pair(f"{ours}.attention.merge", f"{theirs}.self_attention.out_proj")
+        out += pair(f"{ours}.mlp.expand", f"{theirs}.mlp.0") + pair(f"{ours}.mlp.contract", f"{theirs}.mlp.3")
+    out += pair("norm", "encoder.ln")
+    out += pair("representation.linear", "heads.pre_logits") if r.representation else []
+    return out + (pair("head", "heads.head") if r.classes else [])
+
+
+def refuses(config: Config) -> list[str]:
+    out = vit_differences(config, representation=None)
+    if isinstance(config, ViTConfig):
+        h, w = config.image_size
+        p, q = config.embedding.patch
+        out += [f"image_size={h}x{w} (square only)"] if h != w else []
+        out += [f"patch={p}x{q} (square only)"] if p != q else []
+        out += ["channels other than 3"] if config.channels != 3 else []
+    return out
+
+
+def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
+    plain = {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+    if path.suffix in (".pth", ".pt"):
+        torch.save(plain, path)
+    else:
+        save_file(plain, path)
+    return [path]
+
+
+FORMAT = Format(
+    name="torchvision",
+    holds="ViT of torchvision, one file (.safetensors or .pth)",
+    recognises=recognises,
+    draft=draft,
+    rules=rules,
+    refuses=refuses,
+    to_hold=lambda config, state: cover(config, state, "all"),
+    write=write,
+)

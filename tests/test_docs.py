@@ -1,0 +1,72 @@
+"""The docs say what the code says."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from doc_blocks import DOCS, assert_block, terminal_svg
+from shared_files import ROOT
+
+import vitreous
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+
+
+def table(head, rows) -> str:
+    lines = ["| " + " | ".join(map(str, row)) + " |\n" for row in rows]
+    return "| " + " | ".join(head) + " |\n" + "|" + "---|" * len(head) + "\n" + "".join(lines)
+
+
+def test_the_table_of_models():
+    catalog = vitreous.models.catalog
+    rows = [catalog.describe(name) for name in catalog.names()]
+    cells = [
+        (r.name, f"{r.parameters:,}", f"{r.macs / 1000000000.0:,.3f}", *tuple(n or "–" for n in (r.width, r.depth, r.heads, r.mlp, r.patch)))
+        for r in rows
+    ]
+    head = ("model", "parameters", "GMACs", "width", "depth", "heads", "mlp", "patch")
+    assert_block(DOCS / "models.md", "models", table(head, cells))
+
+
+def test_the_table_of_options():
+    def words(value):
+        return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    rows = [
+        (f"`{name}`", words(default) or "–", " ".join(values) if isinstance(values, list) else values, meaning)
+        for name, (default, values, meaning) in vitreous.models.catalog.options().items()
+    ]
+    assert_block(DOCS / "models.md", "options", table(("option", "default", "values", "meaning"), rows))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_repository_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_and_files_named_in_the_docs_exist(page):
+    for named in re.findall(r"`((?:tests|benchmarks|src|docs)/[\w./-]+)`", page.read_text("utf-8")):
+        assert (ROOT / named).exists(), named
+
+
+def test_every_command_is_in_the_readme():
+    command = [sys.executable, "-m", "vitreous", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    commands = re.findall(r"^│ (\w+)  +\w", told, re.MULTILINE)
+    assert {"demo", "models", "convert", "doctor"} <= set(commands)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for command in commands:
+        assert f"`vitreous {command}" in readme
+
+
+def test_the_picture_of_the_terminal_is_what_the_command_prints():
+    fresh, page = terminal_svg(), DOCS / "models.svg"
+    if os.environ.get("VITREOUS_WRITE_DOCS"):
+        page.write_text(fresh, "utf-8")
+    assert "http" not in fresh.replace("http://www.w3.org", "")
+    assert page.read_text("utf-8") == fresh
