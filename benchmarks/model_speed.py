@@ -1,7 +1,7 @@
 """How fast our ViT is beside its peers, as ratios from one run.   python benchmarks/model_speed.py [--out FILE]
 
-CPU: the forward pass of Ti/16 and B/16 against transformers' (its default attention), float32, one thread, batch 1 and 8;
-and one layer's attention read through a tap against a plain forward. CUDA, where there is one: a training step (bf16
+CPU: the forward pass of Ti/16 and B/16 against transformers' (its default attention), float32, one thread, batch 1 and
+8; and one layer's attention read through a tap against a plain forward. CUDA, where there is one: a training step (bf16
 autocast, float32 weights, compiled, AdamW) against timm's compiled the same way with the same GELU; and the tap again.
 Peers alternate within one process; a ratio is the median over rounds, with the 10th and 90th percentile.
 """
@@ -11,6 +11,8 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,11 @@ import vitreous
 from vitreous.machine import record
 
 CPU_ROUNDS = {"Ti/16": 20, "B/16": 5}
-TRAINING = {"S/16": (512, "vit_small_patch16_224"), "B/16": (512, "vit_base_patch16_224"), "L/16": (256, "vit_large_patch16_224")}
+TRAINING = {
+    "S/16": (512, "vit_small_patch16_224"),
+    "B/16": (512, "vit_base_patch16_224"),
+    "L/16": (256, "vit_large_patch16_224"),
+}
 
 
 def spread(values: list[float]) -> list[float]:
@@ -30,7 +36,9 @@ def spread(values: list[float]) -> list[float]:
     return [round(cuts[0], 4), round(statistics.median(values), 4), round(cuts[-1], 4)]
 
 
-def compare(ours: Callable[[], object], theirs: Callable[[], object], clock: Callable[[Callable], float], rounds: int) -> dict:
+def compare(
+    ours: Callable[[], object], theirs: Callable[[], object], clock: Callable[[Callable], float], rounds: int
+) -> dict:
     """theirs / ours in time, each round in turn: above 1 we are faster."""
     ours(), theirs()
     pairs = [(clock(ours), clock(theirs)) for _ in range(rounds)]
@@ -70,12 +78,17 @@ def forward_on_the_cpu() -> dict:
     for name, rounds in CPU_ROUNDS.items():
         ours = vitreous.build(name, activation="gelu", seed=0).eval()
         e = ours.config.encoder
-        sizes = {"hidden_size": e.width, "num_hidden_layers": e.depth, "num_attention_heads": e.heads, "intermediate_size": e.mlp}
+        sizes = {
+            "hidden_size": e.width,
+            "num_hidden_layers": e.depth,
+            "num_attention_heads": e.heads,
+            "intermediate_size": e.mlp,
+        }
         theirs = transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, num_labels=1000)).eval()
         for batch in (1, 8):
             x = torch.randn(batch, 3, 224, 224)
             with torch.inference_mode():
-                out[f"{name} batch {batch}"] = compare(lambda: ours(x), lambda: theirs(x), cpu_seconds, rounds)
+                out[f"{name} batch {batch}"] = compare(partial(ours, x), partial(theirs, x), cpu_seconds, rounds)
     return out
 
 
@@ -90,7 +103,12 @@ def tap_cost(device: str, clock: Callable[[Callable], float], batch: int, rounds
 
     with torch.inference_mode():
         found = compare(lambda: model(x), tapped, clock, rounds)
-    return {"batch": batch, "cost_10_50_90": found["ratio_10_50_90"], "plain_seconds": found["ours_seconds"], "rounds": rounds}
+    return {
+        "batch": batch,
+        "cost_10_50_90": found["ratio_10_50_90"],
+        "plain_seconds": found["ours_seconds"],
+        "rounds": rounds,
+    }
 
 
 def training_step(model: torch.nn.Module, batch: int) -> Callable[[], None]:
@@ -144,8 +162,7 @@ def main() -> None:
     text = json.dumps(result, indent=2)
     print(text)
     if args.out:
-        with open(args.out, "w") as file:
-            file.write(text + "\n")
+        Path(args.out).write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ def table(head, rows) -> str:
 def test_the_table_of_models():
     catalog = vitreous.models.catalog
     rows = [catalog.describe(name) for name in catalog.names()]
+    sizes = ("width", "depth", "heads", "mlp", "patch")
     cells = [
-        (r.name, f"{r.parameters:,}", f"{r.macs / 1000000000.0:,.3f}", *tuple(n or "–" for n in (r.width, r.depth, r.heads, r.mlp, r.patch)))
+        (r.name, f"{r.parameters:,}", f"{r.macs / 1e9:,.3f}", *(getattr(r, size) or "–" for size in sizes))
         for r in rows
     ]
     head = ("model", "parameters", "GMACs", "width", "depth", "heads", "mlp", "patch")

@@ -28,6 +28,7 @@ class Preprocess:
     short_side: int | None = None  # pixels, for both crops
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "box"] = "bilinear"
     antialias: bool = False
+    resized_by: Literal["pillow", "torch"] = "pillow"  # where antialiased: Pillow's bytes, or torchvision's of a tensor
     centre: Literal["round", "floor"] = "round"  # the crop's first pixel where half a pixel is left over
     mean: tuple[float, ...] = HALF
     std: tuple[float, ...] = HALF
@@ -63,7 +64,7 @@ class Preprocess:
         size = f"{self.size[0]}x{self.size[1]}"
         how = {"squash": f"squashed to {size}", "crop": f"short side {self.short_side}, centre crop {size}"}
         how["squash-crop"] = f"squashed to {self.short_side}x{self.short_side}, centre crop {size}"
-        edge = "antialiased" if self.antialias else "not antialiased"
+        edge = f"antialiased by {self.resized_by}" if self.antialias else "not antialiased"
         return f"{how[self.fit]}, {self.interpolation} {edge}, mean {self.mean}, std {self.std} ({self.source})"
 
 

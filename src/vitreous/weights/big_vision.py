@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 from vitreous.errors import CheckpointError
 from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTConfig
 from vitreous.models.model import Model
+from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
 from vitreous.weights.formats import Draft, Format, Hints, choose_image_size
 from vitreous.weights.google import (
@@ -22,14 +22,13 @@ from vitreous.weights.google import (
     google_out,
     group_norm_rules,
     published,
-    unit_counts,
     vit_config,
     vit_rules,
     write,
 )
 from vitreous.weights.holding import bit_differences, cover, vit_differences
 from vitreous.weights.moves import FRONT, KERNEL, PLANES, TURNED, Rule, pair, rule
-from vitreous.weights.reading import Found, Tensors
+from vitreous.weights.reading import MOST_TENSORS, Found, Tensors, by
 
 PREFIXES = ("params/img/", "opt/target/", "params/", "img/", "")
 MARKS = ("embedding/kernel", "root_block/conv_root/kernel")
@@ -45,7 +44,7 @@ def recognises(found: Found) -> bool:
     return prefix_of(found.tensors) is not None
 
 
-def tidy(tensors: Tensors) -> Tensors:
+def tidy(tensors: Tensors, hints: Hints) -> Tensors:
     """Present-day big_vision names, blocks apart, the class row of an older table folded into the class token.
 
     Blocks take the names that `google` uses (its published ones), so that one set of rules serves both.
@@ -53,41 +52,68 @@ def tidy(tensors: Tensors) -> Tensors:
     prefix = prefix_of(tensors)
     if prefix is None:
         raise CheckpointError(f"{tensors.path} has no {MARKS[0]}; is it a big_vision ViT?")
-    plain = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    plain = tensors.only(lambda name: name.startswith(prefix)).renamed(lambda name: name.removeprefix(prefix))
     if prefix == "":
-        plain = {n: t for n, t in plain.items() if not n.startswith(("opt/", "chrono/", "txt/"))}
-    for old in ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding"):
-        if old in plain:
-            plain["pos_embedding"] = plain.pop(old)
-    for part in ("probe", "MlpBlock_0", "MultiHeadDotProductAttention_0", "LayerNorm_0"):
-        for name in [n for n in plain if n.split("/")[0] == part]:
-            plain[f"MAPHead_0/{name}"] = plain.pop(name)
-    for name in [n for n in plain if n.startswith("Transformer/encoderblock/")]:
-        for i, layer in enumerate(plain.pop(name)):
-            plain[name.replace("encoderblock/", f"encoderblock_{i}/")] = layer
+        plain = plain.only(lambda name: not name.startswith(("opt/", "chrono/", "txt/")))
+    plain = unstack(plain.renamed(with_present_parts))
     if not any("/LayerNorm_2/" in name for name in plain):
-        plain = {published(name): t for name, t in plain.items()}
-    return fold_class_row(tensors.renamed(plain))
+        plain = plain.renamed(published)
+    return fold_class_row(plain, hints)
 
 
-def fold_class_row(tensors: Tensors) -> Tensors:
-    """A table of k² + 1 rows has one for the class token: added to that token, which is what the sum did anyway."""
+def with_present_parts(name: str) -> str:
+    """An older name of positions or MAP head as big_vision has it now."""
+    if name in ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding"):
+        return "pos_embedding"
+    if name.split("/")[0] in ("probe", "MlpBlock_0", "MultiHeadDotProductAttention_0", "LayerNorm_0"):
+        return f"MAPHead_0/{name}"
+    return name
+
+
+def unstack(tensors: Tensors) -> Tensors:
+    """Blocks apart, where a scan has stacked each of their tensors along a first axis."""
+    first = "Transformer/encoderblock/LayerNorm_0/scale"
+    if first not in tensors:
+        return tensors
+    depth = tensors.shape(first, 2)[0]
+    if depth > MOST_TENSORS // 10:
+        raise CheckpointError(f"tensor {first} of {tensors.path} says {depth} blocks; do not trust this file")
+    new = Tensors({}, tensors.path)
+    for name, tensor in tensors.items():
+        if not name.startswith("Transformer/encoderblock/"):
+            new[name] = tensor
+            continue
+        if tensor.dim() == 0 or len(tensor) != depth:
+            raise CheckpointError(
+                f"tensor {name} of {tensors.path} has shape {by(tensor.shape)}; its first axis should be {depth} blocks"
+            )
+        for i, layer in enumerate(tensor):
+            new[name.replace("encoderblock/", f"encoderblock_{i}/")] = layer
+    return new
+
+
+def fold_class_row(tensors: Tensors, hints: Hints) -> Tensors:
+    """A table of k² + 1 rows has one for the class token: added to that token, which is what the sum did anyway.
+
+    Unless the image is known to have so many patches: 2 x 5 are 10 as well.
+    """
     if "pos_embedding" not in tensors:
         return tensors
-    rows = tensors.shape("pos_embedding", 3)[1]
-    if rows < 2 or math.isqrt(rows - 1) ** 2 != rows - 1 or math.isqrt(rows) ** 2 == rows:
+    rows, (p, q, _, _) = tensors.shape("pos_embedding", 3)[1], tensors.shape("embedding/kernel", 4)
+    h, w = hints.image_size or (0, 0)
+    if square_grid(rows - 1) is None or rows < 2 or (h // p) * (w // q) == rows:
         return tensors
     table = tensors["pos_embedding"]
-    new = {**tensors, "pos_embedding": table[:, 1:]}
-    if "cls" in tensors:
+    new = Tensors({**tensors, "pos_embedding": table[:, 1:]}, tensors.path)
+    if "cls" in tensors and tensors["cls"].shape == table[:, :1].shape:
         new["cls"] = tensors["cls"] + table[:, :1]
-    return tensors.renamed(new)
+    return new
 
 
 def draft(found: Found, hints: Hints) -> Draft:
     if (prefix_of(found.tensors) or "") + MARKS[1] in found.tensors:
         return draft_bit(found, hints)
-    tensors = tidy(found.tensors)
+    tensors = tidy(found.tensors, hints)
     pool = "map" if "MAPHead_0/probe" in tensors else "cls" if "cls" in tensors else "gap"
     config, assumed = vit_config(tensors, found, hints, pool=pool)
     patch = config.embedding.patch
@@ -149,11 +175,9 @@ def map_rules(config: ViTConfig) -> list[Rule]:
 
 def draft_bit(found: Found, hints: Hints) -> Draft:
     prefix = prefix_of(found.tensors) or ""
-    tensors = found.tensors.renamed(
-        {n.removeprefix(prefix): t for n, t in found.tensors.items() if n.startswith(prefix)}
-    )
+    tensors = found.tensors.only(lambda name: name.startswith(prefix)).renamed(lambda name: name.removeprefix(prefix))
     _, _, channels, root = tensors.shape("root_block/conv_root/kernel", 4)
-    units = unit_counts(tensors, "block{}/unit{:02d}/conv1/kernel")
+    units = tensors.units(r"block(\d{1,3})/unit(\d{1,3})/", 1)
     resnet = ResNetConfig(units=units, resnet_width=root / 64, root_pad="infinity")
     size = hints.image_size or (224, 224)
     classes = tensors.shape("head/kernel", 2)[1] if "head/kernel" in tensors else 0
@@ -224,5 +248,5 @@ FORMAT = Format(
     refuses=refuses,
     to_hold=to_hold,
     write=write_present,
-    suffix=".npz",
+    suffixes=(".npz",),
 )

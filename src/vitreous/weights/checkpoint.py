@@ -7,6 +7,7 @@ source, and a digest of each tensor and of itself, so that a damaged file is ref
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,15 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.errors import CheckpointError, ConfigError
+from vitreous.errors import CheckpointError, ConfigError, FormatError, VitreousError
 from vitreous.files import atomic_write, digest
 from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
 from vitreous.models.catalog import blueprint
-from vitreous.models.config import Config
+from vitreous.models.config import Config, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
-from vitreous.weights.reading import Found
+from vitreous.weights.formats import stated_preprocess, stem_of
+from vitreous.weights.reading import READERS, Found, by, one_line
 
 KEY = "vitreous"
 VERSION = 1
@@ -66,6 +68,11 @@ def is_checkpoint(found: Found) -> bool:
     return KEY in found.metadata
 
 
+def is_ours_without_manifest(found: Found) -> bool:
+    names = set(found.tensors)
+    return {"embedding.projection.weight", "blocks.0.norm1.weight"} <= names or "last_norm.weight" in names
+
+
 def read_manifest(found: Found) -> dict[str, Any]:
     """The manifest of our file, whole and as it was written."""
     try:
@@ -86,44 +93,71 @@ def read_manifest(found: Found) -> dict[str, Any]:
 def read_checkpoint(found: Found) -> Opened:
     manifest = read_manifest(found)
     try:
-        config = configs.from_json(manifest["config"])
-        shapes = {name: tensor.shape for name, tensor in blueprint(config).state_dict().items()}
-        preprocess = preprocesses.from_json(manifest["preprocess"])
-        labels, digests = manifest.get("labels"), manifest["tensors"]
-        temperature = float(manifest.get("temperature", 1.0))
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        config = described(manifest.get("config"), found)
+        wanted = blueprint(config).state_dict()
+        preprocess, labels, temperature = usage(manifest, found)
+    except (ValueError, TypeError, RuntimeError, OverflowError, VitreousError) as error:
         raise CheckpointError(
-            f"the manifest of {found.path} does not describe a model: {error}; write the file again"
+            f"the manifest of {found.path} does not describe a model: {one_line(error)}; write the file again"
         ) from None
-    check_tensors(found, shapes, digests)
+    digests, source = manifest.get("tensors"), manifest.get("source")
+    check_tensors(found, wanted, digests if isinstance(digests, dict) else {})
     return Opened(
-        config,
-        dict(found.tensors),
-        preprocess,
-        tuple(labels) if labels else None,
-        temperature,
-        manifest.get("source") or {},
+        config, dict(found.tensors), preprocess, labels, temperature, source if isinstance(source, dict) else {}
     )
 
 
-def check_tensors(found: Found, shapes: Mapping[str, torch.Size], digests: Mapping[str, str]) -> None:
-    """Names, shapes and digests, each refusal naming the tensor."""
-    for name, wanted in shapes.items():
+def described(record: Any, found: Found) -> Config:
+    """The config of a record, if the file beside it can hold such a model: no file makes us build what it has not."""
+    config = configs.from_json(record)
+    if not all(0 < n < 2**16 for n in config.image_size):
+        raise ConfigError(f"images of {by(config.image_size)} are no images")
+    if not isinstance(config, ViTConfig):
+        fewest = 9 * sum(config.resnet.units)
+    else:
+        fewest = 11 * config.encoder.depth + (12 * sum(config.resnet.units) if config.embedding.stem == "resnet" else 0)
+    if fewest > len(found.tensors):
+        raise ConfigError(f"it asks for {fewest} tensors and more, there are {len(found.tensors)}")
+    if isinstance(config, ViTConfig):
+        rows, columns = stem_of(config).grid(config.image_size)
+        tokens = rows * columns + config.prefix
+        in_attention = config.embedding.positions == "relative"
+        tables = config.encoder.depth if in_attention or config.embedding.positions_at == "every-layer" else 1
+        if tokens * (tokens if in_attention else config.encoder.width) * tables > 2**30:  # numbers beside the tensors
+            raise ConfigError(f"images of {by(config.image_size)} make {tokens} tokens, too many")
+    return config
+
+
+def usage(record: Mapping[str, Any], found: Found) -> tuple[Preprocess, tuple[str, ...] | None, float]:
+    """Preprocessing, labels and temperature of a manifest or sidecar."""
+    said = record.get("preprocess")
+    preprocess = stated_preprocess(found, **said) if isinstance(said, dict) else preprocesses.from_json(said)
+    labels, temperature = record.get("labels"), record.get("temperature", 1.0)
+    if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
+        raise ConfigError("labels are no list of words")
+    if type(temperature) not in (int, float) or not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature {one_line(temperature)} is no positive number")
+    return preprocess, tuple(labels) if labels else None, float(temperature)
+
+
+def check_tensors(found: Found, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:
+    """Names, shapes, types and digests, each refusal naming the tensor."""
+    for name, wanted in blueprint.items():
         if name not in found.tensors:
             raise CheckpointError(f"{found.path} lacks the tensor {name}; fetch or write the file again")
         tensor = found.tensors[name]
-        if tensor.shape != wanted:
-            sizes = ("x".join(map(str, shape)) for shape in (tensor.shape, wanted))
+        if tensor.shape != wanted.shape:
             raise CheckpointError(
-                "tensor {} of {} has shape {}, its config asks for {}; write the file again".format(
-                    name, found.path, *sizes
-                )
+                f"tensor {name} of {found.path} has shape {by(tensor.shape)}, its config asks for {by(wanted.shape)}; "
+                f"write the file again"
             )
+        if tensor.is_floating_point() != wanted.is_floating_point():
+            raise CheckpointError(f"tensor {name} of {found.path} holds {tensor.dtype}, not weights; write it again")
         if digests.get(name) != tensor_digest(tensor):
             raise CheckpointError(
                 f"tensor {name} of {found.path} is damaged (its digest does not fit); fetch or write the file again"
             )
-    extra = sorted(set(found.tensors) - set(shapes))
+    extra = sorted(set(found.tensors) - set(blueprint))
     if extra:
         raise CheckpointError(
             f"{found.path} has a tensor {extra[0]} that its config does not know; write the file again"
@@ -137,7 +171,11 @@ def tensor_digest(tensor: Tensor) -> str:
     return digest(head + raw)
 
 
-def default_name(path: str | os.PathLike[str]) -> Path:
-    """A file for one checkpoint: a name without an ending gets ours."""
+def default_name(path: str | os.PathLike[str], endings: tuple[str, ...] = (".safetensors",)) -> Path:
+    """A file for one checkpoint: a name without an ending gets the first; one that would be misread is refused."""
     path = Path(path)
-    return path if path.suffix else path.with_suffix(".safetensors")
+    if path.suffix in endings:
+        return path
+    if path.suffix in READERS:
+        raise FormatError(f"{path} would be misread; let the name end in {' or '.join(endings)}, or leave it out")
+    return path.with_name(path.name + endings[0])

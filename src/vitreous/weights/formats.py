@@ -11,16 +11,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from vitreous.errors import CheckpointError
-from vitreous.models.config import Config, Size, as_size
+from vitreous.errors import CheckpointError, ConfigError
+from vitreous.models import preprocess as preprocesses
+from vitreous.models.config import Config, Size, ViTConfig, as_size
+from vitreous.models.hybrid import Stem, make_stem
 from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.registry import Registry
 from vitreous.weights.moves import Rule
-from vitreous.weights.reading import Found, Tensors
+from vitreous.weights.reading import Found, Tensors, one_line
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Format:
         state,
     )
     is_folder: bool = False  # whether a checkpoint is a folder or a single file
-    suffix: str = ".safetensors"
+    suffixes: tuple[str, ...] = (".safetensors",)  # of a single file; the first is given to a name without one
     ignores: Callable[[str], bool] = lambda name: False  # tensors that play no part in the function
 
 
@@ -101,7 +104,11 @@ def choose_heads(width: int, found: Found, hints: Hints, stated: Any) -> tuple[i
     """By the argument, else the config beside the tensors, else the published size of that width."""
     if hints.heads is not None:
         return hints.heads, []
-    if isinstance(stated, int) and not isinstance(stated, bool):
+    if stated is not None:
+        if type(stated) is not int or not 0 < stated <= width:
+            raise CheckpointError(
+                f"the config of {found.path} says {one_line(stated)} heads at width {width}; say heads="
+            )
         return stated, []
     if width in HEADS:
         return HEADS[width], [f"heads {HEADS[width]}: the published size of width {width}"]
@@ -115,24 +122,65 @@ def choose_image_size(
     hints: Hints,
     stated: Any = None,
     grid_of: Callable[[Size], Size] | None = None,
+    assumed: list[str] | None = None,
 ) -> Size:
     """The image a table of `places` positions was made for: the config's, else a square, else the user's word.
 
-    cell: pixels of a place.  grid_of: places of an image, where that is not plain division.
+    cell: pixels of a place.  grid_of: places of an image, where that is not plain division.  assumed: gets a line where
+    the config does not fit the table.
     """
 
     def grid(size: Size) -> Size:
         return grid_of(size) if grid_of else (size[0] // cell[0], size[1] // cell[1])
 
-    said = as_size(stated) if isinstance(stated, int | list | tuple) and not isinstance(stated, bool) else None
-    if said is not None and grid(said)[0] * grid(said)[1] == places:
+    def fits(size: Size) -> bool:
+        rows, columns = grid(size)
+        return rows * columns == places
+
+    said = None if stated is None else stated_size(stated, found)
+    if said is not None and fits(said):
         return said
     asked, square = hints.image_size, square_grid(places)
-    if asked is not None and (grid(asked) == square or (square is None and grid(asked)[0] * grid(asked)[1] == places)):
+    if asked is not None and (grid(asked) == square or (square is None and fits(asked))):
         return asked
     if square is not None:
-        return square[0] * cell[0], square[1] * cell[1]
+        size = square[0] * cell[0], square[1] * cell[1]
+        if said is not None and assumed is not None:
+            assumed.append(f"image size {size[0]}x{size[1]}: the config says another, which its table does not fit")
+        return size
     raise CheckpointError(
         f"{found.path} has {places} positions, which make no square; "
         f"say image_size=(rows, columns) of the images it was made for"
     )
+
+
+def stated_size(stated: Any, found: Found) -> Size:
+    """An image size as a config states it."""
+    try:
+        if isinstance(stated, int | list | tuple) and not isinstance(stated, bool):
+            return as_size(stated)
+    except (ConfigError, ValueError, OverflowError):
+        pass
+    raise CheckpointError(
+        f"the config of {found.path} says the image size {one_line(stated)}, which is none; mend config.json"
+    )
+
+
+def stated_preprocess(found: Found, **said: Any) -> Preprocess:
+    """What a config says of preprocessing, if it makes sense."""
+    try:
+        rule = preprocesses.from_json(said)
+        side = rule.short_side if rule.short_side is not None else 1
+        if not 0 < side < 2**16 or not all(0 < n < 2**16 for n in rule.size) or not rule.mean:
+            raise ConfigError(f"sizes {rule.size} and {rule.short_side}, mean {rule.mean}")
+    except ConfigError as error:
+        raise CheckpointError(
+            f"the preprocessing of {found.path} makes no sense: {one_line(error)}; mend the config beside the weights"
+        ) from None
+    return rule
+
+
+def stem_of(config: ViTConfig) -> Stem:
+    """What patches are cut from, without memory: for its grid and channels."""
+    with torch.device("meta"):
+        return make_stem(config)

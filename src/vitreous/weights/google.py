@@ -7,7 +7,7 @@ and (0, 1, 0) in what the present code writes. Both are read; the published ones
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,9 @@ from vitreous.models.config import (
     ResNetConfig,
     ViTConfig,
 )
-from vitreous.models.hybrid import make_stem
 from vitreous.models.model import Model
 from vitreous.models.preprocess import google as google_preprocess
-from vitreous.weights.formats import Draft, Format, Hints, choose_image_size
+from vitreous.weights.formats import Draft, Format, Hints, choose_image_size, stem_of
 from vitreous.weights.holding import bit_differences, cover, vit_differences
 from vitreous.weights.moves import (
     FRONT,
@@ -55,7 +54,8 @@ TABLE = "Transformer/posembed_input/pos_embedding"  # big_vision keeps its own e
 
 def recognises(found: Found) -> bool:
     names = {strip_prefix(name) for name in found.tensors}
-    return TABLE in names or any(name.startswith("resnet/root_block/") for name in names)
+    is_big_vision = names & {"probe", "MAPHead_0/probe"}  # its older files have the table where Google's have it
+    return (TABLE in names and not is_big_vision) or any(name.startswith("resnet/root_block/") for name in names)
 
 
 def strip_prefix(name: str) -> str:
@@ -64,13 +64,11 @@ def strip_prefix(name: str) -> str:
 
 def tidy(tensors: Tensors) -> Tensors:
     """Published names, whatever generation the file is of."""
-    under = [k for k in tensors if k.startswith("opt/target/")] or list(tensors)  # other opt/… keys are the optimiser's
-    new: dict[str, Tensor] = {}
-    plain = {strip_prefix(k): tensors[k] for k in under}
-    is_new = not any("/LayerNorm_2/" in k for k in plain)
-    for name, tensor in plain.items():
-        new[published(name) if is_new else name] = tensor
-    return tensors.renamed(new)
+    if any(name.startswith("opt/target/") for name in tensors):  # other opt/… keys are the optimiser's
+        tensors = tensors.only(lambda name: name.startswith("opt/target/"))
+    plain = tensors.renamed(strip_prefix)
+    is_new = not any("/LayerNorm_2/" in name for name in plain)
+    return plain.renamed(published) if is_new else plain
 
 
 def published(name: str) -> str:
@@ -86,16 +84,13 @@ def published(name: str) -> str:
 
 
 def draft(found: Found, hints: Hints) -> Draft:
-    if any(name.startswith("resnet/") for name in found.tensors):
+    if any(strip_prefix(name).startswith("resnet/") for name in found.tensors):
         return draft_bit(found, hints)
     tensors = tidy(found.tensors)
     config, assumed = vit_config(tensors, found, hints, pool="cls" if "cls" in tensors else "gap")
     table = tensors.shape(TABLE, 3)
-    stem = make_stem(config)
-    cell = stem_cell(config)
-    size = choose_image_size(
-        table[1] - config.prefix, cell, found, hints, grid_of=None if config.embedding.stem == "patch" else stem.grid
-    )
+    grid_of = None if config.embedding.stem == "patch" else stem_of(config).grid
+    size = choose_image_size(table[1] - config.prefix, stem_cell(config), found, hints, grid_of=grid_of)
     config = config.change(image_size=size)
     assumed.append("preprocessing: Google's (squash, bilinear without antialias, -1 to 1)")
     return Draft(config, google_preprocess(size), tensors, assumed=assumed)
@@ -111,7 +106,7 @@ def stem_cell(config: ViTConfig) -> tuple[int, int]:
 def vit_config(tensors: Tensors, found: Found, hints: Hints, *, pool: str) -> tuple[ViTConfig, list[str]]:
     """What the tensors of an official or big_vision ViT tell: all but the image's size, activation and eps."""
     p, q, _, width = tensors.shape("embedding/kernel", 4)
-    depth = tensors.count("Transformer/encoderblock_{}/LayerNorm_0/scale")
+    depth = tensors.depth("Transformer/encoderblock_{}/")
     first = "Transformer/encoderblock_0/"
     _, heads, _ = tensors.shape(first + "MultiHeadDotProductAttention_1/query/kernel", 3)
     if hints.heads not in (None, heads):
@@ -121,7 +116,7 @@ def vit_config(tensors: Tensors, found: Found, hints: Hints, *, pool: str) -> tu
     resnet, channels = HYBRID_RESNET, tensors.shape("embedding/kernel", 4)[2]
     if "conv_root/kernel" in tensors:
         _, _, channels, root = tensors.shape("conv_root/kernel", 4)
-        units = unit_counts(tensors, "block{}/unit{}/conv1/kernel")
+        units = tensors.units(r"block(\d{1,3})/unit(\d{1,3})/", 1)
         resnet = ResNetConfig(**{**vars(HYBRID_RESNET), "units": units, "resnet_width": root / 64})
         embedding = EmbeddingConfig(patch=(p, q), class_token="cls" in tensors, stem="resnet")
     representation = tensors.shape("pre_logits/kernel", 2)[1] if "pre_logits/kernel" in tensors else 0
@@ -135,28 +130,13 @@ def vit_config(tensors: Tensors, found: Found, hints: Hints, *, pool: str) -> tu
             depth=depth,
             heads=heads,
             mlp=mlp,
-            norm_eps=hints.norm_eps or 1e-6,
+            norm_eps=1e-6 if hints.norm_eps is None else hints.norm_eps,
             activation=hints.activation or "gelu-tanh",
         ),
         resnet=resnet,
     ).change(pool=pool, representation=representation, classes=classes)
     assumed = [] if hints.activation else ["activation gelu-tanh: Google's code"]
-    return config, assumed + ([] if hints.norm_eps else ["norm_eps 1e-6: Google's code"])
-
-
-def unit_counts(tensors: Tensors, pattern: str) -> tuple[int, ...]:
-    """Units in each stage, both numbered from 1."""
-    counts: list[int] = []
-    while n := _run(tensors, lambda u: pattern.format(len(counts) + 1, u)):
-        counts.append(n)
-    return tuple(counts)
-
-
-def _run(tensors: Tensors, name: Callable[[int], str]) -> int:
-    n = 0
-    while name(n + 1) in tensors:
-        n += 1
-    return n
+    return config, assumed + (["norm_eps 1e-6: Google's code"] if hints.norm_eps is None else [])
 
 
 def rules(config: Config) -> list[Rule]:
@@ -168,7 +148,7 @@ def rules(config: Config) -> list[Rule]:
 def vit_rules(config: ViTConfig) -> list[Rule]:
     """Everything but the positions, which the official code and big_vision keep in different places."""
     e, r = config.encoder, config.readout
-    stem = make_stem(config)
+    stem = stem_of(config)
     out = pair(
         "embedding.projection",
         "embedding",
@@ -231,15 +211,13 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
 
 def tidy_bit(tensors: Tensors) -> Tensors:
     """Some files number their layers: standardized_conv2d_7."""
-    return tensors.renamed(
-        {re.sub(r"(standardized_conv2d|group_norm)_\d+", r"\1", name): t for name, t in tensors.items()}
-    )
+    return tensors.renamed(lambda name: re.sub(r"(standardized_conv2d|group_norm)_\d+", r"\1", strip_prefix(name)))
 
 
 def draft_bit(found: Found, hints: Hints) -> Draft:
     tensors = tidy_bit(found.tensors)
     _, _, channels, root = tensors.shape("resnet/root_block/standardized_conv2d/kernel", 4)
-    units = unit_counts(tensors, "resnet/block{}/unit{:02d}/a/standardized_conv2d/kernel")
+    units = tensors.units(r"resnet/block(\d{1,3})/unit(\d{1,3})/", 1)
     size = hints.image_size or (224, 224)
     config = BiTConfig(image_size=size, channels=channels, resnet=ResNetConfig(units=units, resnet_width=root / 64))
     head = "resnet/head/conv2d/kernel"
@@ -310,6 +288,6 @@ FORMAT = Format(
     refuses=refuses,
     to_hold=to_hold,
     write=write,
-    suffix=".npz",
+    suffixes=(".npz",),
     ignores=lambda name: name.startswith(("opt/", "chrono/")) or name in ("resnet/global_step", "global_step"),
 )

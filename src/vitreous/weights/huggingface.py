@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitreous.errors import FormatError
+from vitreous.errors import CheckpointError, FormatError
 from vitreous.models.config import Config, Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size
+from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size, stated_preprocess
 from vitreous.weights.holding import cover, vit_differences
 from vitreous.weights.moves import FRONT, STACK, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors
+from vitreous.weights.reading import Found, Tensors, one_line
 
 PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.")
 ACTIVATIONS = {
@@ -45,28 +45,30 @@ def recognises(found: Found) -> bool:
 
 
 def strip(name: str) -> str:
-    for prefix in ("module.", *PREFIXES):
+    for prefix in ("module.", "_orig_mod.", "module.", *PREFIXES):
         name = name.removeprefix(prefix)
     return name
 
 
 def tidy(tensors: Tensors) -> Tensors:
     """The names on disk, without the model's prefix."""
-    new: dict[str, Tensor] = {}
     is_dino = any(strip(n).endswith(".layer_scale1.lambda1") for n in tensors)
-    for name, tensor in tensors.items():
+
+    def on_disk(name: str) -> str:
         plain = strip(name)
         for pattern, to in IN_MEMORY:
             plain = re.sub(pattern, to, plain)
         if not is_dino:
             plain = re.sub(r"(encoder\.layer\.\d+)\.mlp\.fc1\.", r"\1.intermediate.dense.", plain)
             plain = re.sub(r"(encoder\.layer\.\d+)\.mlp\.fc2\.", r"\1.output.dense.", plain)
-        new[plain] = tensor
+        return plain
+
+    new = tensors.renamed(on_disk)
     for gate in [name for name in new if ".mlp.gate_proj." in name]:  # one matrix on disk
         up = gate.replace("gate_proj", "up_proj")
         if up in new:
             new[gate.replace("gate_proj", "weights_in")] = torch.cat([new.pop(gate), new.pop(up)])
-    return tensors.renamed(new)
+    return new
 
 
 def draft(found: Found, hints: Hints) -> Draft:
@@ -86,7 +88,7 @@ def draft(found: Found, hints: Hints) -> Draft:
     rows = tensors.shape("embeddings.position_embeddings", 3)[1]
     config = ViTConfig().change(
         width=width,
-        depth=tensors.count("encoder.layer.{}.attention.attention.query.weight"),
+        depth=tensors.depth("encoder.layer.{}."),
         heads=heads,
         mlp=mlp,
         channels=channels,
@@ -106,7 +108,7 @@ def draft(found: Found, hints: Hints) -> Draft:
         classes=classes,
         representation=tensors.shape(pooler, 2)[0] if pooler in tensors and not classes else 0,
     )
-    size = choose_image_size(rows - config.covered, (p, q), found, hints, said.get("image_size"))
+    size = choose_image_size(rows - config.covered, (p, q), found, hints, said.get("image_size"), assumed=assumed)
     config = config.change(image_size=size)
     return Draft(config, preprocess(found, config, assumed), tensors, labels(said, classes), assumed)
 
@@ -121,17 +123,19 @@ def choose_function(found: Found, hints: Hints, is_gated: bool, is_dino: bool, a
     elif stated is None:
         activation = "gelu"
         assumed.append("activation gelu: transformers' default")
-    elif stated in ACTIVATIONS:
+    elif isinstance(stated, str) and stated in ACTIVATIONS:
         activation = ACTIVATIONS[stated]
     else:
         raise FormatError(
-            f"{found.path} uses the activation {stated!r}, which is not built here; say activation= to run another"
+            f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
         )
     usual = 1e-6 if is_dino else 1e-12
-    eps = hints.norm_eps or said.get("layer_norm_eps")
-    if not isinstance(eps, int | float) or isinstance(eps, bool):
+    eps = said.get("layer_norm_eps") if hints.norm_eps is None else hints.norm_eps
+    if eps is None:
         eps = usual
-        assumed.append(f"norm_eps {usual:g}: transformers' default")
+        assumed.append(f"norm_eps {'1e-6' if is_dino else '1e-12'}: transformers' default")
+    if type(eps) not in (int, float):
+        raise CheckpointError(f"the config of {found.path} says layer_norm_eps {one_line(eps)}; say norm_eps=")
     return activation, float(eps)
 
 
@@ -149,28 +153,49 @@ def preprocess(found: Found, config: ViTConfig, assumed: list[str]) -> Preproces
     if not said:
         assumed.append("preprocessing: the default of transformers' image processor")
         return default_preprocess(config)
-    interpolation = RESAMPLE.get(said.get("resample", 2), "bilinear")
+    number = said.get("resample", 2)
+    if type(number) is not int or number not in RESAMPLE:
+        assumed.append(f"interpolation bilinear: resample {one_line(number)} is not built here")
+        number = 2
+    mean, std = normalisation(found, config.channels)
+    common: dict[str, Any] = {"interpolation": RESAMPLE[number], "antialias": True, "mean": mean, "std": std}
+    common |= {"centre": "floor", "source": "huggingface"}
+    resized, cut = _edges(said.get("size"), size), _edges(said.get("crop_size"), size)
+    crops = bool(said.get("do_center_crop")) or "shortest_edge" in resized
+    if not crops:
+        return stated_preprocess(found, size=_pair(resized), **common).at(size)
+    # The processor may cut another size than the network was made for (DINOv2: 224 for 518): the ratio is what it says.
+    fit = "crop" if "shortest_edge" in resized else "squash-crop"
+    side = resized["shortest_edge"] if fit == "crop" else _pair(resized)[0]
+    return stated_preprocess(found, size=_pair(cut), fit=fit, short_side=side, **common).at(size)
+
+
+def _edges(said: Any, default: Size) -> dict[str, Any]:
+    """A size of an image processor: a number, {height, width} or {shortest_edge}; left out, the network's."""
+    if isinstance(said, dict) and ("shortest_edge" in said or {"height", "width"} <= set(said)):
+        return said
+    return {"height": default[0], "width": default[1]} if said is None else {"height": said, "width": said}
+
+
+def _pair(edges: Mapping[str, Any]) -> tuple[Any, Any]:
+    side = edges.get("shortest_edge")
+    return (edges["height"], edges["width"]) if side is None else (side, side)
+
+
+def normalisation(found: Found, channels: int) -> tuple[Any, Any]:
+    """Mean and deviation for pixels of 0 … 1; the processor's are for pixels after its own rescaling."""
+    said = found.preprocessor
     mean, std = said.get("image_mean", HALF), said.get("image_std", HALF)
     if said.get("do_normalize") is False:
-        mean, std = (0.0,) * config.channels, (1.0,) * config.channels
-    common: dict[str, Any] = {
-        "size": size,
-        "interpolation": interpolation,
-        "antialias": True,
-        "mean": tuple(mean),
-        "std": tuple(std),
-        "source": "huggingface",
-        "centre": "floor",
-    }
-    wanted = said.get("size", {})
-    wanted = (
-        {"height": wanted, "width": wanted} if isinstance(wanted, int) else wanted if isinstance(wanted, dict) else {}
-    )
-    if "shortest_edge" in wanted:
-        return Preprocess(fit="crop", short_side=int(wanted["shortest_edge"]), **common)
-    if said.get("do_center_crop") and wanted.get("height") and wanted["height"] != size[0]:
-        return Preprocess(fit="squash-crop", short_side=int(wanted["height"]), **common)
-    return Preprocess(**common)
+        mean, std = [0.0] * channels, [1.0] * channels
+    factor = said.get("rescale_factor", 1 / 255) if said.get("do_rescale", True) else 1
+    scale = 255 * factor if type(factor) in (int, float) else 0
+    numbers = [*mean, *std] if isinstance(mean, list | tuple) and isinstance(std, list | tuple) else [None]
+    if not all(type(n) in (int, float) for n in numbers) or not 0 < scale < 1e6:
+        raise CheckpointError(f"the preprocessing of {found.path} makes no sense; mend preprocessor_config.json")
+    if abs(scale - 1) < 1e-6:
+        return mean, std
+    return [n / scale for n in mean], [n / scale for n in std]
 
 
 def default_preprocess(config: ViTConfig) -> Preprocess:
@@ -289,7 +314,7 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
     save_file({n: t.to(torch.float32) for n, t in named.items()}, path / "model.safetensors", metadata={"format": "pt"})
     for name, content in (
         ("config.json", hf_config(model, kind)),
-        ("preprocessor_config.json", hf_preprocessor(model, kind)),
+        ("preprocessor_config.json", hf_preprocessor(model)),
     ):
         (path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return [path / "config.json", path / "preprocessor_config.json", path / "model.safetensors"]
@@ -343,13 +368,14 @@ def hf_config(model: Model, kind: str) -> dict[str, Any]:
     return out
 
 
-def hf_preprocessor(model: Model, kind: str) -> dict[str, Any]:
+PROCESSORS = {"squash": "ViTImageProcessor", "crop": "BitImageProcessor", "squash-crop": "DeiTImageProcessor"}
+
+
+def hf_preprocessor(model: Model) -> dict[str, Any]:
     pre = model.preprocess
     h, w = pre.size
     out: dict[str, Any] = {
-        "image_processor_type": {"vit": "ViTImageProcessor", "deit": "DeiTImageProcessor"}.get(
-            kind, "BitImageProcessor"
-        ),
+        "image_processor_type": PROCESSORS[pre.fit],
         "do_resize": True,
         "size": {"height": h, "width": w},
         "resample": {name: number for number, name in RESAMPLE.items()}[pre.interpolation],
@@ -363,8 +389,6 @@ def hf_preprocessor(model: Model, kind: str) -> dict[str, Any]:
         side = pre.short_side
         out["size"] = {"shortest_edge": side} if pre.fit == "crop" else {"height": side, "width": side}
         out |= {"do_center_crop": True, "crop_size": {"height": h, "width": w}}
-        if pre.fit == "crop":
-            out["image_processor_type"] = "BitImageProcessor"
     return out
 
 

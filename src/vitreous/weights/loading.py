@@ -9,18 +9,24 @@ from typing import Any
 
 import torch
 
-from vitreous.errors import CheckpointError, ConfigError, ModelNameError, VitreousError
+from vitreous.errors import CheckpointError, ConfigError, ModelNameError
 from vitreous.files import digest
 from vitreous.models import config as configs
-from vitreous.models import preprocess as preprocesses
 from vitreous.models.catalog import blueprint, build
 from vitreous.models.config import BiTConfig, Size, as_size
 from vitreous.models.model import Model
 from vitreous.weights import formats, hub
-from vitreous.weights.checkpoint import Opened, is_checkpoint, read_checkpoint
+from vitreous.weights.checkpoint import (
+    Opened,
+    described,
+    is_checkpoint,
+    is_ours_without_manifest,
+    read_checkpoint,
+    usage,
+)
 from vitreous.weights.formats import Format, Hints
 from vitreous.weights.moves import read_with
-from vitreous.weights.reading import Found, read
+from vitreous.weights.reading import Found, one_line, read
 from vitreous.weights.surgery import resize_images, swap_head
 
 SIDECAR = "vitreous.sidecar/1"
@@ -47,7 +53,8 @@ def load(
 
     What tensors cannot tell (heads, activation, eps, the grid of a non-square table) comes from the argument, else the
     config beside them, else the source's convention; `model.source["assumed"]` lists what was assumed.
-    position_resize: whose rule takes positions to `image_size`.
+    classes: a new head of zeros in place of head and representation layer; where the number is the model's own, its
+    head stays.  position_resize: whose rule takes positions to `image_size`.
     """
     wanted = None if image_size is None else as_size(image_size)
     hints = Hints(wanted, heads, activation, norm_eps)
@@ -96,7 +103,7 @@ def find(source: str | os.PathLike[str]) -> Found | None:
     """What lies where `source` says; None for the name of a new model. An existing path wins."""
     text = os.fspath(source)
     path = Path(text)
-    if path.exists():
+    if _exists(path):
         return read(path)
     if text.startswith(hub.SCHEMES):
         return dataclasses.replace(read(hub.fetch(text)), path=text)
@@ -118,6 +125,13 @@ def find(source: str | os.PathLike[str]) -> Found | None:
     return None
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
+
+
 def newest_run(runs: Path = Path("runs")) -> Path:
     done = sorted(runs.glob("*/model.safetensors"), key=lambda p: p.stat().st_mtime)
     if not done:
@@ -134,20 +148,22 @@ def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
         return opened
     if format == "vitreous":
         raise CheckpointError(f"{found.path} has no manifest, so it is no vitreous checkpoint; leave format= out")
+    if format is None and is_ours_without_manifest(found):
+        raise CheckpointError(f"{found.path} has lost its manifest; fetch or write the file again")
     known = formats.get(format) if format else formats.recognise(found)
     try:
         return open_foreign(found, known, hints)
+    except ConfigError as error:
+        raise CheckpointError(f"{found.path} makes no model: {error}") from None
     except (ValueError, IndexError, TypeError, KeyError, RuntimeError, ZeroDivisionError, OverflowError) as error:
-        if isinstance(error, VitreousError):
-            raise
-        line = (str(error).splitlines() or [type(error).__name__])[0][:160]
         raise CheckpointError(
-            f"{found.path} cannot be read as {known.name}: {line}; is the file whole, and of this format?"
+            f"{found.path} cannot be read as {known.name}: {one_line(error)}; is the file whole, and of this format?"
         ) from error
 
 
 def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
     beside, note = sidecar(found)
+    temperature = 1.0
     if beside is not None:
         facts: dict[str, Any] = {"image_size": beside.image_size}
         if not isinstance(beside, BiTConfig):
@@ -164,13 +180,18 @@ def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
         said = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
         is_bit = isinstance(beside, BiTConfig)
         draft.config = beside if is_bit else beside.change(**{k: v for k, v in said.items() if v is not None})
-        draft.preprocess = preprocesses.from_json(found.sidecar.get("preprocess"))
-        names = found.sidecar.get("labels")
-        draft.labels, draft.assumed = tuple(map(str, names)) if isinstance(names, list) else None, []
-    shapes = {name: tensor.shape for name, tensor in blueprint(draft.config).state_dict().items()}
-    state = read_with(known.rules(draft.config), draft.tensors, shapes, ignore=known.ignores)
-    source = {"format": known.name, "path": Path(found.path).name, "assumed": [*draft.assumed, *note]}
-    return Opened(draft.config, state, draft.preprocess.with_channels(draft.config.channels), draft.labels, 1.0, source)
+        draft.preprocess, draft.labels, temperature = usage(found.sidecar, found)
+        draft.assumed = []
+    state = read_with(
+        known.rules(draft.config),
+        draft.tensors,
+        lambda: blueprint(draft.config).state_dict(),
+        ignore=known.ignores,
+    )
+    path = found.path if found.path.startswith(hub.SCHEMES) else Path(found.path).name
+    source = {"format": known.name, "path": path, "assumed": [*draft.assumed, *note]}
+    preprocess = draft.preprocess.with_channels(draft.config.channels)
+    return Opened(draft.config, state, preprocess, draft.labels, temperature, source)
 
 
 def sidecar(found: Found) -> tuple[configs.Config | None, list[str]]:
@@ -179,4 +200,4 @@ def sidecar(found: Found) -> tuple[configs.Config | None, list[str]]:
         return None, []
     if found.file is None or found.sidecar.get("digest") != digest(found.file):
         return None, [f"what lies beside {Path(found.path).name} is of another file, and was not read"]
-    return configs.from_json(found.sidecar.get("config")), []
+    return described(found.sidecar.get("config"), found), []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import dropwhile
 
 import torch
 from torch import Tensor
 
 from vitreous.errors import CheckpointError
 from vitreous.models.config import Size
-from vitreous.weights.reading import Tensors
+from vitreous.weights.reading import Tensors, by
 
 
 @dataclass(frozen=True)
@@ -84,28 +85,38 @@ def google_out(heads: int) -> Move:
 
 
 def read_with(
-    rules: Iterable[Rule], tensors: Tensors, shapes: Mapping[str, torch.Size], *, ignore: Callable[[str], bool]
+    rules: Iterable[Rule],
+    tensors: Tensors,
+    blueprint: Callable[[], Mapping[str, Tensor]],
+    *,
+    ignore: Callable[[str], bool],
 ) -> dict[str, Tensor]:
-    """Our tensors, by the rules; what is missing, left over or of a wrong shape is named."""
+    """Our tensors, by the rules; what is missing, left over, or of a wrong shape or type is named.
+
+    blueprint: our tensors without memory; asked for once nothing is missing, so that no file makes us build what it
+    does not hold.
+    """
+    gathered = [(r, [tensors[name] for name in r.theirs]) for r in rules]
     state: dict[str, Tensor] = {}
     left = set(tensors)
-    for r in rules:
-        parts = [tensors[name] for name in r.theirs]
+    model = blueprint()
+    for r, parts in gathered:
         left.difference_update(r.theirs)
         name = ", ".join(r.theirs)
         try:
             ours = r.move.read(parts)
         except (RuntimeError, IndexError, ValueError):
             ours = torch.empty(0)
-        wanted = shapes.get(r.ours)
-        if wanted is None:
-            raise AssertionError(f"a rule speaks of {r.ours}, which this model has not")
-        if ours.shape != wanted:
-            found = " and ".join("x".join(map(str, p.shape)) for p in parts)
+        assert r.ours in model, f"a rule speaks of {r.ours}, which this model has not"
+        wanted = model[r.ours]
+        if ours.shape != wanted.shape or not _lies_as_written(parts, r.move.write(ours)):
+            found = " and ".join(by(p.shape) for p in parts)
             raise CheckpointError(
                 f"tensor {name} of {tensors.path} has shape {found}; "
-                f"the rest of the file asks for {'x'.join(map(str, wanted))} as {r.ours}"
+                f"the rest of the file asks for {by(wanted.shape)} as {r.ours}"
             )
+        if ours.is_floating_point() != wanted.is_floating_point():
+            raise CheckpointError(f"tensor {name} of {tensors.path} holds {ours.dtype}, not weights; convert it to F32")
         state[r.ours] = ours.to(torch.float32).contiguous() if ours.is_floating_point() else ours.contiguous()
     extra = sorted(name for name in left if not ignore(name))
     if extra:
@@ -113,10 +124,17 @@ def read_with(
         raise CheckpointError(
             f"{tensors.path} has tensors that belong to no part of the model: {', '.join(extra[:3])}{more}"
         )
-    missing = sorted(set(shapes) - set(state))
-    if missing:
-        raise AssertionError(f"no rule speaks of {missing[:3]}")
+    assert set(model) == set(state), f"no rule speaks of {sorted(set(model) - set(state))[:3]}"
     return state
+
+
+def _lies_as_written(parts: list[Tensor], written: list[Tensor]) -> bool:
+    """Whether each tensor has the shape we would write, axes of length 1 in front aside: some generations have them."""
+
+    def plain(shape: torch.Size) -> tuple[int, ...]:
+        return tuple(dropwhile(lambda n: n == 1, shape))
+
+    return all(plain(a.shape) == plain(b.shape) for a, b in zip(parts, written, strict=True))
 
 
 def write_with(rules: Iterable[Rule], state: Mapping[str, Tensor]) -> dict[str, Tensor]:

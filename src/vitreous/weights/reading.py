@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import pickletools
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -54,6 +55,24 @@ class Tensors(dict[str, Tensor]):
         while pattern.format(n) in self:
             n += 1
         return n
+
+    def depth(self, pattern: str) -> int:
+        """How many blocks there are, by the largest number that {} has at the start of a name."""
+        front, _, end = pattern.partition("{}")
+        blocks = re.compile(re.escape(front) + r"(\d{1,6})" + re.escape(end))
+        depth = 1 + max((int(found[1]) for name in self if (found := blocks.match(name))), default=-1)
+        if not 0 < depth <= len(self):
+            raise CheckpointError(f"{self.path} has {depth or 'no'} blocks ({pattern.format(0)}…); is the file whole?")
+        return depth
+
+    def units(self, pattern: str, first: int) -> tuple[int, ...]:
+        """How many units each stage of a ResNet has; pattern: a regex of stage and unit, both numbered from `first`."""
+        places = [(int(found[1]), int(found[2])) for name in self if (found := re.match(pattern, name))]
+        stages = range(first, 1 + max((stage for stage, _ in places), default=first - 1))
+        counts = tuple(1 - first + max((unit for s, unit in places if s == stage), default=-1) for stage in stages)
+        if sum(counts) > len(self) or len(stages) > 8 or min(counts, default=1) < 1:
+            raise CheckpointError(f"{self.path} has stages of {counts[:9]} units; is the file whole?")
+        return counts
 
     def renamed(self, rename: Callable[[str], str]) -> Tensors:
         """The same tensors under other names; two may not become one."""
@@ -120,21 +139,21 @@ def _read_file(path: Path, said: str) -> Found:
     tensors, metadata = _read_shards(path) if path.name.endswith(".index.json") else read_tensors(path)
     beside = path.parent
     has_config = path.name in WEIGHT_FILES
-    sidecar = _read_json(path.with_name(path.name + ".json"))
+    sidecar = read_json(path.with_name(path.name + ".json"))
     return Found(
         said,
         Tensors(tensors, str(path)),
         metadata,
-        _read_json(beside / "config.json") if has_config else {},
-        _read_json(beside / "preprocessor_config.json") if has_config else {},
-        sidecar or (_read_json(beside / FOLDER_SIDECAR) if has_config else {}),
+        read_json(beside / "config.json") if has_config else {},
+        read_json(beside / "preprocessor_config.json") if has_config else {},
+        sidecar or (read_json(beside / FOLDER_SIDECAR) if has_config else {}),
         path,
     )
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Weights in several files, as an index lists them."""
-    where = _read_json(index).get("weight_map")
+    where = read_json(index).get("weight_map")
     if (
         not isinstance(where, dict)
         or not where
@@ -435,7 +454,7 @@ READERS = {
 }
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     if path.stat().st_size > JSON_LIMIT:
@@ -450,9 +469,12 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def one_line(thing: object) -> str:
-    """What an error says, in one line, shortened."""
-    return (" ".join(str(thing).split()) or type(thing).__name__)[:160]
+    """What an error or a stranger's file says, in one line, shortened."""
+    words = " ".join(str(thing)[:999].split()) or type(thing).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in words)[:160]
 
 
 def by(shape: Iterable[int]) -> str:
-    return "x".join(str(n) if -1e9 < n < 1e18 else f"{n:.0e}" for n in shape) or "scalar"
+    """A shape for people: 3x4."""
+    sizes = [str(n) if abs(n) < 10**15 else "huge" for n in shape]
+    return "x".join(sizes[:MOST_AXES]) + ("x…" if len(sizes) > MOST_AXES else "") or "scalar"

@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.errors import FormatError
+from torch import Tensor
+
+from vitreous.errors import ExistsError, FormatError, VitreousError
 from vitreous.files import atomic_folder, atomic_write, digest
-from vitreous.models.config import Size
+from vitreous.models.config import BiTConfig, Config, Size
 from vitreous.models.model import Model
 from vitreous.weights import formats, hub
 from vitreous.weights.checkpoint import default_name, write_checkpoint
-from vitreous.weights.formats import Format
+from vitreous.weights.formats import Format, Hints
 from vitreous.weights.loading import SIDECAR, assemble, load
 from vitreous.weights.moves import write_with
+from vitreous.weights.reading import FOLDER_SIDECAR, READERS, Found, Tensors, read_json
 
 
 def save(
@@ -41,22 +45,26 @@ def save(
         write_checkpoint(model, file, force=force, recipe=recipe, metrics=metrics)
         return [file]
     known = formats.get(format)
-    held, unsaid = hold(model, known, anyway=anyway)
+    held = hold(model, known, anyway=anyway)
     tensors = write_with(known.rules(held.config), held.state_dict())
+    if not known.is_folder:
+        return write_file(held, known, tensors, default_name(path, known.suffixes), force=force)
     target = Path(path)
-    if known.is_folder:
-        with atomic_folder(target, force=force) as folder:
-            files = known.write(held, tensors, folder)
-            if unsaid:
-                files.append(folder / "vitreous.json")
-                files[-1].write_bytes(sidecar_of(held, folder / "model.safetensors"))
-        return [target / file.relative_to(folder) for file in files]
-    return write_file(held, known, tensors, target if target.suffix else target.with_suffix(known.suffix), force=force)
+    if target.suffix in READERS:
+        raise FormatError(f"{known.name} is written as a folder, and {target} is a file's name; leave the ending out")
+    with atomic_folder(target, force=force) as folder:
+        files = known.write(held, tensors, folder)
+        if not says_it_all(held, known, tensors, folder):
+            files.append(folder / FOLDER_SIDECAR)
+            files[-1].write_bytes(sidecar_of(held, folder / "model.safetensors"))
+    return [target / file.relative_to(folder) for file in files]
 
 
-def write_file(model: Model, known: Format, tensors: Any, target: Path, *, force: bool) -> list[Path]:
+def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], target: Path, *, force: bool) -> list[Path]:
     """One file of tensors, and beside it what tensors cannot tell."""
     sidecar = target.with_name(target.name + ".json")
+    for taken in (path for path in (target, sidecar) if not force and os.path.lexists(path)):
+        raise ExistsError(f"{taken} exists already; choose another place, or overwrite it with --force (force=True)")
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / target.name
         known.write(model, tensors, part)
@@ -64,6 +72,30 @@ def write_file(model: Model, known: Format, tensors: Any, target: Path, *, force
         atomic_write(target, lambda file: file.write(part.read_bytes()), force=force)
     atomic_write(sidecar, lambda file: file.write(beside), force=True)
     return [target, sidecar]
+
+
+def says_it_all(model: Model, known: Format, tensors: Mapping[str, Tensor], folder: Path) -> bool:
+    """Whether the configs in a folder tell a reader everything that the tensors do not."""
+    config, preprocessor = read_json(folder / "config.json"), read_json(folder / "preprocessor_config.json")
+    found = Found(str(folder), Tensors(tensors, str(folder)), config=config, preprocessor=preprocessor)
+    try:
+        draft = known.draft(found, Hints())
+    except VitreousError:
+        return False
+    same_use = replace(draft.preprocess.with_channels(draft.config.channels), source=model.preprocess.source)
+    return (
+        (essence(draft.config), same_use, draft.labels) == (essence(model.config), model.preprocess, model.labels)
+    ) and model.temperature == 1.0
+
+
+def essence(config: Config) -> Config:
+    """A config without what plays no part in the function of a trained model at its own size."""
+    if isinstance(config, BiTConfig):
+        return config
+    scale = None if config.encoder.layer_scale is None else 1.0
+    start = {"token_start": "zeros", "position_start": "normal", "layer_scale": scale}
+    chance = {"dropout": 0.0, "attention_dropout": 0.0, "drop_path": 0.0}
+    return config.change(**start, **chance, position_resize="paper", dynamic_image_size=False, mask_token=False)
 
 
 def sidecar_of(model: Model, weights: Path) -> bytes:
@@ -74,31 +106,36 @@ def sidecar_of(model: Model, weights: Path) -> bytes:
         "config": model.config.to_json(),
         "preprocess": model.preprocess.to_json(),
         "labels": model.labels,
+        "temperature": model.temperature,
     }
     return (json.dumps(said, indent=2) + "\n").encode()
 
 
-UNHOLDABLE_FUNCTION = ("activation", "norm_eps", "standardise_eps", "group_norm_eps", "root_pad", "attention_scale")
+# Numbers and words that live in no tensor: they can be written down beside, where another architecture cannot.
+IN_NO_TENSOR = (
+    "activation",
+    "norm_eps",
+    "attention_scale",
+    "standardise_eps",
+    "standardise_eps_at",
+    "group_norm_eps",
+    "root_pad",
+)
 
 
-def hold(model: Model, known: Format, *, anyway: bool) -> tuple[Model, list[str]]:
-    """The model as the format has it, and what the format cannot say of it; refuses by part what it cannot hold."""
+def hold(model: Model, known: Format, *, anyway: bool) -> Model:
+    """The model as the format has it; refuses by part what it cannot hold."""
     config, state = known.to_hold(model.config, model.state_dict())
     parts = known.refuses(config)
-    # Numbers that live in no tensor can be written down all the same; another architecture cannot.
-    only_function = all(part.split("=")[0] in UNHOLDABLE_FUNCTION for part in parts) and "swiglu" not in " ".join(parts)
+    only_function = all(part.split("=")[0] in IN_NO_TENSOR and "swiglu" not in part for part in parts)
     if parts and not (anyway and only_function):
         end = "; write it with anyway=True (--anyway) to keep the tensors all the same" if only_function else ""
         verb = "would run this model differently" if only_function else "cannot hold this model"
         raise FormatError(f"{known.name} {verb}: {', '.join(parts)}{end}")
     held = assemble(config, dict(state))
-    held.preprocess, held.labels, held.temperature, held.source = (
-        model.preprocess,
-        model.labels,
-        model.temperature,
-        model.source,
-    )
-    return held, parts
+    held.preprocess, held.labels = model.preprocess, model.labels
+    held.temperature, held.source = model.temperature, model.source
+    return held
 
 
 @dataclass
@@ -138,6 +175,9 @@ def convert(
     """Read any checkpoint and write it in format `to`; `path` may be hf:OWNER/NAME, pushed only with `push`."""
     if to not in formats.names():
         raise FormatError(f"format {to!r} is not one of {', '.join(formats.names())}")
+    is_push = os.fspath(path).startswith(hub.SCHEMES)
+    if is_push:
+        hub.repository(os.fspath(path))  # refuse a wrong name before any work
     model = load(
         source,
         format=format,
@@ -148,12 +188,12 @@ def convert(
         norm_eps=norm_eps,
     )
     notes = list(model.source.get("assumed", []))
-    if not os.fspath(path).startswith("hf:"):
+    if not is_push:
         files = save(model, path, format=to, anyway=anyway, force=force)
         return Converted([str(file) for file in files], notes)
     with tempfile.TemporaryDirectory() as folder:
         inside = Path(folder) / "upload"
-        target = inside if formats.names().index(to) and formats.get(to).is_folder else inside / "model"
+        target = inside if to != "vitreous" and formats.get(to).is_folder else inside / "model"
         files = save(model, target, format=to, anyway=anyway)
         listing = [f"{file.relative_to(inside)} ({file.stat().st_size:,} bytes)" for file in files]
         if push:

@@ -11,8 +11,8 @@ from torch import Tensor
 from vitreous.errors import ImageSizeError
 from vitreous.models.catalog import blueprint
 from vitreous.models.config import BiTConfig, Config, Size
-from vitreous.models.hybrid import make_stem
 from vitreous.models.positions import resize_line, resize_positions
+from vitreous.weights.formats import stem_of
 
 State = dict[str, Tensor]
 
@@ -31,7 +31,7 @@ def swap_head(config: Config, state: Mapping[str, Tensor], classes: int) -> tupl
     kept = {name: tensor for name, tensor in state.items() if not name.startswith(gone)}
     for name, tensor in blueprint(config).state_dict().items():
         if name.startswith("head."):
-            kept[name] = torch.zeros(tensor.shape)
+            kept[name] = torch.zeros(tensor.shape, dtype=next(iter(state.values())).dtype)
     return config, kept
 
 
@@ -42,7 +42,7 @@ def resize_images(
     if size == config.image_size or isinstance(config, BiTConfig):
         return config.change(image_size=size), dict(state)
     new = config.change(image_size=size)
-    old_grid, new_grid = (make_stem(c).grid(c.image_size) for c in (config, new))
+    old_grid, new_grid = (stem_of(c).grid(c.image_size) for c in (config, new))
     if old_grid == new_grid:
         return new, dict(state)
     if config.embedding.positions == "relative":

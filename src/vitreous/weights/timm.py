@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,23 @@ from torch import Tensor
 from vitreous.errors import CheckpointError, FormatError
 from vitreous.models.catalog import BIT_UNITS
 from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTConfig
-from vitreous.models.hybrid import make_stem
 from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import HALF, Preprocess
-from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size
+from vitreous.weights.formats import (
+    Draft,
+    Format,
+    Hints,
+    choose_heads,
+    choose_image_size,
+    stated_preprocess,
+    stated_size,
+    stem_of,
+)
 from vitreous.weights.google import stem_cell
 from vitreous.weights.holding import bit_differences, cover, vit_differences
 from vitreous.weights.moves import FRONT, ONE_BY_ONE, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors
+from vitreous.weights.reading import Found, Tensors, one_line
 
 TIMM_HYBRID = ResNetConfig(root_pad="infinity", standardise_eps=1e-8, group_norm_eps=1e-5)
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "relu": "relu"}
@@ -34,28 +44,24 @@ HYBRIDS = {  # units of the stem and patch on its map
     ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
 }
 PROJECTION = "patch_embed.proj.weight"
+UNIT = r"stages\.(\d{1,3})\.blocks\.(\d{1,3})\."
 
 
 def recognises(found: Found) -> bool:
     names = {strip(name) for name in found.tensors}
-    return {PROJECTION, "blocks.0.attn.qkv.weight"} <= names or {
-        "stem.conv.weight",
-        "stages.0.blocks.0.norm1.weight",
-    } <= names
+    is_vit = PROJECTION in names and any(name.startswith("blocks.0.attn.") for name in names)
+    return is_vit or ("stem.conv.weight" in names and any(name.startswith("stages.0.blocks.0.") for name in names))
 
 
 def strip(name: str) -> str:
-    for wrapper in ("module.", "model.", "backbone.", "_orig_mod."):
+    for wrapper in ("module.", "_orig_mod.", "module.", "model.", "backbone."):
         name = name.removeprefix(wrapper)
     return name
 
 
 def tidy(tensors: Tensors) -> Tensors:
     """Present-day names: no wrappers, DeiT-3's gains renamed, two-dimensional patch kernels made four-dimensional."""
-    new = {
-        strip(name).replace(".gamma_1", ".ls1.gamma").replace(".gamma_2", ".ls2.gamma"): t
-        for name, t in tensors.items()
-    }
+    new = tensors.renamed(lambda name: strip(name).replace(".gamma_1", ".ls1.gamma").replace(".gamma_2", ".ls2.gamma"))
     kernel = new.get(PROJECTION)
     if kernel is not None and kernel.dim() == 2:
         side = square_grid(kernel.shape[1] // 3)
@@ -64,7 +70,7 @@ def tidy(tensors: Tensors) -> Tensors:
                 f"{PROJECTION} of {tensors.path} has {kernel.shape[1]} columns; no square patches of 3 colours"
             )
         new[PROJECTION] = kernel.unflatten(1, (3, *side))
-    return tensors.renamed(new)
+    return new
 
 
 def settings(found: Found) -> dict[str, Any]:
@@ -92,7 +98,7 @@ def draft(found: Found, hints: Hints) -> Draft:
     activation, eps = choose_function(found, hints, said, "swiglu" if is_gated else "gelu", assumed)
     changes: dict[str, Any] = {
         "width": width,
-        "depth": tensors.count("blocks.{}.norm1.weight"),
+        "depth": tensors.depth("blocks.{}."),
         "heads": heads,
         "mlp": hidden,
         "channels": channels,
@@ -114,8 +120,8 @@ def draft(found: Found, hints: Hints) -> Draft:
     changes |= choose_pool(tensors, said)
     config = ViTConfig().change(**changes)
     config = add_stem(config, tensors)
-    config = place_positions(config, tensors, found, hints, said)
-    return Draft(config, preprocess(said, config.image_size, assumed), tensors, labels(said), assumed)
+    config = place_positions(config, tensors, found, hints, said, assumed)
+    return Draft(config, preprocess(found, said, config.image_size, assumed), tensors, labels(said), assumed)
 
 
 def choose_function(
@@ -124,17 +130,17 @@ def choose_function(
     """Activation and eps: by the argument, else the config, else timm's convention."""
     architecture = str(said.get("architecture", ""))
     stated = said.get("act_layer", "quick_gelu" if "quickgelu" in architecture else None)
-    if hints.activation is None and stated is not None and stated not in ACTIVATIONS:
+    if hints.activation is None and stated is not None and not (isinstance(stated, str) and stated in ACTIVATIONS):
         raise FormatError(
-            f"{found.path} uses the activation {stated!r}, which is not built here; say activation= to run another"
+            f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
         )
     activation = hints.activation or (ACTIVATIONS[stated] if stated else default)
     if not hints.activation and not stated:
         assumed.append(f"activation {default}: timm's convention")
     usual = 1e-5 if "clip" in architecture else 1e-6
-    if not hints.norm_eps:
-        assumed.append(f"norm_eps {usual:g}: timm's convention")
-    return activation, hints.norm_eps or usual
+    if hints.norm_eps is None:
+        assumed.append(f"norm_eps {'1e-5' if usual == 1e-5 else '1e-6'}: timm's convention")
+    return activation, usual if hints.norm_eps is None else hints.norm_eps
 
 
 def choose_pool(tensors: Tensors, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,36 +163,35 @@ def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
     root_width, channels, _, _ = tensors.shape(root, 4)
     stem = {
         **vars(TIMM_HYBRID),
-        "units": unit_counts(tensors, at + "stages.{}.blocks.{}.conv1.weight"),
+        "units": tensors.units(re.escape(at) + UNIT, 0),
         "resnet_width": root_width / 64,
     }
     return config.change(stem="resnet", channels=channels, **stem)
 
 
-def unit_counts(tensors: Tensors, pattern: str) -> tuple[int, ...]:
-    counts: list[int] = []
-    while n := tensors.count(pattern.replace("{}", str(len(counts)), 1)):
-        counts.append(n)
-    return tuple(counts)
+def stated_image_size(said: Mapping[str, Any]) -> Any:
+    """The config's word on the image, of the network first: the input of the preprocessing may be another."""
+    stated = said.get("img_size")
+    of_input = said["pretrained"].get("input_size")
+    return of_input[-2:] if stated is None and isinstance(of_input, list) else stated
 
 
 def place_positions(
-    config: ViTConfig, tensors: Tensors, found: Found, hints: Hints, said: Mapping[str, Any]
+    config: ViTConfig, tensors: Tensors, found: Found, hints: Hints, said: Mapping[str, Any], assumed: list[str]
 ) -> ViTConfig:
     """The grid of the table, and whether it covers the tokens in front (timm's no_embed_class)."""
-    stated = said.get("img_size") or said["pretrained"].get("input_size", [None, None, None])[-2:]
-    stated = None if stated == [None, None] else stated
+    stated = stated_image_size(said)
     if "pos_embed" not in tensors:
-        size = hints.image_size or (tuple(stated) if isinstance(stated, list) else (224, 224))
-        return config.change(positions="none", image_size=size)
+        size = (224, 224) if stated is None else stated_size(stated, found)
+        return config.change(positions="none", image_size=hints.image_size or size)
     rows = tensors.shape("pos_embed", 3)[1]
-    grid_of = make_stem(config).grid if config.embedding.stem == "resnet" else None
-    said_covers: dict[Any, tuple[str, ...]] = {True: ("patches",), False: ("all",)}
-    covers = said_covers.get(said.get("no_embed_class"), ("all", "patches") if config.prefix else ("all",))
+    grid_of = stem_of(config).grid if config.embedding.stem == "resnet" else None
+    leaves_out = said.get("no_embed_class") if config.prefix else False
+    covers = {True: ("patches",), False: ("all",)}[leaves_out] if leaves_out in (True, False) else ("all", "patches")
     drafts = [config.change(positions_cover=cover) for cover in covers]
 
     def size_of(draft: ViTConfig) -> Size:
-        return choose_image_size(rows - draft.covered, stem_cell(config), found, hints, stated, grid_of)
+        return choose_image_size(rows - draft.covered, stem_cell(config), found, hints, stated, grid_of, assumed)
 
     asked = [
         draft
@@ -205,26 +210,40 @@ def _places(size: Size, config: ViTConfig, grid_of: Callable[[Size], Size] | Non
 
 
 def preprocess(
-    said: Mapping[str, Any], size: Size, assumed: list[str], *, crop: float = 0.9, how: str = "bicubic"
+    found: Found, said: Mapping[str, Any], size: Size, assumed: list[str], *, crop: float = 0.9, how: str = "bicubic"
 ) -> Preprocess:
     """pretrained_cfg's: short side to ⌊size / crop_pct⌋, centre crop; without it, what timm gives Google's weights."""
     cfg = said["pretrained"]
     if not cfg:
         assumed.append(f"preprocessing: timm's for Google's weights (crop_pct {crop}, {how}, -1 to 1)")
-    crop = float(cfg.get("crop_pct", crop) or crop)
-    interpolation = str(cfg.get("interpolation", how))
+    share = cfg.get("crop_pct", crop)
+    if type(share) not in (int, float) or not 0.01 < share < 100:
+        raise CheckpointError(
+            f"the config of {found.path} says crop_pct {one_line(share)}; give a share of the image such as 0.9"
+        )
+    interpolation = cfg.get("interpolation", how)
     common: dict[str, Any] = {
         "size": size,
         "interpolation": "bicubic" if interpolation == "random" else interpolation,
         "antialias": True,
-        "mean": tuple(cfg.get("mean", HALF)),
-        "std": tuple(cfg.get("std", HALF)),
+        "mean": cfg.get("mean", HALF),
+        "std": cfg.get("std", HALF),
         "source": "timm" if cfg else "timm (assumed)",
     }
-    if cfg.get("crop_mode") == "squash":
-        side = int(min(size) / crop)
-        return Preprocess(fit="squash" if side == min(size) else "squash-crop", short_side=side, **common)
-    return Preprocess(fit="crop", short_side=int(min(size) / crop), **common)
+    side, mode = math.floor(min(size) / share), cfg.get("crop_mode") or "center"
+    if mode not in ("center", "squash"):
+        assumed.append(f"crop_mode center: {one_line(mode)} is not built here")
+    if mode == "squash" and share == 1:
+        return stated_preprocess(found, fit="squash", **common)
+    return stated_preprocess(found, fit="squash-crop" if mode == "squash" else "crop", short_side=side, **common)
+
+
+def crop_share(size: int, side: int) -> float:
+    """The crop_pct of which ⌊size / crop_pct⌋ is `side` again, in floating point too."""
+    share = size / side
+    while math.floor(size / share) < side:
+        share = math.nextafter(share, 0)
+    return share
 
 
 def labels(said: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -236,7 +255,7 @@ def rules(config: Config) -> list[Rule]:
     if isinstance(config, BiTConfig):
         return bit_rules(config)
     b, e, r = config.embedding, config.encoder, config.readout
-    stem = make_stem(config)
+    stem = stem_of(config)
     kernel = patch_kernel(stem.channels, stem.patch, theirs="torch")
     out = pair("embedding.projection", "patch_embed.proj", weight=kernel)[: 2 if b.patch_bias else 1]
     out += stem_rules(config) if b.stem == "resnet" else []
@@ -303,16 +322,15 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
 
 def draft_bit(found: Found, tensors: Tensors, said: Mapping[str, Any], hints: Hints) -> Draft:
     root, channels, _, _ = tensors.shape("stem.conv.weight", 4)
-    units = unit_counts(tensors, "stages.{}.blocks.{}.conv1.weight")
-    stated = said["pretrained"].get("input_size")
-    size = hints.image_size or (tuple(stated[-2:]) if isinstance(stated, list) and len(stated) == 3 else (224, 224))
+    units = tensors.units(UNIT, 0)
+    stated = stated_image_size(said)
+    size = hints.image_size or ((224, 224) if stated is None else stated_size(stated, found))
     resnet = ResNetConfig(units=units, resnet_width=root / 64, standardise_eps=1e-8)
     classes = tensors.shape("head.fc.weight", 4)[0] if "head.fc.weight" in tensors else 0
     config = BiTConfig(channels=channels, resnet=resnet).change(image_size=size, classes=classes)
     assumed: list[str] = []
-    return Draft(
-        config, preprocess(said, config.image_size, assumed, crop=0.875, how="bilinear"), tensors, labels(said), assumed
-    )
+    rule = preprocess(found, said, config.image_size, assumed, crop=0.875, how="bilinear")
+    return Draft(config, rule, tensors, labels(said), assumed)
 
 
 def bit_rules(config: BiTConfig) -> list[Rule]:
@@ -387,7 +405,7 @@ def timm_config(model: Model) -> dict[str, Any]:
     pretrained = {
         "input_size": [config.channels, *config.image_size],
         "interpolation": pre.interpolation,
-        "crop_pct": 1.0 if pre.short_side is None else min(pre.size) / pre.short_side,
+        "crop_pct": 1.0 if pre.short_side is None else crop_share(min(pre.size), pre.short_side),
         "crop_mode": "center" if pre.fit == "crop" else "squash",
         "mean": list(pre.mean),
         "std": list(pre.std),

@@ -22,7 +22,8 @@ LAYER = "encoder.layers.encoder_layer_{}"
 
 
 def recognises(found: Found) -> bool:
-    return {"conv_proj.weight", "class_token"} <= {strip(name) for name in found.tensors}
+    names = {strip(name) for name in found.tensors}
+    return "conv_proj.weight" in names and any(name.startswith(LAYER.format(0)) for name in names)
 
 
 def strip(name: str) -> str:
@@ -32,10 +33,7 @@ def strip(name: str) -> str:
 def tidy(tensors: Tensors) -> Tensors:
     """The MLP's present names (before its version 2: linear_1, linear_2)."""
     return tensors.renamed(
-        {
-            strip(n).replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."): t
-            for n, t in tensors.items()
-        }
+        lambda name: strip(name).replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3.")
     )
 
 
@@ -46,13 +44,13 @@ def draft(found: Found, hints: Hints) -> Draft:
     first = LAYER.format(0)
     config = ViTConfig().change(
         width=width,
-        depth=tensors.count(LAYER + ".ln_1.weight"),
+        depth=tensors.depth(LAYER + "."),
         heads=heads,
         mlp=tensors.shape(f"{first}.mlp.0.weight", 2)[0],
         channels=channels,
         patch=(p, q),
         activation=hints.activation or "gelu",
-        norm_eps=hints.norm_eps or 1e-6,
+        norm_eps=1e-6 if hints.norm_eps is None else hints.norm_eps,
         position_resize="torchvision",
         representation=tensors.shape("heads.pre_logits.weight", 2)[0] if "heads.pre_logits.weight" in tensors else 0,
         classes=tensors.shape("heads.head.weight", 2)[0] if "heads.head.weight" in tensors else 0,
@@ -60,7 +58,7 @@ def draft(found: Found, hints: Hints) -> Draft:
     rows = tensors.shape("encoder.pos_embedding", 3)[1]
     config = config.change(image_size=choose_image_size(rows - 1, (p, q), found, hints))
     assumed += [] if hints.activation else ["activation gelu: torchvision's code"]
-    assumed += [] if hints.norm_eps else ["norm_eps 1e-6: torchvision's code"]
+    assumed += ["norm_eps 1e-6: torchvision's code"] if hints.norm_eps is None else []
     assumed.append("preprocessing: that of torchvision's published weights of this size")
     return Draft(config, preprocess(config), tensors, assumed=assumed)
 
@@ -128,4 +126,5 @@ FORMAT = Format(
     refuses=refuses,
     to_hold=lambda config, state: cover(config, state, "all"),
     write=write,
+    suffixes=(".safetensors", ".pth", ".pt"),
 )

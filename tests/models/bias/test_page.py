@@ -1,38 +1,21 @@
-"""docs/inductive-bias.md holds what the checks measure, and names tests that exist.
+"""docs/inductive-bias.md holds what the checks measure, and names tests that exist."""
 
-To write the tables anew: VITREOUS_WRITE_DOCS=1 pytest tests/models/bias/test_page.py
-"""
-
-import os
 import re
 from pathlib import Path
 
 import pytest
+from doc_blocks import DOCS, assert_block
 
 from .tables import SECTIONS, assumptions
 
 HERE = Path(__file__).parent
-DOCS = HERE.parents[2] / "docs"
 PAGE = DOCS / "inductive-bias.md"
-
-
-def split_at(text: str, section: str) -> tuple[str, str, str]:
-    """What stands before, in and after a measured section."""
-    begin, end = f"<!-- measured: {section} -->\n", f"<!-- end: {section} -->"
-    before, rest = text.split(begin)
-    inside, after = rest.split(end)
-    return before + begin, inside, end + after
 
 
 @pytest.mark.claim("M58", "M65", "Q05", "C15")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_a_table_on_the_page_is_the_one_measured_now(section):
-    before, inside, after = split_at(PAGE.read_text("utf-8"), section)
-    fresh = SECTIONS[section]() + "\n"
-    if os.environ.get("VITREOUS_WRITE_DOCS"):
-        PAGE.write_text(before + fresh + after, "utf-8")
-        inside = fresh
-    assert inside == fresh, "measured otherwise now; see the head of this file for how to write the table anew"
+    assert_block(PAGE, section, SECTIONS[section]() + "\n")
 
 
 @pytest.mark.claim("M65")
