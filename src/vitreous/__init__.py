@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous import errors as errors
     from vitreous import images as images
+    from vitreous import measures as measures
     from vitreous import models as models
+    from vitreous import report as report
+    from vitreous import training as training
     from vitreous import weights as weights
+    from vitreous.images.health import check as check
+    from vitreous.images.pack import pack as pack
     from vitreous.machine import doctor as doctor
     from vitreous.models.catalog import build as build
     from vitreous.models.taps import tap_names as tap_names
     from vitreous.models.taps import taps as taps
+    from vitreous.training.demo import demo as demo
     from vitreous.weights.loading import load as load
     from vitreous.weights.saving import convert as convert
     from vitreous.weights.saving import save as save
 
 __version__ = "0.1.0"
 
-ROOMS = ["errors", "models", "weights", "images"]
+ROOMS = ["errors", "report", "models", "weights", "images", "measures", "training"]
 HOME = {
     "build": "models.catalog",
     "load": "weights.loading",
@@ -28,7 +34,10 @@ HOME = {
     "convert": "weights.saving",
     "tap_names": "models.taps",
     "taps": "models.taps",
+    "check": "images.health",
+    "pack": "images.pack",
     "doctor": "machine",
+    "demo": "training.demo",
 }
 
 __all__ = ["__version__", *HOME, *ROOMS]

@@ -4,6 +4,7 @@ __all__ = [
     "BusyError",
     "CheckpointError",
     "ConfigError",
+    "DataError",
     "ExistsError",
     "FormatError",
     "HubError",
@@ -27,6 +28,10 @@ class ModelNameError(VitreousError):
 
 class ConfigError(VitreousError):
     """A model option, or a pair of options, has no meaning."""
+
+
+class DataError(VitreousError):
+    """Images or labels are missing, unreadable or contradictory."""
 
 
 class ImageSizeError(VitreousError):

@@ -24,6 +24,8 @@ __all__ = ["main"]
 
 COMMANDS = {  # in the order and under the titles of --help
     "demo": "Start",
+    "check": "Data",
+    "pack": "Data",
     "convert": "Ship",
     "models": "Machine",
     "doctor": "Machine",

@@ -1,5 +1,18 @@
-"""From any folder to the right batches."""
+"""From any folder to the right batches. Importing it leaves torch out: processes that only read pictures need none."""
 
-from vitreous.images import preprocess
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["preprocess"]
+from vitreous.images.imageset import ImageSet
+from vitreous.images.opening import open
+
+if TYPE_CHECKING:
+    from vitreous.images import preprocess
+
+__all__ = ["ImageSet", "open", "preprocess"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"augment", "batches", "decode", "health", "pack", "preprocess"}:
+        return import_module(f"vitreous.images.{name}")
+    raise AttributeError(f"vitreous.images has no {name!r}; it has: {', '.join(__all__)}")

@@ -1,5 +1,12 @@
-"""Networks as functions of a frozen config."""
+"""Networks as functions of a frozen config. Each part loads on first use."""
 
-from vitreous.models import bit, catalog, config, cost, hybrid, pooling, positions, preprocess, taps, vit
+from importlib import import_module
+from types import ModuleType
 
 __all__ = ["bit", "catalog", "config", "cost", "hybrid", "pooling", "positions", "preprocess", "taps", "vit"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"{__name__} has no {name!r}; it has: {', '.join(__all__)}")

@@ -1,5 +1,12 @@
-"""Everyone's checkpoints to ours and back."""
+"""Everyone's checkpoints to ours and back. Each part loads on first use."""
 
-from vitreous.weights import checkpoint, formats, hub, loading, saving, surgery
+from importlib import import_module
+from types import ModuleType
 
 __all__ = ["checkpoint", "formats", "hub", "loading", "saving", "surgery"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"{__name__} has no {name!r}; it has: {', '.join(__all__)}")

@@ -1,0 +1,51 @@
+"""vitreous check"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vitreous.cli.show import Json, show
+
+EXAMPLE = "vitreous check photos --out health.html"
+
+
+def run(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")],
+    strict: Annotated[bool, typer.Option("--strict", metavar="", help="Exit with 1 if there are faults.")] = False,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page with the offenders as pictures.")
+    ] = None,
+    near: Annotated[
+        int | None, typer.Option(metavar="BITS", help="Bits of 64 that near duplicates may differ in (6).")
+    ] = None,
+    sample: Annotated[int | None, typer.Option(metavar="N", help="Read N images drawn at random, not all.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes that read (2).")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", metavar="", help="Read all anew; keep no facts for a later check.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite FILE.")] = False,
+    json: Json = False,
+) -> None:
+    """Say what is wrong with a set of images: broken, double, leaking, mislabelled."""
+    import vitreous
+    from vitreous.cli.progress import progress
+    from vitreous.images.health.duplicates import DISTANCE
+
+    with progress("checking") as tell:
+        health = vitreous.check(
+            data,
+            near=DISTANCE if near is None else near,
+            sample=sample,
+            workers=workers,
+            cache=not fresh,
+            out=out,
+            force=force,
+            progress=tell,
+        )
+    show("check", health, json=json)
+    if out and not json:
+        print(f"page: {out}")
+    if strict and health.faults:
+        raise typer.Exit(1)

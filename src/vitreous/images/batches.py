@@ -1,0 +1,623 @@
+"""Batches of uint8 pictures on the device, in an order that nothing but the seed decides.
+
+The order of an epoch is one list of places 0 … N − 1. A step takes the next `batch` places, and each rank an equal run
+of them: so batch size, workers and ranks change who reads a picture, never which pictures come, in which order, with
+which pixels. Where a run stands is (epoch, place), two numbers, and starting there reads nothing that went before.
+
+Pictures come in one of two ways. *Resident*: a set of equal pictures that fits lies whole on the device, and a batch is
+an index into it. *Streamed*: workers (threads, or processes where many cores must feed one device) read, crop and
+resize ahead, into pinned memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cached_property, partial
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.draws import permutation, uniform
+from vitreous.errors import ConfigError, DataError
+from vitreous.images import augment as augmenting
+from vitreous.images import decode
+from vitreous.images import processes as worker_processes
+from vitreous.images.augment import Augment, Plan
+from vitreous.images.imageset import ImageSet
+from vitreous.images.pack import PackedPixels, same_pixels
+from vitreous.images.sources.shards import Shards
+from vitreous.models import preprocess as rules
+from vitreous.models.config import Size
+from vitreous.models.preprocess import Preprocess
+from vitreous.ranks import Ranks, gather, here
+
+__all__ = ["Batch", "Batches", "Coverage"]
+
+RUN = 16  # pictures a worker takes at a time
+RESIDENT_SHARE = 0.4  # of the device's free memory that a resident set may take
+SMALL_SIDE = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
+RESIDENT_ON_CPU = 2**31  # bytes, where the device's memory is the machine's
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some pictures of one epoch, in the epoch's order.
+
+    plan: what the augmentation does to each, drawn on the host; None where there is none. On to the model:
+    `augment.apply(batch.images, batch.plan, rule, cropped=batch.is_cropped)`.
+    """
+
+    images: Tensor  # B C H W, uint8
+    labels: Tensor  # B, or B K
+    ids: Places  # B: the pictures' numbers in their source
+    places: Places  # B: where in the epoch's order
+    epoch: int
+    plan: Plan | None = None
+    is_cropped: bool = True  # else `augment.apply` crops: call it with cropped=batch.is_cropped
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which pictures an evaluation really saw, on all ranks together."""
+
+    images: int  # in the set
+    seen: int
+    unique: int
+    skipped: tuple[str, ...] = ()  # why, for each picture that could not be read
+
+    @property
+    def is_exact(self) -> bool:
+        """Every picture once, and none left out."""
+        return self.seen == self.unique == self.images
+
+    def to_json(self) -> dict[str, Any]:
+        return {"images": self.images, "seen": self.seen, "unique": self.unique, "skipped": list(self.skipped)}
+
+    def __str__(self) -> str:
+        text = f"{self.seen:,} images seen, {self.unique:,} unique, {len(self.skipped):,} skipped"
+        return "\n".join([text, *self.skipped])
+
+
+class Batches:
+    """Iterate over batches; once through is all epochs that are left, and one that went through begins again.
+
+    batch: images per step, all ranks together.  preprocess: its size is that of the batches, and without augmentation
+    its pixels are theirs, exactly.  shuffle, drop_last: as augmented or not.  start: an earlier `state()`.
+    workers: 0 reads in the calling thread; `processes` makes them processes.  resident: None decides by itself.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        *,
+        batch: int,
+        preprocess: Preprocess,
+        augment: Augment | None = None,
+        shuffle: bool | None = None,
+        drop_last: bool | None = None,
+        seed: int = 0,
+        epochs: int = 1,
+        start: dict[str, Any] | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        workers: int | None = None,
+        processes: bool = False,
+        prefetch: int = 3,
+        device: torch.device | str = "cpu",
+        resident: bool | None = None,
+        skip_unreadable: bool = False,
+        shuffle_buffer: int = 10_000,
+        fast: bool | None = None,
+    ):
+        self.data, self.preprocess, self.augment = data, preprocess, augment
+        self.shuffle = augment is not None if shuffle is None else shuffle
+        self.drop_last = self.shuffle if drop_last is None else drop_last
+        self.seed, self.epochs, self.batch = seed, epochs, batch
+        self.device = torch.device(device)
+        found = here() if rank is None or world is None else None
+        self.ranks = found or Ranks(rank or 0, world or 1)
+        self.prefetch, self.skip_unreadable = prefetch, skip_unreadable
+        self._workers = min(_cores(), 8) if workers is None else workers
+        self._processes = processes and self._workers > 0
+        self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer)
+        self._loader = _Loader(data, preprocess, decode.is_fast(fast))
+        self._epoch, self._place = 0, 0
+        self._is_through = False
+        self._want_resident = resident
+        self._whole: Tensor | None = None
+        self._is_decided = False
+        self._seen, self._unique = 0, np.zeros(len(data), bool)
+        self._skipped: list[str] = []
+        self._check()
+        if start is not None:
+            self._start_at(start)
+
+    def __len__(self) -> int:
+        """Steps that are left, the same on every rank."""
+        left = len(self.data) - self._place
+        now = left // self.batch if self.drop_last else -(-left // self.batch)
+        if self._is_through:
+            return self.epochs * self.steps_per_epoch
+        return now + (self.epochs - self._epoch - 1) * self.steps_per_epoch if self._epoch < self.epochs else 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        n = len(self.data)
+        return n // self.batch if self.drop_last else -(-n // self.batch)
+
+    def state(self) -> dict[str, Any]:
+        """Where the next batch comes from; holds for any batch size and number of ranks."""
+        return {"epoch": self._epoch, "place": self._place, **self._identity()}
+
+    def coverage(self) -> Coverage:
+        """What all ranks saw in this pass; every rank calls it."""
+        parts = gather((self._seen, np.packbits(self._unique), self._skipped)) if self.ranks.world > 1 else None
+        if parts is None:
+            return Coverage(len(self.data), self._seen, int(self._unique.sum()), tuple(self._skipped))
+        union = np.bitwise_or.reduce([bits for _, bits, _ in parts])
+        unique = int(np.unpackbits(union, count=len(self.data)).sum())
+        skipped = tuple(why for _, _, part in parts for why in part)
+        return Coverage(len(self.data), sum(seen for seen, _, _ in parts), unique, skipped)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._is_through:
+            self._epoch, self._place, self._seen, self._skipped, self._is_through = 0, 0, 0, [], False
+            self._unique[:] = False
+        feed = self._feed()
+        waiting: deque[tuple[_Step, Any]] = deque()
+        steps = self._steps(self._epoch, self._place)
+        try:
+            for step in steps:
+                waiting.append((step, feed.start(step)))
+                if len(waiting) > feed.ahead:
+                    yield self._next(waiting, feed)
+            while waiting:
+                yield self._next(waiting, feed)
+            self._is_through = True
+        finally:
+            feed.close()
+
+    def _next(self, waiting: deque[tuple[_Step, Any]], feed: _Feed) -> Batch:
+        step, begun = waiting.popleft()
+        images, failed = feed.finish(step, begun)
+        places, members = step.places, step.members
+        if failed:
+            if not self.skip_unreadable or self.augment is not None:
+                raise DataError(failed[min(failed)])
+            good = np.array([i for i in range(len(places)) if i not in failed], np.int64)
+            images, places, members = images[torch.from_numpy(good).to(images.device)], places[good], members[good]
+            self._skipped += failed.values()
+        self._epoch, self._place = (step.epoch, step.end) if not step.ends_epoch else (step.epoch + 1, 0)
+        self._seen += len(places)
+        self._unique[members] = True
+        ids = self.data.ids[members]
+        labels = torch.from_numpy(self.data.labels[members])
+        if self.device.type == "cuda":
+            labels = labels.pin_memory()
+        labels = labels.to(self.device, non_blocking=True)
+        return Batch(images, labels, ids, places, step.epoch, step.plan, not isinstance(feed, _Resident))
+
+    def _feed(self) -> _Feed:
+        if (whole := self._resident()) is not None:
+            return _Resident(whole)
+        shape = (self._loader.channels, *self.preprocess.size)
+        most = -(-self.batch // self.ranks.world)
+        if self._processes:
+            return _Processes(self._loader, shape, most, self._workers, self.prefetch, self.device)
+        return _Threads(self._loader, shape, self._workers, self.prefetch, self.device)
+
+    def _draw(self, epoch: int, members: Places, places: Places) -> Plan | None:
+        if self.augment is None:
+            return None
+        return augmenting.draw(self.augment, self.seed, epoch, self.data.ids[members], places, len(self.data))
+
+    def _steps(self, epoch: int, place: int) -> Iterator[_Step]:
+        """This rank's share of every step from (epoch, place) on."""
+        n, world, rank = len(self.data), self.ranks.world, self.ranks.rank
+        while epoch < self.epochs:
+            last = place + (n - place) // self.batch * self.batch if self.drop_last else n
+            for begin in range(place, last, self.batch):
+                end = min(begin + self.batch, n)
+                count = end - begin
+                share = self.batch // world if count == self.batch else -(-count // (2 * world)) * 2
+                mine = np.arange(begin + min(rank * share, count), begin + min((rank + 1) * share, count))
+                members = self._order.members(epoch, mine)
+                yield _Step(
+                    epoch, mine, members, end, begin + self.batch >= last, partial(self._draw, epoch, members, mine)
+                )
+            epoch, place = epoch + 1, 0
+
+    def _resident(self) -> Tensor | None:
+        if not self._is_decided:
+            self._whole = self._make_resident() if self._want_resident is not False else None
+            self._is_decided = True
+        return self._whole
+
+    def _make_resident(self) -> Tensor | None:
+        """All pictures on the device, where they are equal in size, lie decoded, and fit; or where it was asked for."""
+        shape = self._loader.resident_shape(self.augment)
+        is_small = shape is None or max(shape) <= SMALL_SIDE
+        if self.device.type == "cpu" and self.augment is not None and not is_small and self._want_resident is None:
+            return None  # workers crop and resize large pictures faster than a CPU does a batch of them
+        count = len(self.data)
+        if shape is None or (self._want_resident is None and count * np.prod(shape) > _room(self.device)):
+            if self._want_resident:
+                raise ConfigError(
+                    f"{self.data.path} cannot lie whole on {self.device}: its pictures differ in size; "
+                    "pack it for one preprocess value, or leave resident out"
+                )
+            return None
+        host = np.empty((count, *shape), np.uint8)
+        for i in range(count):
+            pixels = self._loader.whole(i) if self.augment is None else self._loader.plain(i)
+            if pixels.shape != shape:
+                return None
+            host[i] = pixels
+        return torch.from_numpy(np.ascontiguousarray(host.transpose(0, 3, 1, 2))).to(self.device)
+
+    def _identity(self) -> dict[str, Any]:
+        return {"seed": self.seed, "images": len(self.data), "content_id": self.data.content_id}
+
+    def _start_at(self, state: dict[str, Any]) -> None:
+        for name, now in self._identity().items():
+            if state.get(name) != now:
+                then = state.get(name)
+                raise DataError(
+                    f"{self.data.path} is not where the run stopped: {name} was {then}, is {now}; "
+                    "resume with the same data and seed, or start afresh"
+                )
+        self._epoch, self._place = int(state["epoch"]), int(state["place"])
+
+    def _check(self) -> None:
+        n, world = len(self.data), self.ranks.world
+        if n == 0:
+            raise DataError(f"{self.data.path} has no pictures; look at it with: vitreous check {self.data.path}")
+        if self.batch < 1 or self.batch % world:
+            raise ConfigError(f"a batch of {self.batch} cannot be shared by {world} ranks; give a multiple of {world}")
+        if self.drop_last and self.batch > n:
+            raise ConfigError(f"a batch of {self.batch} is more than {self.data.path} has; give its {n} images or less")
+        if self.augment is not None and self.augment.mixes and (self.batch // world) % 2:
+            raise ConfigError(
+                f"mixing takes pairs, and a batch of {self.batch} on {world} ranks is {self.batch // world} each; "
+                f"give a multiple of {2 * world}"
+            )
+        if self.augment is not None and self.augment.size != self.preprocess.size:
+            ours, theirs = self.augment.size, self.preprocess.size
+            raise ConfigError(f"augmentation makes images of {ours}, the model takes {theirs}; give both one size")
+        self._loader.check()
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One rank's part of one step."""
+
+    epoch: int
+    places: Places  # of the epoch's order
+    members: Places  # the pictures there, as numbers within the set
+    end: int  # the place after the whole step
+    ends_epoch: bool
+    draw: Callable[[], Plan | None]
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Drawn when first asked for, by whichever thread that is."""
+        return self.draw()
+
+
+@dataclass
+class _Order:
+    """Which picture comes at which place of an epoch.
+
+    Shards are read nearly in order: whole shards are permuted, and pictures within windows of `buffer` places. So a
+    reader keeps at most one window, and any place can be found without what goes before.
+    """
+
+    count: int
+    seed: int
+    is_shuffled: bool
+    shards: Places | None  # the shard of each picture
+    buffer: int
+    _known: tuple[int, Places] | None = None
+
+    def members(self, epoch: int, places: Places) -> Places:
+        if not self.is_shuffled:
+            return places
+        if self._known is None or self._known[0] != epoch:
+            self._known = epoch, self._permutation(epoch)
+        return self._known[1][places]
+
+    def _permutation(self, epoch: int) -> Places:
+        if self.shards is None:
+            return permutation(self.seed, "order", epoch, self.count)
+        _, shard = np.unique(self.shards, return_inverse=True)
+        rank_of = np.argsort(permutation(self.seed, "shards", epoch, int(shard.max()) + 1))
+        order = np.argsort(rank_of[shard], kind="stable")
+        within = uniform(self.seed, "order", epoch, order)[:, 0]
+        window = np.arange(self.count) // self.buffer
+        return order[np.lexsort((within, window))]
+
+
+# What a worker does ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """Everything that decides a picture's pixels; goes to worker processes."""
+
+    data: ImageSet
+    preprocess: Preprocess
+    fast: bool
+
+    @property
+    def channels(self) -> int:
+        """As many as the model wants."""
+        return len(self.preprocess.mean)
+
+    def load(self, members: Places, plan: Plan | None, out: NDArray[np.uint8]) -> dict[int, str]:
+        """Fill `out` (B H W C) with these pictures; returns why for each row that could not be filled."""
+        failed: dict[int, str] = {}
+        if plan is None:
+            for row, i in enumerate(members):
+                try:
+                    out[row] = self.whole(int(i))
+                except DataError as error:
+                    failed[row] = str(error)
+            return failed
+        opened: dict[int, _Opened] = {}
+        for row, i in enumerate(members):
+            try:
+                opened[row] = self._open(int(i))
+            except DataError as error:
+                failed[row] = str(error)
+        sizes = np.array([opened[row].size if row in opened else (1, 1) for row in range(len(members))], np.int64)
+        boxes = augmenting.crop_boxes(plan, sizes[:, 0], sizes[:, 1]).tolist()
+        for row, found in opened.items():
+            top, left, height, width = boxes[row]
+            box = (left, top, left + width, top + height)
+            try:
+                out[row] = decode.with_channels(self._crop(found, box, plan.augment.size), self.channels)
+            except DataError as error:
+                failed[row] = str(error)
+        return failed
+
+    def whole(self, i: int) -> NDArray[np.uint8]:
+        """Picture i as an evaluation sees it, in Pillow's own pixels."""
+        pixels = self.data.read(i)
+        if self._is_finished(i):
+            return decode.with_channels(pixels, self.channels)
+        return decode.finish(pixels, self.preprocess)
+
+    def plain(self, i: int) -> NDArray[np.uint8]:
+        """Picture i as it lies there."""
+        return decode.with_channels(self.data.read(i), self.channels)
+
+    def resident_shape(self, augment: Augment | None) -> tuple[int, ...] | None:
+        """H W C of every picture, where that is known without looking at all of them and nothing needs decoding."""
+        if self.data.raw(0) is not None:
+            return None
+        if augment is None:
+            return (*self.preprocess.size, self.channels)
+        source = self.data.source
+        if isinstance(source, PackedPixels):
+            sizes = source.sizes[[source.row(int(i)) for i in self.data.ids]]
+            return None if (sizes != sizes[0]).any() else (*map(int, sizes[0]), self.channels)
+        return (*self.data.read(0).shape[:2], self.channels)
+
+    def check(self) -> None:
+        """Finished test pixels serve one rule alone."""
+        source = self.data.source
+        if isinstance(source, PackedPixels) and source.is_finished.any():
+            rule = rules.from_json(self.data.about["pack"]["preprocess"])
+            if not same_pixels(rule, self.preprocess) and any(self._is_finished(i) for i in range(len(self.data))):
+                raise DataError(
+                    f"{self.data.path} holds test pixels of another rule ({rule}) than asked for ({self.preprocess}); "
+                    "pack it again for this one with --force"
+                )
+
+    def _is_finished(self, i: int) -> bool:
+        source = self.data.source
+        return isinstance(source, PackedPixels) and bool(source.is_finished[source.row(int(self.data.ids[i]))])
+
+    def _open(self, i: int) -> _Opened:
+        """A picture whose size is known: a JPEG by its header, another one decoded."""
+        raw = self.data.raw(i) if self.fast else None
+        if raw is not None and (header := decode.header(raw)) is not None:
+            return _Opened(i, (header.rows, header.columns), raw, header, None)
+        pixels = self.data.read(i)
+        return _Opened(i, (pixels.shape[0], pixels.shape[1]), None, None, pixels)
+
+    def _crop(self, found: _Opened, box: tuple[int, int, int, int], size: Size) -> NDArray[np.uint8]:
+        if found.raw is not None:
+            name, channels = self.data.name(found.i), self.data.channels
+            return decode.decode_crop(found.raw, name, box, size, channels, fast=self.fast, known=found.header)
+        assert found.pixels is not None
+        return decode.crop(found.pixels, box, size, fast=self.fast)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    i: int
+    size: Size
+    raw: bytes | None
+    header: decode.Header | None
+    pixels: NDArray[np.uint8] | None
+
+
+# Who does it -----------------------------------------------------------------------------------------------------
+
+
+class _Feed(Protocol):
+    """Turns steps into pictures on the device, `ahead` steps before they are asked for."""
+
+    ahead: int
+
+    def start(self, step: _Step) -> Any: ...
+
+    def finish(self, step: _Step, begun: Any) -> tuple[Tensor, dict[int, str]]: ...
+
+    def close(self) -> None: ...
+
+
+class _Resident:
+    """The whole set lies on the device. One thread draws ahead, and on a CPU gathers; a GPU gathers in its queue."""
+
+    ahead = 2
+
+    def __init__(self, whole: Tensor):
+        self.whole = whole  # N C H W
+        self.pool = ThreadPoolExecutor(1, "vitreous-batches")
+
+    def start(self, step: _Step) -> Future[Tensor | None]:
+        return self.pool.submit(self._prepare, step)
+
+    def _prepare(self, step: _Step) -> Tensor | None:
+        assert step.plan is None or len(step.plan) == len(step.members)
+        return None if self.whole.is_cuda else self._gather(step)
+
+    def _gather(self, step: _Step) -> Tensor:
+        members = torch.from_numpy(step.members)
+        if self.whole.is_cuda:
+            members = members.pin_memory()
+        return self.whole.index_select(0, members.to(self.whole.device, non_blocking=True))
+
+    def finish(self, step: _Step, begun: Future[Tensor | None]) -> tuple[Tensor, dict[int, str]]:
+        images = begun.result()
+        return (self._gather(step) if images is None else images), {}
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+
+class _Threads:
+    """Worker threads fill pinned memory: decoding and resizing let the interpreter go meanwhile."""
+
+    def __init__(self, loader: _Loader, shape: tuple[int, ...], workers: int, prefetch: int, device: torch.device):
+        self.loader, self.shape, self.device = loader, shape, device
+        self.ahead = prefetch if workers else 0
+        self.pool = ThreadPoolExecutor(workers, "vitreous-batches") if workers else None
+
+    def start(self, step: _Step) -> tuple[Tensor, list[tuple[int, Future[dict[int, str]]]]]:
+        out = _host(len(step.members), self.shape, self.device)
+        runs = []
+        for first, members, plan in _runs(step):
+            rows = _rows_first(out.numpy())[first : first + len(members)]
+            if self.pool is not None:
+                runs.append((first, self.pool.submit(self.loader.load, members, plan, rows)))
+            else:
+                runs.append((first, _now(self.loader.load(members, plan, rows))))
+        return out, runs
+
+    def finish(self, step: _Step, begun: Any) -> tuple[Tensor, dict[int, str]]:
+        out, runs = begun
+        failed = {first + row: why for first, run in runs for row, why in run.result().items()}
+        return out.to(self.device, non_blocking=True), failed
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+
+
+class _Processes:
+    """Worker processes fill shared memory, from which a batch is copied to the device."""
+
+    def __init__(
+        self, loader: _Loader, shape: tuple[int, ...], most: int, workers: int, prefetch: int, device: torch.device
+    ):
+        self.shape, self.device, self.ahead, self.path = shape, device, prefetch, loader.data.path
+        slots = prefetch + 1
+        self.memory = SharedMemory(create=True, size=max(slots * most * int(np.prod(shape)), 1))
+        self.array = np.ndarray((slots, most, *shape), np.uint8, self.memory.buf)
+        self.slot = 0
+        self.pool = worker_processes.start(workers, _start_worker, loader, self.memory.name, self.array.shape)
+
+    def start(self, step: _Step) -> tuple[int, list[tuple[int, Future[dict[int, str]]]]]:
+        slot, self.slot = self.slot, (self.slot + 1) % len(self.array)
+        return slot, [(run[0], self.pool.submit(_work, slot, *run)) for run in _runs(step)]
+
+    def finish(self, step: _Step, begun: Any) -> tuple[Tensor, dict[int, str]]:
+        slot, runs = begun
+        try:
+            failed = {first + row: why for first, run in runs for row, why in run.result().items()}
+        except BrokenProcessPool:
+            raise worker_processes.died(f"read {self.path}") from None
+        out = _host(len(step.members), self.shape, self.device)
+        out.numpy()[:] = self.array[slot, : len(out)]
+        return out.to(self.device, non_blocking=True), failed
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        del self.array
+        self.memory.close()
+        self.memory.unlink()
+
+
+_WORKER: list[tuple[_Loader, SharedMemory, NDArray[np.uint8]]] = []  # of this process, where it is a worker
+
+
+def _start_worker(loader: _Loader, memory: str, shape: tuple[int, ...]) -> None:
+    worker_processes.one_thread()
+    shared = SharedMemory(memory)
+    _WORKER[:] = [(loader, shared, np.ndarray(shape, np.uint8, shared.buf))]
+
+
+def _work(slot: int, first: int, members: Places, plan: Plan | None) -> dict[int, str]:
+    loader, _, array = _WORKER[0]
+    return loader.load(members, plan, _rows_first(array[slot, first : first + len(members)]))
+
+
+def _host(count: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Room for a batch, B C H W; pinned where a GPU will fetch it."""
+    return torch.empty((count, *shape), dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
+def _rows_first(batch: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """B C H W seen as B H W C."""
+    return batch.transpose(0, 2, 3, 1)
+
+
+def _runs(step: _Step) -> Iterator[tuple[int, Places, Plan | None]]:
+    """A step in parts for workers, each with its rows of the crop's draws."""
+    for first in range(0, len(step.members), RUN):
+        rows = slice(first, first + RUN)
+        plan = step.plan
+        part = None if plan is None else augmenting.Plan(plan.augment, plan.ids[rows], plan.crop[rows], *_NOTHING)
+        yield first, step.members[rows], part
+
+
+_NOTHING: Any = (np.zeros(0, bool), (), *[np.zeros(0, np.int64)] * 6)  # of a plan, beside its crop
+
+
+def _now(value: dict[int, str]) -> Future[dict[int, str]]:
+    future: Future[dict[int, str]] = Future()
+    future.set_result(value)
+    return future
+
+
+def _shards(data: ImageSet) -> Places | None:
+    """The shard each picture lies in, where the source has shards."""
+    return data.source.file[data.ids].astype(np.int64) if isinstance(data.source, Shards) else None
+
+
+def _room(device: torch.device) -> float:
+    """Bytes that a resident set may take."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE
+    return RESIDENT_ON_CPU
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

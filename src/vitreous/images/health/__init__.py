@@ -1,0 +1,110 @@
+"""What is wrong with a set of images, before a model learns it.
+
+facts       what each picture is, taken alone
+gather      facts about all of them, in several processes, resumable
+duplicates  which are the same, or nearly
+judge       facts and relations to findings, each rule stated
+shown       the findings with their pictures, as a page
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vitreous.draws import uniform
+from vitreous.errors import DataError
+from vitreous.images.health.duplicates import DISTANCE, find_twins
+from vitreous.images.health.facts import FINE, Facts
+from vitreous.images.health.findings import Case, Finding, Health
+from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
+from vitreous.images.health.reading import Progress, Readers, cache_file, choose_workers, gather
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+
+__all__ = ["Case", "Finding", "Health", "check", "confident_errors"]
+
+SEED = 0  # of the sample
+
+
+def check(
+    data: ImageSet | str | os.PathLike[str],
+    *,
+    probabilities: ArrayLike | None = None,
+    near: int = DISTANCE,
+    sample: int | None = None,
+    workers: int | None = None,
+    cache: bool | str | os.PathLike[str] = True,
+    out: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Health:
+    """Say what is wrong with a set of images; change nothing.
+
+    probabilities: N K, out-of-fold, to suspect label errors.  near: bits of 64 that near duplicates may differ in.
+    sample: read that many images drawn at random instead of all.  cache: whether and where facts about a large set are
+    kept, so that a check that was ended goes on.  out: a page with the pictures.  progress: called with (done, of).
+    """
+    whole = data if isinstance(data, ImageSet) else _open(data)
+    if len(whole) == 0:
+        raise DataError(f"{whole.path} has no images; nothing to check")
+    p = None if probabilities is None else check_probabilities(whole, probabilities)
+    chosen = _sample(whole, sample)
+    some = whole if chosen is None else whole.take(chosen)
+    kept = None if cache is False else cache_file(whole) if cache is True else Path(cache)
+    with Readers(some.source, choose_workers(some, workers)) as readers:
+        seen = gather(readers, some, kept, progress)
+        twins = find_twins(readers, some, seen.facts, near)
+    findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
+    health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
+    if out is not None:
+        from vitreous.images.health.shown import write
+
+        write(health, out, force=force)
+    return health
+
+
+def _open(path: str | os.PathLike[str]) -> ImageSet:
+    from vitreous.images.opening import open as open_images
+
+    return open_images(path)
+
+
+def _sample(data: ImageSet, size: int | None) -> np.ndarray | None:
+    """Places of a random sample in their order; None for all."""
+    if size is None or size >= len(data):
+        return None
+    if size < 1:
+        raise DataError(f"sample is {size}; give 1 or more images, or leave it out to read all")
+    return np.sort(np.argsort(uniform(SEED, "health sample", 0, data.ids)[:, 0], kind="stable")[:size])
+
+
+def _health(
+    whole: ImageSet, some: ImageSet, facts: Facts, findings: tuple[Finding, ...], near: int, *, is_sample: bool
+) -> Health:
+    fine = facts[facts["problem"] == FINE]
+    sizes = {
+        side: (int(fine[side].min()), int(np.median(fine[side])), int(fine[side].max()))
+        for side in ("width", "height")
+        if len(fine)
+    }
+    return Health(
+        path=whole.path,
+        kind=whole.kind,
+        content_id=whole.content_id,
+        images=len(whole),
+        checked=len(some),
+        sample_seed=SEED if is_sample else None,
+        splits={s: int((whole.splits == s).sum()) for s in (TRAIN, TEST) if (whole.splits == s).any()},
+        classes=whole.classes,
+        counts=tuple(int(n) for n in whole.counts[: len(whole.classes)]),
+        formats=dict(sorted(Counter(name.decode() for name in fine["format"].tolist()).items())),
+        sizes=sizes,
+        findings=findings,
+        rules=rules(near),
+        notes=whole.notes,
+        data=some,
+    )

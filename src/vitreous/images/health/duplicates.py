@@ -1,0 +1,160 @@
+"""Which pictures of a set are the same, or nearly.
+
+Exact: the same upright RGB pixels, in whatever file. Near: pHashes at most `distance` bits apart (of 64), and then a
+second measure on 32 × 32 grey cells, because flat or simple pictures share hashes: their 16 × 16 means correlate, and
+so does the fine detail that is left after the 8 × 8 means are taken off. Pictures below SMALL pixels show so little
+that shirts and digits look alike; of them more is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+from vitreous.images import hashes
+from vitreous.images.health.facts import BLANK, FINE, FLAT, Facts, Problem, digest_of_pixels, grey_cells
+from vitreous.images.health.reading import Readers
+from vitreous.images.imageset import ImageSet, Source
+
+DISTANCE = 6  # bits; on Oxford-IIIT Pets 42 of 42 known pairs lie within 4, and chance pairs begin at 6
+MOST = 16  # bits; beyond, chance pairs are more than the set
+SMALL = 64  # pixels of the short side
+ENOUGH, ENOUGH_SMALL = (0.95, 0.8), (0.995, 0.93)  # correlation of the means, of the detail
+BLOCK = 4096  # pairs measured at once
+
+
+@dataclass(frozen=True)
+class Near:
+    """Two pictures (places in the set, i < j) that are nearly one."""
+
+    i: int
+    j: int
+    bits: int
+    correlation: float
+
+
+@dataclass(frozen=True)
+class Twins:
+    """exact: groups of places, each ascending, two or more. near: pairs of first members of different groups."""
+
+    exact: list[list[int]]
+    near: list[Near]
+
+    def pairs(self) -> Iterable[tuple[list[int], list[int], Near | None]]:
+        """Every relation as two lists of places: a group with itself, or the groups of a near pair."""
+        members = {group[0]: group for group in self.exact}
+        yield from ((group, group, None) for group in self.exact)
+        yield from ((members.get(n.i, [n.i]), members.get(n.j, [n.j]), n) for n in self.near)
+
+
+def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = DISTANCE) -> Twins:
+    """All exact and near duplicates. Fills in the digests of pixels that turn out to matter."""
+    if not 0 <= distance <= MOST:
+        raise DataError(f"near is {distance}; give 0 to {MOST} bits (0: equal hashes alone; {DISTANCE} is usual)")
+    exact = exact_groups(facts)
+    near = _near(readers, data, facts, exact, distance)
+    if _fill_digests(readers, data, facts, near):
+        exact = exact_groups(facts)
+        first = {place: group[0] for group in exact for place in group}
+        near = _between_groups(near, first)
+    return Twins(exact, near)
+
+
+def exact_groups(facts: Facts) -> list[list[int]]:
+    """Places with the same pixels; where those are not known, with the same file."""
+    groups: dict[bytes, list[int]] = {}
+    for place in np.flatnonzero(facts["problem"] == FINE).tolist():
+        row = facts[place]
+        key = row["pixels"] if row["pixels"].any() else row["file"]
+        groups.setdefault(key.tobytes(), []).append(place)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def detail_alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Correlation of what is left of 32 × 32 cells after their 8 × 8 means are taken off, pair by pair."""
+    return hashes.alike(_detail(a), _detail(b))
+
+
+def means_alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Correlation of the 16 × 16 means of 32 × 32 cells, pair by pair."""
+    return hashes.alike(_means(a, 2), _means(b, 2))
+
+
+def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]], distance: int) -> list[Near]:
+    copies = np.zeros(len(facts), bool)
+    copies[[place for group in exact for place in group[1:]]] = True
+    is_flat = (facts["spread"] < FLAT) | (facts["traits"] & BLANK > 0)
+    alone = np.flatnonzero((facts["problem"] == FINE) & ~copies & ~is_flat)
+    pairs = alone[hashes.near_pairs(facts["hash"][alone], distance)]
+    if not len(pairs):
+        return []
+    places, where = np.unique(pairs, return_inverse=True)
+    where = where.reshape(pairs.shape)
+    cells = _cells_of(readers, data, places)
+    sides = np.minimum(facts["width"], facts["height"])
+    found: list[Near] = []
+    for at in range(0, len(pairs), BLOCK):
+        (a, b), (i, j) = where[at : at + BLOCK].T, pairs[at : at + BLOCK].T
+        means, detail = means_alike(cells[a], cells[b]), detail_alike(cells[a], cells[b])
+        is_small = np.minimum(sides[i], sides[j]) < SMALL
+        enough = [np.where(is_small, ENOUGH_SMALL[k], ENOUGH[k]) for k in (0, 1)]
+        bits = hashes.distances(facts["hash"][i], facts["hash"][j])
+        found += [
+            Near(int(i[k]), int(j[k]), int(bits[k]), round(float(means[k]), 4))
+            for k in np.flatnonzero((means >= enough[0]) & (detail >= enough[1])).tolist()
+        ]
+    return found
+
+
+def _between_groups(near: list[Near], first: dict[int, int]) -> list[Near]:
+    """Pairs of first members alone, each once: the nearest of those that two groups have."""
+    kept: dict[tuple[int, int], Near] = {}
+    for n in sorted(near, key=lambda n: (n.bits, -n.correlation)):
+        i, j = sorted((first.get(n.i, n.i), first.get(n.j, n.j)))
+        if i != j:
+            kept.setdefault((i, j), replace(n, i=i, j=j))
+    return [kept[pair] for pair in sorted(kept)]
+
+
+def _cells_of(readers: Readers, data: ImageSet, places: NDArray[np.int64]) -> NDArray[np.uint8]:
+    chunks = [data.ids[places[at : at + 64]].tolist() for at in range(0, len(places), 64)]
+    return np.concatenate([cells for _, cells in readers.each(_cells, chunks)])
+
+
+def _cells(source: Source, numbers: list[int]) -> NDArray[np.uint8]:
+    cells = np.zeros((len(numbers), 32, 32), np.uint8)
+    for k, i in enumerate(numbers):
+        try:
+            cells[k] = grey_cells(source, i)
+        except (OSError, Problem):  # it went away since its facts were taken; nothing is like it
+            cells[k] = np.indices((32, 32)).sum(0) % 2 * 255
+    return cells
+
+
+def _fill_digests(readers: Readers, data: ImageSet, facts: Facts, near: list[Near]) -> bool:
+    known: NDArray[np.bool_] = np.any(facts["pixels"] != 0, axis=1)
+    size = facts[["width", "height"]]
+    doubtful = sorted(
+        {place for n in near if size[n.i] == size[n.j] and not (known[n.i] and known[n.j]) for place in (n.i, n.j)}
+    )
+    questions = [place for place in doubtful if not known[place]]
+    for place, answer in zip(
+        questions, readers.each(digest_of_pixels, data.ids[questions].tolist() if questions else []), strict=True
+    ):
+        facts["pixels"][(facts["file"] == facts["file"][place]).all(1)] = np.frombuffer(answer[1], "<u8")
+    return bool(questions)
+
+
+def _means(cells: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
+    n, rows, columns = cells.shape
+    blocks = cells.reshape(n, rows // side, side, columns // side, side).astype(np.float32)
+    return blocks.mean((2, 4))
+
+
+def _detail(cells: NDArray[np.uint8]) -> NDArray[np.float32]:
+    coarse = _means(cells, 4).repeat(4, 1).repeat(4, 2)
+    return cells.astype(np.float32) - coarse

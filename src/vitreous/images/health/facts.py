@@ -1,0 +1,294 @@
+"""What one picture is, taken alone: 100 bytes about each, made in the workers.
+
+Every file is decoded whole, since only that shows a cut one. A large JPEG is decoded at a half, quarter or eighth of
+its size: that reads every byte too, and changes no verdict. The digest of the pixels is left for later: pictures with
+the same pixels have near hashes, so only pairs with near hashes need it (see duplicates.py); flat ones get it here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.images import hashes
+from vitreous.images.imageset import Source
+from vitreous.images.sources import picture
+
+VERSION = 1  # of what is written here about a picture: facts kept in a file by another version are made anew
+FACTS = np.dtype(
+    [
+        ("file", "<u8", 2),  # digest of the file as it lies; 0 where pictures lie decoded
+        ("pixels", "<u8", 2),  # digest of the upright RGB pixels; 0 until it is needed
+        ("hash", "<u8"),  # pHash
+        ("width", "<u4"),  # upright
+        ("height", "<u4"),
+        ("format", "S8"),  # "JPEG", …; "pixels" where pictures lie decoded
+        ("traits", "<u2"),
+        ("orientation", "u1"),  # EXIF: 1 is upright
+        ("problem", "u1"),
+        ("spread", "<f4"),  # standard deviation of the brightness of 16 × 16 cells, of 255
+        ("check", "<u4"),  # CRC-32 of all before, once it lies in a file
+    ]
+)
+Facts = NDArray[np.void]
+
+CMYK, SIXTEEN_BIT, ALPHA, PALETTE, ANIMATED, BLANK, HEIC = (1 << bit for bit in range(7))  # traits
+FINE, EMPTY, NO_PICTURE, TRUNCATED, NO_HEIC, BOMB, DAMAGED, UNREADABLE = range(8)  # problems
+
+KEPT = 512  # a large JPEG is decoded no smaller than this short side
+CELLS = 64  # pictures are hashed from means of whole pixels, at least so many a side
+FLAT = 4.0  # a spread below this may be a picture of one colour
+ONE_COLOUR = 6.0  # a standard deviation of every channel below this is one
+
+
+@dataclass
+class Seen:
+    """Facts about some pictures, and in words what was wrong with the unreadable ones (by place)."""
+
+    facts: Facts
+    words: dict[int, str] = field(default_factory=dict)
+
+
+class Problem(Exception):
+    """Why a picture cannot be read: one of the problems, and words."""
+
+    def __init__(self, problem: int, words: str):
+        super().__init__(problem, words)
+        self.problem, self.words = problem, words
+
+
+def look(source: Source, numbers: Iterable[int], known: dict[bytes, Facts] | Any = None) -> Seen:
+    """Facts about those pictures of a source; known: facts by the digest of a file, from an earlier check."""
+    rows: list[Facts] = []
+    words: dict[int, str] = {}
+    for place, i in enumerate(numbers):
+        try:
+            rows.append(_look_at(source, int(i), known))
+        except Problem as error:
+            row = np.zeros((), FACTS)
+            row["problem"] = error.problem
+            rows.append(row)
+            words[place] = error.words
+    return Seen(np.array(rows, FACTS), words)
+
+
+def _look_at(source: Source, i: int, known: Any) -> Facts:
+    try:
+        raw = source.raw(i)
+    except OSError as error:
+        raise Problem(UNREADABLE, error.strerror or str(error)) from None
+    except Exception as error:  # a shard cut in half, an archive's bad checksum
+        raise Problem(DAMAGED, _line(error)) from None
+    if raw is None:
+        return _of_pixels(_pixels(source, i))
+    if not raw:
+        raise Problem(EMPTY, "the file is empty (0 bytes)")
+    file = bytes.fromhex(hashes.exact(raw))
+    if known is not None and (row := known.get(file)) is not None:
+        return row
+    row = _of_file(raw)
+    row["file"] = np.frombuffer(file, "<u8")
+    return row
+
+
+def _pixels(source: Source, i: int) -> NDArray[np.uint8]:
+    try:
+        return source.read(i)
+    except Exception as error:
+        raise Problem(DAMAGED, _line(error)) from None
+
+
+def _of_pixels(pixels: NDArray[np.uint8]) -> Facts:
+    row = np.zeros((), FACTS)
+    row["format"], row["orientation"] = b"pixels", 1
+    row["height"], row["width"] = pixels.shape[:2]
+    row["pixels"] = np.frombuffer(bytes.fromhex(hashes.exact_pixels(pixels)), "<u8")
+    _measure(row, hashes.grey(pixels), lambda: pixels if pixels.ndim == 3 else pixels[:, :, None])
+    return row
+
+
+def _of_file(raw: bytes) -> Facts:
+    row = np.zeros((), FACTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters is whether pixels come
+        image = open_picture(raw)
+        row["format"] = (image.format or "?")[:8].encode()
+        row["traits"] = _traits(image, raw)
+        size = image.size
+        if image.format == "JPEG" and min(size) >= 2 * KEPT:
+            image.draft(image.mode, (KEPT, KEPT))
+        _load(image, raw)
+        row["orientation"] = orientation = _orientation(image)
+        if (int(row["traits"]) & ALPHA) and not _is_transparent(image):
+            row["traits"] &= ~np.uint16(ALPHA)
+        image = pixels_of(image, raw)
+    row["width"], row["height"] = size[::-1] if orientation >= 5 else size
+    small = image.reduce(shrink) if (shrink := min(image.size) // CELLS) > 1 else image
+    _measure(row, small.convert("L"), lambda: np.asarray(image))
+    if row["spread"] < FLAT:
+        row["pixels"] = _digest(image)
+    return row
+
+
+def digest_of_pixels(source: Source, i: int) -> bytes:
+    """The digest that `look` leaves out."""
+    raw = source.raw(i)
+    assert raw is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = open_picture(raw)
+        _load(image, raw)
+        return _digest(pixels_of(image, raw)).tobytes()
+
+
+def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
+    """The picture in side × side grey cells, as the second measure of near duplicates needs it."""
+    raw = source.raw(i)
+    if raw is None:
+        return hashes.thumbnail(source.read(i), side).round().clip(0, 255).astype(np.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = open_picture(raw)
+        if image.format == "JPEG":
+            image.draft(image.mode, (KEPT, KEPT))
+        _load(image, raw)
+        image = pixels_of(image, raw)
+    return hashes.thumbnail(image, side).round().clip(0, 255).astype(np.uint8)
+
+
+def open_picture(raw: bytes) -> Image.Image:
+    """Pillow's picture, not yet decoded, or a Problem."""
+    if picture.is_heic(raw) and not _reads_heic():
+        raise Problem(NO_HEIC, "an HEIC picture")
+    format = _format(raw)
+    try:
+        image = Image.open(
+            io.BytesIO(raw), formats=[format] if format else None
+        )  # Pillow tries every plugin in turn else
+    except Image.DecompressionBombError as error:
+        raise Problem(BOMB, _line(error)) from None
+    except Exception:  # Pillow's plugins raise what they like
+        raise Problem(*_nature(raw, format)) from None
+    if image.width * image.height > picture.LIMIT:
+        raise Problem(BOMB, f"{image.width:,} × {image.height:,} pixels")
+    if image.width * image.height == 0:
+        raise Problem(DAMAGED, "it has no pixels")
+    return image
+
+
+def pixels_of(image: Image.Image, raw: bytes) -> Image.Image:
+    """The loaded picture as a model sees it: upright RGB, in the pixels of `picture.decode`."""
+    if image.mode not in ("RGB", "L") or "transparency" in image.info:
+        try:
+            return Image.fromarray(picture.decode(raw, "it"))  # CMYK, 16 bits, transparency: one place decides
+        except Exception as error:
+            raise Problem(DAMAGED, _line(error)) from None
+    image = picture.upright(image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _load(image: Image.Image, raw: bytes) -> None:
+    try:
+        image.load()
+    except Exception as error:
+        problem = TRUNCATED if _is_cut(raw, image.format or "", str(error)) else DAMAGED
+        raise Problem(problem, _line(error)) from None
+    if image.format == "WEBP" and _is_cut(raw, "WEBP", ""):
+        raise Problem(TRUNCATED, "fewer bytes than its header says")
+
+
+def _is_cut(raw: bytes, format: str, words: str) -> bool:
+    match format:
+        case "JPEG" | "MPO":
+            return "truncated" in words or b"\xff\xd9" not in raw[-64:]
+        case "PNG":
+            return b"IEND" not in raw[-64:]
+        case "GIF":
+            return not raw.rstrip(b"\0").endswith(b";")
+        case "WEBP":
+            return len(raw) < int.from_bytes(raw[4:8], "little") + 8
+    return "truncated" in words.lower() or "end of" in words.lower()
+
+
+def _format(raw: bytes) -> str | None:
+    """The usual formats by their first bytes."""
+    heads = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
+    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
+        return "WEBP"
+    return next((format for head, format in heads.items() if raw.startswith(head)), None)
+
+
+def _nature(raw: bytes, format: str | None) -> tuple[int, str]:
+    """What a file is that Pillow cannot open: a cut picture, or none."""
+    if format or raw[4:12] == b"ftypavif":
+        return TRUNCATED, f"{format or 'AVIF'}, cut short or damaged ({len(raw):,} bytes)"
+    if raw.lstrip()[:1] == b"<":
+        return NO_PICTURE, "no picture: it looks like a web page or XML"
+    return NO_PICTURE, "no picture in any format known here"
+
+
+def _traits(image: Image.Image, raw: bytes) -> int:
+    traits = 0
+    traits |= CMYK * (image.mode == "CMYK")
+    traits |= SIXTEEN_BIT * (image.mode in ("I", "F") or "16" in image.mode or _has_deep_tiles(image))
+    traits |= ALPHA * image.has_transparency_data
+    traits |= PALETTE * (image.mode in ("P", "PA"))
+    traits |= ANIMATED * (image.format in ("GIF", "PNG", "WEBP", "AVIF") and bool(getattr(image, "is_animated", False)))
+    traits |= HEIC * (image.format == "HEIF")
+    return traits
+
+
+def _has_deep_tiles(image: Image.Image) -> bool:
+    """Pillow turns 16-bit RGB into 8 bits on its own; only the layout of the file tells."""
+    return image.format in ("PNG", "TIFF") and any(";16" in str(tile[-1]) for tile in getattr(image, "tile", ()))
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    """Whether any pixel lets something through; many files carry an alpha of 255 throughout."""
+    lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
+    return float(lowest) < 255  # type: ignore[arg-type]
+
+
+def _orientation(image: Image.Image) -> int:
+    if image.format in ("JPEG", "WEBP") and "exif" not in image.info and "xmp" not in image.info:
+        return 1
+    try:
+        found = image.getexif().get(0x0112, 1)
+    except Exception:  # damaged metadata; the picture is taken as it lies
+        return 1
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
+def _digest(image: Image.Image) -> NDArray[np.uint64]:
+    """Of size and pixels; SHA-256, which processors have in hardware, is twice as fast here as BLAKE2."""
+    pixels = hashlib.sha256(f"{image.width}x{image.height}".encode())
+    pixels.update(image.tobytes())
+    return np.frombuffer(pixels.digest()[:16], "<u8")
+
+
+def _measure(row: Facts, grey: Image.Image, pixels: Any) -> None:
+    row["hash"] = hashes.phash(grey)
+    row["spread"] = spread = np.asarray(grey.resize((16, 16), Image.Resampling.BOX), np.float32).std()
+    if spread < FLAT and pixels().reshape(-1, pixels().shape[2]).std(0).max() < ONE_COLOUR:
+        row["traits"] |= np.uint16(BLANK)
+
+
+def _reads_heic() -> bool:
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,248 @@
+"""From facts to findings: each rule once, with its numbers, in the words that the page repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vitreous.errors import DataError
+from vitreous.images.health import facts as f
+from vitreous.images.health.duplicates import ENOUGH, ENOUGH_SMALL, SMALL, Near, Twins
+from vitreous.images.health.facts import Facts, Seen
+from vitreous.images.health.findings import KINDS, Case, Finding, names_of
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.sources.picture import LIMIT
+
+FEWEST = 3  # images of a class: one each for train, dev and test
+UNEVEN = 10  # times
+TINY, TINY_ALWAYS, TINY_SHARE = 32, 8, 0.5  # short side in pixels, in pixels, of the set's median
+HUGE = 50_000_000  # pixels
+LONG = 4.0  # long side to short side
+
+FORMATS = {  # what a name promises; a name that promises nothing else is never wrong
+    "JPEG": {"jpg", "jpeg", "jpe", "jfif", "jif"},
+    "PNG": {"png", "apng"},
+    "GIF": {"gif"},
+    "WEBP": {"webp"},
+    "BMP": {"bmp", "dib"},
+    "TIFF": {"tif", "tiff"},
+    "AVIF": {"avif", "avifs"},
+    "HEIF": {"heic", "heif", "hif"},
+    "PPM": {"ppm", "pgm", "pbm", "pnm"},
+    "JPEG2000": {"jp2", "j2k", "jpx", "jpf"},
+}
+SAME_FORMAT = {"MPO": "JPEG", "DIB": "BMP"}  # what Pillow calls otherwise
+TURNS = {2: "mirrored", 3: "upside down", 4: "mirrored, upside down", 5: "mirrored, on its side", 6: "on its side"}
+TURNS |= {7: "mirrored, on its side", 8: "on its side"}
+
+
+def rules(near: int) -> dict[str, str]:
+    """How each kind was judged, in words."""
+    return {
+        "exact-duplicate": "the same upright RGB pixels, or the same bytes",
+        "near-duplicate": (
+            f"pHashes at most {near} of 64 bits apart; then, on 32 × 32 grey cells, 16 × 16 means that correlate at "
+            f"{ENOUGH[0]} and detail at {ENOUGH[1]} or more ({ENOUGH_SMALL[0]} and {ENOUGH_SMALL[1]} below {SMALL} "
+            "pixels); flat pictures are not compared"
+        ),
+        "leak": "exact or near duplicates, one in train and one in test",
+        "label-conflict": "exact or near duplicates under different labels",
+        "label-error": (
+            "confident learning (Northcutt et al., arXiv 1911.00068): another class reaches its own threshold, the "
+            "mean probability of that class over the images that carry it, and is the likeliest of those that do"
+        ),
+        "blank": (
+            f"the brightness of 16 × 16 cells has a standard deviation below {f.FLAT:g} of 255, "
+            f"and the pixels of every channel one below {f.ONE_COLOUR:g}"
+        ),
+        "imbalance": f"the largest class has {UNEVEN} times the images of this one, or more",
+        "small-class": f"fewer than {FEWEST} images, or none in train or in test where there are both",
+        "tiny": f"short side below {TINY} pixels and half the set's median, or below {TINY_ALWAYS} pixels",
+        "huge": f"more than {HUGE // 10**6} million pixels",
+        "extreme-aspect": f"long side more than {LONG:g} times the short side",
+        "too-large": f"more than {LIMIT // 10**6} million pixels",
+    }
+
+
+def judge(
+    whole: ImageSet, data: ImageSet, seen: Seen, twins: Twins, probabilities: NDArray[np.float64] | None
+) -> tuple[Finding, ...]:
+    """All findings, in the order of KINDS. whole: the set; data: the images of it that were read."""
+    found = [
+        *_problems(data, seen),
+        *_relations(data, twins),
+        *_labels(whole),
+        *_pictures(data, seen.facts),
+    ]
+    if probabilities is not None:
+        found.append(_label_errors(data, probabilities))
+    order = list(KINDS)
+    return tuple(sorted((x for x in found if x.cases), key=lambda x: (x.severity != "fault", order.index(x.kind))))
+
+
+def confident_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Suspected label errors by confident learning (arXiv 1911.00068), the most doubtful first.
+
+        t_j = mean of p[i, j] over the images i that carry label j
+        suspected: the j with the largest p[i, j] among those with p[i, j] ≥ t_j is not the label of i
+
+    labels: N; probabilities: N K, each row from a model that has not seen i.  Returns places, and the label suspected.
+    """
+    y, p = np.asarray(labels, np.int64), np.asarray(probabilities, np.float64)
+    sums = np.zeros(p.shape[1])
+    np.add.at(sums, y, p[np.arange(len(y)), y])
+    counts = np.bincount(y, minlength=p.shape[1])
+    thresholds = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
+    confident = np.where(p >= thresholds, p, -1.0)
+    likeliest = confident.argmax(1)
+    wrong = np.flatnonzero((confident.max(1) >= 0) & (likeliest != y))
+    margin = p[wrong, y[wrong]] - p[wrong, likeliest[wrong]]
+    wrong = wrong[np.argsort(margin, kind="stable")]
+    return wrong, likeliest[wrong]
+
+
+def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.float64]:
+    """Out-of-fold probabilities as an array that fits the set, or one clear line."""
+    p = np.asarray(probabilities, np.float64)
+    wanted = (len(data), len(data.classes))
+    if data.labels.ndim != 1:
+        raise DataError(f"{data.path} gives several labels to an image; label errors are found for one label alone")
+    if p.shape != wanted:
+        raise DataError(f"probabilities are {p.shape}; {data.path} needs {wanted}: a row an image, a column a class")
+    if not np.isfinite(p).all() or (p < 0).any() or not np.allclose(p.sum(1), 1, atol=1e-3):
+        raise DataError("probabilities must lie between 0 and 1 and each row must sum to 1; give the model's softmax")
+    return p
+
+
+def _problems(data: ImageSet, seen: Seen) -> Iterator[Finding]:
+    kinds = {f.TRUNCATED: "truncated", f.NO_HEIC: "heic", f.BOMB: "too-large"}
+    cases: dict[str, list[Case]] = {}
+    for place in np.flatnonzero(seen.facts["problem"] != f.FINE).tolist():
+        kind = kinds.get(int(seen.facts["problem"][place]), "unreadable")
+        cases.setdefault(kind, []).append(_case(data, [place], seen.words.get(place, "")))
+    for kind, those in cases.items():
+        yield Finding(kind, tuple(those))
+
+
+def _relations(data: ImageSet, twins: Twins) -> Iterator[Finding]:
+    copies = sum(len(group) - 1 for group in twins.exact)
+    yield Finding(
+        "exact-duplicate",
+        tuple(_case(data, group, "" if len(group) == 2 else f"{len(group)} copies") for group in twins.exact),
+        f"{copies:,} superfluous {'image' if copies == 1 else 'images'}" if copies > len(twins.exact) else "",
+    )
+    yield Finding("near-duplicate", tuple(_case(data, [n.i, n.j], _distance(n)) for n in twins.near))
+    leaks, tested = [], set()
+    conflicts = []
+    for one, other, near in twins.pairs():
+        note = _distance(near) if near else "exact"
+        if pair := _first_pair(one, other, lambda i, j: data.splits[i] != data.splits[j]):
+            leaks.append(_case(data, sorted(pair, key=lambda i: data.splits[i] != TRAIN), note))
+            tested |= {i for i in {*one, *other} if data.splits[i] == TEST}
+        if pair := _first_pair(one, other, lambda i, j: _differ(data, i, j)):
+            labels = " / ".join(_label(data, i) for i in pair)
+            conflicts.append(_case(data, pair, f"{labels}; {note}"))
+    test = int((data.splits == TEST).sum())
+    share = f"{len(tested):,} of {test:,} test images ({len(tested) / max(test, 1):.1%}) have a twin in train"
+    yield Finding("leak", tuple(leaks), share)
+    yield Finding("label-conflict", tuple(conflicts))
+
+
+def _labels(whole: ImageSet) -> Iterator[Finding]:
+    counts, names = whole.counts, whole.classes
+    if whole.labels.ndim == 1:
+        outside = np.flatnonzero((whole.labels >= len(names)) | (whole.labels < -1)).tolist()
+        yield Finding("wrong-label", tuple(_case(whole, [i], f"label {whole.labels[i]}") for i in outside))
+        counts = counts[: len(names)]
+        none = np.flatnonzero(whole.labels == -1).tolist()
+    else:
+        none = np.flatnonzero((whole.labels < 0).any(1)).tolist()
+    yield Finding("unlabelled", tuple(_case(whole, [i]) for i in none))
+    if len(names) == 1:
+        yield Finding("one-class", (Case((), (), f"class {names[0]}"),))
+    present = {s: whole.split(s).counts for s in (TRAIN, TEST) if (whole.splits == s).any()}
+    small: list[Case] = []
+    for k, name in enumerate(names):
+        missing = [s for s, of in present.items() if len(present) == 2 and of[k] == 0]
+        if counts[k] < FEWEST or missing:
+            lack = f", none in {' or '.join(missing)}" if missing and counts[k] else ""
+            small.append(Case((), (), f"class {name}: {counts[k]} image{'' if counts[k] == 1 else 's'}{lack}"))
+    yield Finding("small-class", tuple(small))
+    largest = int(counts.max(initial=0))
+    rare = [k for k in np.argsort(counts, kind="stable").tolist() if counts[k] > 0 and largest >= UNEVEN * counts[k]]
+    if rare:
+        most = names[int(counts.argmax())]
+        cases = tuple(Case((), (), f"class {names[k]}: {counts[k]:,}") for k in rare)
+        yield Finding("imbalance", cases, f"the largest, {most}, has {largest:,} images")
+
+
+def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
+    fine = facts["problem"] == f.FINE
+    width, height = facts["width"].astype(np.int64), facts["height"].astype(np.int64)
+    short, long = np.minimum(width, height), np.maximum(width, height)
+    median = float(np.median(short[fine])) if fine.any() else 0.0
+
+    def size(i: int) -> str:
+        return f"{width[i]:,} × {height[i]:,} pixels"
+
+    def all_of(kind: str, which: NDArray[np.bool_], note: Callable[[int], str] = lambda i: "") -> Finding:
+        return Finding(kind, tuple(_case(data, [i], note(i)) for i in np.flatnonzero(which & fine).tolist()))
+
+    traits = facts["traits"]
+    yield all_of("blank", (traits & f.BLANK) > 0)
+    yield all_of("tiny", (short < TINY_ALWAYS) | ((short < TINY) & (short < TINY_SHARE * median)), size)
+    yield all_of("huge", width * height > HUGE, size)
+    yield all_of("extreme-aspect", (long > LONG * short) & (short > 0), size)
+    yield all_of("rotated", facts["orientation"] > 1, lambda i: TURNS[int(facts["orientation"][i])])
+    yield all_of("cmyk", (traits & f.CMYK) > 0)
+    yield all_of("sixteen-bit", (traits & f.SIXTEEN_BIT) > 0)
+    yield all_of("transparent", (traits & f.ALPHA) > 0)
+    yield all_of("palette", (traits & f.PALETTE) > 0)
+    yield all_of("animated", (traits & f.ANIMATED) > 0)
+    wrong = []
+    for i in np.flatnonzero(fine & (facts["file"].any(1))).tolist():
+        format = facts["format"][i].decode()
+        format = SAME_FORMAT.get(format, format)
+        ending = PurePosixPath(data.name(i)).suffix[1:].lower()
+        promised = next((name for name, endings in FORMATS.items() if ending in endings), None)
+        if promised and promised != format:
+            wrong.append(_case(data, [i], f"{format}, not {promised}"))
+    yield Finding("wrong-extension", tuple(wrong))
+
+
+def _label_errors(data: ImageSet, probabilities: NDArray[np.float64]) -> Finding:
+    labelled = np.flatnonzero((data.labels >= 0) & (data.labels < len(data.classes)))
+    places, suspected = confident_errors(data.labels[labelled], probabilities[labelled])
+    cases = []
+    for k, j in zip(labelled[places].tolist(), suspected.tolist(), strict=True):
+        given, p = int(data.labels[k]), probabilities[k]
+        note = f"{data.classes[given]} ({p[given]:.0%}), perhaps {data.classes[j]} ({p[j]:.0%})"
+        cases.append(_case(data, [k], note))
+    return Finding("label-error", tuple(cases))
+
+
+def _case(data: ImageSet, places: Sequence[int], note: str = "") -> Case:
+    return Case(tuple(places), names_of(data, places), note)
+
+
+def _distance(near: Near) -> str:
+    return f"{near.bits} {'bit' if near.bits == 1 else 'bits'} apart, correlation {near.correlation:.3f}"
+
+
+def _first_pair(one: Iterable[int], other: Sequence[int], is_so: Callable[[int, int], bool]) -> tuple[int, int] | None:
+    return next(((i, j) for i in one for j in other if i != j and is_so(i, j)), None)
+
+
+def _differ(data: ImageSet, i: int, j: int) -> bool:
+    a, b = data.labels[i], data.labels[j]
+    return bool(np.all(a >= 0) and np.all(b >= 0) and np.any(a != b))
+
+
+def _label(data: ImageSet, i: int) -> str:
+    if data.labels.ndim == 2:
+        return " + ".join(data.classes[k] for k in np.flatnonzero(data.labels[i] > 0)) or "none"
+    k = int(data.labels[i])
+    return data.classes[k] if k < len(data.classes) else f"label {k}"

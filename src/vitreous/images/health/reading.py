@@ -1,0 +1,244 @@
+"""Facts about every picture: read in several processes, kept in a file, so that a check that was ended goes on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+
+from vitreous.errors import BusyError, DataError
+from vitreous.files import digest, lock
+from vitreous.images.health.facts import FACTS, FINE, VERSION, Facts, Seen, look
+from vitreous.images.imageset import ImageSet, Source
+
+CHUNK = 64  # pictures a worker takes at once
+ALONE = 512  # fewer pictures are read faster than two processes start
+KEEP = 2_000  # sets of fewer pictures are read again faster than their facts are kept
+HEAD = f"vitreous facts {VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
+
+Progress = Callable[[int, int], None]  # (done, of)
+Answer = TypeVar("Answer")
+
+
+def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progress | None) -> Seen:
+    """Facts about every picture of `data`, in its order."""
+    facts = np.zeros(len(data), FACTS)
+    words: dict[int, str] = {}
+    _KNOWN.clear()  # of an earlier check in this process
+    with ExitStack() as stack:
+        kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP else None
+        path = kept.path if kept else None
+        done = 0
+        for _, seen in readers.each(_look, [(chunk, path) for chunk in _chunks(data.ids)]):
+            facts[done : done + len(seen.facts)] = seen.facts
+            words |= {done + place: text for place, text in seen.words.items()}
+            if kept:
+                kept.add(seen.facts)
+            done += len(seen.facts)
+            if progress:
+                progress(done, len(data))
+    return Seen(facts, words)
+
+
+class Readers:
+    """Workers that hold the source; with none of them, this process."""
+
+    def __init__(self, source: Source, workers: int):
+        self.source, self.workers = source, workers
+        self.pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.pool:
+            self.pool.shutdown(cancel_futures=True)
+
+    def each(self, function: Callable[[Source, Any], Answer], questions: Sequence[Any]) -> Iterator[tuple[Any, Answer]]:
+        """(question, function(source, question)) in order; a few are in flight at any time."""
+        if not self.workers or len(questions) < 2:
+            yield from ((question, function(self.source, question)) for question in questions)
+            return
+        if self.pool is None:
+            context = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(self.workers, context, _start, (self.source,))
+        waiting: deque[tuple[Any, Future[Answer]]] = deque()
+        ahead = iter(questions)
+        try:
+            with _no_main_module():  # the pool starts its processes while the first questions come
+                for question in islice(ahead, 2 * self.workers + 2):
+                    waiting.append((question, self.pool.submit(_ask, function, question)))
+            while waiting:
+                question, future = waiting.popleft()
+                yield question, future.result()
+                for another in islice(ahead, 1):
+                    waiting.append((another, self.pool.submit(_ask, function, another)))
+        except BrokenProcessPool:
+            raise DataError(
+                "a process that read pictures was ended from outside (often: out of memory); "
+                "try again with fewer workers (workers=0 reads in this process)"
+            ) from None
+
+
+def choose_workers(data: ImageSet, workers: int | None) -> int:
+    """As said; else two, or none where they would start more slowly than this process reads."""
+    if workers is not None:
+        if workers < 0:
+            raise DataError(f"workers is {workers}; give 0 (this process) or more")
+        return workers
+    is_of_main = type(data.source).__module__ == "__main__"  # a worker could not find its class
+    return 0 if len(data) < ALONE or is_of_main else 2
+
+
+def cache_file(data: ImageSet) -> Path:
+    """Where facts about a set are kept: by the name of the set; inside, by the content of each file."""
+    return cache_folder() / "health" / f"{digest(str(Path(data.path).absolute()).encode())[:24]}.facts"
+
+
+def cache_folder() -> Path:
+    """$VITREOUS_CACHE, else `vitreous` where this system keeps what can be made again."""
+    if place := os.environ.get("VITREOUS_CACHE"):
+        return Path(place)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "vitreous" / "cache"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/vitreous").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
+
+
+class Kept:
+    """An append-only file of facts. A row that was cut or damaged is noticed by its checksum and made anew."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.known = {row.tobytes() for row in read_kept(path)["file"]}
+
+    def add(self, facts: Facts) -> None:
+        rows = [row for row in facts if row["problem"] == FINE and row["file"].any()]
+        new = [row for row in rows if row["file"].tobytes() not in self.known]
+        if new:
+            self.known |= {row["file"].tobytes() for row in new}
+            with self.path.open("ab") as file:
+                file.write(b"".join(_sealed(row) for row in new))
+
+
+@contextmanager
+def keep(path: Path) -> Iterator[Kept | None]:
+    """The file of facts at `path`, held against others; None where it cannot be held or written."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock(path.with_suffix(".lock"), seconds=0))
+            _mend(path)
+            kept = Kept(path)
+        except (BusyError, OSError):  # another check of the same set runs, or the disk is full or read-only
+            yield None
+            return
+        yield kept
+
+
+def read_kept(path: Path) -> Facts:
+    """The whole rows of a file of facts."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return np.zeros(0, FACTS)
+    if not raw.startswith(HEAD):
+        return np.zeros(0, FACTS)
+    body = raw[len(HEAD) :]
+    rows = np.frombuffer(body[: len(body) // FACTS.itemsize * FACTS.itemsize], FACTS)
+    end = FACTS.itemsize - 4
+    whole = [zlib.crc32(row.tobytes()[:end]) == row["check"] for row in rows]
+    return rows[np.array(whole, bool)] if len(rows) else rows
+
+
+class _Known:
+    """Kept facts by the digest of a file, in sorted arrays: a dict of a million rows would not be small."""
+
+    def __init__(self, path: Path):
+        rows = read_kept(path)
+        self.rows = rows[np.argsort(rows["file"][:, 0], kind="stable")]
+        self.keys = self.rows["file"][:, 0].copy()
+
+    def get(self, file: bytes) -> Facts | None:
+        first, second = np.frombuffer(file, "<u8")
+        at = int(np.searchsorted(self.keys, first))
+        while at < len(self.keys) and self.keys[at] == first:
+            if self.rows["file"][at, 1] == second:
+                return self.rows[at]
+            at += 1
+        return None
+
+
+_SOURCE: Source | None = None
+_KNOWN: dict[Path, _Known] = {}
+
+
+def _start(source: Source) -> None:
+    global _SOURCE
+    _SOURCE = source
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends us
+
+
+def _ask(function: Callable[[Source, Any], Answer], question: Any) -> Answer:
+    assert _SOURCE is not None
+    return function(_SOURCE, question)
+
+
+def _look(source: Source, question: tuple[NDArray[np.int64], Path | None]) -> Seen:
+    numbers, path = question
+    if path and path not in _KNOWN:
+        _KNOWN.clear()
+        _KNOWN[path] = _Known(path)
+    return look(source, numbers.tolist(), _KNOWN.get(path) if path else None)
+
+
+def _chunks(ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    return [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
+
+
+def _mend(path: Path) -> None:
+    """An empty file, or one that ends with a whole row; what another version wrote is begun anew."""
+    size = path.stat().st_size if path.exists() else 0
+    with path.open("r+b" if size else "wb") as file:
+        if size and file.read(len(HEAD)) == HEAD:
+            file.truncate(len(HEAD) + (size - len(HEAD)) // FACTS.itemsize * FACTS.itemsize)
+        else:
+            file.seek(0)
+            file.truncate()
+            file.write(HEAD)
+
+
+def _sealed(row: Facts) -> bytes:
+    body = row.tobytes()[: FACTS.itemsize - 4]
+    return body + zlib.crc32(body).to_bytes(4, "little")
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """While processes start, hide where the main module lies, so that they do not run the user's script again.
+
+    They need nothing of it, and a script without `if __name__ == "__main__":` would start processes without end.
+    """
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {
+        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
+    }
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)

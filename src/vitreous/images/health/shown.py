@@ -1,0 +1,175 @@
+"""Findings with their pictures: a page, and a short form for notebooks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from PIL import Image, ImageFile
+
+from vitreous.images.health.facts import open_picture
+from vitreous.images.health.findings import FAULT, Case, Finding, Health
+from vitreous.images.imageset import ImageSet
+from vitreous.images.sources import picture
+from vitreous.report import page as pages
+from vitreous.report.page import Bar, Block, Group, Listing, Note, Number, Numbers, Page, Pictures, Section, Table, Text
+
+CASES = 24  # of a kind shown as pictures
+COPIES = 4  # of one picture
+NAMES = 500  # of a kind listed
+CLASSES = 60  # listed
+ORDINARY = {"rotated", "cmyk", "sixteen-bit", "transparent", "palette", "animated", "wrong-extension"}  # dealt with
+
+
+def write(health: Health, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """One self-contained page."""
+    pages.write(page(health), path, force=force)
+
+
+def page(health: Health) -> Page:
+    """The page as a value."""
+    sections = [_section(health, finding) for finding in health.findings]
+    return Page(
+        title=health.path.rstrip("/\\").replace("\\", "/").rpartition("/")[2] or health.path,
+        over="vitreous check",
+        lead=f"{health.path}: {health.kind}, {health.images:,} images in {_classes_word(health)}; {health.read}.",
+        top=[_verdict(health), _numbers(health)],
+        sections=[*sections, _classes(health), _files(health), _rules(health)],
+        foot="Made by vitreous check. Nothing was changed, and nothing left out.",
+    )
+
+
+def notebook(health: Health) -> str:
+    """The findings as a table, without pictures."""
+    rows = [[f.severity, f.title, f"{len(f.cases):,}", f.what, f.do] for f in health.findings]
+    blocks: list[Block] = [Text(f"{health.path}: {health.read}."), _verdict(health)]
+    if rows:
+        blocks.append(Table(["", "kind", "cases", "what", "what to do"], rows, "llrll"))
+    return pages.fragment(blocks)
+
+
+def _verdict(health: Health) -> Note:
+    if health.faults:
+        titles = ", ".join(f.title.lower().replace("heic", "HEIC") for f in health.faults)
+        return Note(f"Faults that should be mended before training: {titles}.", "bad")
+    if health.notices:
+        return Note("No faults. Some things are worth a look.", "warn")
+    return Note("Nothing found: no fault, nothing unusual.", "good")
+
+
+def _numbers(health: Health) -> Numbers:
+    splits = [Number(f"{count:,}", f"in {name}") for name, count in health.splits.items()]
+    faults, notices = len(health.faults), len(health.notices)
+    return Numbers(
+        [
+            Number(f"{health.checked:,}", "images read"),
+            *splits,
+            Number(f"{len(health.classes):,}", _classes_word(health).split(" ")[1]),
+            Number(f"{faults}", "kind of fault" if faults == 1 else "kinds of fault", "bad" if faults else "good"),
+            Number(
+                f"{notices}", "kind of notice" if notices == 1 else "kinds of notice", "warn" if notices else "good"
+            ),
+        ]
+    )
+
+
+def _section(health: Health, finding: Finding) -> Section:
+    is_fault = finding.severity == FAULT
+    blocks: list[Block] = [Text(f"{finding.what[:1].upper()}{finding.what[1:]}. {finding.do}")]
+    data = health.data
+    with_pictures = [case for case in finding.cases if case.images]
+    if data is not None and with_pictures:
+        shown = with_pictures[:CASES]
+        left = len(with_pictures) - len(shown)
+        blocks.append(Pictures([_group(data, case) for case in shown], f"and {left:,} more" if left else ""))
+    listed = [str(case) for case in finding.cases[:NAMES]]
+    left = len(finding.cases) - len(listed)
+    more = f"and {left:,} more; vitreous check --json lists all" if left else ""
+    if not with_pictures:
+        blocks.append(Table(["class", "images"], [_class_row(case) for case in finding.cases[:NAMES]]))
+    elif len(with_pictures) > CASES or any(len(case.images) > COPIES for case in with_pictures):
+        blocks.append(Listing(f"All {len(finding.cases):,} by name", listed, more))
+    return Section(
+        finding.title,
+        blocks,
+        badge=finding.severity,
+        tone="bad" if is_fault else "warn" if finding.kind not in ORDINARY else "plain",
+        summary=f"{len(finding.cases):,}",
+    )
+
+
+def _classes_word(health: Health) -> str:
+    return f"{len(health.classes):,} {'class' if len(health.classes) == 1 else 'classes'}"
+
+
+def _class_row(case: Case) -> list[str]:
+    name, _, images = case.note.removeprefix("class ").rpartition(": ")
+    return [name, images] if name else [images, ""]
+
+
+def _group(data: ImageSet, case: Case) -> Group:
+    pictures = [
+        pages.picture(_shown(data, i), name, "" if len(case.images) == 1 else _place(data, i))
+        for i, name in zip(case.images[:COPIES], case.names, strict=False)
+    ]
+    left = len(case.images) - len(pictures)
+    parts = [case.note, f"and {left:,} more copies" if left else ""]
+    return Group(pictures, "; ".join(part for part in parts if part))
+
+
+def _place(data: ImageSet, i: int) -> str:
+    """Split and label of a picture."""
+    label = data.labels[i]
+    numbers = [int(label)] if data.labels.ndim == 1 else label.nonzero()[0].tolist()
+    names = [data.classes[k] for k in numbers if 0 <= k < len(data.classes)]
+    said = [name for name in names if name not in data.name(i).split("/")]  # a folder's name says it already
+    return " · ".join([str(data.splits[i]), *said])
+
+
+def _shown(data: ImageSet, i: int) -> Image.Image | None:
+    """A picture as far as it can be decoded; None where nothing can."""
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            raw = data.raw(i)
+            if raw is None:
+                pixels = data.read(i)
+                return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+            image = open_picture(raw)
+            if image.format == "JPEG":
+                image.draft(image.mode, (2 * pages.SIDE, 2 * pages.SIDE))
+            image.load()
+            if image.mode == "RGB":
+                return picture.upright(image)
+            return Image.fromarray(picture.decode(raw, data.name(i)))
+    except Exception:  # that is why it is here
+        return None
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+def _classes(health: Health) -> Section:
+    counts = sorted(zip(health.classes, health.counts, strict=True), key=lambda pair: (-pair[1], pair[0]))
+    largest = max(health.counts, default=0) or 1
+    rows: list[list[str | Bar]] = [[name, Bar(f"{count:,}", count / largest)] for name, count in counts]
+    if len(rows) > CLASSES:
+        half = CLASSES // 2
+        rows = [*rows[:half], [f"… {len(rows) - CLASSES:,} more …", ""], *rows[-half:]]
+    return Section("Classes", [Table(["class", "images"], rows)], summary=f"{len(health.classes):,}")
+
+
+def _files(health: Health) -> Section:
+    rows = [["formats", ", ".join(f"{name} {count:,}" for name, count in health.formats.items()) or "none readable"]]
+    rows += [
+        [side, f"{low:,} to {high:,} pixels, median {middle:,}"] for side, (low, middle, high) in health.sizes.items()
+    ]
+    rows += [["content id", health.content_id]]
+    notes: list[Block] = [Text(note) for note in health.notes]
+    return Section("Files", [Table(["", ""], rows), *notes])
+
+
+def _rules(health: Health) -> Section:
+    rows = [[name, rule] for name, rule in health.rules.items()]
+    return Section("How it was judged", [Table(["kind", "rule"], rows)])

@@ -1,0 +1,51 @@
+"""Worker processes that Ctrl-C does not reach: the parent hears it and ends them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from vitreous.errors import DataError
+
+__all__ = ["died", "one_thread", "start"]
+
+
+def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
+    """Spawned processes, each prepared once by `prepare(*arguments)`.
+
+    They start with the signal blocked: a mask outlives the start of another program, and a handler of theirs would come
+    only after their imports.
+    """
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), prepare, arguments)
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        return pool
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for _ in range(workers):
+            pool.submit(_nothing)  # each starts a process, since none is idle yet
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pool
+
+
+def one_thread() -> None:
+    """For the start of a worker: as many threads as processes would be too many."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where no mask could be inherited
+    torch.set_num_threads(1)
+
+
+def died(doing: str) -> DataError:
+    """The line for a process that is gone. doing: what it did, such as `packed photos`."""
+    return DataError(
+        f"a process that {doing} ended by itself; memory may have run out (try fewer workers=), or the calling script "
+        'lacks its `if __name__ == "__main__":`'
+    )
+
+
+def _nothing() -> None:
+    pass

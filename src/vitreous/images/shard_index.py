@@ -1,0 +1,130 @@
+"""One small file beside tar shards that says where every picture lies, so that no rank reads all headers again.
+
+    vitreous-index.jsonl    one line a shard: its name, size and time, and its samples' keys, places, labels
+
+A line holds while its shard has that size and time. While it grows it is `vitreous-index.jsonl.part`, a line a shard,
+each synced: a second call goes on after the last whole line.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vitreous.errors import DataError
+from vitreous.files import atomic_write, lock
+from vitreous.images.sources.finding import is_remote
+
+__all__ = ["ShardIndex", "known", "write"]
+
+NAME = "vitreous-index.jsonl"
+
+Scan = Callable[[str], Any]  # a shard's path to a plain dataclass with `keys`, one a sample
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """What was written: the index files, and how many samples each shard has."""
+
+    files: tuple[str, ...]
+    counts: dict[str, int]
+    scanned: int  # shards that were read now; the others were known
+
+    def to_json(self) -> dict[str, Any]:
+        return {"files": list(self.files), "images": sum(self.counts.values()), "scanned": self.scanned} | {
+            "shards": self.counts
+        }
+
+    def __str__(self) -> str:
+        images, shards = sum(self.counts.values()), len(self.counts)
+        text = f"{images:,} images in {shards:,} shards; {self.scanned:,} were read now, the others were known"
+        return "\n".join([text, *(f"index: {file}" for file in self.files)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def known(files: Iterable[str], kind: type[Any]) -> dict[str, Any]:
+    """What an index beside them says of these shards, as values of `kind`; a shard that changed since is left out."""
+    found: dict[str, Any] = {}
+    tables: dict[Path, dict[str, bytes]] = {}
+    for file in files:
+        folder = Path(file).parent
+        if is_remote(file):
+            continue
+        if folder not in tables:
+            tables[folder] = _lines(folder / NAME)
+        if (line := tables[folder].get(_mark(file))) is not None:
+            found[file] = msgspec.convert(msgspec.json.decode(line)["samples"], kind)
+    return found
+
+
+def write(files: list[str], scan: Scan, *, force: bool = False, progress: Progress | None = None) -> ShardIndex:
+    """Index these shards, one file in each folder that holds some. With `force` nothing known is believed."""
+    if far := [file for file in files if is_remote(file)]:
+        raise DataError(f"{far[0]} lies far away, and an index is written beside its shards; index them where they lie")
+    folders: dict[Path, list[str]] = {}
+    for file in files:
+        folders.setdefault(Path(file).parent, []).append(file)
+    counts: dict[str, int] = {}
+    scanned = 0
+    for folder, inside in folders.items():
+        with lock(folder / f".{NAME}.lock"):
+            scanned += _write_folder(folder, inside, scan, force, counts, lambda: _tell(progress, counts, files))
+        (folder / f".{NAME}.lock").unlink(missing_ok=True)
+    return ShardIndex(tuple(str(folder / NAME) for folder in folders), counts, scanned)
+
+
+def _write_folder(
+    folder: Path, files: list[str], scan: Scan, force: bool, counts: dict[str, int], tell: Callable[[], object]
+) -> int:
+    part = folder / f"{NAME}.part"
+    believed = {} if force else _lines(folder / NAME) | _lines(part)
+    scanned, lines = 0, []
+    atomic_write(part, lambda file: file.writelines(line + b"\n" for line in believed.values()), force=True)
+    with part.open("ab") as growing:
+        for file in files:
+            mark = _mark(file)
+            line = believed.get(mark)
+            if line is None:
+                samples = scan(file)
+                line = msgspec.json.encode({"mark": mark, "count": len(samples.keys), "samples": samples})
+                scanned += 1
+                growing.write(line + b"\n")
+                growing.flush()
+                os.fsync(growing.fileno())
+            lines.append(line)
+            counts[file] = int(msgspec.json.decode(line)["count"])
+            tell()
+    atomic_write(folder / NAME, lambda file: file.write(b"\n".join(lines) + b"\n"), force=True)
+    part.unlink()
+    return scanned
+
+
+def _lines(path: Path) -> dict[str, bytes]:
+    """The whole lines of an index, by their shard's mark."""
+    found: dict[str, bytes] = {}
+    try:
+        for line in path.read_bytes().splitlines():
+            found[msgspec.json.decode(line)["mark"]] = line
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+        return found  # absent, or cut short here
+    return found
+
+
+def _mark(file: str) -> str:
+    """A shard's name, size and time."""
+    state = Path(file).stat()
+    return f"{Path(file).name} {state.st_size} {state.st_mtime_ns}"
+
+
+def _tell(progress: Progress | None, counts: dict[str, int], files: list[str]) -> None:
+    if progress is not None:
+        progress(len(counts), len(files))

@@ -1,0 +1,26 @@
+"""Where pictures may lie: one file for each way, and one line here."""
+
+from vitreous.images.sources.arrays import ARRAYS
+from vitreous.images.sources.fashion import FASHION
+from vitreous.images.sources.finding import Kind
+from vitreous.images.sources.folders import FOLDERS
+from vitreous.images.sources.idx import IDX
+from vitreous.images.sources.parquet import PARQUET
+from vitreous.images.sources.shards import SHARDS
+from vitreous.images.sources.tables import TABLES
+from vitreous.images.sources.zips import ZIP
+from vitreous.models.registry import Registry
+
+KINDS: Registry[Kind] = Registry(
+    "sources",
+    {  # asked in this order; class folders last of all, since every folder might be one
+        "fashion": FASHION,
+        "shards": SHARDS,
+        "parquet": PARQUET,
+        "idx": IDX,
+        "arrays": ARRAYS,
+        "zip": ZIP,
+        "tables": TABLES,
+        "folders": FOLDERS,
+    },
+)

@@ -1,0 +1,56 @@
+"""`fashion`: the embedded part of Fashion-MNIST (Zalando, MIT licence), lossless, the same number of every class."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.files import digest
+from vitreous.images import embedded
+from vitreous.images.sources.finding import Found, Kind, Place
+from vitreous.images.sources.stack import Array, Part, Stack
+
+NAME = "fashion"
+FILE = Path(embedded.__file__).with_name("fashion.xz")  # made by benchmarks/make_fashion.py
+TRAIN_PER_CLASS, TEST_PER_CLASS = 870, 220
+CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+# of all pictures as the file has them: class after class, train then test
+PIXELS_SHA256 = "e733237804366348801f1c063c83be8f8558587a1b426b7f2be33f76f2ca4d73"
+
+
+def recognises(place: Place) -> bool:
+    return place.said == NAME and place.folder is None and not place.files
+
+
+def open_fashion(place: Place) -> Found:
+    train, test = 10 * TRAIN_PER_CLASS, 10 * TEST_PER_CLASS
+    source = Stack(load, (Part(str(FILE), "train", "train", train), Part(str(FILE), "test", "test", test)), channels=1)
+    labels = np.concatenate([np.arange(train) % 10, np.arange(test) % 10])
+    notes = (
+        f"Fashion-MNIST (MIT licence): {TRAIN_PER_CLASS} of its 6,000 and {TEST_PER_CLASS} of its 1,000 of each class",
+    )
+    given = ["train"] * train + ["test"] * test
+    return Found(source, labels.astype(np.int64), CLASSES, given, [digest(FILE)] * (train + test), notes, channels=1)
+
+
+def unpack() -> Array:
+    """All pictures as the file has them, class after class, train then test: N × 28 × 28."""
+    return np.frombuffer(lzma.decompress(FILE.read_bytes()), np.uint8).reshape(-1, 28, 28).swapaxes(1, 2)
+
+
+_unpacked: dict[str, Array] = {}
+
+
+def load(file: str, key: str) -> Array:
+    """Train or test with the classes by turns, so that every stretch is balanced: picture i is of class i % 10."""
+    if not _unpacked:
+        pixels = unpack()
+        train, test = pixels[: 10 * TRAIN_PER_CLASS], pixels[10 * TRAIN_PER_CLASS :]
+        for name, part in (("train", train), ("test", test)):
+            _unpacked[name] = np.ascontiguousarray(part.reshape(10, -1, 28, 28).swapaxes(0, 1)).reshape(-1, 28, 28)
+    return _unpacked[key]
+
+
+FASHION = Kind(NAME, "the embedded part of Fashion-MNIST", recognises, open_fashion)

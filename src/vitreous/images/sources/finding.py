@@ -1,0 +1,317 @@
+"""What the user named (`Place`), what a source made of it (`Found`), and what a source is (`Kind`)."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError, MissingExtraError
+from vitreous.images.imageset import Source
+
+Labels = NDArray[np.int64]
+PICTURES = {
+    ".jpg",
+    ".jpeg",
+    ".jpe",
+    ".jfif",
+    ".png",
+    ".webp",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".avif",
+    ".heic",
+    ".heif",
+}
+PICTURES |= {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
+JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
+JUNK |= {"__pycache__", "ehthumbs.db", "icon\r"}
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[a-z0-9]+::")
+WHOLE = 1 << 30  # bytes of a set up to which every byte goes into its content id; beyond, sizes, heads and tails do
+
+
+@dataclass(frozen=True)
+class Found:
+    """All pictures of a set as a source found them; `images.opening` makes an `ImageSet` of it."""
+
+    source: Source
+    labels: Labels  # N, or N × K of 0 and 1; −1 where there is none
+    classes: tuple[str, ...]
+    given: Sequence[str]  # each picture's split as the set names it: train, val, test or nothing
+    fingerprints: Sequence[str]  # of each picture: changes when the picture does
+    notes: tuple[str, ...] = ()
+    columns: dict[str, Sequence[str]] = field(default_factory=dict)  # what else is said of each picture
+    channels: int = 3
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way in which sets lie about."""
+
+    name: str
+    holds: str  # one line for people
+    recognises: Callable[[Place], bool]
+    open: Callable[[Place], Found]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What DATA names: one folder, or one or more files (local paths or fsspec addresses)."""
+
+    said: str
+    folder: Path | None = None
+    files: tuple[str, ...] = ()
+
+    def ending(self, *suffixes: str) -> list[str]:
+        """The named files if all of them end so; of a folder, those directly inside."""
+        if self.folder is None:
+            return list(self.files) if self.files and all(f.lower().endswith(suffixes) for f in self.files) else []
+        return [
+            str(self.folder / n) for n in self.names if n.lower().endswith(suffixes) and (self.folder / n).is_file()
+        ]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What lies directly in the folder, hidden things and junk left out, sorted."""
+        if self.folder is None:
+            return []
+        try:
+            return sorted(path.name for path in self.folder.iterdir() if not is_junk(path.name))
+        except OSError as error:
+            raise cannot_read(self.folder, error) from None
+
+    @cached_property
+    def has_picture_folders(self) -> bool:
+        """Whether a picture lies somewhere below a folder of this folder."""
+        if self.folder is None:
+            return False
+        for name in self.names:
+            for _, folders, files in os.walk(self.folder / name):
+                folders[:] = [f for f in folders if not is_junk(f)]
+                if any(is_picture(f) and not is_junk(f) for f in files):
+                    return True
+        return False
+
+
+def find_place(said: str | os.PathLike[str]) -> Place:
+    """A path | a pattern | an fsspec address, in that order: an existing path wins."""
+    text = os.fspath(said)
+    path = Path(text).expanduser()
+    if not text:
+        raise DataError("no data was named; name a folder, a file, a pattern, an address or fashion")
+    if os.path.lexists(path) and not path.exists():
+        raise DataError(f"{text} is a link to nothing, or to itself; name what it should point to")
+    if path.is_dir():
+        return Place(text, folder=path)
+    if path.exists():
+        return Place(text, files=(str(path),))
+    if ADDRESS.match(text):
+        return Place(text, files=_remote(text))
+    wanted = expand_braces(str(path))
+    found = [f for one in dict.fromkeys(wanted) for f in (_glob(one) if glob.has_magic(one) else [one])]
+    found = sorted(set(found))
+    missing = [f for f in found if not Path(f).exists()]
+    if len(wanted) == 1 and missing:
+        raise DataError(f"{text} is not there; name a folder, a file, a pattern, an fsspec address or fashion")
+    if missing:
+        raise DataError(f"{text} names {len(found)} files, and {missing[0]} is not there ({len(missing)} missing)")
+    if not found:
+        raise DataError(f"no file matches {text}; check the pattern")
+    if len(found) == 1 and Path(found[0]).is_dir():
+        return Place(text, folder=Path(found[0]))
+    if any(Path(f).is_dir() for f in found):
+        raise DataError(f"{text} matches folders as well as files, or several folders; name the folder above them")
+    return Place(text, files=tuple(found))
+
+
+def _glob(pattern: str) -> list[str]:
+    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  it takes absolute and relative ones alike
+
+
+def expand_braces(text: str) -> list[str]:
+    """`a-{000..002}.tar` is three names and `{a,b}.zip` two, as in a shell."""
+    found = re.search(r"\{(\d+)\.\.(\d+)\}|\{([^{}]*,[^{}]*)\}", text)
+    if not found:
+        return [text]
+    if found[3] is not None:
+        parts = found[3].split(",")
+    else:
+        low, high = int(found[1]), int(found[2])
+        if abs(high - low) >= 1_000_000:
+            raise DataError(f"{text} names more than a million files; check the pattern")
+        step = 1 if high >= low else -1
+        parts = [str(n).zfill(len(found[1])) for n in range(low, high + step, step)]
+    return [whole for part in parts for whole in expand_braces(text[: found.start()] + part + text[found.end() :])]
+
+
+def _remote(text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for one in dict.fromkeys(expand_braces(text)):
+        system, path = filesystem(one)
+        try:
+            if glob.has_magic(path):
+                inside = sorted(str(p) for p in system.glob(path))
+            elif system.isdir(path):
+                inside = _of_one_kind(sorted(str(p) for p in system.find(path)))
+            elif system.exists(path):
+                inside = [path]
+            else:
+                raise DataError(f"{one} is not there; check the address")
+        except DataError:
+            raise
+        except Exception as error:
+            raise DataError(f"{one} cannot be reached ({type(error).__name__}: {_one_line(error)})") from None
+        found += [str(system.unstrip_protocol(p)) for p in inside]
+    if not found:
+        raise DataError(f"nothing is at {text}; check the address")
+    return tuple(sorted(set(found)))
+
+
+def _of_one_kind(files: list[str]) -> list[str]:
+    """Shards, Parquet files or zips of a folder far away, without the papers that lie beside them."""
+    files = [file for file in files if not is_junk(file_name(file))]
+    for suffix in (".tar", ".parquet", ".zip"):
+        if found := [file for file in files if file.lower().endswith(suffix)]:
+            return found
+    return files
+
+
+def filesystem(address: str) -> tuple[Any, str]:
+    """The fsspec file system of an address, and the path on it."""
+    try:
+        import fsspec
+    except ImportError:
+        raise MissingExtraError("data", f"reading {address}") from None
+    try:
+        return fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError) as error:
+        raise DataError(f"{address} cannot be reached: {_one_line(error)}") from None
+
+
+def is_remote(file: str) -> bool:
+    return bool(ADDRESS.match(file)) and not Path(file).exists()
+
+
+def open_file(file: str) -> Any:
+    """A file or an address, open for reading at any place."""
+    if is_remote(file):
+        system, path = filesystem(file)
+        return system.open(path, "rb")
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise cannot_read(file, error) from None
+
+
+def read_range(file: str, start: int, size: int) -> bytes:
+    """`size` bytes from `start`. Nothing stays open, so that nothing has to survive forks, pickles and threads."""
+    if is_remote(file):
+        system, path = filesystem(file)
+        return bytes(system.cat_file(path, start=start, end=start + size))
+    try:
+        with Path(file).open("rb", buffering=0) as handle:
+            handle.seek(start)
+            parts = []
+            while size > 0 and (part := handle.read(size)):  # one read returns at most 2 GiB
+                parts.append(part)
+                size -= len(part)
+    except OSError as error:
+        raise cannot_read(file, error) from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def file_size(file: str) -> int:
+    if is_remote(file):
+        system, path = filesystem(file)
+        return int(system.size(path))
+    return Path(file).stat().st_size
+
+
+def file_name(file: str) -> str:
+    return re.split(r"[/\\]", file.rstrip("/\\"))[-1]
+
+
+def stem(file: str) -> str:
+    return file_name(file).split(".")[0]
+
+
+def is_junk(name: str) -> bool:
+    """What systems leave behind, and hidden files."""
+    return name.startswith(".") or name.casefold() in JUNK
+
+
+def is_picture(name: str) -> bool:
+    return "." in name and "." + name.rsplit(".", 1)[1].lower() in PICTURES
+
+
+def cannot_read(what: str | Path, error: OSError) -> DataError:
+    if isinstance(error, PermissionError):
+        return DataError(f"{what} cannot be read: permission denied; give yourself the right to read it")
+    return DataError(f"{what} cannot be read: {error.strerror or _one_line(error)}")
+
+
+def shown(name: str) -> str:
+    """A name that can be printed, whatever bytes it has on the disk."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    listed = sorted(names)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(map(shown, listed[:most])) + more
+
+
+def by_name(names: Sequence[str | None]) -> tuple[Labels, tuple[str, ...]]:
+    """Class numbers in the order of the sorted names; whole numbers are sorted as numbers. None is −1."""
+    classes = sorted({name for name in names if name is not None}, key=_order(names))
+    number = {name: i for i, name in enumerate(classes)} | {None: -1}
+    return np.array([number[name] for name in names], np.int64), tuple(classes)
+
+
+def by_names(several: Sequence[Sequence[str]], classes: Sequence[str] | None = None) -> tuple[Labels, tuple[str, ...]]:
+    """The same where a picture has several names: N × K of 0 and 1."""
+    flat = [name for names in several for name in names]
+    classes = sorted(set(flat), key=_order(flat)) if classes is None else list(classes)
+    number = {name: i for i, name in enumerate(classes)}
+    labels = np.zeros((len(several), len(classes)), np.int64)
+    for row, names in zip(labels, several, strict=True):
+        row[[number[name] for name in names]] = 1
+    return labels, tuple(classes)
+
+
+def by_number(
+    numbers: NDArray[np.integer], classes: Sequence[str] | None, said: str, name: Callable[[int], str]
+) -> tuple[Labels, tuple[str, ...]]:
+    """Labels that are class numbers already; without names a class is called by its number."""
+    labels = numbers.astype(np.int64)
+    if classes is None:
+        classes = [str(i) for i in range(int(labels.max(initial=-1)) + 1)]
+    wrong = np.flatnonzero((labels < -1) | (labels >= len(classes)))
+    if len(wrong):
+        first = int(wrong[0])
+        raise DataError(
+            f"{said}: the label {labels[first]} of {name(first)} is outside the {len(classes)} classes "
+            f"({len(wrong):,} such labels); correct it, or the list of class names"
+        )
+    return labels, tuple(classes)
+
+
+def _order(names: Iterable[str | None]) -> Callable[[str], Any] | None:
+    numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names if name is not None)
+    return (lambda name: (int(name), name)) if numbers else None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]

@@ -1,0 +1,108 @@
+"""IDX files, as MNIST and its family come: `train-images-idx3-ubyte.gz` beside `train-labels-idx1-ubyte.gz`."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.errors import DataError
+from vitreous.images.sources.finding import Found, Kind, Place, by_number, cannot_read, file_name
+from vitreous.images.sources.spellings import split_in
+from vitreous.images.sources.stack import Array, Part, Stack, describe
+
+NAMED = re.compile(r"(?P<stem>.*)(?P<what>images|labels)(?P<rest>[-.]idx(?P<axes>\d)-ubyte(\.gz)?)", re.IGNORECASE)
+UBYTE = 8  # the type's code in the magic number
+LARGEST = 8 << 30  # bytes
+
+
+def recognises(place: Place) -> bool:
+    if place.folder is not None and place.has_picture_folders:
+        return False
+    files = [str(place.folder / name) for name in place.names] if place.folder else list(place.files)
+    found = [NAMED.fullmatch(file_name(file)) for file in files]
+    return any(found) if place.folder else bool(files) and all(found)
+
+
+def open_idx(place: Place) -> Found:
+    files = [str(place.folder / name) for name in place.names] if place.folder else _with_twins(place.files)
+    named = {file: match for file in files if (match := NAMED.fullmatch(file_name(file)))}
+    pixels = sorted(file for file, match in named.items() if match["what"].lower() == "images")
+    stems = {_set(named[file]["stem"]) for file in pixels}
+    if len(stems) > 1:
+        raise DataError(
+            f"{place.said} holds IDX files of {len(stems)} sets ({', '.join(sorted(stems))}); name one by a pattern"
+        )
+    parts: list[Part] = []
+    labels, given, notes, channels = [], [], [], 1
+    for file in pixels:
+        split = split_in(named[file]["stem"]) or ""
+        if split in given:
+            raise DataError(f"{place.said} holds {file_name(file)} twice (.gz and not); keep one of them")
+        part, more, said = describe(load(file, ""), file, "", title=split or file_name(file))
+        labels.append(_labels(file, named, part.count))
+        parts.append(part)
+        given += [split] * part.count
+        notes += said
+        channels = max(channels, more)
+    if not parts:
+        raise DataError(f"{place.said} holds IDX labels but no pictures; add the -images-idx3-ubyte file")
+    source = Stack(load, tuple(parts), channels)
+    numbers, classes = by_number(np.concatenate(labels), None, place.said, source.name)
+    return Found(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
+
+
+def load(file: str, key: str = "") -> Array:
+    """The array of an IDX file: magic 0 0 TYPE AXES, one big-endian length for each axis, then bytes."""
+    try:
+        raw = Path(file).read_bytes()
+        if file.lower().endswith(".gz"):
+            with gzip.open(file) as handle:
+                raw = handle.read(LARGEST)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise DataError(f"{file} is cut short or damaged; fetch it again") from None
+    except OSError as error:
+        raise cannot_read(file, error) from None
+    axes = raw[3] if len(raw) > 3 else 0
+    start = 4 + 4 * axes
+    if raw[:2] != b"\0\0" or not 1 <= axes <= 4 or raw[2] != UBYTE or len(raw) < start:
+        raise DataError(f"{file} is no IDX file of bytes (magic {raw[:4].hex() or 'missing'}); fetch it again")
+    shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", axes, 4))
+    if len(raw) - start != int(np.prod(shape, dtype=object)):
+        raise DataError(f"{file} says {'×'.join(map(str, shape))} and holds {len(raw) - start:,} bytes; fetch it again")
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+
+
+def _labels(pixels: str, named: dict[str, re.Match[str]], count: int) -> Array:
+    stem = named[pixels]["stem"].lower()
+    twins = [f for f, m in named.items() if m["what"].lower() == "labels" and m["stem"].lower() == stem]
+    if not twins:
+        raise DataError(f"{pixels} has no labels beside it; add {named[pixels]['stem']}labels-idx1-ubyte")
+    labels = load(twins[0])
+    if labels.shape != (count,):
+        raise DataError(f"{pixels} has {count:,} pictures and {twins[0]} has {len(labels):,} labels; fetch them again")
+    return labels.astype(np.int64)
+
+
+def _with_twins(files: tuple[str, ...]) -> list[str]:
+    """The files that were named, and the labels that lie beside named pictures."""
+    found = set(files)
+    for file in files:
+        match = NAMED.fullmatch(file_name(file))
+        if match and match["what"].lower() == "images":
+            beside = {
+                str(p) for p in Path(file).parent.iterdir() if (m := NAMED.fullmatch(p.name)) and m["what"] == "labels"
+            }
+            found |= {f for f in beside if NAMED.fullmatch(file_name(f))["stem"] == match["stem"]}  # type: ignore[index]
+    return sorted(found)
+
+
+def _set(stem: str) -> str:
+    """`emnist-letters-train-` is a part of emnist-letters; `train-` of the only set there is."""
+    return "-".join(word for word in re.split(r"[^a-z0-9]+", stem.lower()) if word and not split_in(word)) or "mnist"
+
+
+IDX = Kind("idx", "IDX files of the MNIST family, .gz too", recognises, open_idx)

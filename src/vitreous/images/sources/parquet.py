@@ -1,0 +1,250 @@
+"""Parquet in the hub's layout: a column of pictures (bytes and path), a column of labels, names in the schema."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError, MissingExtraError
+from vitreous.images.sources import picture
+from vitreous.images.sources.finding import (
+    WHOLE,
+    Found,
+    Kind,
+    Labels,
+    Place,
+    by_name,
+    by_names,
+    by_number,
+    file_name,
+    is_junk,
+    is_remote,
+    open_file,
+    shown,
+    stem,
+)
+from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column, split_in, split_of
+
+KEPT = 4  # row groups kept in memory; a picture is had only with its whole row group
+
+
+@dataclass
+class Rows:
+    """Pictures in the rows of Parquet files; row groups that were read last are kept, but not across pickling."""
+
+    files: tuple[str, ...]
+    image: str  # column
+    groups: list[tuple[int, int]]  # file, row group
+    first: NDArray[np.int64]  # row of the set at which each row group begins
+    names: tuple[str, ...]
+    kept: OrderedDict[int, list[Any]] = field(default_factory=OrderedDict, repr=False)
+    lock: Any = field(default_factory=Lock, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("kept", "lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"kept": OrderedDict(), "lock": Lock()}
+
+    def name(self, i: int) -> str:
+        return shown(self.names[i])
+
+    def raw(self, i: int) -> bytes:
+        group = int(np.searchsorted(self.first, i, "right")) - 1
+        value = self._rows(group)[i - int(self.first[group])]
+        raw = value.get("bytes") if isinstance(value, dict) else value
+        if raw is not None:
+            return bytes(raw)
+        file = self.files[self.groups[group][0]]
+        path = value.get("path") if isinstance(value, dict) else None
+        if path and not is_remote(file) and (Path(file).parent / path).is_file():
+            return (Path(file).parent / path).read_bytes()
+        raise DataError(f"{file}: row {i - int(self.first[group])} has no picture; drop the row")
+
+    def read(self, i: int) -> NDArray[np.uint8]:
+        return picture.decode(self.raw(i), self.name(i))
+
+    def _rows(self, group: int) -> list[Any]:
+        with self.lock:
+            if group in self.kept:
+                self.kept.move_to_end(group)
+                return self.kept[group]
+            file, number = self.groups[group]
+            try:
+                with open_file(self.files[file]) as handle:
+                    rows = _parquet().ParquetFile(handle).read_row_group(number, columns=[self.image])[0].to_pylist()
+            except (OSError, ValueError) as error:  # pyarrow's own are among these
+                why = type(error).__name__
+                raise DataError(
+                    f"{self.files[file]} is damaged in row group {number} ({why}); fetch it again"
+                ) from None
+            self.kept[group] = rows
+            while len(self.kept) > KEPT:
+                self.kept.popitem(last=False)
+            return rows
+
+
+def recognises(place: Place) -> bool:
+    return not place.has_picture_folders and bool(parquet_files(place))
+
+
+def parquet_files(place: Place) -> list[str]:
+    if found := place.ending(".parquet"):
+        return found
+    if place.folder is None or place.has_picture_folders:
+        return []
+    below = [p.relative_to(place.folder) for depth in ("*/", "*/*/") for p in place.folder.glob(f"{depth}*.parquet")]
+    return sorted(str(place.folder / p) for p in below if not any(map(is_junk, p.parts)))
+
+
+def open_parquet(place: Place) -> Found:
+    files = parquet_files(place)
+    parquet = _parquet()
+    groups: list[tuple[int, int]] = []
+    counts, tables, splits, schema = [], [], [], None
+    for n, file in enumerate(files):
+        try:
+            with open_file(file) as handle:
+                reader = parquet.ParquetFile(handle)
+                schema = schema if schema is not None else reader.schema_arrow
+                if reader.schema_arrow.names != schema.names:
+                    raise DataError(f"{file} has other columns than {files[0]}; name the files of one set")
+                image = image_column(schema, file)
+                others = [name for name in schema.names if name != image]
+                tables.append(reader.read(columns=others))
+                sizes = [reader.metadata.row_group(g).num_rows for g in range(reader.metadata.num_row_groups)]
+        except DataError:
+            raise
+        except Exception as error:  # pyarrow's own
+            raise DataError(f"{file} is no whole Parquet file ({type(error).__name__}); fetch it again") from None
+        groups += [(n, g) for g in range(len(sizes))]
+        counts += sizes
+        splits += [split_in(stem(file)) or split_of(file.replace("\\", "/").split("/")[-2]) or ""] * sum(sizes)
+    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    names = _names(files, tables)
+    if not names:
+        raise DataError(f"{place.said} has no rows; fetch it again")
+    source = Rows(tuple(files), image, groups, first[:-1], names)
+    columns = {name: [v for table in tables for v in table.column(name).to_pylist()] for name in tables[0].column_names}
+    labels, classes, used = _labels(schema, columns, place.said, source)
+    said: dict[str, Sequence[str]] = {
+        name: [str(v) for v in values] for name, values in columns.items() if name != used
+    }
+    notes = (
+        f"{len(files):,} Parquet files, pictures in column {image!r}, labels in {used!r}, {len(groups):,} row groups",
+    )
+    return Found(source, labels, classes, splits, _prints(source, tables, files), notes, said)
+
+
+def image_column(schema: Any, file: str) -> str:
+    """The struct with bytes, else a column of bytes whose name is a picture's."""
+    import pyarrow as pa
+
+    fields = [schema.field(i) for i in range(len(schema.names))]
+    structs = [f.name for f in fields if pa.types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0]
+    plain = [f.name for f in fields if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
+    if not structs + plain:
+        raise DataError(
+            f"{file} has no column of pictures (a struct of bytes and path); it has: {', '.join(schema.names)}"
+        )
+    found = structs or plain
+    return next((name for name in found if column(name) in ("image", "img", "picture", *PATH_COLUMNS)), found[0])
+
+
+def _labels(
+    schema: Any, columns: dict[str, list[Any]], said: str, source: Rows
+) -> tuple[Labels, tuple[str, ...], str | None]:
+    """Class numbers with the schema's names, else what the values are; and which column was used."""
+    features = _features(schema)
+    named = {name: _class_names(feature) for name, feature in features.items() if _class_names(feature) is not None}
+    rank = {name: i for i, name in enumerate(LABEL_COLUMNS)}
+    candidates = [name for name in columns if name in named or column(name) in rank]
+    if not candidates:
+        return np.full(len(source), -1, np.int64), (), None
+    used = min(candidates, key=lambda name: (rank.get(column(name), len(rank)), name not in named))
+    values, names = columns[used], named.get(used)
+    if any(isinstance(value, list) for value in values):
+        several = [[_called(v, names, said, source, i) for v in value or []] for i, value in enumerate(values)]
+        return *by_names(several, names), used
+    if all(isinstance(value, int) for value in values if value is not None):
+        numbers = np.array([-1 if value is None else int(value) for value in values], np.int64)
+        return *by_number(numbers, names, said, source.name), used
+    return *by_name([None if value is None else str(value) for value in values]), used
+
+
+def _called(value: Any, names: Sequence[str] | None, said: str, source: Rows, i: int) -> str:
+    if names is None or not isinstance(value, int):
+        return str(value)
+    by_number(np.array([value]), names, said, lambda _: source.name(i))
+    return names[value]
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    raw = (schema.metadata or {}).get(b"huggingface")
+    try:
+        found = json.loads(raw)["info"]["features"] if raw else {}
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    """Names of a ClassLabel, also inside a list of them."""
+    if isinstance(feature, list):
+        feature = feature[0] if feature else None
+    if isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):
+        feature = feature.get("feature")
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else None
+
+
+def _names(files: Sequence[str], tables: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(f"{file_name(file)}/{row}" for file, t in zip(files, tables, strict=True) for row in range(t.num_rows))
+
+
+def _prints(source: Rows, tables: Sequence[Any], files: Sequence[str]) -> list[str]:
+    """Digests of the pictures where all files together are small and near, else the sizes of their row groups."""
+    from vitreous.images.sources.finding import file_size
+
+    if sum(map(file_size, files)) <= WHOLE and not any(map(is_remote, files)):
+        return [_print(source, i) for i in range(len(source))]
+    prints = []
+    for n, file in enumerate(files):
+        with open_file(file) as handle:
+            metadata = _parquet().ParquetFile(handle).metadata
+        for g in range(metadata.num_row_groups):
+            group = metadata.row_group(g)
+            prints += [f"{file_size(files[n])}:{group.total_byte_size}"] * group.num_rows
+    return prints
+
+
+def _print(source: Rows, i: int) -> str:
+    try:
+        return hashlib.blake2b(source.raw(i), digest_size=12).hexdigest()
+    except DataError:
+        return "none"
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("data", "reading Parquet files") from None
+    return pyarrow.parquet
+
+
+PARQUET = Kind(
+    "parquet", "Parquet in the hub's layout: image bytes, label, names from the schema", recognises, open_parquet
+)

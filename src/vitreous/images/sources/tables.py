@@ -1,0 +1,238 @@
+"""A CSV (or TSV) of path,label: several labels as `a|b`, as several rows or columns, or as columns of 0 and 1."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitreous.errors import DataError
+from vitreous.images.sources.finding import (
+    Found,
+    Kind,
+    Labels,
+    Place,
+    by_name,
+    by_names,
+    cannot_read,
+    few,
+    file_name,
+    is_picture,
+    shown,
+    stem,
+)
+from vitreous.images.sources.folders import Files, fingerprints
+from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, SPLIT, SPLIT_COLUMNS, column, split_of
+
+SUFFIXES = (".csv", ".tsv")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one file under the names of their columns."""
+
+    file: str
+    names: list[str]
+    rows: list[list[str]]
+
+    def values(self, name: str) -> list[str]:
+        place = self.names.index(name)
+        return [row[place].strip() for row in self.rows]
+
+
+def recognises(place: Place) -> bool:
+    files = place.ending(*SUFFIXES)
+    if place.folder is None or not files:
+        return bool(files)
+    if place.has_picture_folders and _class_folders(place) > 1:
+        return False  # the folders say the class; a table beside them says something else
+    return any(_is_table(file) for file in files)
+
+
+def open_tables(place: Place) -> Found:
+    files = place.ending(*SUFFIXES)
+    tables = [read(file) for file in files if place.folder is None or _is_table(file)]
+    first = tables[0]
+    for table in tables[1:]:
+        if table.names != first.names:
+            raise DataError(f"{table.file} has other columns than {first.file}; name the files of one set")
+    path = _path_column(first)
+    splits = next((name for name in first.names if column(name) in SPLIT_COLUMNS and _are_splits(first, name)), None)
+    labels = _label_columns(first, {path, splits})
+    root = Path(first.file).resolve().parent
+    paths: list[str] = []
+    several: list[list[str]] = []
+    given: list[str] = []
+    rest = [name for name in first.names if name not in {path, splits, *labels}]
+    columns: dict[str, list[str]] = {name: [] for name in rest}
+    place_of: dict[str, int] = {}
+    twice = 0
+    hot = _are_hot(tables, labels)
+    for table in tables:
+        called = split_of(stem(table.file)) or ""
+        said = [SPLIT.get(s.casefold(), split_of(s) or "") for s in table.values(splits)] if splits else None
+        resolved = _resolve(table, path, root)
+        for i, (file, row) in enumerate(zip(resolved, table.rows, strict=True)):
+            answers = _answers([row[table.names.index(name)].strip() for name in labels], labels, hot)
+            if file in place_of:  # a second row adds its labels
+                n = place_of[file]
+                twice += set(answers) <= set(several[n])
+                several[n] += [answer for answer in answers if answer not in several[n]]
+                continue
+            place_of[file] = len(paths)
+            paths.append(file)
+            several.append(answers)
+            given.append(said[i] if said else called)
+            for name in rest:
+                columns[name].append(row[table.names.index(name)].strip())
+    source = Files(str(root), tuple(paths))
+    prints, notes = fingerprints(source)
+    numbers, classes = _number(several, labels if hot else None)
+    notes.insert(
+        0, f"paths in column {path!r}, labels in {', '.join(map(repr, labels[:4]))}{' …' if len(labels) > 4 else ''}"
+    )
+    if twice:
+        notes.append(f"{twice:,} rows repeat the label of an earlier row")
+    if numbers.ndim == 2:
+        notes.append(f"pictures have several labels: {numbers.sum(1).mean():.2f} on average")
+    if nothing := sum(not names for names in several):
+        notes.append(f"{nothing:,} pictures have no label")
+    return Found(source, numbers, classes, given, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()})
+
+
+def read(file: str) -> Table:
+    """Header and rows; without a header the columns are called path and label."""
+    try:
+        text = Path(file).read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{file} is not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise cannot_read(file, error) from None
+    delimiter = _delimiter(text.split("\n", 1)[0])
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
+    except csv.Error as error:
+        raise DataError(f"{file} is no clean CSV ({error}); write it again") from None
+    if not rows:
+        raise DataError(f"{file} is empty; write one row of path,label for each picture")
+    names = [name.strip() for name in rows[0]]
+    if any(is_picture(name) for name in names) or not any(column(n) in (*PATH_COLUMNS, *LABEL_COLUMNS) for n in names):
+        paths = [i for i, name in enumerate(names) if is_picture(name)]
+        if not paths:
+            raise DataError(
+                f"{file} names no column path and no column label; its first row is {', '.join(names)[:80]}"
+            )
+        others = [i for i in range(len(names)) if i != paths[0]]
+        names = ["path" if i == paths[0] else "label" if i == others[0] else f"label{i}" for i in range(len(names))]
+        rows = [names, *rows]
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(names):
+            raise DataError(
+                f"{file}, row {number}, has {len(row)} columns where the first has {len(names)}; mend the row"
+            )
+    if len(rows) == 1:
+        raise DataError(f"{file} has a header and no rows; write one row of path,label for each picture")
+    return Table(file, names, rows[1:])
+
+
+def _delimiter(line: str) -> str:
+    return max(",;\t", key=line.count)
+
+
+def _is_table(file: str) -> bool:
+    """Whether this is a table of pictures that are there, and not some other paper that lies in the folder."""
+    try:
+        table = read(file)
+        path = _path_column(table)
+        _label_columns(table, {path})
+        return bool(_candidates(Path(file).resolve().parent, table.values(path)[0]))
+    except DataError:
+        return False
+
+
+def _class_folders(place: Place) -> int:
+    """Folders with pictures below, not counting split folders and one that only holds all pictures."""
+    assert place.folder is not None
+    folders = [place.folder / name for name in place.names if (place.folder / name).is_dir()]
+    inner = [f for f in folders if not split_of(f.name)]
+    inner += [sub for f in folders if split_of(f.name) for sub in f.iterdir() if sub.is_dir()]
+    return len(inner)
+
+
+def _path_column(table: Table) -> str:
+    by_spelling = {column(name): name for name in reversed(table.names)}
+    named = [by_spelling[name] for name in PATH_COLUMNS if name in by_spelling]
+    like = [name for name in table.names if any(is_picture(v) for v in table.values(name)[:20])]
+    found = [name for name in named if name in like] or like or named
+    if not found:
+        raise DataError(f"{table.file} has no column of paths; call it path (it has: {', '.join(table.names)})")
+    return found[0]
+
+
+def _label_columns(table: Table, taken: set[str | None]) -> list[str]:
+    """One that is called so, several that are (label1, label2), several of 0 and 1, or the only other one."""
+    others = [name for name in table.names if name not in taken]
+    named = [name for name in others if column(name).rstrip("0123456789") in LABEL_COLUMNS]
+    exact = sorted((n for n in named if column(n) in LABEL_COLUMNS), key=lambda n: LABEL_COLUMNS.index(column(n)))
+    hot = [name for name in others if set(table.values(name)) <= {"0", "1", "0.0", "1.0"}]
+    if exact and (len(named) == 1 or len(exact) == len(named)):
+        return exact[:1]
+    if named:
+        return named
+    if len(hot) > 1:
+        return hot
+    if len(others) == 1:
+        return others
+    raise DataError(f"{table.file} has no column of labels; call it label (it has: {', '.join(table.names)})")
+
+
+def _are_hot(tables: Sequence[Table], labels: list[str]) -> bool:
+    return len(labels) > 1 and all(set(t.values(name)) <= {"0", "1", "0.0", "1.0"} for t in tables for name in labels)
+
+
+def _are_splits(table: Table, name: str) -> bool:
+    return all(value.casefold() in SPLIT or split_of(value) or not value for value in table.values(name))
+
+
+def _answers(cells: list[str], labels: list[str], hot: bool) -> list[str]:
+    if hot:
+        return [name for name, cell in zip(labels, cells, strict=True) if cell in ("1", "1.0")]
+    return list(dict.fromkeys(name.strip() for cell in cells for name in cell.split("|") if name.strip()))
+
+
+def _number(several: list[list[str]], classes: list[str] | None) -> tuple[Labels, tuple[str, ...]]:
+    if classes is None and all(len(names) <= 1 for names in several):
+        return by_name([names[0] if names else None for names in several])
+    labels, found = by_names(several, classes)
+    return labels.astype(np.int64), found
+
+
+def _candidates(root: Path, said: str) -> list[str]:
+    """Where a path of the table may lie: as it says, or in images/, with or without an ending."""
+    said = said.replace("\\", "/")
+    for folder in ("", "images/", "train/", "data/"):
+        for ending in ("", ".jpg", ".png", ".jpeg", ".webp"):
+            if said and (root / f"{folder}{said}{ending}").is_file():
+                return [f"{folder}{said}{ending}"]
+    return []
+
+
+def _resolve(table: Table, path: str, root: Path) -> list[str]:
+    found, missing = [], []
+    for said in table.values(path):
+        where = _candidates(root, said)
+        found += where or [said]
+        missing += [] if where else [said]
+    if missing:
+        raise DataError(
+            f"{table.file} names {len(missing):,} pictures that are not there ({few(missing)}); "
+            f"paths count from the folder of {shown(file_name(table.file))}"
+        )
+    return found
+
+
+TABLES = Kind("tables", "a CSV of path,label; several labels as a|b or as columns", recognises, open_tables)

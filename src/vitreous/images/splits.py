@@ -1,0 +1,331 @@
+"""Which pictures train and which test: splits that tear nothing apart, a dev split, and subsets inside subsets.
+
+Every draw is addressed by the seed and the picture's name, so the order of the files, and pictures that come or go,
+leave the others where they were (but for what their class needs).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.draws import uniform
+from vitreous.errors import DataError
+from vitreous.images import hashes
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.sources import picture
+
+Places = NDArray[np.int64]
+TEST_FRACTION = 0.2
+DEV_FRACTION = 0.1
+LOOKED_AT = 100_000  # pictures; a larger set is split without a search for near duplicates, and says so
+# near duplicates: dHash within 6 bits of 64, pHash within 10, thumbnails of 16 × 16 correlated at least 0.98
+NEAR_DHASH, NEAR_PHASH, NEAR_THUMBNAIL = 6, 10, 0.98
+BURST_SECONDS = 3
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What tells two pictures to be one, of each picture. Pictures that cannot be read are like no other."""
+
+    exact: list[str]
+    dhash: NDArray[np.uint64]
+    phash: NDArray[np.uint64]
+    thumbnails: NDArray[np.uint8]  # N 16 16
+    readable: NDArray[np.bool_]
+    taken: NDArray[np.float64]  # EXIF's moment in seconds; nan
+    cameras: list[str]
+
+
+def make_split(
+    labels: NDArray[np.int64],
+    names: Sequence[str],
+    groups: Places,
+    *,
+    fraction: float = TEST_FRACTION,
+    seed: int = 0,
+    purpose: str = "split",
+) -> NDArray[np.bool_]:
+    """Which pictures go to the second side: about `fraction` of every class, whole groups only.
+
+    Groups come in an order drawn for them and go over while none of their classes gets too many; then each class that
+    has none yet gets its smallest group. A class never goes over whole. Returns N.
+    """
+    stratum = strata(labels)
+    known = np.unique(stratum)
+    stratum = np.searchsorted(known, stratum)
+    sizes = np.bincount(stratum, minlength=len(known))
+    wanted = np.where(sizes > 1, np.clip(np.round(fraction * sizes), 1, np.maximum(sizes - 1, 0)), 0).astype(np.int64)
+    order = _group_order(names, groups, seed, purpose)
+    members = _members(groups)
+    taken = np.zeros(len(known), np.int64)
+    second = np.zeros(len(labels), bool)
+    for group in order:
+        inside = np.bincount(stratum[members[group]], minlength=len(known)) if len(members[group]) > 1 else None
+        if inside is None:
+            c = stratum[members[group][0]]
+            fits = taken[c] < wanted[c]
+            taken[c] += fits
+        else:
+            fits = bool((taken + inside <= wanted)[inside > 0].all())
+            taken += inside * fits
+        second[members[group]] = fits
+    for c in np.flatnonzero((taken == 0) & (wanted > 0)):
+        rest = [g for g in order if (stratum[members[g]] == c).any() and not second[members[g]].any()]
+        for group in sorted(rest, key=lambda g: len(members[g])):
+            inside = np.bincount(stratum[members[group]], minlength=len(known))
+            if ((taken + inside < sizes) | (inside == 0)).all():
+                second[members[group]] = True
+                taken += inside
+                break
+    return second
+
+
+def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+    """The training pictures as (train, dev). A set that brings a validation split of its own has that as dev."""
+    if not 0 < fraction < 1:
+        raise DataError(f"a dev split of {fraction} of train is none; say a fraction between 0 and 1")
+    train = data.take(data.splits == TRAIN)
+    if not len(train):
+        raise DataError(f"{data.path} has no training pictures to cut a dev split from; it has only test")
+    if train.given is not None and (train.given == "val").any() and not (train.given == "val").all():
+        own = train.given == "val"
+        note = f"dev: the set's own validation split, {int(own.sum()):,} images"
+        return _noted(train.take(~own), note), _noted(train.take(own), note)
+    groups, how = (train.groups, "as in the split") if train.groups is not None else find_groups(train)
+    names = [train.name(i) for i in range(len(train))]
+    second = make_split(train.labels, names, groups, fraction=fraction, seed=seed, purpose="dev")
+    if not second.any():
+        raise DataError(f"{data.path} has too few training pictures for a dev split; add pictures to each class")
+    note = f"dev: {int(second.sum()):,} images cut from train (seed {seed}, stratified; {how})"
+    return _noted(train.take(~second), note), _noted(train.take(second), note)
+
+
+def subset(data: ImageSet, *, limit: int | None = None, fraction: float | None = None, seed: int = 0) -> ImageSet:
+    """`limit` pictures, or a fraction of them, spread over splits and classes; smaller ones lie inside larger ones."""
+    if limit is not None and fraction is not None:
+        raise DataError("limit and fraction were both given; give one")
+    if limit is None and fraction is None:
+        return data
+    if limit is not None and limit < 1:
+        raise DataError(f"limit={limit} leaves no picture; say 1 or more")
+    if fraction is not None and not 0 < fraction <= 1:
+        raise DataError(f"fraction={fraction} is not above 0 and at most 1")
+    count = limit if limit is not None else max(1, round(float(fraction or 0) * len(data)))
+    kept = nested_order(data, seed)[:count]
+    part = f"{count:,} images" if limit is not None else f"{100 * float(fraction or 0):g} %"
+    return (
+        _noted(data.take(np.sort(kept)), f"a stratified subset of {part} (seed {seed})") if count < len(data) else data
+    )
+
+
+def nested_order(data: ImageSet, seed: int) -> Places:
+    """An order of the pictures of which every beginning is stratified.
+
+    Picture r of the n of its split and class (in an order drawn for them) comes at (r + ½) / n; the first of each
+    class of each split come before all others, train's first.
+    """
+    stratum = strata(data.labels) * 2 + (data.splits == TEST)
+    key = uniform(seed, "subset", 0, _addresses([data.name(i) for i in range(len(data))]))[:, 0]
+    order = np.lexsort((key, stratum))
+    _, starts, sizes = np.unique(stratum[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(starts, sizes)
+    when = (rank + 0.5) / np.repeat(sizes, sizes)
+    is_first = rank == 0
+    late = stratum[order] % 2  # test's first after train's
+    when = np.where(is_first, late - 2.0, when)
+    return order[np.lexsort((key[order], when))]
+
+
+def keep_classes(data: ImageSet, classes: Sequence[str]) -> ImageSet:
+    """The pictures of some classes, numbered anew in the set's own order."""
+    if isinstance(classes, str):
+        classes = [classes]
+    if unknown := sorted(set(classes) - set(data.classes)):
+        raise DataError(
+            f"{data.path} has no class {unknown[0]!r}; it has: {', '.join(data.classes[:12])}"
+            f"{' …' if len(data.classes) > 12 else ''}"
+        )
+    if not classes:
+        raise DataError("classes= names no class; name some, or leave it out")
+    places = [i for i, name in enumerate(data.classes) if name in set(classes)]
+    names = tuple(data.classes[i] for i in places)
+    if data.labels.ndim == 2:
+        columns = data.labels[:, places]
+        kept = replace(data, labels=columns, classes=names).take(np.flatnonzero(columns.any(1)))
+    else:
+        number = np.full(len(data.classes) + 1, -1, np.int64)
+        number[places] = np.arange(len(places))
+        labels = number[data.labels]  # −1 takes the last, which is −1
+        kept = replace(data, labels=labels, classes=names).take(labels >= 0)
+    return _noted(kept, f"only {len(names):,} of {len(data.classes):,} classes")
+
+
+def strata(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The class of each picture; of several, the rarest; −1 for none."""
+    if labels.ndim == 1:
+        return labels
+    rarest_first = np.argsort(labels.sum(0), kind="stable")
+    has = labels[:, rarest_first] > 0
+    return np.where(has.any(1), rarest_first[has.argmax(1)], -1)
+
+
+def groups_by(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) -> tuple[Places, str]:
+    """Groups that a column, or a regular expression on the path, names (its first bracket, else the whole match)."""
+    names = [data.name(i) for i in range(len(data))]
+    if group_by in columns:
+        said: list[str | None] = [value or None for value in columns[group_by]]
+        how = f"column {group_by!r}"
+    else:
+        try:
+            pattern = re.compile(group_by)
+        except re.error as error:
+            has = f" (columns: {', '.join(columns)})" if columns else ""
+            raise DataError(
+                f"group_by={group_by!r} is neither a column nor a regular expression: {error}{has}"
+            ) from None
+        found = [pattern.search(name) for name in names]
+        said = [None if m is None else (m[1] if pattern.groups else m[0]) for m in found]
+        how = f"{group_by!r} on the path"
+        if not any(said):
+            has = f", nor is it one of the columns {', '.join(columns)}" if columns else ""
+            raise DataError(f"group_by={group_by!r} matches no path, such as {names[0]}{has}; correct it")
+    first: dict[str, int] = {}
+    groups = np.array([i if value is None else first.setdefault(value, i) for i, value in enumerate(said)], np.int64)
+    return groups, f"{len(first):,} groups by {how}"
+
+
+def find_groups(data: ImageSet, known: Places | None = None) -> tuple[Places, str]:
+    """Pictures that must stay together: copies, near copies, bursts, and what is known already. And what was found."""
+    n = len(data)
+    pairs = [] if known is None else [np.stack([known, np.arange(n)], 1)]
+    if n > LOOKED_AT:
+        groups = hashes.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
+        return groups, f"more than {LOOKED_AT:,} images, so near duplicates were not looked for"
+    looks = look_at(data)
+    copies, near, bursts = _copies(looks), _near(looks), _bursts(looks)
+    groups = hashes.groups(np.concatenate([*pairs, copies, near, bursts]), n)
+    told = [f"{_joined(copies, n):,} exact copies", f"{_joined(np.concatenate([copies, near]), n):,} with near copies"]
+    told += [f"{_joined(bursts, n):,} in bursts"] if len(bursts) else []
+    return groups, f"kept together: {', '.join(told)}" if len(copies) + len(near) + len(
+        bursts
+    ) else "no duplicates found"
+
+
+def look_at(data: ImageSet) -> Looks:
+    """Reads every picture once, small and grey."""
+    workers = min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(lambda i: _look(data, i), range(len(data)), chunksize=16))
+    return Looks(
+        exact=[look[0] for look in found],
+        dhash=np.array([look[1] for look in found], np.uint64),
+        phash=np.array([look[2] for look in found], np.uint64),
+        thumbnails=np.stack([look[3] for look in found]) if found else np.zeros((0, 16, 16), np.uint8),
+        readable=np.array([bool(look[0]) for look in found], bool),
+        taken=np.array([_seconds(look[4]) for look in found], np.float64),
+        cameras=[look[5] for look in found],
+    )
+
+
+def _look(data: ImageSet, i: int) -> tuple[str, np.uint64, np.uint64, NDArray[np.uint8], str, str]:
+    taken = camera = ""
+    try:
+        raw = data.raw(i)
+        if raw is None:
+            pixels = data.read(i)
+            exact, small = hashes.exact_pixels(pixels), hashes.grey(pixels)
+        else:
+            exact = hashes.exact(raw)
+            small, taken, camera = picture.small_grey(raw, data.name(i))
+    except DataError:  # health names it
+        return "", np.uint64(0), np.uint64(0), np.zeros((16, 16), np.uint8), "", ""
+    if max(small.size) > 64:
+        small = small.resize((64, 64), Image.Resampling.BOX)
+    return exact, hashes.dhash(small), hashes.phash(small), hashes.thumbnail(small), taken, camera
+
+
+def _copies(looks: Looks) -> Places:
+    first: dict[str, int] = {}
+    pairs = [(first.setdefault(digest, i), i) for i, digest in enumerate(looks.exact) if digest]
+    return np.array([pair for pair in pairs if pair[0] != pair[1]], np.int64).reshape(-1, 2)
+
+
+def _near(looks: Looks) -> Places:
+    where = np.flatnonzero(looks.readable)
+    pairs = where[hashes.near_pairs(looks.dhash[where], NEAR_DHASH)]
+    pairs = pairs[hashes.distances(looks.phash[pairs[:, 0]], looks.phash[pairs[:, 1]]) <= NEAR_PHASH]
+    kept = [
+        part[hashes.alike(looks.thumbnails[part[:, 0]], looks.thumbnails[part[:, 1]]) >= NEAR_THUMBNAIL]
+        for part in np.array_split(pairs, len(pairs) // 100_000 + 1)
+    ]
+    return np.concatenate(kept)
+
+
+def _bursts(looks: Looks) -> Places:
+    """Neighbours in time of one camera; a moment that a tenth of its pictures share is a clock that was never set."""
+    pairs: list[tuple[int, int]] = []
+    by_camera: dict[str, list[int]] = {}
+    for i, camera in enumerate(looks.cameras):
+        if camera and np.isfinite(looks.taken[i]):
+            by_camera.setdefault(camera, []).append(i)
+    for places in by_camera.values():
+        often = Counter(looks.taken[i] for i in places)
+        unset = {moment for moment, count in often.items() if count > max(20, len(places) // 10)}
+        timed = sorted((i for i in places if looks.taken[i] not in unset), key=lambda i: (looks.taken[i], i))
+        gaps = np.diff(looks.taken[timed]) <= BURST_SECONDS
+        pairs += [(timed[k], timed[k + 1]) for k in np.flatnonzero(gaps)]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _seconds(taken: str) -> float:
+    try:
+        return (datetime.strptime(taken.strip()[:19], "%Y:%m:%d %H:%M:%S") - datetime(1970, 1, 1)).total_seconds()
+    except ValueError:
+        return float("nan")
+
+
+def _joined(pairs: Places, n: int) -> int:
+    """Pictures that share their group with another."""
+    sizes = np.bincount(hashes.groups(pairs, n), minlength=n)
+    return int(sizes[sizes > 1].sum())
+
+
+def _addresses(names: Sequence[str]) -> NDArray[np.int64]:
+    """A number for each name, for draws; the second of one name has another."""
+    seen: Counter[str] = Counter()
+    found = np.empty(len(names), np.int64)
+    for i, name in enumerate(names):
+        raw = hashlib.blake2b(f"{name}\0{seen[name]}".encode(), digest_size=8).digest()
+        found[i] = int.from_bytes(raw, "little") >> 1
+        seen[name] += 1
+    return found
+
+
+def _group_order(names: Sequence[str], groups: Places, seed: int, purpose: str) -> list[int]:
+    """Group numbers in the order drawn for them: a group's draw is the least of its members'."""
+    key = uniform(seed, purpose, 0, _addresses(names))[:, 0]
+    least: dict[int, float] = {}
+    for group, value in zip(groups.tolist(), key.tolist(), strict=True):
+        least[group] = min(value, least.get(group, 1.0))
+    return sorted(least, key=lambda group: (least[group], group))
+
+
+def _members(groups: Places) -> dict[int, Places]:
+    order = np.argsort(groups, kind="stable")
+    numbers, starts = np.unique(groups[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def _noted(data: ImageSet, note: str) -> ImageSet:
+    return replace(data, notes=(*data.notes, note))

@@ -1,0 +1,235 @@
+"""One look for every page: a title, sections of blocks, and nothing fetched from anywhere.
+
+    page = Page(title="…", sections=[Section("Classes", [Table(["class", "images"], rows)])])
+    write(page, "report.html")
+
+Blocks are values; `templates/page.html` says how each is drawn. Every text is escaped. Light and dark, phone, desk and
+print. The page's own policy forbids it to load anything, so what it shows is inside it.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.files import atomic_write
+
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = [
+    "Bar",
+    "Block",
+    "Code",
+    "Drawing",
+    "Group",
+    "Listing",
+    "Note",
+    "Number",
+    "Numbers",
+    "Page",
+    "Picture",
+    "Pictures",
+    "Section",
+    "Table",
+    "Text",
+    "fragment",
+    "picture",
+    "render",
+    "write",
+]
+
+Tone = Literal["plain", "good", "warn", "bad"]
+SIDE = 224  # pixels of a thumbnail's longer side: sharp at 112 CSS pixels on a phone's screen
+SMALL = 64  # pictures no larger are shown with their pixels visible, not smoothed
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    kind = "text"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A paragraph that must be seen."""
+
+    text: str
+    tone: Tone = "plain"
+    kind = "note"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy: a command, a program."""
+
+    text: str
+    kind = "code"
+
+
+@dataclass(frozen=True)
+class Number:
+    """One figure with its name below it."""
+
+    value: str
+    name: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The few figures that matter, large."""
+
+    numbers: Sequence[Number]
+    kind = "numbers"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A table cell drawn as a bar: `share` (0 … 1) of the column's width, with its text."""
+
+    text: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a head. align: one letter for each column, l or r."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Bar]]
+    align: str = ""
+    caption: str = ""
+    kind = "table"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture inside the page; without `address`, an empty frame that says `missing`."""
+
+    address: str | None  # data:…, made by `picture`
+    title: str
+    about: str = ""
+    missing: str = "cannot be shown"
+    is_small: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pictures that belong together, such as two copies, with one caption."""
+
+    pictures: Sequence[Picture]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A grid of groups; `more` says what was left out."""
+
+    groups: Sequence[Group]
+    more: str = ""
+    kind = "pictures"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A long list behind a line that opens it."""
+
+    title: str
+    items: Sequence[str]
+    more: str = ""
+    kind = "listing"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """An SVG of ours (see `figures`), put into the page as it is: never one that somebody else wrote."""
+
+    svg: str
+    caption: str = ""
+    kind = "drawing"
+
+
+Block = Text | Note | Code | Numbers | Table | Pictures | Listing | Drawing
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it. badge: a short word beside the heading."""
+
+    heading: str
+    blocks: Sequence[Block]
+    badge: str = ""
+    tone: Tone = "plain"
+    summary: str = ""  # beside its name in the contents
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page. over: the line above the title; foot: the line at the end."""
+
+    title: str
+    sections: Sequence[Section]
+    over: str = "vitreous"
+    lead: str = ""
+    top: Sequence[Block] = ()  # before the first section
+    foot: str = ""
+
+
+def render(page: Page) -> str:
+    """The page as HTML that needs nothing beside itself."""
+    return _environment().get_template("page.html").render(page=page, css=(TEMPLATES / "page.css").read_text("utf-8"))
+
+
+def fragment(blocks: Sequence[Block]) -> str:
+    """Blocks alone, for a notebook: the same look, inside one element."""
+    css = (TEMPLATES / "page.css").read_text("utf-8")
+    return _environment().get_template("fragment.html").render(blocks=blocks, css=css)
+
+
+def write(page: Page, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """The page as a file, whole or not at all."""
+    text = render(page).encode(errors="replace")  # a file's name may hold what is no character
+    atomic_write(path, lambda file: file.write(text), force=force)
+
+
+def picture(pixels: NDArray[np.uint8] | Image.Image | None, title: str, about: str = "") -> Picture:
+    """A picture small enough for a page, smoothed JPEG; one of a few pixels as it is, in PNG."""
+    if pixels is None:
+        return Picture(None, title, about)
+    if isinstance(pixels, np.ndarray):
+        pixels = Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
+    image = pixels.convert("RGB")
+    is_small = max(image.size) <= SMALL
+    if not is_small:
+        image.thumbnail((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=2.0)
+    stream = io.BytesIO()
+    kind = "PNG" if is_small else "JPEG"
+    image.save(stream, kind, optimize=True, quality=80)
+    address = f"data:image/{kind.lower()};base64," + base64.b64encode(stream.getvalue()).decode()
+    return Picture(address, title, about, is_small=is_small)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # only when a page is made
+
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.tests["bar"] = lambda cell: isinstance(cell, Bar)
+    return environment

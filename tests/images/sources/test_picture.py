@@ -1,0 +1,159 @@
+"""Whatever a camera or a web page made, upright RGB comes out, or one line that names the file."""
+
+import contextlib
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from picture_files import encoded, photo
+from PIL import Image
+
+from vitreous.errors import DataError
+from vitreous.images.sources import picture
+
+
+def saved(image: Image.Image, format: str, **how) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **how)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF", "WEBP", "PPM"])
+def test_lossless_files_give_their_pixels(format):
+    how = {"lossless": True} if format == "WEBP" else {}
+    assert np.array_equal(picture.decode(saved(photo(1), format, **how), "a"), np.asarray(photo(1)))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_stands_upright_however_the_camera_was_held(orientation):
+    """The stored picture turned as EXIF says is the scene; the inverse turn makes the stored picture."""
+    inverse = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
+    turn = picture.TURNS.get(orientation)
+    stored = photo(2) if turn is None else photo(2).transpose(inverse.get(orientation, turn))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    raw = saved(stored, "PNG", exif=exif)
+    assert np.array_equal(picture.decode(raw, "a"), np.asarray(photo(2)))
+    small, _, _ = picture.small_grey(raw, "a")
+    assert small.size == photo(2).size
+
+
+def test_transparency_is_laid_on_white():
+    image = photo(3).convert("RGBA")
+    image.putalpha(0)
+    assert (picture.decode(saved(image, "PNG"), "a") == 255).all()
+    palette = Image.new("P", (4, 4), 1)
+    palette.putpalette([0, 0, 0, 255, 0, 0])
+    assert (picture.decode(saved(palette, "PNG", transparency=1), "a") == 255).all()
+    assert (picture.decode(saved(palette, "PNG"), "a") == [255, 0, 0]).all()
+    grey = Image.new("LA", (4, 4), (10, 0))
+    assert (picture.decode(saved(grey, "PNG"), "a") == 255).all()
+
+
+def test_sixteen_bits_are_scaled_to_eight():
+    ramp = (np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)
+    raw = saved(Image.fromarray(ramp), "PNG")
+    assert np.array_equal(picture.decode(raw, "a")[:, :, 0], np.arange(256).reshape(16, 16))
+    dark = saved(Image.fromarray((np.arange(256, dtype=np.uint16)).reshape(16, 16)), "PNG")
+    assert picture.decode(dark, "a").max() == 1  # a dark picture stays dark
+    floats = saved(Image.fromarray(np.full((4, 4), 0.5, np.float32)), "TIFF")
+    assert (picture.decode(floats, "a") == 128).all()
+
+
+def test_cmyk_becomes_rgb():
+    red = saved(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG", quality=95)
+    assert np.abs(picture.decode(red, "a").astype(int) - [255, 0, 0]).max() < 6
+
+
+@pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG"])
+def test_the_first_frame_of_an_animation_counts(format):
+    first, second = Image.new("RGB", (8, 8), "blue"), Image.new("RGB", (8, 8), "lime")
+    raw = saved(
+        first,
+        format,
+        save_all=True,
+        append_images=[second],
+        duration=100,
+        **({"lossless": True} if format == "WEBP" else {}),
+    )
+    assert (picture.decode(raw, "a") == [0, 0, 255]).all()
+
+
+def test_grey_has_one_channel_when_asked():
+    grey = photo(4).convert("L")
+    assert np.array_equal(picture.decode(saved(grey, "PNG"), "a", channels=1)[:, :, 0], np.asarray(grey))
+    assert picture.decode(saved(grey, "PNG"), "a").shape == (32, 40, 3)
+
+
+def test_pixels_may_be_written_to():
+    picture.decode(encoded(1), "a")[0, 0] = 7
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of a few bytes that says it is side × side."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    )
+
+
+HEIC = struct.pack(">I", 24) + b"ftypheic\0\0\0\0mif1heic" + bytes(100)
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        (b"", "x.jpg is empty (0 bytes); delete it, or fetch it again"),
+        (encoded(1, "JPEG")[:400], "x.jpg is cut short; delete it, or fetch it again"),
+        (encoded(1)[:300], "x.jpg is cut short; delete it, or fetch it again"),
+        (b"<html>not found</html>", "x.jpg is no picture that Pillow knows; delete it, or fetch it again"),
+        (bomb(20_000), "x.jpg unpacks to more than 178 megapixels (a decompression bomb?); shrink it if it is yours"),
+        (HEIC, "x.jpg is a HEIC picture; pip install 'vitreous[heic]' to read it"),
+    ],
+)
+def test_what_cannot_be_read_is_named_in_one_line(raw, line):
+    for read in (picture.decode, picture.small_grey):
+        with pytest.raises(DataError) as error:
+            read(raw, "x.jpg")
+        assert str(error.value) == line
+
+
+def test_a_picture_between_pillows_warning_and_its_limit_is_read():
+    image = picture.open_image(bomb(10_000), "large.png")  # 100 megapixels, header only
+    assert image.size == (10_000, 10_000)
+
+
+def test_a_png_named_jpg_is_read_by_what_it_is():
+    assert picture.decode(encoded(5), "liar.jpg").shape == (32, 40, 3)
+
+
+def test_broken_bytes_never_raise_anything_else():
+    for format in ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP"):
+        raw = bytearray(encoded(6, format))
+        rng = np.random.default_rng(0)
+        for _ in range(40):
+            hurt = bytearray(raw)
+            for place in rng.integers(0, len(raw), 8):
+                hurt[place] ^= int(rng.integers(1, 256))
+            with contextlib.suppress(DataError):
+                assert picture.decode(bytes(hurt), "hurt").dtype == np.uint8
+
+
+def test_damaged_exif_is_no_exif():
+    raw = encoded(1, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12" * 40)
+    assert picture.decode(raw, "a").shape == (32, 40, 3)
+    assert picture.small_grey(raw, "a")[0].mode == "L"
+
+
+def test_when_and_by_what_a_photograph_was_taken():
+    exif = Image.Exif()
+    exif[picture.MAKE], exif[picture.MODEL] = "Vitreous", "One"
+    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN] = "2026:11:15 10:00:00"
+    _, taken, camera = picture.small_grey(encoded(1, "JPEG", exif=exif), "a")
+    assert (taken, camera) == ("2026:11:15 10:00:00", "Vitreous One")

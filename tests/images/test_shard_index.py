@@ -1,0 +1,85 @@
+"""An index beside shards says what their headers say, and goes on where it stopped."""
+
+import json
+
+import numpy as np
+import pytest
+from picture_sets import encoded, scene, tar_shards
+
+from vitreous.errors import DataError
+from vitreous.images import pack, shard_index
+from vitreous.images.sources.shards import Index, index_shard
+
+
+def test_an_index_says_what_the_headers_say(tmp_path):
+    files = [str(path) for path in tar_shards(tmp_path, [3, 5, 1])]
+    written = pack.index(tmp_path)
+    assert written.counts == dict(zip(files, [3, 5, 1], strict=True))
+    assert written.files == (str(tmp_path / "vitreous-index.jsonl"),)
+    assert shard_index.known(files, Index) == {file: index_shard(file) for file in files}
+    assert sorted(p.name for p in tmp_path.iterdir()) == [*(f"set-00{n}.tar" for n in range(3)), "vitreous-index.jsonl"]
+    assert str(written).startswith("9 images in 3 shards; 3 were read now")
+    assert json.loads(json.dumps(written.to_json()))["images"] == 9
+
+
+def test_pictures_are_where_the_index_says(tmp_path):
+    (path,) = tar_shards(tmp_path, [4])
+    pack.index(path)
+    found = shard_index.known([str(path)], Index)[str(path)]
+    raw = path.read_bytes()
+    for i, (start, size) in enumerate(zip(found.start, found.size, strict=True)):
+        assert raw[start : start + size] == encoded(scene(i, 8, 8), "PNG")
+    assert np.array_equal(found.label, [0, 1, 2, 0])
+
+
+def test_only_shards_that_changed_are_read_again(tmp_path):
+    files = tar_shards(tmp_path, [3, 5, 1])
+    assert pack.index(tmp_path).scanned == 3
+    assert pack.index(tmp_path).scanned == 0
+    tar_shards(tmp_path / "..", [2])[0].replace(files[0])
+    assert str(files[0]) not in shard_index.known(map(str, files), Index)
+    again = pack.index(tmp_path)
+    assert (again.scanned, again.counts[str(files[0])]) == (1, 2)
+    assert pack.index(tmp_path, force=True).scanned == 3
+
+
+def test_a_stopped_index_goes_on_after_its_last_whole_line(tmp_path):
+    files = [str(path) for path in tar_shards(tmp_path, [2, 2, 2, 2])]
+    seen = []
+
+    def scan(file):
+        seen.append(file)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return index_shard(file)
+
+    with pytest.raises(KeyboardInterrupt):
+        shard_index.write(files, scan)
+    assert not (tmp_path / "vitreous-index.jsonl").exists()
+    assert shard_index.known(files, Index) == {}
+    with (tmp_path / "vitreous-index.jsonl.part").open("ab") as file:
+        file.write(b'{"mark": "set-002')  # cut in the middle of a line
+    assert pack.index(tmp_path).scanned == 2
+    assert set(shard_index.known(files, Index)) == set(files)
+
+
+def test_a_damaged_index_is_not_believed(tmp_path):
+    files = [str(path) for path in tar_shards(tmp_path, [2, 2])]
+    pack.index(tmp_path)
+    path = tmp_path / "vitreous-index.jsonl"
+    path.write_bytes(path.read_bytes()[:-30])
+    assert set(shard_index.known(files, Index)) == {files[0]}
+    path.write_bytes(b"\xff\x00 no index")
+    assert shard_index.known(files, Index) == {}
+    assert pack.index(tmp_path).scanned == 2
+
+
+def test_what_has_no_shards_is_said_and_a_cut_shard_named(tmp_path):
+    with pytest.raises(DataError, match="holds no tar shards; pack it: vitreous pack"):
+        pack.index(tmp_path)
+    (path,) = tar_shards(tmp_path, [3])
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(DataError, match=r"set-000\.tar is cut short|set-000\.tar is no whole tar"):
+        pack.index(tmp_path)
+    with pytest.raises(DataError, match="lies far away"):
+        shard_index.write(["s3://bucket/a.tar"], index_shard)

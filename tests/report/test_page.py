@@ -1,0 +1,124 @@
+"""A page needs nothing beside itself, and says only what it was told."""
+
+import re
+
+import numpy as np
+import pytest
+
+from vitreous.errors import ExistsError
+from vitreous.report import page
+from vitreous.report.page import (
+    Bar,
+    Code,
+    Drawing,
+    Group,
+    Listing,
+    Note,
+    Number,
+    Numbers,
+    Page,
+    Pictures,
+    Section,
+    Table,
+    Text,
+)  # fmt: skip
+
+HOSTILE = "<img src=x onerror=alert(1)>&\"'</style>"
+PIXELS = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
+
+
+def every_block(text: str) -> list:
+    shots = [page.picture(PIXELS, text, text), page.picture(None, text)]
+    return [
+        Text(text),
+        Note(text, "warn"),
+        Code(text),
+        Numbers([Number(text, text, "bad")]),
+        Table([text, text], [[text, Bar(text, 0.5)]], "lr", text),
+        Pictures([Group(shots, text), Group(shots[:1])], text),
+        Listing(text, [text], text),
+        Drawing("<svg></svg>", text),
+    ]
+
+
+def whole(text: str) -> Page:
+    sections = [Section(text, every_block(text), text, "bad", text) for _ in range(4)]
+    return Page(title=text, sections=sections, over=text, lead=text, top=every_block(text), foot=text)
+
+
+def test_every_text_is_escaped():
+    html = page.render(whole(HOSTILE))
+    assert "<img src=x" not in html
+    assert html.count("</style>") == 1
+    assert html.count("&lt;img src=x onerror=alert(1)&gt;") > 60
+
+
+def test_nothing_is_fetched():
+    html = page.render(whole("text"))
+    assert "<script" not in html
+    assert "default-src 'none'" in html
+    assert not re.search(r"url\(|@import|<link|https?:", html)
+    assert all(address.startswith("data:image/") for address in re.findall(r'src="([^"]*)"', html))
+
+
+def test_every_tag_that_opens_closes():
+    from html.parser import HTMLParser
+
+    class Tags(HTMLParser):
+        empty = frozenset({"meta", "img", "wbr", "br"})
+
+        def __init__(self):
+            super().__init__()
+            self.stack = []
+
+        def handle_starttag(self, tag, attributes):
+            if tag not in self.empty:
+                self.stack.append(tag)
+
+        def handle_endtag(self, tag):
+            assert self.stack.pop() == tag
+
+    tags = Tags()
+    tags.feed(page.render(whole("text")))
+    assert tags.stack == []
+
+
+def test_contents_come_with_the_fourth_section():
+    few = Page(title="t", sections=[Section("one", []), Section("two", [])])
+    assert "<nav" not in page.render(few)
+    html = page.render(whole("text"))
+    assert [f'id="s{i}"' in html and f'href="#s{i}"' in html for i in range(1, 5)] == [True] * 4
+
+
+def test_pictures_are_small_and_small_pictures_are_exact():
+    import base64
+    import io
+
+    from PIL import Image
+
+    def opened(shot):
+        return Image.open(io.BytesIO(base64.b64decode(shot.address.partition(",")[2])))
+
+    assert max(opened(page.picture(PIXELS, "t")).size) == page.SIDE
+    tiny = PIXELS[:28, :28]
+    assert np.array_equal(np.asarray(opened(page.picture(tiny, "t"))), tiny)
+    grey = page.picture(tiny[:, :, :1], "t")
+    assert opened(grey).size == (28, 28)
+    assert page.picture(tiny, "t").is_small
+    assert not page.picture(PIXELS, "t").is_small
+
+
+def test_a_page_is_written_once_and_again_by_force(tmp_path):
+    path = tmp_path / "page.html"
+    page.write(Page(title="one \udcff", sections=[]), path)  # a file's name may be no text
+    with pytest.raises(ExistsError):
+        page.write(Page(title="two", sections=[]), path)
+    page.write(Page(title="two", sections=[]), path, force=True)
+    assert "<h1>two</h1>" in path.read_text()
+
+
+def test_a_fragment_brings_its_look_along():
+    html = page.fragment([Text("a < b")])
+    assert html.strip().startswith('<div class="vitreous fragment">')
+    assert "a &lt; b" in html
+    assert "<html" not in html
