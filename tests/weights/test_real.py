@@ -51,6 +51,17 @@ def as_there(image, rule):
     return apply(cropped, rule)
 
 
+@pytest.mark.parametrize("name", SEEN)
+def test_real_weights_know_real_photographs(name):
+    """Every twentieth class: a wrong GELU or crop costs little here, a wrong layout everything."""
+    model = vitreous.load(SHARED / "weights" / name)
+    top = answers(model, photographs(model.preprocess, step=20)).topk(5).indices
+    right = top == 20 * torch.arange(len(top))[:, None]
+    print(f"{name}: {right[:, 0].sum()} of {len(top)} first, {right.any(1).sum()} among five")
+    assert right[:, 0].sum() >= 30
+    assert right.any(1).sum() >= 40
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEEN)
 def test_accuracy_is_what_an_independent_forward_saw(name):

@@ -84,7 +84,13 @@ def _start(
 
 
 def _application() -> Any:
-    app = typer.Typer(cls=_Commands, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app = typer.Typer(
+        cls=_Commands,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     app.callback(invoke_without_command=True)(_start)
     for name, panel in COMMANDS.items():
         command = import_module(f"vitreous.cli.{name}")

@@ -79,6 +79,6 @@ class BiT(Model):
             raise ImageSizeError(f"images of shape {tuple(images.shape)} do not fit; give {wanted}")
         x = self.root(images)                                                   # B C h w
         for stage in self.stages:
-            x = stage(x)
+            x = self.run(stage, x)
         x = self.norm(F.relu(self.last_norm(x)))
         return self.pooled(x.mean((2, 3)))                                      # B C

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -123,7 +123,7 @@ def blueprint(config: Config) -> Model:
 
 def options() -> dict[str, tuple[Any, list[str] | str, str]]:
     """Every option of a ViT: its default, the words it takes (or what it is), and what it means."""
-    base = replace(parse("B/16"))
+    base = parse("B/16")
     few = words(base)
     return {
         name: (value, few.get(name) or type(value).__name__, field.metadata["meaning"])
@@ -148,7 +148,8 @@ def _named(word: str) -> Config:
     front, _, rest = plain.rpartition("+")
     match = re.fullmatch(r"([A-Za-z]+)/(\d+)", rest)
     if not match or match[1] not in SIZES or (front and plain not in HYBRIDS) or int(match[2]) < 1:
-        near = difflib.get_close_matches(plain, names(), 3, 0.3)
+        alike = [name for name in names() if name.lower() == plain.lower()]
+        near = alike or difflib.get_close_matches(plain, names(), 3, 0.3)
         raise ModelNameError(f"no model is called {word!r}; near: {', '.join(near) or 'B/16'} (all: vitreous models)")
     width, depth, heads, mlp = SIZES[match[1]]
     patch = int(match[2])

@@ -28,9 +28,13 @@ class StandardisedConv(nn.Conv2d):
         lecun(self.weight, self.weight[0].numel())
 
     def standardised(self) -> Tensor:
-        variance, mean = torch.var_mean(self.weight, (1, 2, 3), correction=0, keepdim=True)
-        spread = (variance + self.eps).sqrt() if self.eps_at == "variance" else variance.sqrt() + self.eps
-        return (self.weight - mean) / spread
+        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))  # in halves eps is 0
+        variance, mean = torch.var_mean(weight, (1, 2, 3), correction=0, keepdim=True)
+        if self.eps_at == "variance":
+            spread = (variance + self.eps).sqrt()
+        else:
+            spread = variance.clamp(min=1e-30).sqrt() + self.eps  # a constant kernel's root has no gradient
+        return ((weight - mean) / spread).to(self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:                                     # B C h w
         if self.border == "same":

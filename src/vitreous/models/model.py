@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import ConfigError
 from vitreous.models.config import Config
 from vitreous.models.layers import Linear
 from vitreous.models.preprocess import Preprocess
-from vitreous.models.taps import Tap
+from vitreous.models.taps import COMPILED, Tap, looked_into, plain
 
 
 class Model(nn.Module):
@@ -24,12 +25,24 @@ class Model(nn.Module):
         self.labels: tuple[str, ...] | None = None
         self.temperature = 1.0
         self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed of them
+        self.gradient_checkpointing = False  # recompute blocks and stages in the backward pass instead of keeping them
 
     def features(self, images: Tensor) -> Tensor:                               # B C H W -> B D
         raise AssertionError("each network says what its features are")
 
     def forward(self, images: Tensor, *, layout: str = "BCHW") -> Tensor:       # B C H W -> B K
         return self.logits(self.head(self.features(channels_first(images, layout))))
+
+    def run(self, part: nn.Module, x: Tensor) -> Tensor:
+        """A block or a stage, recomputed in the backward pass if that is wanted and nobody looks into it.
+
+        Its taps may be gone by then, and an edit with them.
+        """
+        if not self.gradient_checkpointing or not torch.is_grad_enabled() or looked_into(part):
+            return part(x)
+        if self.training and any(isinstance(m, nn.BatchNorm1d) for m in part.modules()):
+            raise ConfigError("gradient_checkpointing would count a batch twice in norm_kind=batch; switch one off")
+        return checkpoint(part, x, use_reentrant=False)
 
     def add_head(self, width: int) -> None:
         """One linear layer that starts at zero: the first answers are all alike and the first loss is ln K."""
@@ -43,6 +56,19 @@ def channels_first(images: Tensor, layout: str) -> Tensor:
     if layout not in ("BCHW", "BHWC"):
         raise ConfigError(f"layout {layout!r} is not BCHW or BHWC")
     return images if layout == "BCHW" else images.permute(0, 3, 1, 2)
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """A model's tensors under their own names, however it is wrapped."""
+    return {name.replace(COMPILED, ""): tensor for name, tensor in plain(model).state_dict().items()}
+
+
+def unwrapped(model: nn.Module) -> Model:
+    """One of our models, out of the wrappers of torch.compile and of data parallelism."""
+    inner = plain(model)
+    if not isinstance(inner, Model):
+        raise ConfigError(f"{type(inner).__name__} is no model of ours; make one with vitreous.build or vitreous.load")
+    return inner
 
 
 def materialise(model: nn.Module) -> None:

@@ -43,7 +43,7 @@ class LearnedPositions(Positions):
         super().__init__(config, grid)
         self.rule, self.beginning = config.embedding.position_resize, config.embedding.position_start
         self.table = nn.Parameter(torch.empty(config.covered + grid[0] * grid[1], config.encoder.width))
-        self.resized: tuple[tuple, Tensor] | None = None
+        self.resized: tuple[Size, Tensor, Tensor] | None = None  # a grid, the table it was made from, the table for it
 
     def start(self) -> None:
         start_positions(self.table, self.grid, self.covered, self.beginning)
@@ -54,10 +54,11 @@ class LearnedPositions(Positions):
             return self.table
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.table.is_inference():
             return resize_positions(self.table, self.grid, grid, prefix=self.covered, rule=self.rule)
-        key = (grid, self.table.data_ptr(), self.table._version, self.table.dtype)
-        if self.resized is None or self.resized[0] != key:
-            self.resized = key, resize_positions(self.table, self.grid, grid, prefix=self.covered, rule=self.rule)
-        return self.resized[1]
+        kept = self.resized
+        if kept is None or kept[0] != grid or not same(kept[1], self.table):
+            new = resize_positions(self.table, self.grid, grid, prefix=self.covered, rule=self.rule)
+            self.resized = kept = grid, self.table.detach().clone(), new
+        return kept[2]
 
     def forward(self, x: Tensor, grid: Size) -> Tensor:                         # B N D
         return x + behind_prefix(self.at(grid), self.covered, self.prefix).to(x.dtype)
@@ -183,6 +184,11 @@ def behind_prefix(table: Tensor, covered: int, prefix: int) -> Tensor:
         return table
     nothing = table.new_zeros(prefix - covered, table.shape[1])
     return torch.cat([table[:covered], nothing, table[covered:]])
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal in place, type and every number; a write through `.data` leaves no other trace."""
+    return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
 
 
 # How a learned table is taken to another grid: torch's mode, antialias, and whether corners are aligned.

@@ -84,7 +84,9 @@ def taps(
         stack.enter_context(torch.compiler.set_stance("force_eager"))  # a compiled forward would not see the hooks
         for pattern, names in changing.items():
             for name in names:
-                stack.callback(points[name].register_forward_hook(_editor(name, edits[pattern], silent)).remove)
+                stack.callback(
+                    points[name].register_forward_hook(_editor(name, edits[pattern], silent), prepend=True).remove
+                )
         for name in reading:
             stack.callback(points[name].register_forward_hook(_reader(name, seen, silent)).remove)
         yield seen
@@ -93,8 +95,22 @@ def taps(
 
 
 def _points(model: nn.Module) -> dict[str, nn.Module]:
-    plain = getattr(model, "_orig_mod", model)  # torch.compile wraps the model
-    return {path: module for path, module in plain.named_modules() if getattr(module, "is_tap", False)}
+    found = plain(model).named_modules()
+    return {path.replace(COMPILED, ""): module for path, module in found if getattr(module, "is_tap", False)}
+
+
+COMPILED = "_orig_mod."  # what torch.compile puts into the path of a part it wraps
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The model itself, out of the wrappers of torch.compile and of data parallelism."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
 
 
 def _match(points: Mapping[str, nn.Module], patterns: list[str]) -> list[str]:
@@ -102,7 +118,12 @@ def _match(points: Mapping[str, nn.Module], patterns: list[str]) -> list[str]:
     for pattern, rule in rules.items():
         if not any(rule.fullmatch(name) for name in points):
             near = difflib.get_close_matches(pattern, points, 3, 0) if points else []
-            raise TapError(f"no tap matches {pattern!r}; near: {', '.join(near)} (all: vitreous.tap_names(model))")
+            wider = (
+                f"; `*` stays between two dots, `{pattern.replace('*', '**')}` crosses them" if "*" in pattern else ""
+            )
+            raise TapError(
+                f"no tap matches {pattern!r}; near: {', '.join(near)}{wider} (all: vitreous.tap_names(model))"
+            )
     return [name for name in points if any(rule.fullmatch(name) for rule in rules.values())]
 
 
@@ -110,7 +131,11 @@ def _rule(pattern: str) -> re.Pattern[str]:
     """A shell glob over names whose parts are joined by dots: `*` stays in one part, `**` crosses dots."""
     wild = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
     pieces = re.split(r"(\*\*|\*|\?|\[[^].]+\])", pattern)  # plain text, then one wild thing, and so on
-    return re.compile("".join(wild.get(p, p) if i % 2 else re.escape(p) for i, p in enumerate(pieces)))
+    parts = [wild.get(p, p.replace("[!", "[^", 1)) if i % 2 else re.escape(p) for i, p in enumerate(pieces)]
+    try:
+        return re.compile("".join(parts))
+    except re.error:
+        raise TapError(f"{pattern!r} is no shell pattern; write such as blocks.[0-3].output") from None
 
 
 def _reader(name: str, seen: dict[str, Tensor], silent: dict[str, None]) -> Callable:

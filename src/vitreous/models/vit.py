@@ -10,7 +10,6 @@ from collections import OrderedDict
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import ImageSizeError
 from vitreous.models.config import Size, ViTConfig
@@ -20,7 +19,7 @@ from vitreous.models.model import Model
 from vitreous.models.pooling import POOLS, PoolThenNorm
 from vitreous.models.positions import KINDS, NoPositions
 from vitreous.models.rules import check
-from vitreous.models.taps import Tap, looked_into, tapped
+from vitreous.models.taps import Tap, tapped
 
 
 def patchify(images: Tensor, patch: Size) -> Tensor:
@@ -271,7 +270,6 @@ class ViT(Model):
         self.add_head(r.representation or width)
         if r.distillation_head:
             self.head = TwoHeads(e.width, r.classes)
-        self.gradient_checkpointing = False  # recompute each block in the backward pass instead of keeping it
 
     def features(self, images: Tensor) -> Tensor:                               # B C H W
         grid = self.grid_of(images)
@@ -281,10 +279,7 @@ class ViT(Model):
 
     def encode(self, z: Tensor, grid: Size) -> Tensor:                          # B N D
         for i, block in enumerate(self.blocks):
-            z = self.layer_positions(z, i, grid)
-            recompute = self.gradient_checkpointing and torch.is_grad_enabled()
-            recompute = recompute and not looked_into(block)  # its taps may be gone by the backward pass
-            z = checkpoint(block, z, use_reentrant=False) if recompute else block(z)
+            z = self.run(block, self.layer_positions(z, i, grid))
         return z                                                                # B N D
 
     def grid_of(self, images: Tensor) -> Size:

@@ -25,6 +25,7 @@ from vitreous.report.figures import Picture, colours, strip
 from vitreous.weights.loading import load
 from vitreous.weights.saving import save
 
+OUT = "vitreous-demo.svg"
 HELD_OUT = 2  # seed of the pictures the recorded model never saw
 
 
@@ -62,8 +63,9 @@ class Demo:
         )
 
 
-def demo(out: str | os.PathLike[str] = "vitreous-demo.svg") -> Demo:
-    """Build, load, look, convert; draws one attention map to `out`."""
+def demo(out: str | os.PathLike[str] | None = None, *, force: bool = False) -> Demo:
+    """Build, load, look, convert; draws one attention map to `out` (vitreous-demo.svg, made anew each time)."""
+    out, force = (OUT, True) if out is None else (out, force)
     built = [try_out(name) for name in ("Ti/16", "R26+S/32", "BiT-R50x1")]
     with as_file(files("vitreous.training") / "recorded") as folder:
         model = load(folder / "shapes.npz")
@@ -76,7 +78,7 @@ def demo(out: str | os.PathLike[str] = "vitreous-demo.svg") -> Demo:
     shown = int(right.argmax())  # the first it names rightly
     share, area = overlap(maps)
     figure = draw(pictures[shown], maps[shown], shapes.KINDS[kinds[shown]])
-    atomic_write(out, lambda file: file.write(figure.encode()), force=True)
+    atomic_write(out, lambda file: file.write(figure.encode()), force=force)
     return Demo(
         models=[describe(name) for name in names()],
         built=built,
