@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from itertools import combinations
 
 import pytest
@@ -533,3 +534,17 @@ def test_all_errors_are_ours():
     assert issubclass(ConfigError, VitreousError)
     assert issubclass(ImageSizeError, VitreousError)
     assert issubclass(ModelNameError, VitreousError)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("S/16 root=small", "root=small has no meaning for stem=patch"),
+        ("S/16 units=2,2", "units=2,2 has no meaning for stem=patch"),
+        ("S/16 positions=none position_start=zeros", "position_start=zeros has no meaning for positions=none"),
+        ("S/16 pool=gap token_start=normal", "token_start=normal has no meaning for class_token=False"),
+    ],
+)
+def test_an_option_that_nothing_reads_is_refused(name, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        vitreous.build(name)

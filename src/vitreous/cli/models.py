@@ -50,8 +50,8 @@ def models_table(rows: list[Row]) -> Table:
     from rich.table import Table
 
     changed = any(" " in row.name for row in rows)
-    sizes = "" if changed else "at 224 px and 1000 classes; "
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=f"{sizes}GMACs: 10⁹ multiply-adds")
+    made_for = "" if changed else "at 224 px and 1000 classes; "
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=f"{made_for}GMACs: 10⁹ multiply-adds")
     table.add_column("model", no_wrap=not changed, overflow="fold", max_width=18 if changed else None)
     for title in ("parameters", "GMACs", "width", "depth", "heads", "mlp", "patch"):
         table.add_column(title, justify="right", no_wrap=True)

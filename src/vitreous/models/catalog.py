@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from vitreous.errors import ModelNameError
+from vitreous.errors import ConfigError, ModelNameError
 from vitreous.models import config as configs
 from vitreous.models.bit import BiT
 from vitreous.models.config import BiTConfig, Config, EmbeddingConfig, EncoderConfig, ResNetConfig, Size, ViTConfig
@@ -21,7 +21,7 @@ from vitreous.models.convolutions import root_width
 from vitreous.models.cost import macs
 from vitreous.models.model import Model, materialise, start
 from vitreous.models.pooling import POOLS
-from vitreous.models.rules import words
+from vitreous.models.rules import unread, words
 from vitreous.models.vit import ViT
 
 SIZES = {  # width, depth, heads, hidden width of the MLP
@@ -168,4 +168,9 @@ def _with_changes(config: Config, changes: dict[str, Any]) -> Config:
     pool = str(changes.get("pool"))
     if pool in POOLS and "class_token" not in changes and isinstance(config, ViTConfig):
         changes = {**changes, "class_token": POOLS[pool].needs_class_token}
-    return config.change(**changes)
+    config = config.change(**changes)
+    if isinstance(config, ViTConfig):
+        for name, why in unread(config).items():
+            if name in changes:
+                raise ConfigError(f"{name}={changes[name]} has no meaning for {why}")
+    return config

@@ -70,6 +70,18 @@ def check(config: ViTConfig) -> None:
             raise ConfigError(why)
 
 
+def unread(config: ViTConfig) -> dict[str, str]:
+    """Options that nothing in this model reads, and why."""
+    b = config.embedding
+    read = {"resnet": tuple(vars(config.resnet)), "convolutions": ("group_norm_eps",)}.get(b.stem, ())
+    out = {name: f"stem={b.stem}" for name in vars(config.resnet) if name not in read}
+    if b.positions in ("none", "sincos-2d"):
+        out["position_start"] = f"positions={b.positions}, which learn nothing"
+    if not b.class_token:
+        out["token_start"] = "class_token=False"
+    return out
+
+
 def check_bit(config: BiTConfig) -> None:
     _check_words_and_numbers(config)
 
