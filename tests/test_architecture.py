@@ -91,7 +91,7 @@ def test_no_file_is_named_for_its_kind():
         "import vitreous; dir(vitreous); vitreous.__version__",
         "import vitreous.cli",
         *(f"main({words})" for words in [["--help"], ["--version"], ["no-such-word"]]),
-        *(f"main([{command!r}, '--help'])" for command in ("demo", "convert", "models", "doctor")),
+        *(f"main([{command!r}, '--help'])" for command in ("demo", "convert", "models", "doctor", "check", "pack")),
     ],
 )
 def test_importing_and_helping_leave_torch_out(code):

@@ -1,7 +1,6 @@
 """Copies have near hashes, other pictures have not, and near pairs are found without comparing all."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from picture_files import photo
@@ -17,23 +16,13 @@ def pixels(image):
     return np.asarray(image)
 
 
-@pytest.mark.parametrize("hash", [hashes.dhash, hashes.phash])
-def test_a_resized_copy_is_near_and_another_picture_is_far(hash):
-    own = np.array([hash(pixels(p)) for p in PHOTOS])
-    small = np.array([hash(pixels(p.resize((80, 60), Image.Resampling.LANCZOS))) for p in PHOTOS])
+def test_a_resized_copy_is_near_and_another_picture_is_far():
+    own = np.array([hashes.phash(pixels(p)) for p in PHOTOS])
+    small = np.array([hashes.phash(pixels(p.resize((80, 60), Image.Resampling.LANCZOS))) for p in PHOTOS])
     assert hashes.distances(own, small).max() <= 6
     apart = [int(hashes.distances(own[i], own[j])) for i in range(40) for j in range(i)]
     assert min(apart) > 8
     assert 24 < np.mean(apart) < 40
-
-
-def test_dhash_says_which_neighbour_is_brighter():
-    rising = np.tile(np.arange(0, 180, 20, dtype=np.uint8), (8, 1))
-    assert hashes.dhash(rising) == np.uint64(2**64 - 1)
-    assert hashes.dhash(rising[:, ::-1].copy()) == np.uint64(0)
-    one = np.zeros((8, 9), np.uint8)
-    one[0, 1] = 200
-    assert hashes.dhash(one) == np.uint64(1 << 63)  # row 0, first pair, is the highest bit
 
 
 def test_phash_is_the_sign_of_the_lowest_frequencies_against_their_median():

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from picture_files import class_folders
 from picture_sets import Arrays, Files, arrays, as_set, encoded, photos, scene
 from shared_files import ROOT
 
@@ -22,6 +23,7 @@ from vitreous.images import pack as packing
 from vitreous.images.augment import Augment
 from vitreous.images.batches import Batches
 from vitreous.images.pack import Pack, is_pack, pack
+from vitreous.images.splits import cut_dev
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 RULE = Preprocess(size=(32, 32), fit="crop", short_side=36, interpolation="bicubic", antialias=True)
@@ -52,6 +54,33 @@ def test_a_pack_holds_every_picture_label_and_name(data, packed):
         else:
             assert np.array_equal(packed.read(i), preprocess.pixels(data.read(i), RULE))
     assert np.array_equal(Pack.open(packed.path).read(29), packed.read(29))
+
+
+@pytest.mark.parametrize("splits", [[""], ["train/", "test/"], ["train/", "val/", "test/"]])
+def test_a_pack_opens_as_data_and_gives_the_same_dev_split(splits, tmp_path):
+    """Copies are found in the set's own pixels, so the pack has to remember them."""
+    root = class_folders(tmp_path / "set", {f"{split}{c}": 20 for split in splits for c in "ab"})
+    for i in range(10):
+        raw = (root / splits[0] / "a" / f"{i}.png").read_bytes()
+        (root / splits[0] / "a" / f"copy{i}.png").write_bytes(raw)
+    whole = vitreous.images.open(root)
+    pack(whole, tmp_path / "set.pack", short_side=4)
+    packed = vitreous.images.open(tmp_path / "set.pack")
+    assert isinstance(packed, Pack)
+    assert packed.kind == "pack"
+    assert packed.notes == whole.notes
+    assert packed.about["split"] == whole.about["split"]
+    for name in ("ids", "labels", "splits", "given"):
+        assert np.array_equal(getattr(packed, name), getattr(whole, name))
+    for mine, theirs in zip(cut_dev(packed, 0.3, seed=2), cut_dev(whole, 0.3, seed=2), strict=True):
+        assert np.array_equal(mine.ids, theirs.ids)
+    with pytest.raises(DataError, match="was split when it was packed; name the set that it was made of"):
+        vitreous.images.open(tmp_path / "set.pack", group_by="a")
+
+
+def test_other_groups_are_another_pack(data, packed):
+    with pytest.raises(ExistsError, match="holds other pictures, labels or splits"):
+        pack(replace(data, groups=np.zeros(30, np.int64)), packed.path, short_side=40, preprocess=RULE)
 
 
 def test_without_a_rule_test_pictures_keep_every_pixel(data, tmp_path):
@@ -341,7 +370,8 @@ def test_what_cannot_be_packed_is_one_line(data, tmp_path, change, words):
 def test_progress_is_told_and_results_have_a_json_form(data, tmp_path):
     told = []
     packed = vitreous.pack(data, tmp_path / "p", preprocess=RULE, progress=lambda *numbers: told.append(numbers))
-    assert told[0] == (0, 30)
+    assert told[0] == (20, 20), "copies are looked for in train"
+    assert told[1] == (0, 30)
     assert told[-1] == (30, 30)
     body = json.loads(json.dumps(packed.to_json()))
     assert body["images"] == 30

@@ -158,3 +158,15 @@ def test_an_array_that_is_no_image_is_refused(array):
 def test_channels_that_the_model_does_not_want_are_refused():
     with pytest.raises(DataError, match="the images have 1 channels, the model wants 3; convert them"):
         finish(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), google((4, 4)))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_finishing_in_place_is_the_formula_to_the_bit_and_leaves_the_batch(dtype, is_last):
+    rule = Preprocess(size=(20, 24), antialias=True, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    batch = torch.arange(2 * 3 * 20 * 24).remainder(256).to(dtype).view(2, 3, 20, 24)
+    batch = batch.contiguous(memory_format=torch.channels_last) if is_last else batch
+    before = batch.clone()
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    assert torch.equal(finish(batch, rule), (batch.float() / 255 - mean) / std)
+    assert torch.equal(batch, before)

@@ -1,6 +1,7 @@
 """Splits that tear nothing apart, and subsets inside subsets."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from picture_files import class_folders, encoded, photo
+from pictures_in_memory import noise_picture
 from PIL import Image
 
 from vitreous import images
@@ -78,6 +80,38 @@ def test_copies_and_near_copies_stay_together(tmp_path):
         assert all(found[f"b/{i}.png"] == found[f"b/near{i}.jpg"] for i in range(20))
         assert Counter(found.values())["test"] == 16
     assert "kept together: 40 exact copies, 80 with near copies" in str(images.open(root))
+
+
+CHANGES = [
+    lambda image: image.resize((72, 54), Image.Resampling.LANCZOS),
+    lambda image: image.resize((190, 140), Image.Resampling.BICUBIC),
+    lambda image: image.point(lambda v: min(255, int(v * 1.15 + 5))),
+    lambda image: image.convert("L"),
+    lambda image: image.crop((1, 1, 95, 71)),
+    lambda image: image,
+]
+
+
+def test_what_check_calls_a_duplicate_no_split_separates(tmp_path):
+    """One rule for both: check finds the planted copies of a set that we split, and never a leak."""
+    for i in range(60):
+        image = noise_picture(i)
+        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
+        image.save(tmp_path / "ab"[i % 2] / f"{i}.jpg", quality=90)
+        if i < 24:
+            CHANGES[i % 6](image).save(tmp_path / "ab"[i % 2] / f"{i}-changed.jpg", quality=50 + i)
+    for seed in range(4):
+        data = images.open(tmp_path, seed=seed)
+        findings = {f.kind: f for f in images.health.check(data).findings}
+        assert len(findings["near-duplicate"].cases) == 24
+        assert "leak" not in findings
+        dev = splits.cut_dev(data, 0.3, seed)[1].ids
+        torn = [
+            case for case in findings["near-duplicate"].cases if np.isin(data.ids[list(case.images)], dev).sum() == 1
+        ]
+        assert not torn
+    shuffled = np.where(np.random.default_rng(0).random(len(data)) < 0.5, "test", "train")
+    assert images.health.check(replace(data, splits=shuffled)).find("leak").cases, "the law is not empty"
 
 
 def test_a_turned_copy_is_a_near_copy(tmp_path):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import BIT, VIT, answer, awake, line_of
 
 import vitreous
-from vitreous.errors import CheckpointError, ExistsError, FormatError, VitreousError
+from vitreous.errors import CheckpointError, ConfigError, ExistsError, FormatError, VitreousError
 from vitreous.files import digest
 from vitreous.weights.checkpoint import tensor_digest
 
@@ -241,7 +241,7 @@ def test_a_manifest_that_makes_no_model_is_refused(case, whole, refused):
 def test_a_file_without_its_manifest_says_so(whole, refused):
     header, data = split(whole)
     del header["__metadata__"]
-    refused(join(header, data), "lost its manifest")
+    refused(join(header, data), "lost its manifest", "vitreous.save", "load_state_dict")
 
 
 # Hostile headers
@@ -387,7 +387,7 @@ def test_a_save_that_fails_leaves_the_old_file(whole, tmp_path):
     path.write_bytes(whole)
     broken = awake(VIT)
     broken.source = {"what": object()}
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigError, match="source is no JSON"):
         vitreous.save(broken, path, force=True)
     assert path.read_bytes() == whole
     assert os.listdir(tmp_path) == ["m.safetensors"]  # noqa: PTH208
@@ -398,3 +398,58 @@ def test_a_source_that_is_no_path_says_what_to_give(tmp_path):
         with pytest.raises(VitreousError) as caught:
             vitreous.load(source)
         assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"labels": ("a", "b")}, ["2 labels", "answers 5"]),
+        ({"labels": "abcde"}, ["'abcde'", "no list of words"]),
+        ({"labels": [1, 2, 3, 4, 5]}, ["no list of words"]),
+        ({"temperature": float("nan")}, ["temperature nan"]),
+        ({"temperature": float("inf")}, ["temperature inf"]),
+        ({"temperature": 0.0}, ["temperature 0.0"]),
+        ({"temperature": torch.tensor(1.0)}, ["temperature tensor"]),
+    ],
+)
+@pytest.mark.parametrize("format", ["vitreous", "google"])
+def test_what_could_not_be_read_back_is_not_written(format, change, words, tmp_path):
+    model = awake(VIT)
+    for name, value in change.items():
+        setattr(model, name, value)
+    with pytest.raises(ConfigError) as caught:
+        vitreous.save(model, tmp_path / "m", format=format)
+    line_of(caught.value, *words)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("said", [{"metrics": {"top-1": torch.zeros(2)}}, {"recipe": object()}, {"metrics": {1j}}])
+def test_what_is_no_json_is_named(said, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        vitreous.save(awake(VIT), tmp_path / "m", **said)
+    line_of(caught.value, *said, "is no JSON")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_bare_state_dict_of_ours_says_how(tmp_path):
+    torch.save({"model": {f"module.{k}": v for k, v in awake(VIT).state_dict().items()}}, tmp_path / "mine.pth")
+    with pytest.raises(CheckpointError) as caught:
+        vitreous.load(tmp_path / "mine.pth")
+    line_of(caught.value, tmp_path / "mine.pth", "manifest", "vitreous.save", "load_state_dict")
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("google/vit-base-patch16-224", ["is not there", "hf:google/vit-base-patch16-224"]),
+        ("my/folder", ["my/folder is not there"]),
+        ("my/other/folder", ["my/other/folder is not there"]),
+        ("vit_base_patch16_224", ["timm:vit_base_patch16_224"]),
+        ("vit_base_patch16_224.augreg_in21k", ["timm:vit_base_patch16_224.augreg_in21k"]),
+        ("X/16", ["'X/16'", "near"]),
+    ],
+)
+def test_a_name_from_elsewhere_is_answered_with_how_to_say_it(source, words):
+    with pytest.raises(VitreousError) as caught:
+        vitreous.load(source)
+    line_of(caught.value, *words)

@@ -14,7 +14,7 @@ from tiny_models import VIT, answer, awake, line_of
 from torch.testing import assert_close
 
 import vitreous
-from vitreous.errors import CheckpointError
+from vitreous.errors import CheckpointError, FormatError
 from vitreous.models.positions import resize_positions
 
 NPZ = [name for name in golden.MODELS if golden.source(name).suffix == ".npz"]
@@ -163,6 +163,7 @@ def test_a_table_that_is_no_square_asks_for_the_image(format, tmp_path):
     line_of(caught.value, path, "18 positions", "image_size=(rows, columns)")
     second = vitreous.load(path, image_size=(12, 24), **said)
     assert_close(answer(second), answer(first), atol=1e-6, rtol=0)
+    assert any("positions made for 12x24: as said" in note for note in second.source["assumed"])
 
 
 @pytest.mark.claim("T11")
@@ -286,7 +287,7 @@ def test_old_torchvision_names_are_read(tmp_path):
     plain = load_file(golden.source("tv_vit_rep"))
     old = {k.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2."): v for k, v in plain.items()}
     assert old.keys() != plain.keys()
-    for wrapper in ("", "module."):
+    for wrapper in ("", "module.", "_orig_mod.", "module.module.", "_orig_mod.module."):
         save_file({wrapper + k: v for k, v in old.items()}, tmp_path / "old.safetensors")
         same_answers(tmp_path / "old.safetensors", "tv_vit_rep")
 
@@ -303,6 +304,8 @@ def test_labels_come_from_the_config_unless_they_say_nothing(tmp_path):
     ):
         path.write_text(json.dumps(said | {"id2label": named}))
         assert vitreous.load(tmp_path / "m").labels == want
+    with pytest.raises(vitreous.errors.ConfigError, match="no list of words"):
+        vitreous.load(tmp_path / "m", labels="x" * n)
     given = [str(i) for i in range(n)]
     assert vitreous.load(tmp_path / "m", labels=given).labels == tuple(given)
     with pytest.raises(vitreous.errors.ConfigError, match="one label per answer"):
@@ -319,6 +322,9 @@ def test_an_explicit_format_reads_what_two_would_know(tmp_path):
 def test_a_catalog_name_is_a_new_model_and_an_existing_path_wins(tmp_path, monkeypatch):
     model = vitreous.load("Ti/16 registers=2", classes=3, image_size=32, heads=6)
     assert (model.config.embedding.registers, model.config.readout.classes, model.config.encoder.heads) == (2, 3, 6)
+    with pytest.raises(FormatError, match="leave format= out"):
+        vitreous.load("Ti/16", format="timm")
+    assert vitreous.load("Ti/16", position_resize="timm").config.embedding.position_resize == "timm"
     monkeypatch.chdir(tmp_path)
     saved = awake(VIT)
     (tmp_path / "Ti").mkdir()

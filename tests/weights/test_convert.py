@@ -20,7 +20,7 @@ def test_a_shell_sees_0_and_2(tmp_path):
     assert (done.code, done.stderr) == (0, "")
     first, *rest = done.stdout.splitlines()
     assert first == f"wrote {tmp_path / 'm.safetensors'}"
-    assert rest == [f"assumed {note}" for note in golden.load("gvit_cls").source["assumed"]]
+    assert rest == [f"note: {note}" for note in golden.load("gvit_cls").source["assumed"]]
     model = vitreous.load(tmp_path / "m.safetensors")
     assert_close(answer(model, golden.images("gvit_cls")), golden.logits("gvit_cls"), atol=2e-5, rtol=0)
     assert "exists already" in commands.run("convert", GOOGLE, tmp_path / "m", "--to", "vitreous").line
@@ -42,6 +42,9 @@ def results(tmp_path_factory):
         "size": ["convert", mine, out / "c", *said, "--image-size", "8x24", "--classes", "3", "--json"],
         "square": ["convert", mine, out / "d", *said, "--image-size", "32", "--activation", "gelu-tanh", "--json"],
         "headless": ["convert", mine, out / "e", *said, "--classes", "0", "--json"],
+        "resized": ["convert", mine, out / "f", *said, "--image-size", "32", "--position-resize", "timm", "--json"],
+        "no rule": ["convert", mine, out / "x", *said, "--image-size", "32", "--position-resize", "magic"],
+        "timm's page": ["convert", mine, "timm:x", "--to", "timm", "--yes", "--anyway"],
         "no size": ["convert", mine, out / "x", *said, "--image-size", "large"],
         "uncut": ["convert", mine, out / "x", *said, "--image-size", "17"],
         "no format": ["convert", mine, out / "x", "--to", "keras"],
@@ -89,12 +92,18 @@ def test_size_and_head_are_changed_on_the_way(results):
     assert (changed.config.image_size, changed.config.readout.classes) == ((8, 24), 3)
     assert vitreous.load(out / "d.npz").config.image_size == (32, 32)
     assert vitreous.load(out / "e.npz").config.readout.classes == 0
+    want = vitreous.load(out / "mine.safetensors", image_size=32, position_resize="timm")
+    assert done["resized"].code == 0
+    assert torch.equal(answer(vitreous.load(out / "f.npz")), answer(want))
+    assert not torch.equal(answer(vitreous.load(out / "f.npz")), answer(vitreous.load(out / "d.npz")))
 
 
 @pytest.mark.parametrize(
     ("case", "words"),
     [
         ("no size", ["large", "384x512"]),
+        ("no rule", ["magic", "timm"]),
+        ("timm's page", ["timm:x", "hf:OWNER/NAME"]),
         ("uncut", ["17", "P=4"]),
         ("no format", ["keras", *formats.names()]),
         ("nothing there", ["none.npz", "not there"]),
@@ -110,3 +119,37 @@ def test_what_cannot_be_is_one_line(results, case, words):
     for word in words:
         assert word in done[case].line
     assert not list(out.glob("x*"))
+
+
+# Notes
+
+
+def notes(source, path, **said) -> str:
+    return " | ".join(vitreous.convert(source, path, **said).notes)
+
+
+def test_a_catalog_name_is_said_to_be_untrained(tmp_path):
+    assert "first values, not trained" in notes("Ti/16 depth=1", tmp_path / "a", to="vitreous")
+    assert "not trained" not in notes(tmp_path / "a.safetensors", tmp_path / "b", to="google")
+
+
+def test_preprocessing_that_a_format_has_no_word_for_is_named(tmp_path):
+    """Exactly the fields that differ: a squash has no centre, and where nothing differs nothing is said."""
+    said = notes(GOOGLE, tmp_path / "hf", to="huggingface", anyway=True)
+    assert "huggingface would preprocess differently: antialias=False (its own: True)" in said
+    assert "centre" not in said
+    assert "preprocess differently" not in notes(GOOGLE, tmp_path / "g", to="google")
+    assert "preprocess differently" not in notes(GOOGLE, tmp_path / "v", to="vitreous")
+    assert "fit=squash (its own: crop)" in notes(GOOGLE, tmp_path / "tv", to="torchvision", anyway=True)
+
+
+def test_what_else_a_format_cannot_say_is_named(tmp_path):
+    model = awake().double()
+    model.labels, model.temperature = tuple("abcde"), 0.5
+    (mine,) = vitreous.save(model, tmp_path / "mine")
+    said = notes(mine, tmp_path / "g", to="google")
+    assert "google has no word for labels and temperature" in said
+    assert "written as float32; the model's are float64" in said
+    assert "float32" not in notes(mine, tmp_path / "v", to="vitreous")
+    anyway = notes(mine, tmp_path / "tv", to="torchvision", anyway=True)
+    assert "torchvision would run this model differently: activation=gelu-tanh" in anyway

@@ -17,7 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from tiny_models import answer, line_of
+from tiny_models import VIT, answer, awake, line_of
 
 import vitreous
 from vitreous.errors import CheckpointError, FormatError, VitreousError
@@ -179,7 +179,9 @@ def test_wrapped_state_dicts_are_read(name, old, tmp_path):
         {"model": {"state_dict": {f"_orig_mod.{k}": torch.nn.Parameter(v) for k, v in plain.items()}}},
         {f"module._orig_mod.{k}": v for k, v in plain.items()},
         {f"_orig_mod.module.{k}": v for k, v in plain.items()},
+        {k.replace(".0.", ".0._orig_mod."): v for k, v in plain.items()},  # one block compiled
     ]
+    wraps += [{word: plain, "epoch": 3} for word in ("model_state_dict", "state_dict_ema", "ema", "net", "student")]
     if name == "timm_vit_cls":
         wraps.append({f"backbone.{k}": v for k, v in plain.items()})
         wraps.append({f"model.{k}": v for k, v in plain.items()})
@@ -530,6 +532,17 @@ TIMM = [
     ({"model_args": {"act_layer": {}}}, ["activation"]),
     ({"architecture": "vit_base_patch16_clip_quickgelu_224"}, ["quick_gelu"]),
     ({"model_args": {"img_size": "x"}}, ["image size x"]),
+    ({"model_args": {"block_fn": "ResPostBlock"}}, ["block_fn=ResPostBlock", "model_args"]),
+    ({"model_args": {"norm_layer": "rmsnorm"}}, ["norm_layer=rmsnorm"]),
+    ({"model_args": {"norm_layer": "layernorm"}}, ["norm_layer=layernorm", "norm_eps="]),
+    ({"model_args": {"final_norm": False}}, ["final_norm=False"]),
+    ({"model_args": {"pos_embed": {}}}, ["pos_embed="]),
+    ({"model_args": {"pool_include_prefix": True}}, ["pool_include_prefix=True"]),
+    ({"model_args": {"some_new_thing": 1}}, ["some_new_thing=1"]),
+    ({"model_args": {"global_pool": "avgmax"}}, ["global_pool 'avgmax'"]),
+    ({"global_pool": "prr"}, ["global_pool 'prr'"]),
+    ({"global_pool": "map"}, ["global_pool 'map'", "attn_pool"]),
+    ({"global_pool": ["avg"]}, ["global_pool"]),
     ({"pretrained_cfg": {"crop_pct": 0}}, ["crop_pct"]),
     ({"pretrained_cfg": {"crop_pct": "x"}}, ["crop_pct"]),
     ({"pretrained_cfg": {"crop_pct": -1}}, ["crop_pct"]),
@@ -547,6 +560,30 @@ def test_a_timm_config_that_says_nonsense_is_refused(changes, words, tmp_path):
     changes = {"architecture": "vit_base_patch16_224", **changes, "model_args": args}
     folder = with_config("timm_vit_cls", tmp_path, **changes)
     refused(folder, folder, *words)
+
+
+def test_a_timm_config_may_say_what_changes_nothing_or_what_arguments_override(tmp_path):
+    args = {"num_heads": 4, "drop_path_rate": 0.1, "final_norm": True, "block_fn": None, "dynamic_img_size": True}
+    args |= {"act_layer": "quick_gelu", "norm_layer": "layernorm"}
+    folder = with_config("timm_vit_cls", tmp_path, architecture="vit", model_args=args, global_pool="")
+    model = vitreous.load(folder, activation="gelu", norm_eps=1e-6)
+    assert torch.equal(answer(model, golden.images("timm_vit_cls")), golden_answer("timm_vit_cls"))
+    assert any(note.startswith("pool cls: the config says none") for note in model.source["assumed"])
+
+
+def golden_answer(name):
+    return answer(golden.load(name), golden.images(name))
+
+
+def test_a_pooler_of_another_function_is_refused_by_name(tmp_path):
+    bare = awake(VIT.change(activation="gelu", classes=0, representation=6))
+    vitreous.save(bare, tmp_path / "m", format="huggingface")
+    (tmp_path / "m" / "vitreous.json").unlink(missing_ok=True)
+    path = tmp_path / "m" / "config.json"
+    said = json.loads(path.read_text())
+    assert said["pooler_act"] == "tanh"
+    path.write_text(json.dumps(said | {"pooler_act": "relu"}))
+    refused(tmp_path / "m", "pooler_act 'relu'", "tanh")
 
 
 def test_activation_said_by_the_user_wins_over_one_we_have_not(tmp_path):

@@ -228,7 +228,23 @@ def test_a_hub_that_is_not_there_is_answered_in_one_line(server, tmp_path):
 
 def test_a_wrong_target_is_refused_before_any_work(tmp_path):
     (file,) = vitreous.save(awake(**GELU), tmp_path / "mine")
-    for target in ("hf:me", "hf:me/a b", "timm:a/b/c"):
+    for target in ("hf:me", "hf:me/a b", "timm:a/b/c", "timm:x"):
         with pytest.raises(HubError) as caught:
             vitreous.convert(file, target, to="timm")
         line_of(caught.value, target)
+
+
+@pytest.mark.parametrize(
+    ("files", "light", "heavy"),
+    [
+        (["model.safetensors"], True, True),
+        (["model-00001-of-00002.safetensors"], True, True),
+        (["B_16.npz"], True, True),
+        (["adapter.safetensors", "pytorch_model.bin"], False, True),
+        (["training_args.bin", "onnx/model.safetensors"], False, False),
+    ],
+)
+def test_what_counts_as_weights_is_what_is_fetched(files, light, heavy):
+    """Weights of another name do not keep those that we read from being fetched."""
+    assert hub.has_weights(files, hub.LIGHT) is light
+    assert hub.has_weights(files, hub.HEAVY) is heavy

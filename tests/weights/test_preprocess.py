@@ -206,6 +206,40 @@ def test_a_processor_for_another_size_than_the_network_keeps_its_ratio(tmp_path)
     assert (at_224.size, at_224.short_side) == ((224, 224), 256)
 
 
+def test_an_image_that_is_not_resized_or_not_cut_is_said(tmp_path):
+    """A network takes one size: what the processor would hand on otherwise is brought to it, and that is said."""
+    as_it_is = hugging(tmp_path / "a", {"do_resize": False, "size": {"shortest_edge": 256}})
+    assert (as_it_is.preprocess.fit, as_it_is.preprocess.size) == ("squash", (224, 224))
+    assert any("do_resize is false" in note for note in as_it_is.source["assumed"])
+    uncut = hugging(tmp_path / "b", {"size": {"shortest_edge": 256}, "do_center_crop": False, "crop_size": 224})
+    assert (uncut.preprocess.fit, uncut.preprocess.short_side) == ("crop", 256)
+    assert any("do_center_crop is not true" in note for note in uncut.source["assumed"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "want"),
+    [
+        ("ViTImageProcessor", ("squash", None, "bilinear", HALF)),
+        ("ViTImageProcessorFast", ("squash", None, "bilinear", HALF)),
+        ("DeiTFeatureExtractor", ("squash-crop", 256, "bicubic", HALF)),
+        ("BitImageProcessor", ("crop", 224, "bicubic", huggingface.CLIP_MEAN)),
+        ("CLIPImageProcessorFast", ("crop", 224, "bicubic", huggingface.CLIP_MEAN)),
+    ],
+)
+def test_what_a_processor_leaves_out_is_its_classs_default(kind, want, tmp_path):
+    word = "feature_extractor_type" if "Extractor" in kind else "image_processor_type"
+    model = hugging(tmp_path, {word: kind})
+    rule = model.preprocess
+    assert (rule.fit, rule.short_side, rule.interpolation, rule.mean) == want
+    assert not any("default" in note and "resample" in note for note in model.source["assumed"])
+
+
+def test_what_a_processor_of_no_known_class_leaves_out_is_said(tmp_path):
+    model = hugging(tmp_path, {"image_processor_type": "OwlImageProcessor", "resample": 3})
+    assert model.preprocess.interpolation == "bicubic"
+    assert "image_mean, image_std: ViTImageProcessor's default" in model.source["assumed"]
+
+
 def test_a_resampling_that_we_have_not_is_said(tmp_path):
     model = hugging(tmp_path, {"resample": 5})
     assert any("resample 5" in note for note in model.source["assumed"])

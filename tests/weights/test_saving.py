@@ -40,7 +40,8 @@ CANNOT = {  # format: changes, exactly the parts that are named
         ({"positions": "sincos-2d"}, ["positions=sincos-2d"]),
         ({"positions_at": "every-layer"}, ["positions_at=every-layer"]),
         ({"pool": "map"}, ["pool=map"]),
-        ({"pool": "gap", "class_token": True}, ["class_token=True"]),
+        ({"pool": "gap", "class_token": True}, ["pool=gap with class_token=True"]),
+        ({"pool": "cls-and-gap"}, ["pool=cls-and-gap"]),
         ({"norm": "post"}, ["norm=post"]),
         ({"norm_kind": "batch"}, ["norm_kind=batch"]),
         ({"skips": (0,)}, ["skips=(0,)"]),
@@ -50,6 +51,8 @@ CANNOT = {  # format: changes, exactly the parts that are named
     "big_vision": [
         ({"registers": 4}, ["registers=4"]),
         ({"pool": "max"}, ["pool=max"]),
+        ({"pool": "max", "class_token": True}, ["pool=max"]),
+        ({"pool": "map", "class_token": True}, ["pool=map with class_token=True"]),
         (HYBRID, ["stem=resnet"]),
         ({"positions": "none"}, ["positions=none"]),
     ],
@@ -70,7 +73,7 @@ CANNOT = {  # format: changes, exactly the parts that are named
     "torchvision": [
         ({**GELU, "registers": 4}, ["registers=4"]),
         ({**GELU, "image_size": (8, 16)}, ["image_size=8x16 (square only)"]),
-        ({**GELU, "channels": 1}, ["channels other than 3"]),
+        ({**GELU, "channels": 1}, ["channels=1 (3 only)"]),
         ({**GELU, "qkv_bias": False}, ["qkv_bias=False"]),
     ],
 }
@@ -212,6 +215,22 @@ def test_a_name_that_would_be_misread_is_refused(format, name, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("format", ["vitreous", "google", "torchvision"])
+@pytest.mark.parametrize("path", ["folder/", "", "."])
+def test_a_folder_is_no_name_for_a_file(format, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FormatError) as caught:
+        vitreous.save(awake(**GELU), path, format=format, anyway=True)
+    line_of(caught.value, "names no file", "model.")
+    assert not any(tmp_path.iterdir())
+
+
+def test_nothing_but_the_files_is_left_beside_them(tmp_path):
+    for force in (False, True):
+        vitreous.save(awake(), tmp_path / "deep" / "m", format="google", force=force)
+        assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["m.npz", "m.npz.json"]
+
+
 def test_torchvision_is_written_as_the_name_says(tmp_path):
     for name in ("m.pth", "m.pt", "m.safetensors"):
         files = vitreous.save(awake(**GELU), tmp_path / name, format="torchvision")
@@ -220,12 +239,21 @@ def test_torchvision_is_written_as_the_name_says(tmp_path):
 
 
 def test_an_unknown_format_lists_ours(tmp_path):
-    with pytest.raises(VitreousError) as caught:
-        vitreous.save(awake(), tmp_path / "m", format="keras")
-    line_of(caught.value, "keras", "google")
-    with pytest.raises(FormatError) as caught:
-        vitreous.convert("B/16", tmp_path / "m", to="keras")
-    line_of(caught.value, *formats.names())
+    (file,) = vitreous.save(awake(), tmp_path / "m")
+    for call in (
+        lambda: vitreous.save(awake(), tmp_path / "x", format="keras"),
+        lambda: vitreous.convert("B/16", tmp_path / "x", to="keras"),
+        lambda: vitreous.load(tensors_of(file, tmp_path), format="keras"),
+    ):
+        with pytest.raises(FormatError) as caught:
+            call()
+        line_of(caught.value, "keras", *formats.names(), formats.get("timm").holds)
+
+
+def tensors_of(file, folder):
+    """The tensors of our file, without its manifest."""
+    torch.save(vitreous.load(file).state_dict(), folder / "bare.pth")
+    return folder / "bare.pth"
 
 
 # Every model, every format

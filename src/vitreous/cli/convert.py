@@ -27,6 +27,9 @@ def run(
     heads: Annotated[int | None, typer.Option(metavar="N", help="Attention heads, which tensors cannot tell.")] = None,
     activation: Annotated[str | None, typer.Option(metavar="A", help="gelu, gelu-tanh or relu.")] = None,
     norm_eps: Annotated[float | None, typer.Option(metavar="E", help="The norms' epsilon.")] = None,
+    position_resize: Annotated[
+        str, typer.Option(metavar="RULE", help="Whose rule resizes: paper, timm, huggingface or torchvision.")
+    ] = "paper",
     anyway: Annotated[
         bool, typer.Option("--anyway", metavar="", help="Write even where the other library would run it differently.")
     ] = False,
@@ -50,6 +53,7 @@ def run(
         heads=heads,
         activation=activation,
         norm_eps=norm_eps,
+        position_resize=position_resize,
         anyway=anyway,
         force=force,
         push=yes,

@@ -42,7 +42,8 @@ def run(
     if out is None:
         name = data.rstrip("/\\").replace("\\", "/").rpartition("/")[2].partition(".")[0] or "images"
         raise ConfigError(f"a pack needs a place; give OUT: vitreous pack {data} {name}.pack")
-    found = vitreous.images.open(data)
+    with progress("looking for duplicates") as tell:
+        found = vitreous.images.open(data, progress=tell)
     rule = None if model is None else vitreous.load(model).preprocess
     with progress("packing") as tell:
         packed = vitreous.pack(

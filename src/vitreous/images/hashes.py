@@ -1,8 +1,8 @@
 """Which pictures are the same: digests for exact copies, 64-bit perceptual hashes for near ones.
 
 Two hashes are as far apart as the bits in which they differ (0 … 64). Copies that were resized, recompressed or
-lightly retouched stay within a few bits; other pictures lie about 32 apart. dHash keeps which of two neighbours is
-brighter, pHash the signs of the lowest frequencies; pictures that both call near seldom are not.
+lightly retouched stay within a few bits; other pictures lie about 32 apart. Near hashes are candidates: what makes two
+pictures near duplicates, for `vitreous check` and for splits alike, is health/duplicates.py's one rule.
 """
 
 from __future__ import annotations
@@ -36,12 +36,6 @@ def grey(pixels: NDArray[np.uint8]) -> Image.Image:
     if pixels.ndim == 2 or pixels.shape[2] == 1:
         return Image.fromarray(pixels if pixels.ndim == 2 else pixels[:, :, 0])
     return Image.fromarray(pixels).convert("L")
-
-
-def dhash(pixels: NDArray[np.uint8] | Image.Image) -> np.uint64:
-    """Bit (r, c) is 1 where, of 8 × 9 grey cells, cell c + 1 of row r is brighter than cell c; row 0 is highest."""
-    cells = _cells(pixels, 9, 8)
-    return _pack(cells[:, 1:] > cells[:, :-1])
 
 
 def phash(pixels: NDArray[np.uint8] | Image.Image) -> np.uint64:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images import splits
+from vitreous.images.health.reading import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import KINDS
 from vitreous.images.sources.fashion import NAME as FASHION
@@ -31,14 +32,16 @@ def open(
     classes: Sequence[str] | None = None,
     seed: int = 0,
     group_by: str | None = None,
+    progress: Progress | None = None,
 ) -> ImageSet:
     """The pictures of DATA: a path | a pattern | `fashion` | an fsspec address; an existing path wins.
 
     split: "train" or "test" alone. limit, fraction: so many pictures, spread over splits and classes; a smaller subset
     lies inside a larger one of the same seed. classes: only these. group_by: a column, or a regular expression on the
-    path; what it calls alike stays on one side of every split made here.
+    path; what it calls alike stays on one side of every split made here. progress: called with (done, of) while every
+    picture is looked at, which only a split that has to be made needs.
     """
-    data = path if isinstance(path, ImageSet) else _open(path, seed, group_by)
+    data = path if isinstance(path, ImageSet) else _open(path, seed, group_by, progress)
     if classes is not None:
         data = splits.keep_classes(data, classes)
     if split is not None:
@@ -46,10 +49,16 @@ def open(
     return splits.subset(data, limit=limit, fraction=fraction, seed=seed)
 
 
-def _open(path: str | os.PathLike[str], seed: int, group_by: str | None) -> ImageSet:
+def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progress: Progress | None = None) -> ImageSet:
     place = _place(path)
     kind = _kind(place)
     found = kind.open(place)
+    if isinstance(found, ImageSet):
+        if group_by:
+            raise DataError(
+                f"{place.said} was split when it was packed; name the set that it was made of, or leave group_by out"
+            )
+        return found
     if not len(found.source):
         raise DataError(f"{place.said} holds no pictures")
     data = ImageSet(
@@ -68,7 +77,7 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None) -> Imag
     )
     groups, how = splits.groups_by(data, group_by, found.columns) if group_by else (None, "")
     data = replace(data, groups=groups)
-    data = _given(data, how) if _has_second(data) else _made(data, seed, how)
+    data = _given(data, how) if _has_second(data) else _made(data, seed, how, progress)
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
 
@@ -132,13 +141,13 @@ def _given(data: ImageSet, how: str) -> ImageSet:
     return replace(data, splits=np.where(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
 
 
-def _made(data: ImageSet, seed: int, how: str) -> ImageSet:
+def _made(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
     """A split of our own, written down."""
     if not data.classes:
         note = "no picture has a label (no class folders); all images are test"
         about = data.about | {"split": {"made": False, "given": []}}
         return replace(data, splits=np.full(len(data), TEST), notes=(*data.notes, note), about=about)
-    groups, told = splits.find_groups(data, data.groups)
+    groups, told = splits.find_groups(data, data.groups, progress)
     names = [data.name(i) for i in range(len(data))]
     is_test = splits.make_split(data.labels, names, groups, seed=seed)
     percent = f"{100 * splits.TEST_FRACTION:g} %"

@@ -3,9 +3,11 @@
     OUT/pixels.u8            every picture's rows, one after another
     OUT/index.safetensors    where each lies, its label, id, size and checksum; the manifest is its metadata
 
-Training pictures keep a stated short side. Test pictures hold the finished pixels of one preprocess value, or, where
-none is given, all their pixels, so that any rule stays exact. While it grows a pack lies hidden beside OUT, as
-`.OUT.packing`, with a journal of what is safely on disk: a second call goes on from there. OUT is whole or absent.
+The index also keeps the splits that the set itself named and what must stay together, so that a dev split is cut from
+the pack as from the set. Training pictures keep a stated short side. Test pictures hold the finished pixels of one
+preprocess value, or, where none is given, all their pixels, so that any rule stays exact. While it grows a pack lies
+hidden beside OUT, as `.OUT.packing`, with a journal of what is safely on disk: a second call goes on from there. OUT is
+whole or absent.
 """
 
 from __future__ import annotations
@@ -32,18 +34,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
 from vitreous.errors import BusyError, DataError, ExistsError
-from vitreous.files import atomic_folder, digest, lock
-from vitreous.images import decode, processes, shard_index
+from vitreous.files import atomic_folder, atomic_write, digest, lock
+from vitreous.images import decode, processes, shard_index, splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import shards
 from vitreous.images.sources.finding import find_place
+from vitreous.images.sources.packs import INDEX
 from vitreous.models import preprocess as rules
 from vitreous.models.preprocess import Preprocess
 
 __all__ = ["Pack", "PackedPixels", "index", "is_pack", "pack", "same_pixels"]
 
-FORMAT = 1
-PIXELS, INDEX, JOURNAL = "pixels.u8", "index.safetensors", "journal.jsonl"
+FORMAT = 2
+PIXELS, JOURNAL = "pixels.u8", "journal.jsonl"
+GIVEN = ("", "train", "val", "test")  # the splits that a set may name
 CHUNK = 128  # pictures a worker packs at a time
 SMALL = 512  # a set of fewer is packed in this process: starting others takes longer
 SYNC_SECONDS = 2.0  # how often the pixels are made safe and the journal says so
@@ -159,6 +163,7 @@ class PackedPixels:
         return int(self._order[np.searchsorted(self.ids, i, sorter=self._order)])
 
 
+_ELSEWHERE = {"classes", "channels", "digest", "format", "notes", "split"}
 _EMPTY = np.zeros(0, np.uint8)
 _AGAIN = "pack it again with --force (force=True)"
 
@@ -173,6 +178,9 @@ class _Settings:
     def key(self, data: ImageSet) -> str:
         rule = None if self.preprocess is None else _pixel_fields(self.preprocess)
         arrays = [digest(np.ascontiguousarray(a).tobytes()) for a in (data.ids, data.labels)]
+        arrays += [
+            "" if a is None else digest("\n".join(map(str, a.tolist())).encode()) for a in (data.given, data.groups)
+        ]
         parts = [FORMAT, data.content_id, *arrays, digest("\n".join(data.splits.tolist()).encode())]
         parts += [list(data.classes), data.channels, self.short_side, rule]
         return digest(json.dumps(parts).encode())
@@ -217,9 +225,10 @@ def pack(
     try:
         work.mkdir(parents=True, exist_ok=True)
         with lock(work / "lock", seconds=0):
+            grouped = replace(data, groups=_groups(data, work / f"groups-{key[:16]}.npy", progress))
             chunks = _decode_all(data, settings, work, key, _workers(data, workers), progress)
             with atomic_folder(path, force=force) as folder:
-                (folder / INDEX).write_bytes(_index(data, settings, key, chunks))
+                (folder / INDEX).write_bytes(_index(grouped, settings, key, chunks))
                 os.replace(work / PIXELS, folder / PIXELS)
             shutil.rmtree(work, ignore_errors=True)
     except BusyError:
@@ -283,6 +292,16 @@ def _reusable(path: Path, data: ImageSet, settings: _Settings, key: str) -> Pack
 
 
 # Packing ---------------------------------------------------------------------------------------------------------
+
+
+def _groups(data: ImageSet, kept: Path, progress: Progress | None) -> NDArray[np.int64] | None:
+    """What must stay together when a dev split is cut: found once, in the set's own pixels, also by two attempts."""
+    if kept.is_file():
+        return np.asarray(np.load(kept), np.int64)
+    groups = splits.dev_groups(data, progress)
+    if groups is not None and groups is not data.groups:
+        atomic_write(kept, lambda file: np.save(file, groups))
+    return groups
 
 
 def _decode_all(
@@ -443,6 +462,10 @@ def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) 
         "names": np.frombuffer(b"".join(names), np.uint8),
         "name_ends": np.cumsum([len(name) for name in names], dtype=np.int64),
     }
+    if data.given is not None:
+        arrays["given"] = np.array([GIVEN.index(name) for name in data.given[kept].tolist()], np.uint8)
+    if data.groups is not None:
+        arrays["groups"] = data.groups[kept]
     manifest = {
         "format": FORMAT,
         "key": key,
@@ -454,6 +477,8 @@ def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) 
         "preprocess": settings.preprocess and settings.preprocess.to_json(),
         "left_out": [[data.name(place), why] for place, why in failed],
         "bytes": int(lengths.sum()),
+        "notes": data.notes,
+        "split": data.about.get("split"),
         "digest": _digest(arrays),
     }
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
@@ -492,7 +517,10 @@ def _open(path: Path) -> Pack:
         kind="pack",
         content_id=manifest["key"],
         channels=manifest["channels"],
-        about={"pack": {k: v for k, v in manifest.items() if k not in ("classes", "channels", "digest", "format")}},
+        notes=tuple(manifest["notes"]),
+        about={"split": manifest["split"], "pack": {k: v for k, v in manifest.items() if k not in _ELSEWHERE}},
+        given=np.array(GIVEN)[arrays["given"]] if "given" in arrays else None,
+        groups=arrays.get("groups"),
     )
 
 

@@ -58,7 +58,7 @@ def finish(batch: Tensor, rule: Preprocess, device: torch.device | str | None = 
     if x.shape[1] != len(rule.mean):
         raise DataError(f"the images have {x.shape[1]} channels, the model wants {len(rule.mean)}; convert them")
     mean, std = (torch.tensor(v, dtype=torch.float32, device=x.device).view(-1, 1, 1) for v in (rule.mean, rule.std))
-    return (x.to(torch.float32) / 255 - mean) / std
+    return x.to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)  # in place: no other batch-sized memory
 
 
 def as_image(image: Image.Image | NDArray[Any], channels: int) -> Image.Image:

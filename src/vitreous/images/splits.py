@@ -7,44 +7,27 @@ leave the others where they were (but for what their class needs).
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from vitreous.draws import uniform
 from vitreous.errors import DataError
 from vitreous.images import hashes
+from vitreous.images.health.duplicates import find_twins
+from vitreous.images.health.facts import Facts
+from vitreous.images.health.reading import Progress, Readers, cache_file, choose_workers, gather
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
-from vitreous.images.sources import picture
 
 Places = NDArray[np.int64]
 TEST_FRACTION = 0.2
 DEV_FRACTION = 0.1
 LOOKED_AT = 100_000  # pictures; a larger set is split without a search for near duplicates, and says so
-# near duplicates: dHash within 6 bits of 64, pHash within 10, thumbnails of 16 × 16 correlated at least 0.98
-NEAR_DHASH, NEAR_PHASH, NEAR_THUMBNAIL = 6, 10, 0.98
 BURST_SECONDS = 3
-
-
-@dataclass(frozen=True)
-class Looks:
-    """What tells two pictures to be one, of each picture. Pictures that cannot be read are like no other."""
-
-    exact: list[str]
-    dhash: NDArray[np.uint64]
-    phash: NDArray[np.uint64]
-    thumbnails: NDArray[np.uint8]  # N 16 16
-    readable: NDArray[np.bool_]
-    taken: NDArray[np.float64]  # EXIF's moment in seconds; nan
-    cameras: list[str]
 
 
 def make_split(
@@ -109,6 +92,17 @@ def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tu
         raise DataError(f"{data.path} has too few training pictures for a dev split; add pictures to each class")
     note = f"dev: {int(second.sum()):,} images cut from train (seed {seed}, stratified; {how})"
     return _noted(train.take(~second), note), _noted(train.take(second), note)
+
+
+def dev_groups(data: ImageSet, progress: Progress | None = None) -> Places | None:
+    """The groups by which `cut_dev` would cut `data`, of every picture; None where the set brings a dev split."""
+    train = np.flatnonzero(data.splits == TRAIN)
+    given = None if data.given is None else data.given[train] == "val"
+    if data.groups is not None or not len(train) or (given is not None and given.any() and not given.all()):
+        return data.groups
+    groups = np.arange(len(data))
+    groups[train] = train[find_groups(data.take(train), progress=progress)[0]]
+    return groups
 
 
 def subset(data: ImageSet, *, limit: int | None = None, fraction: float | None = None, seed: int = 0) -> ImageSet:
@@ -205,94 +199,46 @@ def groups_by(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) 
     return groups, f"{len(first):,} groups by {how}"
 
 
-def find_groups(data: ImageSet, known: Places | None = None) -> tuple[Places, str]:
-    """Pictures that must stay together: copies, near copies, bursts, and what is known already. And what was found."""
+def find_groups(data: ImageSet, known: Places | None = None, progress: Progress | None = None) -> tuple[Places, str]:
+    """Pictures that must stay together: copies, near copies, bursts, and what is known already. And what was found.
+
+    The facts and the rule are those of `vitreous check`: what it calls a duplicate, no split made here separates.
+    """
     n = len(data)
     pairs = [] if known is None else [np.stack([known, np.arange(n)], 1)]
     if n > LOOKED_AT:
         groups = hashes.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
         return groups, f"more than {LOOKED_AT:,} images, so near duplicates were not looked for"
-    looks = look_at(data)
-    copies, near, bursts = _copies(looks), _near(looks), _bursts(looks)
+    with Readers(data.source, choose_workers(data, None)) as readers:
+        facts = gather(readers, data, cache_file(data), progress).facts
+        twins = find_twins(readers, data, facts)
+    copies = _pairs((group[0], i) for group in twins.exact for i in group[1:])
+    near, bursts = _pairs((pair.i, pair.j) for pair in twins.near), _bursts(facts)
     groups = hashes.groups(np.concatenate([*pairs, copies, near, bursts]), n)
     told = [f"{_joined(copies, n):,} exact copies", f"{_joined(np.concatenate([copies, near]), n):,} with near copies"]
     told += [f"{_joined(bursts, n):,} in bursts"] if len(bursts) else []
-    return groups, f"kept together: {', '.join(told)}" if len(copies) + len(near) + len(
-        bursts
-    ) else "no duplicates found"
+    is_any = len(copies) + len(near) + len(bursts) > 0
+    return groups, f"kept together: {', '.join(told)}" if is_any else "no duplicates found"
 
 
-def look_at(data: ImageSet) -> Looks:
-    """Reads every picture once, small and grey."""
-    workers = min(8, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(lambda i: _look(data, i), range(len(data)), chunksize=16))
-    return Looks(
-        exact=[look[0] for look in found],
-        dhash=np.array([look[1] for look in found], np.uint64),
-        phash=np.array([look[2] for look in found], np.uint64),
-        thumbnails=np.stack([look[3] for look in found]) if found else np.zeros((0, 16, 16), np.uint8),
-        readable=np.array([bool(look[0]) for look in found], bool),
-        taken=np.array([_seconds(look[4]) for look in found], np.float64),
-        cameras=[look[5] for look in found],
-    )
-
-
-def _look(data: ImageSet, i: int) -> tuple[str, np.uint64, np.uint64, NDArray[np.uint8], str, str]:
-    taken = camera = ""
-    try:
-        raw = data.raw(i)
-        if raw is None:
-            pixels = data.read(i)
-            exact, small = hashes.exact_pixels(pixels), hashes.grey(pixels)
-        else:
-            exact = hashes.exact(raw)
-            small, taken, camera = picture.small_grey(raw, data.name(i))
-    except DataError:  # health names it
-        return "", np.uint64(0), np.uint64(0), np.zeros((16, 16), np.uint8), "", ""
-    if max(small.size) > 64:
-        small = small.resize((64, 64), Image.Resampling.BOX)
-    return exact, hashes.dhash(small), hashes.phash(small), hashes.thumbnail(small), taken, camera
-
-
-def _copies(looks: Looks) -> Places:
-    first: dict[str, int] = {}
-    pairs = [(first.setdefault(digest, i), i) for i, digest in enumerate(looks.exact) if digest]
-    return np.array([pair for pair in pairs if pair[0] != pair[1]], np.int64).reshape(-1, 2)
-
-
-def _near(looks: Looks) -> Places:
-    where = np.flatnonzero(looks.readable)
-    pairs = where[hashes.near_pairs(looks.dhash[where], NEAR_DHASH)]
-    pairs = pairs[hashes.distances(looks.phash[pairs[:, 0]], looks.phash[pairs[:, 1]]) <= NEAR_PHASH]
-    kept = [
-        part[hashes.alike(looks.thumbnails[part[:, 0]], looks.thumbnails[part[:, 1]]) >= NEAR_THUMBNAIL]
-        for part in np.array_split(pairs, len(pairs) // 100_000 + 1)
-    ]
-    return np.concatenate(kept)
-
-
-def _bursts(looks: Looks) -> Places:
+def _bursts(facts: Facts) -> Places:
     """Neighbours in time of one camera; a moment that a tenth of its pictures share is a clock that was never set."""
     pairs: list[tuple[int, int]] = []
-    by_camera: dict[str, list[int]] = {}
-    for i, camera in enumerate(looks.cameras):
-        if camera and np.isfinite(looks.taken[i]):
-            by_camera.setdefault(camera, []).append(i)
+    by_camera: dict[int, list[int]] = {}
+    taken = facts["taken"]
+    for i in np.flatnonzero((taken != 0) & (facts["camera"] != 0)).tolist():
+        by_camera.setdefault(int(facts["camera"][i]), []).append(i)
     for places in by_camera.values():
-        often = Counter(looks.taken[i] for i in places)
+        often = Counter(taken[places].tolist())
         unset = {moment for moment, count in often.items() if count > max(20, len(places) // 10)}
-        timed = sorted((i for i in places if looks.taken[i] not in unset), key=lambda i: (looks.taken[i], i))
-        gaps = np.diff(looks.taken[timed]) <= BURST_SECONDS
+        timed = sorted((i for i in places if int(taken[i]) not in unset), key=lambda i: (int(taken[i]), i))
+        gaps = np.diff(taken[timed]) <= BURST_SECONDS
         pairs += [(timed[k], timed[k + 1]) for k in np.flatnonzero(gaps)]
-    return np.array(pairs, np.int64).reshape(-1, 2)
+    return _pairs(pairs)
 
 
-def _seconds(taken: str) -> float:
-    try:
-        return (datetime.strptime(taken.strip()[:19], "%Y:%m:%d %H:%M:%S") - datetime(1970, 1, 1)).total_seconds()
-    except ValueError:
-        return float("nan")
+def _pairs(found: Iterable[tuple[int, int]]) -> Places:
+    return np.array(list(found), np.int64).reshape(-1, 2)
 
 
 def _joined(pairs: Places, n: int) -> int:

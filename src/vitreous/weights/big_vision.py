@@ -26,7 +26,7 @@ from vitreous.weights.google import (
     vit_rules,
     write,
 )
-from vitreous.weights.holding import bit_differences, cover, vit_differences
+from vitreous.weights.holding import Part, bit_differences, cover, token_differences, vit_differences
 from vitreous.weights.moves import FRONT, KERNEL, PLANES, TURNED, Rule, pair, rule
 from vitreous.weights.reading import MOST_TENSORS, Found, Tensors, by
 
@@ -119,7 +119,7 @@ def draft(found: Found, hints: Hints) -> Draft:
     patch = config.embedding.patch
     if "pos_embedding" in tensors:
         config = config.change(positions_cover="patches")
-        size = choose_image_size(tensors.shape("pos_embedding", 3)[1], patch, found, hints)
+        size = choose_image_size(tensors.shape("pos_embedding", 3)[1], patch, found, hints, assumed=assumed)
     else:
         config = config.change(positions="sincos-2d", positions_cover="patches")
         size = hints.image_size or (224 // patch[0] * patch[0], 224 // patch[1] * patch[1])
@@ -214,20 +214,22 @@ def present(name: str) -> str:
     )
 
 
-def refuses(config: Config) -> list[str]:
+def refuses(config: Config) -> list[Part]:
     if isinstance(config, BiTConfig):
         return bit_differences(config, root_pad="infinity", standardise_eps=1e-10)
-    return vit_differences(
+    pools = ("cls", "gap", "map")
+    out = vit_differences(
         config,
         positions=("learned", "sincos-2d"),
         positions_cover=("patches", "all"),
-        pool=("cls", "gap", "map"),
-        class_token=(config.readout.pool == "cls",),
+        pool=pools,
+        class_token=None,
         representation=None,
         classes=None,
         activation=("gelu-tanh",),
         norm_eps=(1e-6,),
     )
+    return out + (token_differences(config) if config.readout.pool in pools else [])
 
 
 def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:

@@ -23,7 +23,7 @@ from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
 from vitreous.models.catalog import blueprint
 from vitreous.models.config import Config, ViTConfig
-from vitreous.models.model import Model
+from vitreous.models.model import Model, state_of
 from vitreous.models.preprocess import Preprocess
 from vitreous.weights.formats import stated_preprocess, stem_of
 from vitreous.weights.reading import READERS, Found, by, one_line
@@ -47,7 +47,9 @@ class Opened:
 def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: Any = None, metrics: Any = None) -> None:
     from safetensors.torch import save
 
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in state_of(model).items()}
+    if state.keys() != blueprint(model.config).state_dict().keys():
+        raise CheckpointError(f"the model no longer has the parts of its config, so {path} could not be read back")
     manifest = {
         "version": VERSION,
         "config": model.config.to_json(),
@@ -59,6 +61,13 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
         "source": model.source,
         "tensors": {name: tensor_digest(tensor) for name, tensor in state.items()},
     }
+    for name in ("recipe", "metrics", "source"):
+        try:
+            json.dumps(manifest[name], sort_keys=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{name} is no JSON: {one_line(error)}; give plain numbers, words, lists, dicts"
+            ) from None
     text = json.dumps(manifest, sort_keys=True)
     sealed = json.dumps({"digest": digest(text.encode()), "manifest": text})
     atomic_write(path, lambda file: file.write(save(state, metadata={KEY: sealed})), force=force)
@@ -140,6 +149,23 @@ def usage(record: Mapping[str, Any], found: Found) -> tuple[Preprocess, tuple[st
     return preprocess, tuple(labels) if labels else None, float(temperature)
 
 
+def check_usage(model: Model) -> None:
+    """Refuse to write labels and a temperature that would not be read back."""
+    check_labels(model.labels, model.config.readout.classes)
+    if type(model.temperature) not in (int, float) or not 0 < model.temperature < math.inf:
+        raise ConfigError(f"temperature {one_line(model.temperature)} is no positive number; set model.temperature")
+
+
+def check_labels(labels: Any, classes: int) -> None:
+    """One word per answer, or none at all."""
+    if labels is None:
+        return
+    if not isinstance(labels, list | tuple) or not all(isinstance(name, str) for name in labels):
+        raise ConfigError(f"labels {one_line(labels)[:40]!r} are no list of words; give one label per answer")
+    if len(labels) != classes:
+        raise ConfigError(f"{len(labels)} labels were given and the model answers {classes}; give one label per answer")
+
+
 def check_tensors(found: Found, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:
     """Names, shapes, types and digests, each refusal naming the tensor."""
     for name, wanted in blueprint.items():
@@ -173,6 +199,8 @@ def tensor_digest(tensor: Tensor) -> str:
 
 def default_name(path: str | os.PathLike[str], endings: tuple[str, ...] = (".safetensors",)) -> Path:
     """A file for one checkpoint: a name without an ending gets the first; one that would be misread is refused."""
+    if os.fspath(path).endswith(("/", os.sep)) or not Path(path).name:
+        raise FormatError(f"{os.fspath(path) or 'an empty path'} names no file; give one such as model{endings[0]}")
     path = Path(path)
     if path.suffix in endings:
         return path

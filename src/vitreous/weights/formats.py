@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.errors import CheckpointError, ConfigError
+from vitreous.errors import CheckpointError, ConfigError, FormatError
 from vitreous.models import preprocess as preprocesses
 from vitreous.models.config import Config, Size, ViTConfig, as_size
 from vitreous.models.hybrid import Stem, make_stem
@@ -22,8 +22,9 @@ from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.registry import Registry
+from vitreous.weights.holding import Part
 from vitreous.weights.moves import Rule
-from vitreous.weights.reading import Found, Tensors, one_line
+from vitreous.weights.reading import Found, Tensors, by, one_line
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Format:
     recognises: Callable[[Found], bool]
     draft: Callable[[Found, Hints], Draft]
     rules: Callable[[Config], list[Rule]]  # for reading and writing alike
-    refuses: Callable[[Config], list[str]]  # parts that the format cannot hold, or its library would run differently
+    refuses: Callable[[Config], list[Part]]  # parts that the format cannot hold, or its library would run differently
     write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # to a file, or into a folder, that is new
     to_hold: Callable[[Config, Mapping[str, Tensor]], tuple[Config, Mapping[str, Tensor]]] = lambda config, state: (
         config,
@@ -81,6 +82,9 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Format:
+    if name not in FORMATS:
+        others = "; ".join(f"{known} ({get(known).holds})" for known in FORMATS)
+        raise FormatError(f"format {name!r} is not one of: vitreous (our own); {others}")
     found = FORMATS[name]
     return found if isinstance(found, Format) else found()
 
@@ -127,7 +131,7 @@ def choose_image_size(
     """The image a table of `places` positions was made for: the config's, else a square, else the user's word.
 
     cell: pixels of a place.  grid_of: places of an image, where that is not plain division.  assumed: gets a line where
-    the config does not fit the table.
+    the config does not fit the table, or the user's word is all there is.
     """
 
     def grid(size: Size) -> Size:
@@ -142,6 +146,8 @@ def choose_image_size(
         return said
     asked, square = hints.image_size, square_grid(places)
     if asked is not None and (grid(asked) == square or (square is None and fits(asked))):
+        if square is None and assumed is not None:
+            assumed.append(f"positions made for {by(asked)}: as said, {places} places make no square")
         return asked
     if square is not None:
         size = square[0] * cell[0], square[1] * cell[1]

@@ -28,7 +28,14 @@ from vitreous.models.config import (
 from vitreous.models.model import Model
 from vitreous.models.preprocess import google as google_preprocess
 from vitreous.weights.formats import Draft, Format, Hints, choose_image_size, stem_of
-from vitreous.weights.holding import bit_differences, cover, vit_differences
+from vitreous.weights.holding import (
+    Part,
+    bit_differences,
+    cover,
+    resnet_differences,
+    token_differences,
+    vit_differences,
+)
 from vitreous.weights.moves import (
     FRONT,
     KERNEL,
@@ -90,7 +97,9 @@ def draft(found: Found, hints: Hints) -> Draft:
     config, assumed = vit_config(tensors, found, hints, pool="cls" if "cls" in tensors else "gap")
     table = tensors.shape(TABLE, 3)
     grid_of = None if config.embedding.stem == "patch" else stem_of(config).grid
-    size = choose_image_size(table[1] - config.prefix, stem_cell(config), found, hints, grid_of=grid_of)
+    size = choose_image_size(
+        table[1] - config.prefix, stem_cell(config), found, hints, grid_of=grid_of, assumed=assumed
+    )
     config = config.change(image_size=size)
     assumed.append("preprocessing: Google's (squash, bilinear without antialias, -1 to 1)")
     return Draft(config, google_preprocess(size), tensors, assumed=assumed)
@@ -247,23 +256,23 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
     return out
 
 
-def refuses(config: Config) -> list[str]:
+def refuses(config: Config) -> list[Part]:
     if isinstance(config, BiTConfig):
         return bit_differences(config, root_pad="zeros", standardise_eps=1e-10)
-    allowed = {
-        "pool": ("cls", "gap"),
-        "representation": None,
-        "classes": None,
-        "activation": ("gelu-tanh",),
-        "norm_eps": (1e-6,),
-    }
-    out = vit_differences(config, stem=("patch", "resnet"), class_token=(config.readout.pool == "cls",), **allowed)
+    pools = ("cls", "gap")
+    out = vit_differences(
+        config,
+        stem=("patch", "resnet"),
+        class_token=None,
+        pool=pools,
+        representation=None,
+        activation=("gelu-tanh",),
+        norm_eps=(1e-6,),
+    )
+    out += token_differences(config) if config.readout.pool in pools else []
     if config.embedding.stem == "resnet":
-        out += [
-            f"{n}={getattr(config.resnet, n)}"
-            for n in vars(HYBRID_RESNET)
-            if n not in ("units", "resnet_width") and getattr(config.resnet, n) != getattr(HYBRID_RESNET, n)
-        ]
+        stem = {n: v for n, v in vars(HYBRID_RESNET).items() if n not in ("units", "resnet_width")}
+        out += resnet_differences(config, stem)
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,10 +54,21 @@ PLAIN: dict[str, tuple[Any, ...] | None] = {
 NOTHING_TO_COVER = ("positions_cover",)  # no difference where there are no tokens in front
 
 
-def vit_differences(config: Any, **allowed: tuple[Any, ...] | None) -> list[str]:
-    """`option=value` for each part that is neither plain nor allowed."""
+class Part(NamedTuple):
+    """A part of a model that a format cannot hold, or that its library would run differently."""
+
+    name: str  # of an option, or what it is
+    value: Any = ""
+    why: str = ""  # follows the value
+
+    def __str__(self) -> str:
+        return f"{self.name}{'' if self.value == '' else f'={self.value}'} {self.why}".rstrip()
+
+
+def vit_differences(config: Any, **allowed: tuple[Any, ...] | None) -> list[Part]:
+    """Each option that is neither plain nor allowed."""
     if not isinstance(config, ViTConfig):
-        return ["a BiT"]
+        return [Part("a BiT")]
     holds = {**PLAIN, **allowed}
     out = []
     for group, name, _, value in options(config):
@@ -65,18 +76,25 @@ def vit_differences(config: Any, **allowed: tuple[Any, ...] | None) -> list[str]
             continue
         values = holds[name]
         if values is not None and value not in values:
-            out.append(f"{name}={value}")
+            out.append(Part(name, value))
     return out
 
 
-def bit_differences(config: BiTConfig, **stated: Any) -> list[str]:
-    """`option=value` for each part of a BiT's ResNet that the format's library would run differently."""
+def bit_differences(config: BiTConfig, **stated: Any) -> list[Part]:
+    """Each option of a BiT's ResNet that the format's library would run differently."""
     wanted = {"root": "imagenet", "standardise_eps_at": "variance", "group_norm_eps": 1e-5, **stated}
-    return [
-        f"{name}={getattr(config.resnet, name)}"
-        for name, value in wanted.items()
-        if getattr(config.resnet, name) != value
-    ]
+    return resnet_differences(config, wanted)
+
+
+def resnet_differences(config: Config, wanted: Mapping[str, Any]) -> list[Part]:
+    has = {name: getattr(config.resnet, name) for name in wanted}
+    return [Part(name, has[name]) for name, value in wanted.items() if has[name] != value]
+
+
+def token_differences(config: ViTConfig) -> list[Part]:
+    """Where a class token tells the pool: it is there if and only if it is read."""
+    pool, token = config.readout.pool, config.embedding.class_token
+    return [Part("pool", pool, f"with class_token={token}")] if pool != "cls" and token else []
 
 
 State = Mapping[str, Tensor]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from vitreous.errors import HubError, MissingExtraError
 from vitreous.weights.reading import one_line
 
 SCHEMES = ("hf:", "timm:")
-LIGHT = ["*.json", "model*.safetensors", "*.npz"]
-WANTED = [*LIGHT, "pytorch_model*.bin"]  # where there are no safetensors
+CONFIGS = ["*.json"]
+LIGHT = ["model*.safetensors", "*.npz"]
+HEAVY = [*LIGHT, "pytorch_model*.bin"]  # where there is nothing light
 
 
 def repository(source: str) -> tuple[str, str | None]:
@@ -29,6 +31,13 @@ def repository(source: str) -> tuple[str, str | None]:
     return name, revision or None
 
 
+def check_target(target: str) -> None:
+    """Refuse what nobody can push to."""
+    if not target.startswith("hf:"):
+        raise HubError(f"{target} is timm's own page, to read from; push to hf:OWNER/NAME, or name a folder")
+    repository(target)
+
+
 def fetch(source: str) -> Path:
     """A folder with the weights and configs of a repository: from the cache if they are there, else from the hub."""
     try:
@@ -39,14 +48,15 @@ def fetch(source: str) -> Path:
         raise MissingExtraError("hub", f"{source} needs huggingface_hub") from None
 
     name, revision = repository(source)
-    for kinds in (LIGHT, WANTED):
+    for kinds in (LIGHT, HEAVY):
+        wanted = [*CONFIGS, *kinds]
         try:
-            cached = Path(snapshot_download(name, revision=revision, allow_patterns=kinds, local_files_only=True))
+            cached = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
         except (LocalEntryNotFoundError, FileNotFoundError):
             continue  # not in the cache, or only in part
         except (ValueError, OSError) as error:
             raise HubError(f"{source} cannot be read from the cache: {one_line(error)}") from None
-        if _has_weights(cached):
+        if has_weights(_names_in(cached), kinds):
             return cached
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise HubError(
@@ -55,9 +65,8 @@ def fetch(source: str) -> Path:
     try:
         with _quiet():
             get_session().head(constants.ENDPOINT, timeout=10)  # the calls below try for half a minute
-            is_light = any(file.endswith(".safetensors") for file in list_repo_files(name, revision=revision))
-            kinds = LIGHT if is_light else WANTED
-            fetched = Path(snapshot_download(name, revision=revision, allow_patterns=kinds))
+            kinds = LIGHT if has_weights(list_repo_files(name, revision=revision), LIGHT) else HEAVY
+            fetched = Path(snapshot_download(name, revision=revision, allow_patterns=[*CONFIGS, *kinds]))
     except HfHubHTTPError as error:
         raise HubError(
             f"the hub refused {source}: {one_line(error)}; check the name, or log in with: hf auth login"
@@ -67,13 +76,18 @@ def fetch(source: str) -> Path:
             f"{source} is not in the cache and the hub cannot be reached ({type(error).__name__}); "
             f"name a file, or go online"
         ) from None
-    if not _has_weights(fetched):
-        raise HubError(f"{source} holds no weights that we read ({', '.join(WANTED[1:])}); name another repository")
+    if not has_weights(_names_in(fetched), HEAVY):
+        raise HubError(f"{source} holds no weights that we read ({', '.join(HEAVY)}); name another repository")
     return fetched
 
 
-def _has_weights(folder: Path) -> bool:
-    return folder.is_dir() and any(p.suffix in (".safetensors", ".bin", ".npz") for p in folder.iterdir())
+def has_weights(files: Iterable[str], kinds: list[str]) -> bool:
+    """Whether a repository's own folder, not one inside it, has weights of these kinds."""
+    return any(fnmatchcase(file, kind) for file in files if "/" not in file for kind in kinds)
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
 @contextmanager
@@ -95,6 +109,7 @@ def push(folder: Path, target: str) -> None:
     except ImportError:
         raise MissingExtraError("hub", f"{target} needs huggingface_hub") from None
 
+    check_target(target)
     name, revision = repository(target)
     message = "Weights written by vitreous"
     try:

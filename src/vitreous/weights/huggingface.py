@@ -17,9 +17,9 @@ from vitreous.models.config import Config, Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size, stated_preprocess
-from vitreous.weights.holding import cover, vit_differences
+from vitreous.weights.holding import Part, cover, vit_differences
 from vitreous.weights.moves import FRONT, STACK, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors, one_line
+from vitreous.weights.reading import Found, Tensors, by, one_line
 
 PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.")
 ACTIVATIONS = {
@@ -30,6 +30,7 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 PROJECTION = "embeddings.patch_embeddings.projection"
 QKV = {"q": "query", "k": "key", "v": "value"}
 IN_MEMORY = (  # names of transformers 5's modules, and what it writes to disk
@@ -45,7 +46,7 @@ def recognises(found: Found) -> bool:
 
 
 def strip(name: str) -> str:
-    for prefix in ("module.", "_orig_mod.", "module.", *PREFIXES):
+    for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     return name
 
@@ -85,6 +86,12 @@ def draft(found: Found, hints: Hints) -> Draft:
     classes = tensors.shape(f"{head}.weight", 2)[0] if f"{head}.weight" in tensors else 0
     reads_both = is_dino and classes > 0  # DINOv2's classifier reads class token and mean of patches
     pooler = "pooler.dense.weight"  # the bare model's; a classifier does not read it
+    reads_pooler = pooler in tensors and not classes
+    if reads_pooler and said.get("pooler_act", "tanh") != "tanh":
+        raise FormatError(
+            f"{found.path} has pooler_act {one_line(said['pooler_act'])!r}, and only tanh is built here; "
+            f"take the tensors pooler.* out of the file"
+        )
     rows = tensors.shape("embeddings.position_embeddings", 3)[1]
     config = ViTConfig().change(
         width=width,
@@ -106,7 +113,7 @@ def draft(found: Found, hints: Hints) -> Draft:
         class_token=True,
         distillation_head=has_two_heads,
         classes=classes,
-        representation=tensors.shape(pooler, 2)[0] if pooler in tensors and not classes else 0,
+        representation=tensors.shape(pooler, 2)[0] if reads_pooler else 0,
     )
     size = choose_image_size(rows - config.covered, (p, q), found, hints, said.get("image_size"), assumed=assumed)
     config = config.change(image_size=size)
@@ -149,25 +156,64 @@ def labels(said: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
 
 
 def preprocess(found: Found, config: ViTConfig, assumed: list[str]) -> Preprocess:
-    said, size = found.preprocessor, config.image_size
-    if not said:
+    size = config.image_size
+    if not found.preprocessor:
         assumed.append("preprocessing: the default of transformers' image processor")
         return default_preprocess(config)
-    number = said.get("resample", 2)
+    said = with_defaults(found.preprocessor, assumed)
+    number = said["resample"]
     if type(number) is not int or number not in RESAMPLE:
         assumed.append(f"interpolation bilinear: resample {one_line(number)} is not built here")
         number = 2
-    mean, std = normalisation(found, config.channels)
+    mean, std = normalisation(found, said, config.channels)
     common: dict[str, Any] = {"interpolation": RESAMPLE[number], "antialias": True, "mean": mean, "std": std}
     common |= {"centre": "floor", "source": "huggingface"}
     resized, cut = _edges(said.get("size"), size), _edges(said.get("crop_size"), size)
-    crops = bool(said.get("do_center_crop")) or "shortest_edge" in resized
-    if not crops:
+    if said.get("do_resize", True) is False:
+        assumed.append(f"images squashed to {by(size)}: do_resize is false, and the network takes no other size")
+        return stated_preprocess(found, size=size, **common)
+    if "shortest_edge" in resized and not said.get("do_center_crop"):
+        assumed.append(f"centre crop {by(size)}: do_center_crop is not true, and the network takes no other size")
+    if not said.get("do_center_crop") and "shortest_edge" not in resized:
         return stated_preprocess(found, size=_pair(resized), **common).at(size)
     # The processor may cut another size than the network was made for (DINOv2: 224 for 518): the ratio is what it says.
     fit = "crop" if "shortest_edge" in resized else "squash-crop"
     side = resized["shortest_edge"] if fit == "crop" else _pair(resized)[0]
     return stated_preprocess(found, size=_pair(cut), fit=fit, short_side=side, **common).at(size)
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' image processors
+    "ViT": {"resample": 2, "image_mean": HALF, "image_std": HALF},
+    "DeiT": {
+        "size": {"height": 256, "width": 256},
+        "do_center_crop": True,
+        "crop_size": {"height": 224, "width": 224},
+        "resample": 3,
+        "image_mean": HALF,
+        "image_std": HALF,
+    },
+    "Bit": {
+        "size": {"shortest_edge": 224},
+        "do_center_crop": True,
+        "crop_size": {"height": 224, "width": 224},
+        "resample": 3,
+        "image_mean": CLIP_MEAN,
+        "image_std": CLIP_STD,
+    },
+}
+DEFAULTS["CLIP"] = DEFAULTS["Bit"]
+
+
+def with_defaults(said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
+    """A processor's config, what it leaves out filled in by its class; an unknown class's by ViT's, which is said."""
+    word = said.get("image_processor_type", said.get("feature_extractor_type"))
+    kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast)?$", "", word) if isinstance(word, str) else "ViT"
+    left_out = [name for name in DEFAULTS["ViT"] if name not in said]
+    if said.get("do_normalize") is False:
+        left_out = [name for name in left_out if name == "resample"]
+    if kind not in DEFAULTS or word is None:
+        assumed += [f"{', '.join(left_out)}: ViTImageProcessor's default"] if left_out else []
+    return {**DEFAULTS.get(kind, DEFAULTS["ViT"]), **said}
 
 
 def _edges(said: Any, default: Size) -> dict[str, Any]:
@@ -182,10 +228,9 @@ def _pair(edges: Mapping[str, Any]) -> tuple[Any, Any]:
     return (edges["height"], edges["width"]) if side is None else (side, side)
 
 
-def normalisation(found: Found, channels: int) -> tuple[Any, Any]:
+def normalisation(found: Found, said: Mapping[str, Any], channels: int) -> tuple[Any, Any]:
     """Mean and deviation for pixels of 0 … 1; the processor's are for pixels after its own rescaling."""
-    said = found.preprocessor
-    mean, std = said.get("image_mean", HALF), said.get("image_std", HALF)
+    mean, std = said["image_mean"], said["image_std"]
     if said.get("do_normalize") is False:
         mean, std = [0.0] * channels, [1.0] * channels
     factor = said.get("rescale_factor", 1 / 255) if said.get("do_rescale", True) else 1
@@ -253,9 +298,9 @@ def rules(config: Config) -> list[Rule]:
     return out
 
 
-def refuses(config: Config) -> list[str]:
+def refuses(config: Config) -> list[Part]:
     if not isinstance(config, ViTConfig):
-        return ["a BiT"]
+        return [Part("a BiT")]
     b, e, r = config.embedding, config.encoder, config.readout
     is_dino = e.layer_scale is not None
     pools = (
@@ -279,7 +324,7 @@ def refuses(config: Config) -> list[str]:
         representation=(0,) if r.classes or is_dino else None,
     )
     if is_dino and b.patch[0] != b.patch[1]:
-        out.append(f"patch={b.patch[0]}x{b.patch[1]}")
+        out.append(Part("patch", by(b.patch)))
     return out
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitreous.errors import CheckpointError, ConfigError, ModelNameError
+from vitreous.errors import CheckpointError, ConfigError, FormatError, ModelNameError
 from vitreous.files import digest
 from vitreous.models import config as configs
 from vitreous.models.catalog import blueprint, build
@@ -18,6 +19,7 @@ from vitreous.models.model import Model
 from vitreous.weights import formats, hub
 from vitreous.weights.checkpoint import (
     Opened,
+    check_labels,
     described,
     is_checkpoint,
     is_ours_without_manifest,
@@ -54,15 +56,18 @@ def load(
     What tensors cannot tell (heads, activation, eps, the grid of a non-square table) comes from the argument, else the
     config beside them, else the source's convention; `model.source["assumed"]` lists what was assumed.
     classes: a new head of zeros in place of head and representation layer; where the number is the model's own, its
-    head stays.  position_resize: whose rule takes positions to `image_size`.
+    head stays.  position_resize: whose rule takes positions to `image_size` (of a catalog name: the model's own rule).
     """
     wanted = None if image_size is None else as_size(image_size)
     hints = Hints(wanted, heads, activation, norm_eps)
     found = find(source)
     if found is None:
+        if format is not None:
+            raise FormatError(f"{source} is a name of the catalog, which has no format; leave format= out")
         changes = {k: v for k, v in dataclasses.asdict(hints).items() if v is not None}
         changes |= {"classes": classes} if classes is not None else {}
         changes |= {"dynamic_image_size": True} if dynamic_image_size else {}
+        changes |= {"position_resize": position_resize} if position_resize != "paper" else {}
         model = build(str(source), **changes)
         return with_labels(model, labels)
     opened = open_found(found, format, hints)
@@ -89,12 +94,8 @@ def assemble(config: configs.Config, state: dict[str, torch.Tensor]) -> Model:
 
 
 def with_labels(model: Model, labels: tuple[str, ...] | list[str] | None) -> Model:
+    check_labels(labels, model.config.readout.classes)
     if labels is not None:
-        if len(labels) != model.config.readout.classes:
-            raise ConfigError(
-                f"{len(labels)} labels were given and the model answers {model.config.readout.classes}; "
-                f"give one label per answer"
-            )
         model.labels = tuple(labels)
     return model
 
@@ -102,13 +103,20 @@ def with_labels(model: Model, labels: tuple[str, ...] | list[str] | None) -> Mod
 def find(source: str | os.PathLike[str]) -> Found | None:
     """What lies where `source` says; None for the name of a new model. An existing path wins."""
     text = os.fspath(source)
-    path = Path(text)
-    if _exists(path):
-        return read(path)
+    if is_new(text):
+        return None
+    if _exists(Path(text)):
+        return read(Path(text))
     if text.startswith(hub.SCHEMES):
         return dataclasses.replace(read(hub.fetch(text)), path=text)
-    if text == "last":
-        return read(newest_run())
+    return read(newest_run())
+
+
+def is_new(text: str) -> bool:
+    """Whether `text` can only be a name of the catalog; what looks like something else that is not there is said."""
+    path = Path(text)
+    if _exists(path) or text.startswith(hub.SCHEMES) or text == "last":
+        return False
     looks_like_a_path = (
         path.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin")
         or text.startswith((".", "~", os.sep))
@@ -122,7 +130,13 @@ def find(source: str | os.PathLike[str]) -> Found | None:
         raise ModelNameError(
             "the model's name is empty; give a file, a folder, hf:OWNER/NAME, or a name from: vitreous models"
         )
-    return None
+    if re.fullmatch(r"(vit|deit|deit3|eva|resnetv2|flexivit)_\w+(\.\w+)?", text, re.ASCII):
+        raise ModelNameError(f"no model here is called {text!r}; timm's of that name is timm:{text}")
+    if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number there
+        raise CheckpointError(f"{text} is not there, and no name of the catalog; on the hub it would be hf:{text}")
+    if os.sep in text and " " not in text and text.count("/") > 1:
+        raise CheckpointError(f"{one_line(text)} is not there; give a file or folder of weights")
+    return True
 
 
 def _exists(path: Path) -> bool:
@@ -149,7 +163,10 @@ def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
     if format == "vitreous":
         raise CheckpointError(f"{found.path} has no manifest, so it is no vitreous checkpoint; leave format= out")
     if format is None and is_ours_without_manifest(found):
-        raise CheckpointError(f"{found.path} has lost its manifest; fetch or write the file again")
+        raise CheckpointError(
+            f"{found.path} has our tensors but lost its manifest, or never had one; write it with vitreous.save, "
+            f"or build the model and give it the tensors with load_state_dict"
+        )
     known = formats.get(format) if format else formats.recognise(found)
     try:
         return open_foreign(found, known, hints)

@@ -47,7 +47,6 @@ SAME = Move(lambda t: t[0], lambda x: [x])
 TURNED = Move(lambda t: t[0].mT, lambda x: [x.mT])  # in × out <-> out × in
 FRONT = Move(lambda t: t[0].squeeze(0), lambda x: [x[None]])  # an axis of length 1 before
 STACK = Move(lambda t: torch.cat(t), lambda x: list(x.chunk(3)))  # q, k, v apart <-> rows q, k, v
-STACK2 = Move(lambda t: torch.cat(t), lambda x: list(x.chunk(2)))
 KERNEL = Move(lambda t: t[0].permute(3, 2, 0, 1), lambda x: [x.permute(2, 3, 1, 0)])  # H W in out <-> out in H W
 ONE_BY_ONE = Move(lambda t: t[0].flatten(1), lambda x: [x[:, :, None, None]])  # a 1×1 convolution <-> a linear map
 VECTOR = Move(lambda t: t[0].flatten(), lambda x: [x])

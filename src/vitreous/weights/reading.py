@@ -49,13 +49,6 @@ class Tensors(dict[str, Tensor]):
             )
         return shape
 
-    def count(self, pattern: str) -> int:
-        """How many of pattern.format(0), pattern.format(1), … there are without a gap."""
-        n = 0
-        while pattern.format(n) in self:
-            n += 1
-        return n
-
     def depth(self, pattern: str) -> int:
         """How many blocks there are, by the largest number that {} has at the start of a name."""
         front, _, end = pattern.partition("{}")
@@ -142,13 +135,21 @@ def _read_file(path: Path, said: str) -> Found:
     sidecar = read_json(path.with_name(path.name + ".json"))
     return Found(
         said,
-        Tensors(tensors, str(path)),
+        unwrapped(Tensors(tensors, str(path))),
         metadata,
         read_json(beside / "config.json") if has_config else {},
         read_json(beside / "preprocessor_config.json") if has_config else {},
         sidecar or (read_json(beside / FOLDER_SIDECAR) if has_config else {}),
         path,
     )
+
+
+def unwrapped(tensors: Tensors) -> Tensors:
+    """Names without what DataParallel puts before all of them, and torch.compile into any."""
+    plain = tensors.renamed(lambda name: name.replace("_orig_mod.", ""))
+    while plain and all(name.startswith("module.") for name in plain):
+        plain = plain.renamed(lambda name: name.removeprefix("module."))
+    return plain
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -422,27 +423,29 @@ def _check_calls(stream: IO[bytes], path: Path) -> None:
             raise _not_only_tensors(path)
 
 
+WRAPPERS = (  # the first that is there wins
+    "state_dict",
+    "model",
+    "model_state_dict",
+    "model_ema",
+    "state_dict_ema",
+    "ema",
+    "teacher",
+    "student",
+    "net",
+)
+
+
 def _state_dict(content: Any) -> dict[str, Tensor]:
     """The tensors of a file, out of the wrappers that training scripts put around them."""
     for _ in range(4):
         if not isinstance(content, Mapping):
             return {}
-        inner = next(
-            (
-                content[k]
-                for k in ("state_dict", "model", "model_ema", "teacher")
-                if isinstance(content.get(k), Mapping)
-            ),
-            None,
-        )
+        inner = next((content[k] for k in WRAPPERS if isinstance(content.get(k), Mapping)), None)
         if inner is None:
             break
         content = inner
-    tensors = {str(name): tensor.detach() for name, tensor in content.items() if isinstance(tensor, Tensor)}
-    for wrapper in ("module.", "_orig_mod.", "module."):  # DDP, torch.compile, either in the other
-        if tensors and all(name.startswith(wrapper) for name in tensors):
-            tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
-    return tensors
+    return {str(name): tensor.detach() for name, tensor in content.items() if isinstance(tensor, Tensor)}
 
 
 READERS = {

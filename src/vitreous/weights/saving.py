@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from torch import Tensor
 from vitreous.errors import ExistsError, FormatError, VitreousError
 from vitreous.files import atomic_folder, atomic_write, digest
 from vitreous.models.config import BiTConfig, Config, Size
-from vitreous.models.model import Model
+from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.weights import formats, hub
-from vitreous.weights.checkpoint import default_name, write_checkpoint
-from vitreous.weights.formats import Format, Hints
-from vitreous.weights.loading import SIDECAR, assemble, load
+from vitreous.weights.checkpoint import check_usage, default_name, write_checkpoint
+from vitreous.weights.formats import Draft, Format, Hints
+from vitreous.weights.loading import SIDECAR, assemble, is_new, load
 from vitreous.weights.moves import write_with
 from vitreous.weights.reading import FOLDER_SIDECAR, READERS, Found, Tensors, read_json
 
@@ -38,26 +39,37 @@ def save(
 
     A model that the format cannot hold is refused by the part. So is one that the format's library would run
     differently (another GELU, another eps), unless `anyway`. Beside formats of tensors alone goes NAME.json, so that
-    we read back what they cannot say. Nothing is overwritten without `force`; a file is whole or absent.
+    we read back what they cannot say. Others' formats hold float32, whatever the model computes in. Nothing is
+    overwritten without `force`; a file is whole or absent.
     """
+    model = unwrapped(model)
+    check_usage(model)
     if format == "vitreous":
         file = default_name(path)
         write_checkpoint(model, file, force=force, recipe=recipe, metrics=metrics)
         return [file]
-    known = formats.get(format)
+    return save_foreign(model, path, formats.get(format), anyway=anyway, force=force)[0]
+
+
+def save_foreign(
+    model: Model, path: str | os.PathLike[str], known: Format, *, anyway: bool, force: bool
+) -> tuple[list[Path], list[str]]:
+    """The files of a model in another's format, and what that format cannot say."""
     held = hold(model, known, anyway=anyway)
     tensors = write_with(known.rules(held.config), held.state_dict())
     if not known.is_folder:
-        return write_file(held, known, tensors, default_name(path, known.suffixes), force=force)
+        files = write_file(held, known, tensors, default_name(path, known.suffixes), force=force)
+        return files, unsaid(held, known, read_alone(held, known, tensors))
     target = Path(path)
     if target.suffix in READERS:
         raise FormatError(f"{known.name} is written as a folder, and {target} is a file's name; leave the ending out")
     with atomic_folder(target, force=force) as folder:
         files = known.write(held, tensors, folder)
-        if not says_it_all(held, known, tensors, folder):
+        draft = read_alone(held, known, tensors, folder)
+        if not says_it_all(held, draft):
             files.append(folder / FOLDER_SIDECAR)
             files[-1].write_bytes(sidecar_of(held, folder / "model.safetensors"))
-    return [target / file.relative_to(folder) for file in files]
+    return [target / file.relative_to(folder) for file in files], unsaid(held, known, draft)
 
 
 def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], target: Path, *, force: bool) -> list[Path]:
@@ -65,27 +77,68 @@ def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], targe
     sidecar = target.with_name(target.name + ".json")
     for taken in (path for path in (target, sidecar) if not force and os.path.lexists(path)):
         raise ExistsError(f"{taken} exists already; choose another place, or overwrite it with --force (force=True)")
-    with tempfile.TemporaryDirectory() as folder:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
         part = Path(folder) / target.name
         known.write(model, tensors, part)
         beside = sidecar_of(model, part)
-        atomic_write(target, lambda file: file.write(part.read_bytes()), force=force)
+        with part.open("rb") as written:
+            atomic_write(target, lambda file: shutil.copyfileobj(written, file, 2**20), force=force)
     atomic_write(sidecar, lambda file: file.write(beside), force=True)
     return [target, sidecar]
 
 
-def says_it_all(model: Model, known: Format, tensors: Mapping[str, Tensor], folder: Path) -> bool:
-    """Whether the configs in a folder tell a reader everything that the tensors do not."""
-    config, preprocessor = read_json(folder / "config.json"), read_json(folder / "preprocessor_config.json")
-    found = Found(str(folder), Tensors(tensors, str(folder)), config=config, preprocessor=preprocessor)
+def read_alone(model: Model, known: Format, tensors: Mapping[str, Tensor], folder: Path | None = None) -> Draft | None:
+    """What a reader without our sidecar sees: the configs of a folder, or tensors and the source's convention."""
+    hints = Hints(model.config.image_size)
+    config: dict[str, Any] = {}
+    preprocessor: dict[str, Any] = {}
+    if folder is not None:
+        hints = Hints()
+        config, preprocessor = read_json(folder / "config.json"), read_json(folder / "preprocessor_config.json")
+    elif not isinstance(model.config, BiTConfig):
+        e = model.config.encoder
+        hints = replace(hints, heads=e.heads, activation=e.activation, norm_eps=e.norm_eps)
+    where = str(folder or "the file")
     try:
-        draft = known.draft(found, Hints())
+        found = Found(where, Tensors(tensors, where), config=config, preprocessor=preprocessor)
+        draft = known.draft(found, hints)
     except VitreousError:
+        return None
+    draft.preprocess = draft.preprocess.with_channels(draft.config.channels)
+    return draft
+
+
+def says_it_all(model: Model, draft: Draft | None) -> bool:
+    """Whether a reader without our sidecar is told everything that the tensors do not tell."""
+    if draft is None:
         return False
-    same_use = replace(draft.preprocess.with_channels(draft.config.channels), source=model.preprocess.source)
+    same_use = replace(draft.preprocess, source=model.preprocess.source)
     return (
         (essence(draft.config), same_use, draft.labels) == (essence(model.config), model.preprocess, model.labels)
     ) and model.temperature == 1.0
+
+
+def unsaid(model: Model, known: Format, draft: Draft | None) -> list[str]:
+    """Lines on what another library would do differently, or not know, because the format has no word for it."""
+    parts = known.refuses(model.config)
+    notes = [f"{known.name} would run this model differently: {', '.join(map(str, parts))}"] if parts else []
+    if draft is not None:
+        mine, theirs = model.preprocess, draft.preprocess
+        silent = ["source"]
+        silent += ["centre"] if mine.fit == theirs.fit == "squash" else []
+        silent += ["resized_by"] if not (mine.antialias and theirs.antialias) else []
+        names = [
+            f.name for f in fields(mine) if f.name not in silent and getattr(mine, f.name) != getattr(theirs, f.name)
+        ]
+        words = [f"{name}={getattr(mine, name)} (its own: {getattr(theirs, name)})" for name in names]
+        notes += [f"{known.name} would preprocess differently: {', '.join(words)}"] if words else []
+        lost = {"labels": model.labels != draft.labels, "temperature": model.temperature != 1.0}
+        words = [name for name, is_lost in lost.items() if is_lost]
+        notes += [f"{known.name} has no word for {' and '.join(words)}; vitreous reads them beside"] if words else []
+    types = {str(t.dtype) for t in model.state_dict().values() if t.is_floating_point()} - {"torch.float32"}
+    notes += [f"numbers are written as float32; the model's are {t.removeprefix('torch.')}" for t in sorted(types)]
+    return notes
 
 
 def essence(config: Config) -> Config:
@@ -125,13 +178,13 @@ IN_NO_TENSOR = (
 
 def hold(model: Model, known: Format, *, anyway: bool) -> Model:
     """The model as the format has it; refuses by part what it cannot hold."""
-    config, state = known.to_hold(model.config, model.state_dict())
+    config, state = known.to_hold(model.config, state_of(model))
     parts = known.refuses(config)
-    only_function = all(part.split("=")[0] in IN_NO_TENSOR and "swiglu" not in part for part in parts)
+    only_function = all(part.name in IN_NO_TENSOR and part.value != "swiglu" for part in parts)
     if parts and not (anyway and only_function):
         end = "; write it with anyway=True (--anyway) to keep the tensors all the same" if only_function else ""
         verb = "would run this model differently" if only_function else "cannot hold this model"
-        raise FormatError(f"{known.name} {verb}: {', '.join(parts)}{end}")
+        raise FormatError(f"{known.name} {verb}: {', '.join(map(str, parts))}{end}")
     held = assemble(config, dict(state))
     held.preprocess, held.labels = model.preprocess, model.labels
     held.temperature, held.source = model.temperature, model.source
@@ -140,7 +193,7 @@ def hold(model: Model, known: Format, *, anyway: bool) -> Model:
 
 @dataclass
 class Converted:
-    """What `convert` wrote, and what it had to assume."""
+    """What `convert` wrote, and what to know of it: what was assumed, what the format cannot say."""
 
     files: list[str]
     notes: list[str] = field(default_factory=list)
@@ -154,7 +207,7 @@ class Converted:
 
     def __str__(self) -> str:
         verb = {None: "wrote", True: "pushed", False: "would push"}[self.pushed]
-        return "\n".join([*(f"{verb} {file}" for file in self.files), *(f"assumed {note}" for note in self.notes)])
+        return "\n".join([*(f"{verb} {file}" for file in self.files), *(f"note: {note}" for note in self.notes)])
 
 
 def convert(
@@ -168,16 +221,16 @@ def convert(
     heads: int | None = None,
     activation: str | None = None,
     norm_eps: float | None = None,
+    position_resize: str = "paper",
     anyway: bool = False,
     force: bool = False,
     push: bool = False,
 ) -> Converted:
     """Read any checkpoint and write it in format `to`; `path` may be hf:OWNER/NAME, pushed only with `push`."""
-    if to not in formats.names():
-        raise FormatError(f"format {to!r} is not one of {', '.join(formats.names())}")
+    known = None if to == "vitreous" else formats.get(to)
     is_push = os.fspath(path).startswith(hub.SCHEMES)
     if is_push:
-        hub.repository(os.fspath(path))  # refuse a wrong name before any work
+        hub.check_target(os.fspath(path))  # before any work
     model = load(
         source,
         format=format,
@@ -186,15 +239,24 @@ def convert(
         heads=heads,
         activation=activation,
         norm_eps=norm_eps,
+        position_resize=position_resize,
     )
     notes = list(model.source.get("assumed", []))
+    notes += [f"first values, not trained: {source} is a name of the catalog"] if is_new(os.fspath(source)) else []
+
+    def write(target: str | os.PathLike[str]) -> list[Path]:
+        if known is None:
+            return save(model, target, force=force)
+        files, lines = save_foreign(model, target, known, anyway=anyway, force=force)
+        notes.extend(lines)
+        return files
+
     if not is_push:
-        files = save(model, path, format=to, anyway=anyway, force=force)
+        files = write(path)
         return Converted([str(file) for file in files], notes)
     with tempfile.TemporaryDirectory() as folder:
         inside = Path(folder) / "upload"
-        target = inside if to != "vitreous" and formats.get(to).is_folder else inside / "model"
-        files = save(model, target, format=to, anyway=anyway)
+        files = write(inside if known is not None and known.is_folder else inside / "model")
         listing = [f"{file.relative_to(inside)} ({file.stat().st_size:,} bytes)" for file in files]
         if push:
             hub.push(inside, os.fspath(path))

@@ -30,9 +30,9 @@ from vitreous.weights.formats import (
     stem_of,
 )
 from vitreous.weights.google import stem_cell
-from vitreous.weights.holding import bit_differences, cover, vit_differences
+from vitreous.weights.holding import Part, bit_differences, cover, resnet_differences, vit_differences
 from vitreous.weights.moves import FRONT, ONE_BY_ONE, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors, one_line
+from vitreous.weights.reading import Found, Tensors, by, one_line
 
 TIMM_HYBRID = ResNetConfig(root_pad="infinity", standardise_eps=1e-8, group_norm_eps=1e-5)
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "relu": "relu"}
@@ -54,7 +54,7 @@ def recognises(found: Found) -> bool:
 
 
 def strip(name: str) -> str:
-    for wrapper in ("module.", "_orig_mod.", "module.", "model.", "backbone."):
+    for wrapper in ("model.", "backbone."):
         name = name.removeprefix(wrapper)
     return name
 
@@ -85,8 +85,75 @@ def settings(found: Found) -> dict[str, Any]:
     }
 
 
+# What model_args may say. The tensors tell the first, or we read them; the second play no part in the function of a
+# trained model at its own size; the third must have one of these values. Others name another function, or may.
+TOLD = {
+    "img_size",
+    "patch_size",
+    "in_chans",
+    "num_classes",
+    "embed_dim",
+    "depth",
+    "num_heads",
+    "mlp_ratio",
+    "qkv_bias",
+    "qk_norm",
+    "init_values",
+    "class_token",
+    "reg_tokens",
+    "no_embed_class",
+    "pre_norm",
+    "fc_norm",
+    "global_pool",
+    "act_layer",
+    "label_names",
+    "layers",
+    "channels",
+    "stem_chs",
+    "width_factor",
+}
+FREE = {
+    "dynamic_img_size",
+    "dynamic_img_pad",
+    "strict_img_size",
+    "drop_rate",
+    "pos_drop_rate",
+    "patch_drop_rate",
+    "proj_drop_rate",
+    "attn_drop_rate",
+    "drop_path_rate",
+    "weight_init",
+    "fix_init",
+    "zero_init_last",
+}
+ONLY: dict[str, tuple[Any, ...]] = {
+    "pos_embed": ("learn", "none", ""),
+    "final_norm": (True,),
+    "proj_bias": (True,),
+    "scale_attn_norm": (False,),
+    "scale_mlp_norm": (False,),
+    "pool_include_prefix": (False,),
+    "preact": (True,),
+    "avg_down": (False,),
+}
+
+
+def check_args(found: Found, hints: Hints) -> None:
+    """Refuse by name what would be another function than the one we build."""
+    args = found.config.get("model_args") if "architecture" in found.config else None
+    for name, value in args.items() if isinstance(args, dict) else ():
+        is_said = name == "norm_layer" and value == "layernorm" and hints.norm_eps is not None
+        is_held = name in ONLY and isinstance(value, bool | str) and value in ONLY[name]
+        if not (name in TOLD or name in FREE or value is None or is_held or is_said):
+            end = "; say norm_eps=" if name == "norm_layer" and value == "layernorm" else ""
+            raise FormatError(
+                f"{found.path} says {one_line(name)}={one_line(value)} in model_args, which is not built here{end}"
+            )
+
+
 def draft(found: Found, hints: Hints) -> Draft:
     tensors, said = tidy(found.tensors), settings(found)
+    check_args(found, hints)
     if "stem.conv.weight" in tensors:
         return draft_bit(found, tensors, said, hints)
     width, channels, p, q = tensors.shape(PROJECTION, 4)
@@ -117,7 +184,7 @@ def draft(found: Found, hints: Hints) -> Draft:
         "representation": tensors.shape("pre_logits.fc.weight", 2)[0] if "pre_logits.fc.weight" in tensors else 0,
         "classes": tensors.shape("head.weight", 2)[0] if "head.weight" in tensors else 0,
     }
-    changes |= choose_pool(tensors, said)
+    changes |= choose_pool(found, tensors, said, assumed)
     config = ViTConfig().change(**changes)
     config = add_stem(config, tensors)
     config = place_positions(config, tensors, found, hints, said, assumed)
@@ -143,16 +210,23 @@ def choose_function(
     return activation, usual if hints.norm_eps is None else hints.norm_eps
 
 
-def choose_pool(tensors: Tensors, said: Mapping[str, Any]) -> dict[str, Any]:
+def choose_pool(found: Found, tensors: Tensors, said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
     """By the tensors where they tell (attn_pool, fc_norm, a second head), else the config, else timm's default."""
     order = "mean-first" if "fc_norm.weight" in tensors else "norm-first"
     if "head_dist.weight" in tensors:
         return {"pool": "cls-and-distillation", "distillation_head": True}
     if "attn_pool.latent" in tensors:
         return {"pool": "map", "pool_order": order}
-    stated = POOLS.get(str(said.get("global_pool", "")))
     default = "gap" if order == "mean-first" or "cls_token" not in tensors else "cls"
-    return {"pool": stated if stated and stated != "map" else default, "pool_order": order}
+    stated = said.get("global_pool")
+    if stated == "":
+        assumed.append(f"pool {default}: the config says none, and a model here has one")
+    if not stated:
+        return {"pool": default, "pool_order": order}
+    if not isinstance(stated, str) or stated not in POOLS or stated == "map":
+        why = "there is no attn_pool in the file" if stated == "map" else f"it is not one of {', '.join(POOLS)}"
+        raise FormatError(f"{found.path} says global_pool {one_line(stated)!r}, and {why}; mend config.json")
+    return {"pool": POOLS[stated], "pool_order": order}
 
 
 def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
@@ -323,6 +397,8 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
 def draft_bit(found: Found, tensors: Tensors, said: Mapping[str, Any], hints: Hints) -> Draft:
     root, channels, _, _ = tensors.shape("stem.conv.weight", 4)
     units = tensors.units(UNIT, 0)
+    if said.get("global_pool") not in (None, "", "avg"):
+        raise FormatError(f"{found.path} says global_pool {one_line(said['global_pool'])!r}, and a BiT here has avg")
     stated = stated_image_size(said)
     size = hints.image_size or ((224, 224) if stated is None else stated_size(stated, found))
     resnet = ResNetConfig(units=units, resnet_width=root / 64, standardise_eps=1e-8)
@@ -349,7 +425,7 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
     return out + (pair("head", "head.fc", weight=ONE_BY_ONE) if config.readout.classes else [])
 
 
-def refuses(config: Config) -> list[str]:
+def refuses(config: Config) -> list[Part]:
     if isinstance(config, BiTConfig):
         return bit_differences(config, root_pad="zeros", standardise_eps=1e-8)
     out = vit_differences(
@@ -373,14 +449,14 @@ def refuses(config: Config) -> list[str]:
     )
     r, b = config.readout, config.embedding
     if b.distillation_token and r.pool != "cls-and-distillation":
-        out.append("distillation_token=True without its head")
+        out.append(Part("distillation_token", True, "without its head"))
     if r.pool_order == "mean-first" and r.pool not in ("gap", "max"):
-        out.append(f"pool_order=mean-first with pool={r.pool}")
+        out.append(Part("pool_order", "mean-first", f"with pool={r.pool}"))
     if b.patch[0] != b.patch[1]:
-        out.append(f"patch={b.patch[0]}x{b.patch[1]}")
+        out.append(Part("patch", by(b.patch)))
     if b.stem == "resnet":
         stem = {n: v for n, v in vars(TIMM_HYBRID).items() if n not in ("units", "resnet_width")}
-        out += [f"{n}={getattr(config.resnet, n)}" for n, v in stem.items() if getattr(config.resnet, n) != v]
+        out += resnet_differences(config, stem)
     return out
 
 

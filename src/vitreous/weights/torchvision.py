@@ -14,27 +14,21 @@ from vitreous.models.config import Config, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size
-from vitreous.weights.holding import cover, vit_differences
+from vitreous.weights.holding import Part, cover, vit_differences
 from vitreous.weights.moves import FRONT, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors
+from vitreous.weights.reading import Found, Tensors, by
 
 LAYER = "encoder.layers.encoder_layer_{}"
 
 
 def recognises(found: Found) -> bool:
-    names = {strip(name) for name in found.tensors}
+    names = found.tensors
     return "conv_proj.weight" in names and any(name.startswith(LAYER.format(0)) for name in names)
-
-
-def strip(name: str) -> str:
-    return name.removeprefix("module.")
 
 
 def tidy(tensors: Tensors) -> Tensors:
     """The MLP's present names (before its version 2: linear_1, linear_2)."""
-    return tensors.renamed(
-        lambda name: strip(name).replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3.")
-    )
+    return tensors.renamed(lambda name: name.replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."))
 
 
 def draft(found: Found, hints: Hints) -> Draft:
@@ -56,7 +50,7 @@ def draft(found: Found, hints: Hints) -> Draft:
         classes=tensors.shape("heads.head.weight", 2)[0] if "heads.head.weight" in tensors else 0,
     )
     rows = tensors.shape("encoder.pos_embedding", 3)[1]
-    config = config.change(image_size=choose_image_size(rows - 1, (p, q), found, hints))
+    config = config.change(image_size=choose_image_size(rows - 1, (p, q), found, hints, assumed=assumed))
     assumed += [] if hints.activation else ["activation gelu: torchvision's code"]
     assumed += ["norm_eps 1e-6: torchvision's code"] if hints.norm_eps is None else []
     assumed.append("preprocessing: that of torchvision's published weights of this size")
@@ -97,14 +91,12 @@ def rules(config: Config) -> list[Rule]:
     return out + (pair("head", "heads.head") if r.classes else [])
 
 
-def refuses(config: Config) -> list[str]:
+def refuses(config: Config) -> list[Part]:
     out = vit_differences(config, representation=None)
     if isinstance(config, ViTConfig):
-        h, w = config.image_size
-        p, q = config.embedding.patch
-        out += [f"image_size={h}x{w} (square only)"] if h != w else []
-        out += [f"patch={p}x{q} (square only)"] if p != q else []
-        out += ["channels other than 3"] if config.channels != 3 else []
+        sizes = {"image_size": config.image_size, "patch": config.embedding.patch}
+        out += [Part(name, by((h, w)), "(square only)") for name, (h, w) in sizes.items() if h != w]
+        out += [Part("channels", config.channels, "(3 only)")] if config.channels != 3 else []
     return out
 
 

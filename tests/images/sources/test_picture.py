@@ -36,8 +36,6 @@ def test_a_picture_stands_upright_however_the_camera_was_held(orientation):
     exif[0x0112] = orientation
     raw = saved(stored, "PNG", exif=exif)
     assert np.array_equal(picture.decode(raw, "a"), np.asarray(photo(2)))
-    small, _, _ = picture.small_grey(raw, "a")
-    assert small.size == photo(2).size
 
 
 def test_transparency_is_laid_on_white():
@@ -118,10 +116,9 @@ HEIC = struct.pack(">I", 24) + b"ftypheic\0\0\0\0mif1heic" + bytes(100)
     ],
 )
 def test_what_cannot_be_read_is_named_in_one_line(raw, line):
-    for read in (picture.decode, picture.small_grey):
-        with pytest.raises(DataError) as error:
-            read(raw, "x.jpg")
-        assert str(error.value) == line
+    with pytest.raises(DataError) as error:
+        picture.decode(raw, "x.jpg")
+    assert str(error.value) == line
 
 
 def test_a_picture_between_pillows_warning_and_its_limit_is_read():
@@ -148,12 +145,12 @@ def test_broken_bytes_never_raise_anything_else():
 def test_damaged_exif_is_no_exif():
     raw = encoded(1, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"\x12" * 40)
     assert picture.decode(raw, "a").shape == (32, 40, 3)
-    assert picture.small_grey(raw, "a")[0].mode == "L"
+    assert picture.taken(picture.open_image(raw, "a")) == ("", "")
 
 
 def test_when_and_by_what_a_photograph_was_taken():
     exif = Image.Exif()
     exif[picture.MAKE], exif[picture.MODEL] = "Vitreous", "One"
     exif.get_ifd(picture.EXIF_PART)[picture.TAKEN] = "2026:11:15 10:00:00"
-    _, taken, camera = picture.small_grey(encoded(1, "JPEG", exif=exif), "a")
-    assert (taken, camera) == ("2026:11:15 10:00:00", "Vitreous One")
+    image = picture.open_image(encoded(1, "JPEG", exif=exif), "a")
+    assert picture.taken(image) == ("2026:11:15 10:00:00", "Vitreous One")

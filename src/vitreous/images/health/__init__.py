@@ -48,7 +48,7 @@ def check(
     sample: read that many images drawn at random instead of all.  cache: whether and where facts about a large set are
     kept, so that a check that was ended goes on.  out: a page with the pictures.  progress: called with (done, of).
     """
-    whole = data if isinstance(data, ImageSet) else _open(data)
+    whole = data if isinstance(data, ImageSet) else _open(data, progress)
     if len(whole) == 0:
         raise DataError(f"{whole.path} has no images; nothing to check")
     p = None if probabilities is None else check_probabilities(whole, probabilities)
@@ -67,10 +67,10 @@ def check(
     return health
 
 
-def _open(path: str | os.PathLike[str]) -> ImageSet:
+def _open(path: str | os.PathLike[str], progress: Progress | None) -> ImageSet:
     from vitreous.images.opening import open as open_images
 
-    return open_images(path)
+    return open_images(path, progress=progress)
 
 
 def _sample(data: ImageSet, size: int | None) -> np.ndarray | None:

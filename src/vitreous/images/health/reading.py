@@ -30,7 +30,7 @@ ALONE = 512  # fewer pictures are read faster than two processes start
 KEEP = 2_000  # sets of fewer pictures are read again faster than their facts are kept
 HEAD = f"vitreous facts {VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
 
-Progress = Callable[[int, int], None]  # (done, of)
+Progress = Callable[[int, int], object]  # (done, of)
 Answer = TypeVar("Answer")
 
 

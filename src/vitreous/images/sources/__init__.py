@@ -5,6 +5,7 @@ from vitreous.images.sources.fashion import FASHION
 from vitreous.images.sources.finding import Kind
 from vitreous.images.sources.folders import FOLDERS
 from vitreous.images.sources.idx import IDX
+from vitreous.images.sources.packs import PACK
 from vitreous.images.sources.parquet import PARQUET
 from vitreous.images.sources.shards import SHARDS
 from vitreous.images.sources.tables import TABLES
@@ -15,6 +16,7 @@ KINDS: Registry[Kind] = Registry(
     "sources",
     {  # asked in this order; class folders last of all, since every folder might be one
         "fashion": FASHION,
+        "pack": PACK,
         "shards": SHARDS,
         "parquet": PARQUET,
         "idx": IDX,

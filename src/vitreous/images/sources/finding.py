@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError
-from vitreous.images.imageset import Source
+from vitreous.images.imageset import ImageSet, Source
 
 Labels = NDArray[np.int64]
 PICTURES = {
@@ -62,7 +62,7 @@ class Kind:
     name: str
     holds: str  # one line for people
     recognises: Callable[[Place], bool]
-    open: Callable[[Place], Found]
+    open: Callable[[Place], Found | ImageSet]  # an ImageSet where the set lies split already
 
 
 @dataclass(frozen=True)

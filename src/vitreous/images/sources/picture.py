@@ -14,7 +14,7 @@ from PIL import Image
 
 from vitreous.errors import DataError
 
-__all__ = ["decode", "is_heic", "open_image", "small_grey", "upright"]
+__all__ = ["decode", "is_heic", "open_image", "taken", "upright"]
 
 LIMIT = 178_956_970  # pixels; Pillow's own border between a warning and a refusal
 ORIENTATION, MAKE, MODEL, EXIF_PART, TAKEN = 0x0112, 0x010F, 0x0110, 0x8769, 0x9003
@@ -77,20 +77,6 @@ def upright(image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def small_grey(raw: bytes, what: str, side: int = 64) -> tuple[Image.Image, str, str]:
-    """A small upright grey picture for hashing (JPEGs decoded at a fraction), when it was taken, by which camera."""
-    image = open_image(raw, what)
-    try:
-        taken, camera = _taken(image)
-        image.draft("L", (side, side))
-        _calmly(image.load)
-        return _plain(upright(image)).convert("L"), taken, camera
-    except MemoryError:
-        raise
-    except Exception as error:
-        _refuse(what, error)
-
-
 def is_heic(raw: bytes) -> bool:
     """An iPhone's usual file, by its first bytes and whatever its name."""
     if raw[4:8] != b"ftyp":
@@ -130,15 +116,15 @@ def _calmly(work: Callable[[], T]) -> T:
             return work()
 
 
-def _taken(image: Image.Image) -> tuple[str, str]:
+def taken(image: Image.Image) -> tuple[str, str]:
     """EXIF's moment, as it is written there, and the camera; empty where they are not said."""
     try:
         exif = _calmly(image.getexif)
-        taken = str(exif.get_ifd(EXIF_PART).get(TAKEN, ""))
+        moment = str(exif.get_ifd(EXIF_PART).get(TAKEN, ""))
         camera = f"{exif.get(MAKE, '')} {exif.get(MODEL, '')}".strip()
     except Exception:
         return "", ""
-    return taken, camera
+    return moment, camera
 
 
 def _register_heic(what: str) -> None:

@@ -1,0 +1,22 @@
+"""A pack: a set that `vitreous pack` decoded once, opened with the splits, groups and names it was packed with."""
+
+from __future__ import annotations
+
+from vitreous.images.imageset import ImageSet
+from vitreous.images.sources.finding import Kind, Place
+
+INDEX = "index.safetensors"
+
+
+def recognises(place: Place) -> bool:
+    return place.folder is not None and (place.folder / INDEX).is_file()
+
+
+def open_pack(place: Place) -> ImageSet:
+    from vitreous.images.pack import Pack  # it needs torch, which other sources do not
+
+    assert place.folder is not None
+    return Pack.open(place.folder)
+
+
+PACK = Kind("pack", "a folder that `vitreous pack` made", recognises, open_pack)
