@@ -97,7 +97,8 @@ class Batches:
 
     batch: images per step, all ranks together.  preprocess: its size is that of the batches, and without augmentation
     its pixels are theirs, exactly.  shuffle, drop_last: as augmented or not.  start: an earlier `state()`.
-    workers: 0 reads in the calling thread; `processes` makes them processes.  resident: None decides by itself.
+    workers: 0 reads in the calling thread; more than two are processes unless `processes` says.  resident: None decides
+    by itself.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Batches:
         rank: int | None = None,
         world: int | None = None,
         workers: int | None = None,
-        processes: bool = False,
+        processes: bool | None = None,
         prefetch: int = 3,
         device: torch.device | str = "cpu",
         resident: bool | None = None,
@@ -132,7 +133,8 @@ class Batches:
         self.ranks = found or Ranks(rank or 0, world or 1)
         self.prefetch, self.skip_unreadable = prefetch, skip_unreadable
         self._workers = min(_cores(), 8) if workers is None else workers
-        self._processes = processes and self._workers > 0
+        many = self._workers > 2  # more threads than that only wait for the interpreter's lock
+        self._processes = (many if processes is None else processes) and self._workers > 0
         self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer)
         self._loader = _Loader(data, preprocess, decode.is_fast(fast))
         self._epoch, self._place = 0, 0
