@@ -130,7 +130,7 @@ def record() -> dict[str, Any]:
     """What goes with every result: versions, hardware, commit and command line."""
     here = doctor()
     return {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],  # no machine's paths
         "versions": {name: getattr(here, name) for name in ("vitreous", "python", "torch", "torch_cuda", "numpy")},
         "hardware": {
             "system": here.system,

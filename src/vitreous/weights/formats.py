@@ -162,14 +162,15 @@ def choose_image_size(
 
 def stated_size(stated: Any, found: Found) -> Size:
     """An image size as a config states it."""
-    try:
-        if isinstance(stated, int | list | tuple) and not isinstance(stated, bool):
-            return as_size(stated)
-    except (ConfigError, ValueError, OverflowError):
-        pass
-    raise CheckpointError(
+    wrong = CheckpointError(
         f"the config of {found.path} says the image size {one_line(stated)}, which is none; mend config.json"
     )
+    if not isinstance(stated, int | list | tuple) or isinstance(stated, bool):
+        raise wrong
+    try:
+        return as_size(stated)
+    except (ConfigError, ValueError, OverflowError):
+        raise wrong from None
 
 
 def stated_preprocess(found: Found, **said: Any) -> Preprocess:
