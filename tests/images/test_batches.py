@@ -189,7 +189,7 @@ def test_coverage_counts_and_names_what_was_skipped():
     assert (found.images, found.seen, found.unique) == (20, 18, 18)
     assert not found.is_exact
     assert str(found).splitlines() == [
-        "18 images seen, 18 unique, 2 skipped",
+        "18 images seen, 18 unique of 20, 2 skipped",
         "array/3 cannot be read; take it out",
         "array/11 cannot be read; take it out",
     ]
@@ -363,3 +363,30 @@ def test_labels_may_be_many_for_one_picture():
     several = np.eye(3, dtype=np.int64)[data.labels]
     batches = Batches(replace(data, labels=several), batch=4, preprocess=SMALL_RULE, rank=0, world=1)
     assert torch.equal(next(iter(batches)).labels, torch.from_numpy(several[:4]))
+
+
+def test_a_state_of_other_pictures_or_another_order_is_refused():
+    """The same number of pictures of the same source is not the same set."""
+    whole = photos(24)
+    first, second = whole.take(range(12)), whole.take(range(12, 24))
+    state = Batches(first, batch=4, preprocess=RULE, shuffle=True).state()
+    Batches(first, batch=4, preprocess=RULE, shuffle=True, start=state)
+    for data, shuffle in ((second, True), (first, False)):
+        with pytest.raises(DataError, match=r"is not where the run stopped: (chosen|order) was"):
+            Batches(data, batch=4, preprocess=RULE, shuffle=shuffle, start=state)
+    for wrong in ({"place": 10**6}, {"epoch": -3}, {"place": "a"}):
+        with pytest.raises(DataError, match="which is no place in"):
+            Batches(first, batch=4, preprocess=RULE, shuffle=True, start={**state, **wrong})
+
+
+@pytest.mark.parametrize("wrong", [{"rank": 1}, {"world": 2}, {"workers": -1}, {"epochs": -1}, {"prefetch": -1}])
+def test_arguments_without_sense_are_one_line(wrong):
+    with pytest.raises(ConfigError, match=r"belong together|must each be 0 or more"):
+        Batches(photos(8), batch=4, preprocess=RULE, **wrong)
+
+
+def test_a_part_of_the_ranks_cannot_speak_of_coverage():
+    batches = Batches(photos(8), batch=4, preprocess=RULE, rank=0, world=2)
+    list(batches)
+    with pytest.raises(ConfigError, match="coverage needs all ranks"):
+        batches.coverage()

@@ -20,7 +20,7 @@ def run(
     near: Annotated[
         int | None, typer.Option(metavar="BITS", help="Bits of 64 that near duplicates may differ in (6).")
     ] = None,
-    sample: Annotated[int | None, typer.Option(metavar="N", help="Read N images drawn at random, not all.")] = None,
+    sample: Annotated[int | None, typer.Option(metavar="N", help="Check N images drawn at random, not all.")] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Processes that read (2).")] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", metavar="", help="Read all anew; keep no facts for a later check.")

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from vitreous.draws import permutation, uniform
 from vitreous.errors import ConfigError, DataError
+from vitreous.files import digest
 from vitreous.images import augment as augmenting
 from vitreous.images import decode
 from vitreous.images import processes as worker_processes
@@ -88,7 +89,7 @@ class Coverage:
         return {"images": self.images, "seen": self.seen, "unique": self.unique, "skipped": list(self.skipped)}
 
     def __str__(self) -> str:
-        text = f"{self.seen:,} images seen, {self.unique:,} unique, {len(self.skipped):,} skipped"
+        text = f"{self.seen:,} images seen, {self.unique:,} unique of {self.images:,}, {len(self.skipped):,} skipped"
         return "\n".join([text, *self.skipped])
 
 
@@ -129,8 +130,9 @@ class Batches:
         self.drop_last = self.shuffle if drop_last is None else drop_last
         self.seed, self.epochs, self.batch = seed, epochs, batch
         self.device = torch.device(device)
-        found = here() if rank is None or world is None else None
-        self.ranks = found or Ranks(rank or 0, world or 1)
+        if (rank is None) != (world is None):
+            raise ConfigError("rank and world belong together; give both, or neither to ask the process group")
+        self.ranks = here() if rank is None or world is None else Ranks(rank, world)
         self.prefetch, self.skip_unreadable = prefetch, skip_unreadable
         self._workers = min(_cores(), 8) if workers is None else workers
         many = self._workers > 2  # more threads than that only wait for the interpreter's lock
@@ -167,6 +169,11 @@ class Batches:
 
     def coverage(self) -> Coverage:
         """What all ranks saw in this pass; every rank calls it."""
+        if self.ranks.world != here().world:
+            raise ConfigError(
+                f"these are batches of rank {self.ranks.rank} of {self.ranks.world}, and no such process group runs; "
+                "coverage needs all ranks"
+            )
         parts = gather((self._seen, np.packbits(self._unique), self._skipped)) if self.ranks.world > 1 else None
         if parts is None:
             return Coverage(len(self.data), self._seen, int(self._unique.sum()), tuple(self._skipped))
@@ -250,7 +257,7 @@ class Batches:
         return self._whole
 
     def _make_resident(self) -> Tensor | None:
-        """All pictures on the device, where they are equal in size, lie decoded, and fit; or where it was asked for."""
+        """All pictures on the device, where they are equal in size, lie decoded, and fit."""
         shape = self._loader.resident_shape(self.augment)
         is_small = shape is None or max(shape) <= SMALL_SIDE
         if self.device.type == "cpu" and self.augment is not None and not is_small and self._want_resident is None:
@@ -259,7 +266,7 @@ class Batches:
         if shape is None or (self._want_resident is None and count * np.prod(shape) > _room(self.device)):
             if self._want_resident:
                 raise ConfigError(
-                    f"{self.data.path} cannot lie whole on {self.device}: its pictures differ in size; "
+                    f"{self.data.path} cannot lie whole on {self.device}: its pictures differ in size, or are encoded; "
                     "pack it for one preprocess value, or leave resident out"
                 )
             return None
@@ -272,7 +279,15 @@ class Batches:
         return torch.from_numpy(np.ascontiguousarray(host.transpose(0, 3, 1, 2))).to(self.device)
 
     def _identity(self) -> dict[str, Any]:
-        return {"seed": self.seed, "images": len(self.data), "content_id": self.data.content_id}
+        """What must be the same for a state to mean the same place: these very pictures, labels and order."""
+        chosen = digest(self.data.ids.tobytes() + self.data.labels.tobytes())
+        return {
+            "seed": self.seed,
+            "images": len(self.data),
+            "content_id": self.data.content_id,
+            "chosen": chosen[:16],
+            "order": self._order.kind,
+        }
 
     def _start_at(self, state: dict[str, Any]) -> None:
         for name, now in self._identity().items():
@@ -282,12 +297,27 @@ class Batches:
                     f"{self.data.path} is not where the run stopped: {name} was {then}, is {now}; "
                     "resume with the same data and seed, or start afresh"
                 )
-        self._epoch, self._place = int(state["epoch"]), int(state["place"])
+        epoch, place = state.get("epoch"), state.get("place")
+        if not isinstance(epoch, int) or not isinstance(place, int) or epoch < 0 or not 0 <= place <= len(self.data):
+            where = f"epoch {epoch}, place {place}"
+            raise DataError(f"the state says {where}, which is no place in {self.data.path}; start afresh")
+        self._epoch, self._place = epoch, place
 
     def _check(self) -> None:
         n, world = len(self.data), self.ranks.world
         if n == 0:
             raise DataError(f"{self.data.path} has no pictures; look at it with: vitreous check {self.data.path}")
+        if self._workers < 0 or self.epochs < 0 or self.prefetch < 0:
+            raise ConfigError(
+                f"workers {self._workers}, epochs {self.epochs} and prefetch {self.prefetch} must each be 0 or more"
+            )
+        nameless = np.flatnonzero(self.data.labels < 0) if self.data.labels.ndim == 1 else np.array([], int)
+        if self.augment is not None and len(nameless):
+            raise DataError(
+                f"{len(nameless):,} pictures of {self.data.path} have no label, "
+                f"such as {self.data.name(int(nameless[0]))}; "
+                "label them, or take them out with data.take(data.labels >= 0)"
+            )
         if self.batch < 1 or self.batch % world:
             raise ConfigError(f"a batch of {self.batch} cannot be shared by {world} ranks; give a multiple of {world}")
         if self.drop_last and self.batch > n:
@@ -334,6 +364,13 @@ class _Order:
     shards: Places | None  # the shard of each picture
     buffer: int
     _known: tuple[int, Places] | None = None
+
+    @property
+    def kind(self) -> str:
+        """What a place means: it differs where pictures come in another order."""
+        if not self.is_shuffled:
+            return "as it lies"
+        return "shuffled" if self.shards is None else f"shuffled in windows of {self.buffer}"
 
     def members(self, epoch: int, places: Places) -> Places:
         if not self.is_shuffled:
