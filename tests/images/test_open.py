@@ -226,3 +226,25 @@ def test_a_damaged_file_is_one_line_and_never_another_error(kind, tmp_path):
             for i in range(len(data)):
                 with contextlib.suppress(DataError):
                     data.read(i)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"fraction": "0.5"}, "fraction='0.5' is no number; say one above 0 and at most 1"),
+        ({"fraction": True}, "fraction=True is no number"),
+        ({"limit": 5.5}, "limit=5.5 is no whole number; say how many pictures, 1 or more"),
+        ({"limit": "5"}, "limit='5' is no whole number"),
+        ({"group_by": 5}, "group_by=5 is no text"),
+    ],
+)
+def test_options_of_another_kind_are_one_line_before_anything_is_read(options, line, folder):
+    for data in ("nowhere", images.open(folder)):
+        with pytest.raises(DataError, match=line):
+            images.open(data, **options)
+    assert len(images.open(folder, limit=np.int64(3))) == 3
+
+
+def test_an_open_set_takes_no_groups(folder):
+    with pytest.raises(DataError, match="is open and split already; give group_by where it is opened by its path"):
+        images.open(images.open(folder), group_by="a")

@@ -403,3 +403,45 @@ def test_a_pack_needs_a_place():
         run("a/photos.zip", None)
     with pytest.raises(ConfigError, match="the index goes beside the shards, not to x; leave OUT away"):
         run("shards", "x", index=True)
+
+
+def test_a_finished_pack_is_packed_again_only_by_its_own_rule(packed, tmp_path):
+    found = vitreous.images.open(packed.path)
+    for rule in (None, replace(RULE, size=(24, 24))):
+        with pytest.raises(
+            DataError, match=r"set\.pack holds test pictures only as finished .*packed from: a/set"
+        ) as e:
+            pack(found, tmp_path / "again", short_side=40, preprocess=rule)
+        assert "\n" not in str(e.value)
+    again = pack(found, tmp_path / "again", short_side=40, preprocess=RULE)
+    assert again.preprocess == RULE
+    assert all(np.array_equal(again.read(i), packed.read(i)) for i in range(30))
+    assert pack(found.split("train"), tmp_path / "train", short_side=30).preprocess is None
+    swapped = replace(found, splits=np.full(30, "train"))
+    with pytest.raises(DataError, match="only as finished"):
+        pack(swapped, tmp_path / "swapped", short_side=40, preprocess=RULE)
+
+
+def test_a_pack_is_not_packed_again_with_a_larger_short_side(packed, tmp_path):
+    with pytest.raises(DataError, match=r"at short side 40, not 48; ask for 40 or less, or pack the set .*: a/set"):
+        pack(packed, tmp_path / "again", short_side=48, preprocess=RULE)
+    smaller = pack(packed.split("train"), tmp_path / "again", short_side=32)
+    assert min(smaller.read(0).shape[:2]) == 32
+    assert len(pack(packed.split("test"), tmp_path / "test", preprocess=RULE)) == 10
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "pack", "link"])
+def test_a_place_that_force_may_not_take_is_said_before_any_work(what, data, packed, tmp_path, monkeypatch):
+    place = tmp_path / "set.pack" if what == "pack" else tmp_path / "other"
+    if what == "file":
+        place.write_text("mine")
+    elif what == "link":
+        place.symlink_to(tmp_path / "set.pack")
+    else:
+        place.mkdir(exist_ok=True)
+        (place / "letter.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(packing, "_decode_all", lambda *_: pytest.fail("it decodes"))
+    with pytest.raises(ExistsError, match=r"is no folder|holds letter\.txt, which --force will not delete"):
+        pack(data, place, force=True)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -83,3 +83,16 @@ def test_what_has_no_shards_is_said_and_a_cut_shard_named(tmp_path):
         pack.index(tmp_path)
     with pytest.raises(DataError, match="lies far away"):
         shard_index.write(["s3://bucket/a.tar"], index_shard)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_index_of_one_pattern_keeps_the_lines_of_other_shards(force, tmp_path):
+    files = [str(path) for path in tar_shards(tmp_path, [3, 5, 1, 2])]
+    pack.index(tmp_path)
+    (tmp_path / "set-002.tar").unlink()
+    tar_shards(tmp_path / "..", [4])[0].replace(files[3])
+    written = pack.index(tmp_path / "set-000.tar", force=force)
+    assert (written.scanned, written.counts) == (int(force), {files[0]: 3})
+    assert set(shard_index.known([files[0], files[1], files[3]], Index)) == set(files[:2])
+    lines = (tmp_path / "vitreous-index.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["mark"].split()[0] for line in lines) == ["set-000.tar", "set-001.tar"]

@@ -41,6 +41,13 @@ def open(
     path; what it calls alike stays on one side of every split made here. progress: called with (done, of) while every
     picture is looked at, which only a split that has to be made needs.
     """
+    splits.check_subset(limit, fraction)
+    if group_by is not None and not isinstance(group_by, str):
+        raise DataError(f"group_by={group_by!r} is no text; name a column, or a regular expression on the path")
+    if group_by and isinstance(path, ImageSet):
+        raise DataError(
+            f"{path.path} is open and split already; give group_by where it is opened by its path, or leave it out"
+        )
     data = path if isinstance(path, ImageSet) else _open(path, seed, group_by, progress)
     if classes is not None:
         data = splits.keep_classes(data, classes)

@@ -38,7 +38,7 @@ from vitreous.files import atomic_folder, atomic_write, digest, lock
 from vitreous.images import decode, processes, shard_index, splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import shards
-from vitreous.images.sources.finding import find_place
+from vitreous.images.sources.finding import find_place, shown
 from vitreous.images.sources.packs import INDEX
 from vitreous.models import preprocess as rules
 from vitreous.models.preprocess import Preprocess
@@ -154,6 +154,10 @@ class PackedPixels:
             self._checked[row] = True
         return flat.reshape(rows, columns, self.channels)
 
+    def finished(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the pictures with these ids are the finished pixels of a rule."""
+        return np.array([self.is_finished[self.row(int(i))] for i in ids], bool)
+
     def row(self, i: int) -> int:
         """Where in the pack the picture with id `i` comes."""
         if i < len(self.ids) and self.ids[i] == i:
@@ -218,6 +222,9 @@ def pack(
         raise DataError(f"{data.path} has no pictures to pack; look at it with: vitreous check {data.path}")
     if len(np.unique(data.ids)) != len(data):
         raise DataError(f"{data.path} has been taken with some pictures twice; pack each once")
+    _refuse_lost_pixels(data, settings)
+    if force:
+        _refuse_other_files(path)
     key = settings.key(data)
     if not force and (found := _reusable(path, data, settings, key)):
         return found
@@ -289,6 +296,36 @@ def _reusable(path: Path, data: ImageSet, settings: _Settings, key: str) -> Pack
     else:
         why = "holds other pictures, labels or splits of it"
     raise ExistsError(f"{path} is a pack of {data.path} that {why}; choose another place, or {_AGAIN}")
+
+
+def _refuse_lost_pixels(data: ImageSet, settings: _Settings) -> None:
+    """A pack may be packed again, but not into pixels that it no longer has."""
+    if not isinstance(data.source, PackedPixels):
+        return
+    about = data.about["pack"]
+    origin = f"pack the set it was packed from: {about['packed_from']}"
+    is_train = data.splits == TRAIN
+    if about["preprocess"] is not None and (is_finished := data.source.finished(data.ids)).any():
+        rule = rules.from_json(about["preprocess"])
+        is_same = settings.preprocess is not None and same_pixels(rule, settings.preprocess)
+        if not is_same or (is_finished & is_train).any():
+            raise DataError(f"{data.path} holds test pictures only as finished by one rule ({rule}); {origin}")
+    if is_train.any() and settings.short_side > about["short_side"]:
+        raise DataError(
+            f"{data.path} holds train pictures at short side {about['short_side']}, not {settings.short_side}; "
+            f"ask for {about['short_side']} or less, or {origin}"
+        )
+
+
+def _refuse_other_files(path: Path) -> None:
+    """What `force` may replace: nothing, an empty folder, or a pack with no file but its own."""
+    if not os.path.lexists(path):
+        return
+    if path.is_symlink() or not path.is_dir():
+        raise ExistsError(f"{path} is no folder; choose another place")
+    if others := {entry.name for entry in path.iterdir()} - {INDEX, PIXELS}:
+        what = "also holds" if is_pack(path) else "is no pack: it holds"
+        raise ExistsError(f"{path} {what} {shown(min(others))}, which --force will not delete; choose another place")
 
 
 # Packing ---------------------------------------------------------------------------------------------------------
@@ -424,6 +461,8 @@ def _pack_chunk(data: ImageSet, settings: _Settings, number: int, part: Path) ->
 
 def _packed(data: ImageSet, place: int, settings: _Settings) -> NDArray[np.uint8]:
     pixels = data.read(place)
+    if isinstance(data.source, PackedPixels) and data.source.finished(data.ids[place : place + 1])[0]:
+        return pixels  # by the same rule
     if data.splits[place] == TRAIN:
         return decode.shrink(pixels, settings.short_side)
     if settings.preprocess is None:

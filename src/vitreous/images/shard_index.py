@@ -67,7 +67,10 @@ def known(files: Iterable[str], kind: type[Any]) -> dict[str, Any]:
 
 
 def write(files: list[str], scan: Scan, *, force: bool = False, progress: Progress | None = None) -> ShardIndex:
-    """Index these shards, one file in each folder that holds some. With `force` nothing known is believed."""
+    """Index these shards, one file in each folder that holds some. With `force` nothing known of them is believed.
+
+    What an index says of other shards of the folder stays while they are as it says.
+    """
     if far := [file for file in files if is_remote(file)]:
         raise DataError(f"{far[0]} lies far away, and an index is written beside its shards; index them where they lie")
     folders: dict[Path, list[str]] = {}
@@ -86,8 +89,11 @@ def _write_folder(
     folder: Path, files: list[str], scan: Scan, force: bool, counts: dict[str, int], tell: Callable[[], object]
 ) -> int:
     part = folder / f"{NAME}.part"
-    believed = {} if force else _lines(folder / NAME) | _lines(part)
-    scanned, lines = 0, []
+    found = _lines(folder / NAME) | _lines(part)
+    mine = {Path(file).name for file in files}
+    others = {mark: line for mark, line in found.items() if _shard(mark) not in mine and _holds(folder, mark)}
+    believed = others if force else found
+    scanned, lines = 0, list(others.values())
     atomic_write(part, lambda file: file.writelines(line + b"\n" for line in believed.values()), force=True)
     with part.open("ab") as growing:
         for file in files:
@@ -123,6 +129,18 @@ def _mark(file: str) -> str:
     """A shard's name, size and time."""
     state = Path(file).stat()
     return f"{Path(file).name} {state.st_size} {state.st_mtime_ns}"
+
+
+def _shard(mark: str) -> str:
+    return mark.rsplit(" ", 2)[0]
+
+
+def _holds(folder: Path, mark: str) -> bool:
+    """Whether the shard is still there and still the one that was marked."""
+    try:
+        return _mark(str(folder / _shard(mark))) == mark
+    except (OSError, ValueError):
+        return False
 
 
 def _tell(progress: Progress | None, counts: dict[str, int], files: list[str]) -> None:

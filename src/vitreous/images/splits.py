@@ -107,20 +107,31 @@ def dev_groups(data: ImageSet, progress: Progress | None = None) -> Places | Non
 
 def subset(data: ImageSet, *, limit: int | None = None, fraction: float | None = None, seed: int = 0) -> ImageSet:
     """`limit` pictures, or a fraction of them, spread over splits and classes; smaller ones lie inside larger ones."""
-    if limit is not None and fraction is not None:
-        raise DataError("limit and fraction were both given; give one")
+    check_subset(limit, fraction)
     if limit is None and fraction is None:
         return data
-    if limit is not None and limit < 1:
-        raise DataError(f"limit={limit} leaves no picture; say 1 or more")
-    if fraction is not None and not 0 < fraction <= 1:
-        raise DataError(f"fraction={fraction} is not above 0 and at most 1")
     count = limit if limit is not None else max(1, round(float(fraction or 0) * len(data)))
     kept = nested_order(data, seed)[:count]
     part = f"{count:,} images" if limit is not None else f"{100 * float(fraction or 0):g} %"
     return (
         _noted(data.take(np.sort(kept)), f"a stratified subset of {part} (seed {seed})") if count < len(data) else data
     )
+
+
+def check_subset(limit: object, fraction: object) -> None:
+    """Whether `subset` can make something of these; a line says why not."""
+    if limit is not None and fraction is not None:
+        raise DataError("limit and fraction were both given; give one")
+    if limit is not None:
+        if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
+            raise DataError(f"limit={limit!r} is no whole number; say how many pictures, 1 or more")
+        if limit < 1:
+            raise DataError(f"limit={limit} leaves no picture; say 1 or more")
+    if fraction is not None:
+        if not isinstance(fraction, int | float | np.integer | np.floating) or isinstance(fraction, bool):
+            raise DataError(f"fraction={fraction!r} is no number; say one above 0 and at most 1")
+        if not 0 < fraction <= 1:
+            raise DataError(f"fraction={fraction} is not above 0 and at most 1")
 
 
 def nested_order(data: ImageSet, seed: int) -> Places:

@@ -223,3 +223,19 @@ def test_what_may_not_be_read_is_named(readers_folder):
     finally:
         os.seteuid(me)
         (root / "dog").chmod(0o755)
+
+
+def test_splits_of_other_names_are_no_classes(tmp_path):
+    class_folders(tmp_path, {f"{s}/{c}": 2 for s in ("train", "query", "gallery") for c in ("cat", "dog")})
+    line = (
+        r"gallery, query hold the same folders as train \(cat, dog\) but are no split known here; call them train, val"
+    )
+    with pytest.raises(DataError, match=line):
+        images.open(tmp_path)
+
+
+def test_a_class_called_train_may_have_folders_of_its_own(tmp_path):
+    data = images.open(
+        class_folders(tmp_path, {"train/steam": 3, "train/images": 3, "plane/jet": 3, "plane/images": 3})
+    )
+    assert data.classes == ("plane", "train")

@@ -119,3 +119,24 @@ def test_another_encoding_is_named(folder):
     (folder / "set.csv").write_bytes("path,label\npics/0.png,é\n".encode("latin-1"))
     with pytest.raises(DataError, match="is not UTF-8; save it as UTF-8"):
         images.open(folder / "set.csv")
+
+
+def test_a_word_that_is_no_split_is_refused_in_every_table(folder):
+    line = r"column 'split' says 'holdout', which is no split known here; use train, val or test"
+    text = "path,label,split\n" + rows("a,train", "b,train", "a,holdout", "b,holdout")
+    with pytest.raises(DataError, match=line):
+        images.open(table(folder, text))
+    table(folder, "path,label,split\n" + rows("a,train", "b,train", "a,test", "b,test"), "one.csv")
+    table(folder, "path,label,split\npics/6.png,a,train\npics/7.png,b,holdout\n", "two.csv")
+    (folder / "set.csv").unlink()
+    with pytest.raises(DataError, match=rf"two\.csv: {line}"):
+        images.open(folder)
+
+
+def test_a_column_that_names_no_split_at_all_is_none_and_said(folder):
+    text = "path,label,set,split\n" + rows(
+        *(f"{'ab'[i % 2]},S{i % 3},{'train' if i < 6 else 'test'}" for i in range(8))
+    )
+    data = images.open(table(folder, text))
+    assert (len(data.split("train")), len(data.split("test"))) == (6, 2)
+    assert "column 'set' names no split known here (S0, S1, S2) and was not taken for one" in str(data)

@@ -61,7 +61,7 @@ def open_tables(place: Place) -> Found:
         if table.names != first.names:
             raise DataError(f"{table.file} has other columns than {first.file}; name the files of one set")
     path = _path_column(first)
-    splits = next((name for name in first.names if column(name) in SPLIT_COLUMNS and _are_splits(first, name)), None)
+    splits = _split_column(tables)
     labels = _label_columns(first, {path, splits})
     root = Path(first.file).resolve().parent
     paths: list[str] = []
@@ -74,7 +74,7 @@ def open_tables(place: Place) -> Found:
     hot = _are_hot(tables, labels)
     for table in tables:
         called = split_of(stem(table.file)) or ""
-        said = [SPLIT.get(s.casefold(), split_of(s) or "") for s in table.values(splits)] if splits else None
+        said = [_split(s) or "" for s in table.values(splits)] if splits else None
         resolved = _resolve(table, path, root)
         for i, (file, row) in enumerate(zip(resolved, table.rows, strict=True)):
             answers = _answers([row[table.names.index(name)].strip() for name in labels], labels, hot)
@@ -95,6 +95,9 @@ def open_tables(place: Place) -> Found:
     notes.insert(
         0, f"paths in column {path!r}, labels in {', '.join(map(repr, labels[:4]))}{' …' if len(labels) > 4 else ''}"
     )
+    for name in rest:
+        if column(name) in SPLIT_COLUMNS and (words := sorted({word for word in columns[name] if word})):
+            notes.append(f"column {name!r} names no split known here ({few(words)}) and was not taken for one")
     if twice:
         notes.append(f"{twice:,} rows repeat the label of an earlier row")
     if numbers.ndim == 2:
@@ -194,8 +197,26 @@ def _are_hot(tables: Sequence[Table], labels: list[str]) -> bool:
     return len(labels) > 1 and all(set(t.values(name)) <= {"0", "1", "0.0", "1.0"} for t in tables for name in labels)
 
 
-def _are_splits(table: Table, name: str) -> bool:
-    return all(value.casefold() in SPLIT or split_of(value) or not value for value in table.values(name))
+def _split_column(tables: Sequence[Table]) -> str | None:
+    """The column that says the split of each row; one that says it of some rows only is refused."""
+    mixed: list[tuple[str, str, str]] = []
+    for name in tables[0].names:
+        if column(name) not in SPLIT_COLUMNS:
+            continue
+        words = {word: table.file for table in tables for word in table.values(name) if word}
+        strange = sorted(word for word in words if not _split(word))
+        if words and not strange:
+            return name
+        if 0 < len(strange) < len(words):
+            mixed.append((words[strange[0]], name, strange[0]))
+    if mixed:
+        file, name, word = mixed[0]
+        raise DataError(f"{file}: column {name!r} says {word!r}, which is no split known here; use train, val or test")
+    return None
+
+
+def _split(word: str) -> str | None:
+    return SPLIT.get(word.casefold()) or split_of(word)
 
 
 def _answers(cells: list[str], labels: list[str], hot: bool) -> list[str]:

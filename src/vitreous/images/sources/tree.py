@@ -45,7 +45,7 @@ def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | No
     inside = {i: parts[i][depth:] for i in seen}
     if all(len(p) > 2 and split_of(p[1]) for p in inside.values()):  # CLASS/SPLIT/picture
         inside = {i: (p[1], p[0], *p[2:]) for i, p in inside.items()}
-    folders = _split_folders(list(inside.values()))
+    folders = _split_folders(list(inside.values()), said)
     some_folders = any(len(p) > 1 for p in inside.values())
     keep, names, given = [], [], []
     stray: Counter[str] = Counter()
@@ -90,7 +90,7 @@ def _wrappers(paths: list[Parts]) -> int:
         depth += 1
 
 
-def _split_folders(paths: list[Parts]) -> dict[str, str]:
+def _split_folders(paths: list[Parts], said: str) -> dict[str, str]:
     """Top folder to split, if the top folders are splits; a class that is called train holds its pictures itself."""
     tops = {path[0] for path in paths if len(path) > 1}
     with_classes = {path[0] for path in paths if len(path) > 2}
@@ -98,7 +98,26 @@ def _split_folders(paths: list[Parts]) -> dict[str, str]:
     holds = {top: split for top, split in named.items() if top in with_classes}
     others = tops - set(named)
     enough = not others or ("train" in holds.values() and len(set(holds.values())) > 1)
+    if holds and not enough:
+        _refuse_strange_splits(paths, set(holds), said)
     return holds if holds and enough else {}
+
+
+def _refuse_strange_splits(paths: list[Parts], splits: set[str], said: str) -> None:
+    """Folders beside `train` that hold its class folders too are splits by another name, and no classes."""
+    below: dict[str, set[str]] = {}
+    for path in paths:
+        if len(path) > 2 and not split_of(path[1]):
+            below.setdefault(path[0], set()).add(path[1])
+    for split in sorted(splits):
+        inside = below.get(split, set())
+        alike = sorted(top for top in set(below) - splits if len(below[top] & inside) > 1)
+        if alike:
+            raise DataError(
+                f"{said}: {few(map(shown, alike))} hold the same folders as {shown(split)} "
+                f"({few(map(shown, sorted(below[alike[0]] & inside)))}) but are no split known here; "
+                f"call them train, val or test, or move them away; if {shown(split)} is a class, call it otherwise"
+            )
 
 
 def _refuse_strangers(labels: Labels, classes: tuple[str, ...], given: list[str], said: str) -> None:
