@@ -1,0 +1,239 @@
+"""A recipe: everything that decides a run's numbers, as one frozen value that goes to JSON and back.
+
+Options have one name over recipe and augmentation, so that a change needs no path:
+`recipe.change(peak_lr=3e-3, mixup=0.2, length="30 epochs")`; the command line's `--set name=value` is this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from vitreous.errors import ConfigError
+from vitreous.images.augment import Augment
+
+__all__ = ["Epochs", "Length", "Recipe", "Seconds", "Steps", "from_json", "length", "option"]
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Times through the training images."""
+
+    count: float
+
+    def __str__(self) -> str:
+        return f"{self.count:g} epochs"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Changes of the weights."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count} steps"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Time for the steps alone; becomes a fixed number of steps after the first few, which is written down."""
+
+    count: float
+
+    def __str__(self) -> str:
+        return f"{self.count:g} seconds"
+
+
+Length = Epochs | Steps | Seconds
+
+
+def option(default: Any, meaning: str) -> Any:
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What decides a run's numbers; device and folder are arguments of `fit`."""
+
+    name: str = option("custom", "whose recipe this is")
+    source: str = option("", "where it was published")
+    task: Literal["classify", "masked-patches"] = option("classify", "what the network learns")
+    model: str | None = option(None, "the network, where none is asked for")
+    image_size: int | None = option(None, "pixels of a side; none: the model's, or what suits the images")
+
+    length: Length = option(Epochs(100), "how long: '30 epochs', '500 steps' or '60 seconds'")
+    batch: int = option(512, "images per step, all devices together")
+    accumulation: int = option(1, "parts that a step's images are taken in, one after the other")
+    seed: int = option(0, "of first weights, order, augmentation, masks and dropout")
+    precision: Literal["auto", "float32", "bfloat16"] = option("auto", "auto: bfloat16 on GPUs that have it")
+
+    optimizer: Literal["adamw", "adam", "sgd", "muon", "lamb"] = option("adamw", "adam: decay is none of its own")
+    peak_lr: float = option(1e-3, "rate at the end of the warm-up")
+    head_lr: float | None = option(None, "peak rate of the head alone; none: as the others")
+    betas: tuple[float, float] = option((0.9, 0.999), "of Adam, AdamW and LAMB")
+    eps: float = option(1e-8, "of Adam, AdamW and LAMB")
+    momentum: float = option(0.9, "of SGD and Muon")
+    muon_lr: float = option(0.02, "Muon's peak rate, of the blocks' matrices; all else is AdamW at peak_lr")
+    weight_decay: float = option(0.1, "on kernels only, times the rate; SGD's is L2, as BiT's")
+    layer_decay: float = option(1.0, "factor on the rate for each layer further from the head")
+    clip: float | None = option(1.0, "largest norm of all gradients together; none: no limit")
+
+    schedule: Literal["cosine", "linear", "steps", "constant", "rsqrt", "deit"] = option("cosine", "after the warm-up")
+    warmup: Epochs | Steps | float = option(0.05, "steps, epochs, or a share of all steps")
+    end_lr: float = option(0.0, "where linear and deit end")
+    warmup_lr: float = option(0.0, "where deit begins")
+    drops: tuple[float, ...] = option((), "schedule=steps: a tenth from each of these shares of all steps on")
+    timescale: int = option(10_000, "schedule=rsqrt")
+    cooldown: Epochs | Steps | float = option(0.0, "linearly to 0 at the end, over and above the schedule")
+
+    average: Literal["none", "ema", "polyak", "tail"] = option(
+        "none", "of the weights: ema follows faster at first, polyak has one factor, tail is the mean of the last steps"
+    )
+    average_decay: float = option(0.9999, "factor of ema and polyak at each step")
+    average_tail: float = option(0.25, "share of all steps that tail averages")
+
+    loss: Literal["softmax", "sigmoid"] = option("softmax", "sigmoid: every class by itself; several labels need it")
+    smoothing: float = option(0.0, "of labels")
+    head_bias: float | None = option(None, "first value of the head's bias; none: 0")
+    dropout: float | None = option(None, "of the model; none: as the model says")
+    drop_path: float | None = option(None, "of the model; none: as the model says")
+    teacher: str | None = option(None, "MODEL to distil from")
+    distillation: Literal["hard", "soft"] = option("hard", "DeiT's two kinds")
+    distillation_share: float = option(0.5, "of the loss that is the teacher's")
+    distillation_temperature: float = option(3.0, "of soft distillation")
+    masked: float = option(0.5, "share of patches chosen, task=masked-patches")
+
+    augment: Augment = option(Augment(), "what is done to a training image; its size is the model's")
+    repeats: int = option(1, "times that an epoch shows each of its images, a part of the set (DeiT: 3)")
+
+    dev: float = option(0.1, "share of train set aside to choose by; 0: the last state is taken")
+    evaluate_every: float = option(1.0, "epochs between looks at dev; a run has at most 50")
+    patience: int | None = option(None, "looks at dev without gain before the run ends; none: it goes through")
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def change(self, **changes: Any) -> Recipe:
+        """With options replaced by their flat names, augmentation's among them; words are read as the option's type."""
+        own = {f.name for f in dataclasses.fields(self)} - {"augment"}
+        augment = {f.name for f in dataclasses.fields(Augment)} - {"size"}
+        new: dict[str, Any] = {}
+        inner: dict[str, Any] = {}
+        for name, value in changes.items():
+            if name == "augment" and isinstance(value, Augment):
+                new[name] = value
+            elif name in own:
+                new[name] = _read(name, value, typing.get_type_hints(Recipe)[name])
+            elif name in augment:
+                inner[name] = _read(name, value, typing.get_type_hints(Augment)[name])
+            else:
+                near = difflib.get_close_matches(name, [*own, *augment], 3, 0.4) or sorted(own)[:6]
+                raise ConfigError(f"a recipe has no field {name!r}; near: {', '.join(near)}")
+        if inner:
+            new["augment"] = dataclasses.replace(new.get("augment", self.augment), **inner)
+        return dataclasses.replace(self, **new)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; lengths as the words that `change` reads."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            name: str(value) if isinstance(value, Epochs | Steps | Seconds) else msgspec.to_builtins(value)
+            for name, value in values.items()
+        }
+
+    def _check(self) -> None:
+        def need(holds: bool, what: str) -> None:
+            if not holds:
+                raise ConfigError(f"recipe: {what}")
+
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, float):
+                need(math.isfinite(value), f"{f.name}={value} is no number; give a finite one")
+            if isinstance(value, Epochs | Steps | Seconds):
+                fits = math.isfinite(value.count) and (value.count > 0 if f.name == "length" else value.count >= 0)
+                need(fits, f"{f.name}={value} is no length; give e.g. '10 epochs'")
+        for name in ("peak_lr", "muon_lr", "layer_decay"):
+            need(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
+        for name in ("batch", "accumulation", "repeats", "timescale"):
+            need(getattr(self, name) >= 1, f"{name}={getattr(self, name)} must be 1 or more")
+        for name in ("weight_decay", "end_lr", "warmup_lr", "smoothing"):
+            need(getattr(self, name) >= 0, f"{name}={getattr(self, name)} must not be negative")
+        for name in ("momentum", "average_decay", "smoothing", "dev", "dropout", "drop_path"):
+            share = getattr(self, name)
+            need(share is None or 0 <= share < 1, f"{name}={share} must be at least 0 and below 1")
+        for name in ("masked", "average_tail"):
+            need(0 < getattr(self, name) <= 1, f"{name}={getattr(self, name)} must be above 0 and at most 1")
+        need(self.batch % self.accumulation == 0, f"batch={self.batch} has no {self.accumulation} equal parts")
+        need(self.clip is None or self.clip > 0, f"clip={self.clip} must be above 0, or none")
+        need(self.head_lr is None or self.head_lr > 0, f"head_lr={self.head_lr} must be above 0, or none")
+        need(self.evaluate_every > 0, f"evaluate_every={self.evaluate_every} must be above 0")
+        need(self.patience is None or self.patience >= 1, f"patience={self.patience} must be 1 or more, or none")
+        need(all(0 < share < 1 for share in self.drops), f"drops={self.drops} are no shares of the steps")
+
+
+def from_json(data: Any) -> Recipe:
+    """The recipe that `to_json` wrote."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"a recipe is a JSON object, not {type(data).__name__}; write one with recipe.to_json()")
+    rest = dict(data)
+    try:
+        augment = msgspec.convert(rest.pop("augment", {}), Augment)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the recipe's augmentation does not fit: {error}") from None
+    return Recipe(augment=augment).change(**rest)
+
+
+def length(value: Any, name: str = "length") -> Length:
+    """'30 epochs', '500 steps', '60 seconds' (or 30e, 60s) as a length."""
+    if isinstance(value, Epochs | Steps | Seconds):
+        return value
+    found = re.fullmatch(r"\s*([\d.]+(?:e[+-]?\d+)?)\s*(e|epochs?|steps?|s|seconds?|m|minutes?)\s*", str(value))
+    try:
+        if found is None:
+            raise ValueError
+        count, unit = float(found[1]), found[2]
+        if unit.startswith("st"):
+            if count != int(count):
+                raise ValueError
+            return Steps(int(count))
+        if unit.startswith("e"):
+            return Epochs(count)
+        return Seconds(count * (60 if unit.startswith("m") else 1))
+    except ValueError:
+        raise ConfigError(f"{name}={value!r} is no length; say '30 epochs', '500 steps' or '60 seconds'") from None
+
+
+def _read(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the type the field has; one clear line where it cannot be."""
+    kinds = typing.get_args(hint) or (hint,)
+    if value in (None, "none") and type(None) in kinds:
+        return None
+    if Epochs in kinds:
+        if isinstance(value, str) and float in kinds and re.fullmatch(r"\s*[\d.]+\s*", value):
+            return float(value)
+        return float(value) if isinstance(value, int | float) and float in kinds else length(value, name)
+    pair = next((kind for kind in kinds if typing.get_origin(kind) is tuple), None)
+    if typing.get_origin(hint) is tuple:
+        pair = hint
+    try:
+        if pair is not None:
+            words = [word for word in re.split(r"[,\s()]+", value) if word] if isinstance(value, str) else list(value)
+            return msgspec.convert(words, pair, strict=False)
+        return msgspec.convert(value, hint, strict=not isinstance(value, str))
+    except (msgspec.ValidationError, ValueError, TypeError):
+        wanted = " | ".join(map(str, kinds)) if typing.get_origin(hint) is Literal else _words(kinds)
+        raise ConfigError(f"{name}={value!r} does not fit; give {wanted}") from None
+
+
+def _words(kinds: tuple[Any, ...]) -> str:
+    names = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", type(None): "none"}
+    return " or ".join(names.get(kind, "numbers with commas between") for kind in kinds)
