@@ -1,0 +1,69 @@
+"""Recipes by name: published ones, and ours.
+
+To add one: a function of `Given` that returns a frozen `Recipe`, and a line in RECIPES. Its docstring is its entry in
+`vitreous fit --recipe list`: what it is, source, command, cost, published result.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vitreous.errors import ConfigError
+from vitreous.models.config import Size, as_size
+from vitreous.training.recipe import Recipe
+from vitreous.training.recipes import augreg, bit, deit, deit3, masked_patches, paper, plain, small_data
+from vitreous.training.recipes.given import Given
+
+__all__ = ["RECIPES", "Given", "Row", "get", "rows"]
+
+RECIPES: dict[str, Callable[[Given], Recipe]] = {
+    "small-data": small_data.small_data,
+    "small-hybrid": small_data.small_hybrid,
+    "masked-patches": masked_patches.masked_patches,
+    "p1-finetune": paper.finetune,
+    "bit-hyperrule": bit.fine_tuning,
+    "plain-vit": plain.plain_vit,
+    "augreg": augreg.augreg,
+    "deit": deit.deit,
+    "deit-distilled": deit.distilled,
+    "deit3": deit3.deit3,
+    "deit3-finetune": deit3.higher_resolution,
+    "p1-imagenet": paper.imagenet,
+    "p1-imagenet21k": paper.imagenet21k,
+    "p1-jft": paper.jft,
+    "bit-pretrain": bit.pretraining,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of `vitreous fit --recipe list`."""
+
+    name: str
+    source: str
+    about: str
+
+
+def get(
+    name: str,
+    *,
+    images: int = Given.images,
+    classes: int = Given.classes,
+    image_size: int | Size = Given.image_size,
+    model: str | None = None,
+) -> Recipe:
+    """A recipe by name, for so many training pictures of such a size; `model` chooses the row of a paper's table."""
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, 3, 0.4) or list(RECIPES)[:4]
+        raise ConfigError(f"no recipe is called {name!r}; near: {', '.join(near)} (all: vitreous fit --recipe list)")
+    return RECIPES[name](Given(images=images, classes=classes, image_size=as_size(image_size), model=model))
+
+
+def rows() -> list[Row]:
+    """Every recipe: name, source, what it is in one line."""
+    return [
+        Row(name, make(Given()).source, (make.__doc__ or "").splitlines()[0].rstrip("."))
+        for name, make in RECIPES.items()
+    ]
