@@ -26,6 +26,7 @@ def model():
     model = awake(representation=6)
     model.labels = ("ape", "bee", "café", 'd"o\\g', "eel\n")
     model.temperature = 1.7
+    model.threshold, model.answers = 2.5, "several"
     model.source = {"format": "google", "path": "x.npz", "assumed": ["heads 2: said so"]}
     model.preprocess = replace(model.preprocess, size=(16, 16), fit="crop", short_side=18, antialias=True)
     return model
@@ -71,7 +72,7 @@ def test_everything_comes_back(change, model, tmp_path):
     (file,) = vitreous.save(first, tmp_path / "m")
     second = vitreous.load(file)
     assert second.config == first.config
-    for part in ("preprocess", "labels", "temperature", "source"):
+    for part in ("preprocess", "labels", "temperature", "threshold", "answers", "source"):
         assert getattr(second, part) == getattr(first, part)
     a, b = first.state_dict(), second.state_dict()
     assert a.keys() == b.keys()
@@ -224,6 +225,8 @@ MANIFESTS = {
     "label": (lambda m: m.update(labels=[1, 2, 3, 4, 5]), ["labels"]),
     "temperature": (lambda m: m.update(temperature=float("nan")), ["temperature"]),
     "cold": (lambda m: m.update(temperature=-1), ["temperature"]),
+    "threshold": (lambda m: m.update(threshold=[3]), ["threshold"]),
+    "answers": (lambda m: m.update(answers="two"), ["answers"]),
     "preprocess": (lambda m: m["preprocess"].update(interpolation="magic"), ["preprocessing"]),
     "sizes": (lambda m: m["preprocess"].update(size=[0, -3]), ["preprocessing"]),
     "no preprocess": (lambda m: m.pop("preprocess"), ["does not describe a model"]),
@@ -410,6 +413,9 @@ def test_a_source_that_is_no_path_says_what_to_give(tmp_path):
         ({"temperature": float("inf")}, ["temperature inf"]),
         ({"temperature": 0.0}, ["temperature 0.0"]),
         ({"temperature": torch.tensor(1.0)}, ["temperature tensor"]),
+        ({"threshold": float("nan")}, ["threshold nan"]),
+        ({"threshold": "high"}, ["threshold high"]),
+        ({"answers": "two"}, ["answers two", "neither one nor several"]),
     ],
 )
 @pytest.mark.parametrize("format", ["vitreous", "google"])
@@ -453,3 +459,16 @@ def test_a_name_from_elsewhere_is_answered_with_how_to_say_it(source, words):
     with pytest.raises(VitreousError) as caught:
         vitreous.load(source)
     line_of(caught.value, *words)
+
+
+def test_a_manifest_from_before_thresholds_is_read(model, tmp_path):
+    """Version 1 files that say nothing of threshold and answers: none, and one."""
+    (file,) = vitreous.save(model, tmp_path / "old")
+    header, data = split(file.read_bytes())
+    sealed = json.loads(header["__metadata__"]["vitreous"])
+    manifest = {k: v for k, v in json.loads(sealed["manifest"]).items() if k not in ("threshold", "answers")}
+    text = json.dumps(manifest, sort_keys=True)
+    header["__metadata__"]["vitreous"] = json.dumps({"digest": digest(text.encode()), "manifest": text})
+    file.write_bytes(join(header, data))
+    old = vitreous.load(file)
+    assert (old.threshold, old.answers) == (None, "one")

@@ -145,10 +145,10 @@ def test_preprocessing_that_a_format_has_no_word_for_is_named(tmp_path):
 
 def test_what_else_a_format_cannot_say_is_named(tmp_path):
     model = awake().double()
-    model.labels, model.temperature = tuple("abcde"), 0.5
+    model.labels, model.temperature, model.threshold = tuple("abcde"), 0.5, 1.0
     (mine,) = vitreous.save(model, tmp_path / "mine")
     said = notes(mine, tmp_path / "g", to="google")
-    assert "google has no word for labels and temperature" in said
+    assert "google has no word for labels and temperature and threshold" in said
     assert "written as float32; the model's are float64" in said
     assert "float32" not in notes(mine, tmp_path / "v", to="vitreous")
     anyway = notes(mine, tmp_path / "tv", to="torchvision", anyway=True)

@@ -152,6 +152,8 @@ def test_a_sidecar_that_makes_no_sense_is_refused(tmp_path):
         {"preprocess": None},
         {"labels": 3},
         {"temperature": "hot"},
+        {"threshold": "high"},
+        {"answers": 2},
     ]
     for change in changes:
         sidecar.write_text(json.dumps(said | change))
@@ -165,9 +167,18 @@ def test_a_sidecar_that_makes_no_sense_is_refused(tmp_path):
 def test_a_sidecar_carries_labels_temperature_and_preprocessing(tmp_path):
     first = awake()
     first.labels, first.temperature = tuple("abcde"), 0.7
+    first.threshold, first.answers = -1.5, "several"
     for format in ("google", "big_vision"):
         second = vitreous.load(vitreous.save(first, tmp_path / format, format=format)[0])
         assert (second.labels, second.temperature, second.preprocess) == (first.labels, 0.7, first.preprocess)
+        assert (second.threshold, second.answers) == (-1.5, "several")
+
+
+def test_a_folder_of_another_library_carries_a_threshold_beside(tmp_path):
+    first = awake(activation="gelu", norm_eps=1e-12)
+    first.threshold = 4.0
+    vitreous.save(first, tmp_path / "hf", format="huggingface")
+    assert vitreous.load(tmp_path / "hf").threshold == 4.0
 
 
 def test_arguments_win_over_a_sidecar(tmp_path):

@@ -96,9 +96,11 @@ def test_the_models_own_number_keeps_its_head(saved):
 def test_labels_and_temperature_go_with_the_head(tmp_path):
     first = awake()
     first.labels, first.temperature = tuple("abcde"), 2.0
+    first.threshold, first.answers = 3.0, "several"
     (file,) = vitreous.save(first, tmp_path / "m")
     second = vitreous.load(file, classes=3)
     assert (second.labels, second.temperature) == (None, 1.0)
+    assert (second.threshold, second.answers) == (None, "one")
     assert vitreous.load(file, classes=3, labels=["x", "y", "z"]).labels == ("x", "y", "z")
     assert vitreous.load(file, image_size=32).labels == tuple("abcde")
 

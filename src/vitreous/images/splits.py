@@ -94,6 +94,34 @@ def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tu
     return _noted(train.take(~second), note), _noted(train.take(second), note)
 
 
+def folds(data: ImageSet, count: int = 5, seed: int = 0, progress: Progress | None = None) -> Places:
+    """The fold, 0 … count − 1, of each picture: classes spread evenly, groups never torn.
+
+    The largest groups come first, then class by class in an order drawn for them. Each goes to the fold that has
+    fewest of its class; of equals, to the smallest. Returns N.
+    """
+    if not isinstance(count, int) or count < 2:
+        raise DataError(f"{count} folds are none; say 2 or more")
+    groups = data.groups if data.groups is not None else find_groups(data, progress=progress)[0]
+    members = _members(groups)
+    if len(members) < count:
+        raise DataError(f"{data.path} has {len(members)} pictures or groups of copies, too few for {count} folds")
+    _, stratum = np.unique(strata(data.labels), return_inverse=True)
+    taken = np.zeros((count, int(stratum.max()) + 1), np.int64)
+    sizes = np.zeros(count, np.int64)
+    found = np.empty(len(data), np.int64)
+    names = [data.name(i) for i in range(len(data))]
+    order = _group_order(names, groups, seed, "folds")
+    for group in sorted(order, key=lambda group: (-len(members[group]), int(stratum[members[group][0]]))):
+        inside, counts = np.unique(stratum[members[group]], return_counts=True)
+        crowd = taken[:, inside] @ counts
+        fold = int(np.lexsort((sizes, crowd))[0])
+        taken[fold, inside] += counts
+        sizes[fold] += len(members[group])
+        found[members[group]] = fold
+    return found
+
+
 def dev_groups(data: ImageSet, progress: Progress | None = None) -> Places | None:
     """The groups by which `cut_dev` would cut `data`, of every picture; None where the set brings a dev split."""
     train = np.flatnonzero(data.splits == TRAIN)

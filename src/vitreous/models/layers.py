@@ -66,17 +66,22 @@ class Gain(nn.Module):
 
 
 class DropPath(nn.Module):
-    """In training, leaves a branch out for a whole image with probability `rate`, and makes up for it elsewhere."""
+    """In training, leaves a branch out for a whole image with probability `rate`, and makes up for it elsewhere.
+
+    drawn: B numbers of 0 … 1 that decide it, where the trainer drew them with an address; else torch draws.
+    """
 
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
+        self.drawn: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:                                     # B …
         if not self.training:
             return x
-        keep = torch.rand(x.shape[0], *[1] * (x.dim() - 1), device=x.device) >= self.rate
-        return x * keep / (1 - self.rate)
+        chance = torch.rand(x.shape[0], device=x.device) if self.drawn is None else self.drawn
+        keep = (chance >= self.rate).to(x.dtype) / (1 - self.rate)
+        return x * keep.view(-1, *[1] * (x.dim() - 1))
 
 
 def xavier(weight: Tensor, fan_in: int, fan_out: int) -> None:

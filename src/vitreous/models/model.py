@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ class Model(nn.Module):
         self.preprocess = Preprocess(size=config.image_size)
         self.labels: tuple[str, ...] | None = None
         self.temperature = 1.0
+        self.threshold: float | None = None  # answers whose score lies below it are unlike anything learned
+        self.answers: Literal["one", "several"] = "one"  # labels of an image: softmax, or a sigmoid for every class
         self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed of them
         self.gradient_checkpointing = False  # recompute blocks and stages in the backward pass instead of keeping them
 

@@ -69,7 +69,12 @@ class Embedding(nn.Module):
             nn.init.normal_(self.registers, std=0.02)  # equal registers would stay equal for ever
 
     def forward(self, images: Tensor, grid: Size) -> Tensor:                    # B C H W
-        x = self.patches(self.projection(patchify(images, self.patch)))         # B N D
+        return self.placed(self.embed(images), grid)                            # B N D
+
+    def embed(self, images: Tensor) -> Tensor:                                  # B C H W
+        return self.patches(self.projection(patchify(images, self.patch)))      # B N D, patches alone
+
+    def placed(self, x: Tensor, grid: Size) -> Tensor:                          # B N D, patches alone
         front = (self.class_token, self.distillation_token, self.registers)
         # in the type of the patches: under autocast the residual stream is bfloat16, as in big_vision
         given = [token.to(x.dtype).expand(x.shape[0], -1, -1) for token in front if token is not None]
@@ -245,8 +250,13 @@ class TwoHeads(nn.Module):
             nn.init.zeros_(head.bias)
 
     def forward(self, y: Tensor) -> Tensor:                                     # B 2D
+        first, second = self.both(y)
+        return (first + second) / 2                                             # B K
+
+    def both(self, y: Tensor) -> tuple[Tensor, Tensor]:                         # B 2D
+        """Each token's own answer: what distillation trains."""
         first, second = y.chunk(2, -1)                                          # each B D
-        return (self.class_head(first) + self.distillation_head(second)) / 2    # B K
+        return self.class_head(first), self.distillation_head(second)           # each B K
 
 
 class ViT(Model):

@@ -1,7 +1,8 @@
 """Our own format: one safetensors file whose metadata holds the manifest.
 
-The manifest says everything that the tensors do not: config, preprocessing, labels, temperature, recipe, metrics,
-source, and a digest of each tensor and of itself, so that a damaged file is refused by the name of what is damaged.
+The manifest says everything that the tensors do not: config, preprocessing, labels, temperature, threshold, whether
+images have one label or several, recipe, metrics, source, and a digest of each tensor and of itself, so that a damaged
+file is refused by the name of what is damaged.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,15 +33,34 @@ KEY = "vitreous"
 VERSION = 1
 
 
+@dataclass(frozen=True)
+class Usage:
+    """How a model is asked and its answers read, which no tensor tells."""
+
+    preprocess: Preprocess
+    labels: tuple[str, ...] | None = None
+    temperature: float = 1.0
+    threshold: float | None = None
+    answers: Literal["one", "several"] = "one"
+
+    def for_new_head(self) -> Usage:
+        """What stays true when the answers are others."""
+        return Usage(self.preprocess)
+
+    def give(self, model: Model) -> None:
+        """To a model whose answers these are."""
+        model.preprocess = self.preprocess.at(model.config.image_size)
+        model.labels = self.labels if self.labels and len(self.labels) == model.config.readout.classes else None
+        model.temperature, model.threshold, model.answers = self.temperature, self.threshold, self.answers
+
+
 @dataclass
 class Opened:
     """Everything of a model but its memory."""
 
     config: Config
     state: dict[str, Tensor]
-    preprocess: Preprocess
-    labels: tuple[str, ...] | None = None
-    temperature: float = 1.0
+    usage: Usage
     source: dict[str, Any] | None = None
 
 
@@ -53,9 +73,7 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
     manifest = {
         "version": VERSION,
         "config": model.config.to_json(),
-        "preprocess": model.preprocess.to_json(),
-        "labels": model.labels,
-        "temperature": model.temperature,
+        **usage_to_json(model),
         "recipe": recipe,
         "metrics": metrics,
         "source": model.source,
@@ -104,16 +122,14 @@ def read_checkpoint(found: Found) -> Opened:
     try:
         config = described(manifest.get("config"), found)
         wanted = blueprint(config).state_dict()
-        preprocess, labels, temperature = usage(manifest, found)
+        stated = usage(manifest, found)
     except (ValueError, TypeError, RuntimeError, OverflowError, VitreousError) as error:
         raise CheckpointError(
             f"the manifest of {found.path} does not describe a model: {one_line(error)}; write the file again"
         ) from None
     digests, source = manifest.get("tensors"), manifest.get("source")
     check_tensors(found, wanted, digests if isinstance(digests, dict) else {})
-    return Opened(
-        config, dict(found.tensors), preprocess, labels, temperature, source if isinstance(source, dict) else {}
-    )
+    return Opened(config, dict(found.tensors), stated, source if isinstance(source, dict) else {})
 
 
 def described(record: Any, found: Found) -> Config:
@@ -137,23 +153,43 @@ def described(record: Any, found: Found) -> Config:
     return config
 
 
-def usage(record: Mapping[str, Any], found: Found) -> tuple[Preprocess, tuple[str, ...] | None, float]:
-    """Preprocessing, labels and temperature of a manifest or sidecar."""
+def usage_to_json(model: Model) -> dict[str, Any]:
+    """As manifests and sidecars say it."""
+    names = ("labels", "temperature", "threshold", "answers")
+    return {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
+
+
+def usage(record: Mapping[str, Any], found: Found) -> Usage:
+    """Of a manifest or sidecar."""
     said = record.get("preprocess")
     preprocess = stated_preprocess(found, **said) if isinstance(said, dict) else preprocesses.from_json(said)
     labels, temperature = record.get("labels"), record.get("temperature", 1.0)
+    threshold, answers = record.get("threshold"), record.get("answers", "one")
     if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
         raise ConfigError("labels are no list of words")
     if type(temperature) not in (int, float) or not 0 < temperature < math.inf:
         raise ConfigError(f"temperature {one_line(temperature)} is no positive number")
-    return preprocess, tuple(labels) if labels else None, float(temperature)
+    if threshold is not None and not _is_finite(threshold):
+        raise ConfigError(f"threshold {one_line(threshold)} is no number")
+    if answers not in ("one", "several"):
+        raise ConfigError(f"answers {one_line(answers)} is neither one nor several")
+    limit = None if threshold is None else float(threshold)
+    return Usage(preprocess, tuple(labels) if labels else None, float(temperature), limit, answers)
 
 
 def check_usage(model: Model) -> None:
-    """Refuse to write labels and a temperature that would not be read back."""
+    """Refuse to write labels, a temperature or a threshold that would not be read back."""
     check_labels(model.labels, model.config.readout.classes)
     if type(model.temperature) not in (int, float) or not 0 < model.temperature < math.inf:
         raise ConfigError(f"temperature {one_line(model.temperature)} is no positive number; set model.temperature")
+    if model.threshold is not None and not _is_finite(model.threshold):
+        raise ConfigError(f"threshold {one_line(model.threshold)} is no number; set model.threshold, or None for none")
+    if model.answers not in ("one", "several"):
+        raise ConfigError(f"answers {one_line(model.answers)} is neither one nor several; set model.answers")
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def check_labels(labels: Any, classes: int) -> None:

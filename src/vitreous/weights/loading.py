@@ -19,6 +19,7 @@ from vitreous.models.model import Model
 from vitreous.weights import formats, hub
 from vitreous.weights.checkpoint import (
     Opened,
+    Usage,
     check_labels,
     described,
     is_checkpoint,
@@ -76,13 +77,12 @@ def load(
         config, state = resize_images(config, state, wanted, rule=position_resize)
     if classes is not None and classes != config.readout.classes:
         config, state = swap_head(config, state, classes)
-        opened.labels, opened.temperature = None, 1.0
+        opened.usage = opened.usage.for_new_head()
     if dynamic_image_size and not isinstance(config, BiTConfig):
         config = config.change(dynamic_image_size=True)
     model = assemble(config, state)
-    model.preprocess = opened.preprocess.at(config.image_size)
-    model.temperature, model.source = opened.temperature, opened.source or {}
-    model.labels = opened.labels if opened.labels and len(opened.labels) == config.readout.classes else None
+    opened.usage.give(model)
+    model.source = opened.source or {}
     return with_labels(model.eval(), labels)
 
 
@@ -180,7 +180,7 @@ def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
 
 def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
     beside, note = sidecar(found)
-    temperature = 1.0
+    stated: Usage | None = None
     if beside is not None:
         facts: dict[str, Any] = {"image_size": beside.image_size}
         if not isinstance(beside, BiTConfig):
@@ -197,7 +197,7 @@ def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
         said = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
         is_bit = isinstance(beside, BiTConfig)
         draft.config = beside if is_bit else beside.change(**{k: v for k, v in said.items() if v is not None})
-        draft.preprocess, draft.labels, temperature = usage(found.sidecar, found)
+        stated = usage(found.sidecar, found)
         draft.assumed = []
     state = read_with(
         known.rules(draft.config),
@@ -207,8 +207,9 @@ def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
     )
     path = found.path if found.path.startswith(hub.SCHEMES) else Path(found.path).name
     source = {"format": known.name, "path": path, "assumed": [*draft.assumed, *note]}
-    preprocess = draft.preprocess.with_channels(draft.config.channels)
-    return Opened(draft.config, state, preprocess, draft.labels, temperature, source)
+    stated = stated or Usage(draft.preprocess, draft.labels)
+    stated = dataclasses.replace(stated, preprocess=stated.preprocess.with_channels(draft.config.channels))
+    return Opened(draft.config, state, stated, source)
 
 
 def sidecar(found: Found) -> tuple[configs.Config | None, list[str]]:

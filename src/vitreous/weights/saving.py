@@ -18,7 +18,7 @@ from vitreous.files import atomic_folder, atomic_write, digest
 from vitreous.models.config import BiTConfig, Config, Size
 from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.weights import formats, hub
-from vitreous.weights.checkpoint import check_usage, default_name, write_checkpoint
+from vitreous.weights.checkpoint import check_usage, default_name, usage_to_json, write_checkpoint
 from vitreous.weights.formats import Draft, Format, Hints
 from vitreous.weights.loading import SIDECAR, assemble, is_new, load
 from vitreous.weights.moves import write_with
@@ -116,7 +116,7 @@ def says_it_all(model: Model, draft: Draft | None) -> bool:
     same_use = replace(draft.preprocess, source=model.preprocess.source)
     return (
         (essence(draft.config), same_use, draft.labels) == (essence(model.config), model.preprocess, model.labels)
-    ) and model.temperature == 1.0
+    ) and (model.temperature, model.threshold, model.answers) == (1.0, None, "one")
 
 
 def unsaid(model: Model, known: Format, draft: Draft | None) -> list[str]:
@@ -134,6 +134,7 @@ def unsaid(model: Model, known: Format, draft: Draft | None) -> list[str]:
         words = [f"{name}={getattr(mine, name)} (its own: {getattr(theirs, name)})" for name in names]
         notes += [f"{known.name} would preprocess differently: {', '.join(words)}"] if words else []
         lost = {"labels": model.labels != draft.labels, "temperature": model.temperature != 1.0}
+        lost |= {"threshold": model.threshold is not None, "several labels": model.answers == "several"}
         words = [name for name, is_lost in lost.items() if is_lost]
         notes += [f"{known.name} has no word for {' and '.join(words)}; vitreous reads them beside"] if words else []
     types = {str(t.dtype) for t in model.state_dict().values() if t.is_floating_point()} - {"torch.float32"}
@@ -157,9 +158,7 @@ def sidecar_of(model: Model, weights: Path) -> bytes:
         "schema": SIDECAR,
         "digest": digest(weights),
         "config": model.config.to_json(),
-        "preprocess": model.preprocess.to_json(),
-        "labels": model.labels,
-        "temperature": model.temperature,
+        **usage_to_json(model),
     }
     return (json.dumps(said, indent=2) + "\n").encode()
 
@@ -187,7 +186,8 @@ def hold(model: Model, known: Format, *, anyway: bool) -> Model:
         raise FormatError(f"{known.name} {verb}: {', '.join(map(str, parts))}{end}")
     held = assemble(config, dict(state))
     held.preprocess, held.labels = model.preprocess, model.labels
-    held.temperature, held.source = model.temperature, model.source
+    held.temperature, held.threshold, held.answers = model.temperature, model.threshold, model.answers
+    held.source = model.source
     return held
 
 

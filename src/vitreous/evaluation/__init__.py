@@ -1,0 +1,12 @@
+"""A model and images become numbers. Each part loads on first use."""
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["accuracy", "calibration", "evaluate", "labels", "logistic", "predict"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"{__name__} has no {name!r}; it has: {', '.join(__all__)}")

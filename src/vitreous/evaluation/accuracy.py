@@ -1,0 +1,371 @@
+"""How often a model is right, in exact counts: never a mean of the means of batches.
+
+N images   K classes
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+from vitreous.evaluation import calibration
+from vitreous.evaluation.calibration import Above, Calibration, Numbers
+
+__all__ = ["ClassRow", "Judged", "Result", "average_precision", "measure", "wilson"]
+
+Counts = NDArray[np.int64]
+MANY = 10  # classes up to which "among the first five" says little
+Z95 = 1.959963984540054  # of the normal distribution, for 95 %
+SHOWN = 12  # classes that `str` lists
+
+
+def wilson(right: int, seen: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927): holds for few images too, and never leaves 0 … 1."""
+    if not seen:
+        return 0.0, 1.0
+    p, z2 = right / seen, Z95**2 / seen
+    middle, half = p + z2 / 2, Z95 * math.sqrt(p * (1 - p) / seen + z2 / (4 * seen))
+    return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class: images of it, those answered right, and how often it was the answer."""
+
+    name: str
+    images: int
+    right: int
+    said: int
+    average_precision: float | None = None  # where images have several labels
+
+    @property
+    def recall(self) -> float:
+        """Of its images, the share answered right; nan where there is none."""
+        return self.right / self.images if self.images else math.nan
+
+    @property
+    def precision(self) -> float:
+        """Of the times it was the answer, the share that was right; nan where it never was."""
+        return self.right / self.said if self.said else math.nan
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of both, 2 right / (images + said); nan where both are 0."""
+        return 2 * self.right / (self.images + self.said) if self.images + self.said else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the recall."""
+        return wilson(self.right, self.images)
+
+    def to_json(self) -> dict[str, Any]:
+        body = {"name": self.name, "images": self.images, "right": self.right, "said": self.said}
+        body |= {name: _number(getattr(self, name)) for name in ("precision", "recall", "f1")}
+        return body | ({} if self.average_precision is None else {"average_precision": _number(self.average_precision)})
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Image by image, in the order of the logits; images without a label are not among them."""
+
+    rows: Counts  # of the logits
+    truth: Counts  # the class it counts for; −1 where an image has several labels
+    answer: Counts  # the class with the largest logit
+    confidence: NDArray[np.float64]
+    score: NDArray[np.float64]
+    is_right: NDArray[np.bool_]
+    names: tuple[str, ...] = ()  # of the images, where they are known
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What `measure` counted.
+
+    right: images whose first answer is (one of) their label(s); with `answers` several, images whose labels are exactly
+    those with a probability of at least 1/2.
+    """
+
+    classes: tuple[str, ...]
+    images: int  # judged
+    right: int
+    right_in_five: int | None  # only above 10 classes
+    left_out: int  # had no label
+    loss: float  # negative log likelihood at the temperature, mean over images
+    temperature: float
+    per_class: tuple[ClassRow, ...]
+    calibration: Calibration
+    above: tuple[Above, ...]
+    judged: Judged
+    confusion: Counts | None = None  # K K: rows are truths, columns answers; None with several labels
+    unlike: int | None = None  # judged images below the threshold
+    mean_average_precision: float | None = None  # over classes that have images; with several labels
+    about: dict[str, Any] = field(default_factory=dict)  # which model, which images, how
+    notes: tuple[str, ...] = ()
+
+    @property
+    def top1(self) -> float:
+        return self.right / self.images if self.images else math.nan
+
+    @property
+    def top5(self) -> float | None:
+        return None if self.right_in_five is None or not self.images else self.right_in_five / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of `top1`, 95 %."""
+        return wilson(self.right, self.images)
+
+    @property
+    def has_several(self) -> bool:
+        return self.mean_average_precision is not None
+
+    def confused(self, most: int = 5) -> list[tuple[str, str, int]]:
+        """(truth, answer, images) of the commonest mistakes."""
+        if self.confusion is None:
+            return []
+        wrong = self.confusion.copy()
+        np.fill_diagonal(wrong, 0)
+        order = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        pairs = [divmod(int(k), len(self.classes)) for k in order]
+        return [(self.classes[i], self.classes[j], int(wrong[i, j])) for i, j in pairs if wrong[i, j]]
+
+    def to_json(self) -> dict[str, Any]:
+        body: dict[str, Any] = dict(self.about)
+        body |= {"images": self.images, "right": self.right, "left_out": self.left_out}
+        body["exact_match" if self.has_several else "top1"] = _number(self.top1)
+        body["interval"] = list(self.interval)
+        if self.right_in_five is not None:
+            body |= {"right_in_five": self.right_in_five, "top5": self.top5}
+        if self.mean_average_precision is not None:
+            body["mean_average_precision"] = _number(self.mean_average_precision)
+        body |= {"loss": _number(self.loss), "temperature": self.temperature, "unlike": self.unlike}
+        body["calibration"] = self.calibration.to_json()
+        body["answer_only_above"] = [row.to_json() for row in self.above]
+        body["classes"] = [row.to_json() for row in self.per_class]
+        if self.confusion is not None:
+            found = np.argwhere(self.confusion)
+            body["confusion"] = [[int(i), int(j), int(self.confusion[i, j])] for i, j in found]  # truth, answer, images
+        return body | {"notes": list(self.notes)}
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """(title, text) pairs in reading order."""
+        low, high = (f"{100 * x:.1f}" for x in self.interval)
+        how = f"{self.right:,} of {self.images:,}; 95 % interval {low} to {high}"
+        yield "all labels right" if self.has_several else "right", f"{_percent(self.top1)} ({how})"
+        if self.right_in_five is not None:
+            yield "in first five", f"{_percent(self.top5)} ({self.right_in_five:,} of {self.images:,})"
+        if self.mean_average_precision is not None:
+            yield "mean average precision", _percent(self.mean_average_precision)
+        yield "loss", f"{self.loss:.4f}"
+        error = f"off by {100 * self.calibration.error:.1f} points on average"
+        yield "confidence", error + (f" (temperature {self.temperature:.3g})" if self.temperature != 1 else "")
+        if self.unlike is not None:
+            yield "unlike what it learned", f"{self.unlike:,} of {self.images:,}"
+        if rows := [row for row in self.above if row.confidence in (0.5, 0.9) and row.answered]:
+            yield "answer only above", "; ".join(str(row).removeprefix("answer only above ") for row in rows)
+        if pairs := self.confused(3):
+            yield "most confused", "; ".join(f"{truth} for {said} ({n:,})" for truth, said, n in pairs)
+        for note in self.notes:
+            yield "note", note
+
+    def weakest(self, most: int = SHOWN) -> list[ClassRow]:
+        """All classes that have images, in their order; of many, those with the lowest F1."""
+        rows = [row for row in self.per_class if row.images]
+        return rows if len(rows) <= most else sorted(rows, key=lambda row: (row.f1, row.name))[:most]
+
+    def __str__(self) -> str:
+        pairs = list(self.lines())
+        width = max(len(title) for title, _ in pairs) + 2
+        out = [f"{title:<{width}}{text}" for title, text in pairs]
+        rows, known = self.weakest(), sum(1 for row in self.per_class if row.images)
+        names = [row.name if len(row.name) <= 32 else row.name[:31] + "…" for row in rows]
+        longest = max([*map(len, names), 5])
+        out += ["", f"{'class':<{longest}}  images   right  precision  recall     f1"]
+        out += [
+            f"{name:<{longest}}  {row.images:>6,}  {row.right:>6,}  {_percent(row.precision):>9}"
+            f"  {_percent(row.recall):>6}  {_percent(row.f1):>6}"
+            for name, row in zip(names, rows, strict=True)
+        ]
+        return "\n".join([*out, *([f"the {len(rows)} weakest of {known:,} classes"] if len(rows) < known else [])])
+
+    def _repr_html_(self) -> str:
+        facts = "".join(f"<tr><th>{html.escape(t)}</th><td>{html.escape(x)}</td></tr>" for t, x in self.lines())
+        head = "".join(f"<th>{t}</th>" for t in ("class", "images", "right", "precision", "recall", "f1"))
+        cells = (
+            (html.escape(row.name), row.images, row.right, *map(_percent, (row.precision, row.recall, row.f1)))
+            for row in self.weakest()
+        )
+        rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
+        return f"<table>{facts}</table><table><tr>{head}</tr>{rows}</table>"
+
+
+def measure(
+    logits: Numbers,
+    labels: NDArray[np.integer[Any]],
+    classes: Sequence[str],
+    *,
+    temperature: float = 1.0,
+    threshold: float | None = None,
+    real: Sequence[Sequence[int]] | None = None,
+) -> Result:
+    """Judge answers.
+
+    logits: N K.  labels: N class numbers, −1 for none; or N K of 0 and 1, where every class is judged by itself.
+    real: for each image the labels that are right (as the ReaL labels, arXiv 2006.07159) in place of `labels`; an
+    image with none is left out. An image answered with one of them counts for that class, else for its first.
+    """
+    logits = np.asarray(logits)
+    _check(logits, labels, classes, real)
+    if real is None and np.ndim(labels) == 2:
+        return _measure_several(logits, np.asarray(labels), tuple(classes), temperature, threshold)
+    rows, allowed = _flat(labels if real is None else real)
+    kept = np.unique(rows)
+    judged, right5, loss = _judge(logits, kept, np.searchsorted(kept, rows), allowed, temperature)
+    k = len(classes)
+    confusion = np.bincount(judged.truth * k + judged.answer, minlength=k * k).reshape(k, k)
+    counts = zip(
+        classes, confusion.sum(1).tolist(), confusion.diagonal().tolist(), confusion.sum(0).tolist(), strict=True
+    )
+    return Result(
+        classes=tuple(classes),
+        images=len(judged),
+        right=int(judged.is_right.sum()),
+        right_in_five=right5 if k > MANY else None,
+        left_out=len(logits) - len(judged),
+        loss=loss,
+        temperature=temperature,
+        per_class=tuple(ClassRow(*row) for row in counts),
+        calibration=calibration.reliability(judged.confidence, judged.is_right),
+        above=tuple(calibration.above(judged.confidence, judged.is_right, x) for x in calibration.CONFIDENCES),
+        judged=judged,
+        confusion=confusion,
+        unlike=None if threshold is None else int((judged.score < threshold).sum()),
+    )
+
+
+def _check(logits: Numbers, labels: Any, classes: Sequence[str], real: Sequence[Sequence[int]] | None) -> None:
+    """Whether these belong together; a line says why not."""
+    if logits.ndim != 2 or logits.shape[1] != len(classes):
+        raise DataError(f"logits of shape {logits.shape} do not answer {len(classes)} classes; give N x {len(classes)}")
+    n, k = logits.shape
+    given = len(labels) if real is None else len(real)
+    if given != n:
+        raise DataError(f"there are {n} rows of logits and labels of {given} images; give one for each")
+    if not np.isfinite(logits).all():
+        raise DataError("the logits are not all finite, so the model is broken; go back to an earlier state of it")
+    top = max((max(row, default=-1) for row in real), default=-1) if real is not None else np.max(labels, initial=-1)
+    if real is not None and any(c < 0 for row in real for c in row):
+        raise DataError("labels below 0 are no classes; leave an image out with an empty list")
+    wide = real is None and np.ndim(labels) == 2
+    if (np.shape(labels)[1] != k) if wide else top >= k:
+        what = f"{np.shape(labels)[1]} columns of labels" if wide else f"class number {int(top)}"
+        raise DataError(f"{what} and {k} classes do not belong together; give the labels of this model's classes")
+
+
+def _flat(labels: Any) -> tuple[Counts, Counts]:
+    """(row, class) of every label that is right, in the order of rows."""
+    if isinstance(labels, np.ndarray):
+        rows = np.flatnonzero(labels >= 0)
+        return rows, labels[rows].astype(np.int64)
+    once = [list(dict.fromkeys(row)) for row in labels]  # a label said twice is one
+    return np.repeat(np.arange(len(once)), [len(row) for row in once]), np.array([c for r in once for c in r], np.int64)
+
+
+def _judge(
+    logits: Numbers, kept: Counts, rows: Counts, allowed: Counts, temperature: float
+) -> tuple[Judged, int, float]:
+    """The images `kept`, judged; how many are right within five; the loss.  rows, allowed: labels, rows within kept."""
+    n = len(kept)
+    answer, confidence, scores = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
+    is_right, is_in_five, likelihood = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n)
+    for here in calibration.parts(logits[:n]):
+        first = here.start
+        z = np.asarray(logits[kept[here]], np.float64)
+        p = calibration.softmax(z, temperature)
+        answer[here] = z.argmax(1)
+        confidence[here], scores[here] = p.max(1), calibration.score(z)
+        one, last = np.searchsorted(rows, [first, first + len(z)])
+        row, label = rows[one:last] - first, allowed[one:last]
+        mine = z[row, label]
+        ahead = (z[row] > mine[:, None]).sum(1)
+        tied = np.flatnonzero((z[row] == mine[:, None]).sum(1) > 1)
+        ties = [int((z[row[t], : label[t]] == mine[t]).sum()) for t in tied]  # as argmax: the first of equals
+        ahead[tied] += np.array(ties, np.int64)
+        is_right[here] = np.bincount(row, ahead == 0, minlength=len(z)) > 0
+        is_in_five[here] = np.bincount(row, ahead < 5, minlength=len(z)) > 0
+        shifted = z / temperature
+        shifted -= shifted.max(1, keepdims=True)
+        log_sum = np.log(np.exp(shifted).sum(1))
+        likelihood[here] = np.full(len(z), -np.inf)
+        np.logaddexp.at(likelihood[here], row, shifted[row, label] - log_sum[row])
+    first_label = allowed[np.searchsorted(rows, np.arange(n))] if n else np.zeros(0, np.int64)
+    truth = np.where(is_right, answer, first_label)
+    judged = Judged(kept, truth, answer, confidence, scores, is_right)
+    return judged, int(is_in_five.sum()), float(-likelihood.sum() / n) if n else math.nan
+
+
+# Several labels --------------------------------------------------------------------------------------------------
+
+
+def _measure_several(
+    logits: Numbers, labels: Counts, classes: tuple[str, ...], temperature: float, threshold: float | None
+) -> Result:
+    """Every class judged by itself: an image says a class where its probability is at least 1/2."""
+    kept = np.flatnonzero((labels >= 0).all(1))
+    z, y = logits[kept], labels[kept] > 0
+    p = calibration.sigmoid(z, temperature)
+    said = z >= 0  # sigmoid(z / T) ≥ 1/2
+    exact = (said == y).all(1)
+    precisions = [average_precision(z[:, k], y[:, k]) if y[:, k].any() else math.nan for k in range(len(classes))]
+    known = [value for value in precisions if not math.isnan(value)]
+    columns = zip(classes, y.sum(0), (y & said).sum(0), said.sum(0), precisions, strict=True)
+    confidence = np.where(said, p, 1 - p).min(1) if len(kept) else np.zeros(0)  # that all of its labels are right
+    scores = calibration.score(z)
+    judged = Judged(kept, np.full(len(kept), -1), z.argmax(1), confidence, scores, exact)
+    return Result(
+        classes=classes,
+        images=len(kept),
+        right=int(exact.sum()),
+        right_in_five=None,
+        left_out=len(logits) - len(kept),
+        loss=calibration.mean_loss(z, y.astype(np.int64), temperature),
+        temperature=temperature,
+        per_class=tuple(ClassRow(name, int(n), int(r), int(s), a) for name, n, r, s, a in columns),
+        calibration=calibration.reliability(p.ravel(), y.ravel()),
+        above=(),
+        judged=judged,
+        unlike=None if threshold is None else int((scores < threshold).sum()),
+        mean_average_precision=float(np.mean(known)) if known else math.nan,
+    )
+
+
+def average_precision(scores: Numbers, is_positive: NDArray[np.bool_]) -> float:
+    """Σ (recallᵢ − recallᵢ₋₁) · precisionᵢ over the distinct scores, from the highest; nan without a positive.  N."""
+    order = np.argsort(-np.asarray(scores), kind="stable")
+    s, positive = np.asarray(scores)[order], np.asarray(is_positive, bool)[order]
+    ends = (
+        np.flatnonzero(np.append(np.diff(s) != 0, True)) if len(s) else np.zeros(0, np.int64)
+    )  # equals stand together
+    found = np.cumsum(positive)[ends]
+    if not len(found) or not found[-1]:
+        return math.nan
+    return float((np.diff(found, prepend=0) / found[-1] * (found / (ends + 1))).sum())
+
+
+def _number(value: float | None) -> float | None:
+    """For JSON, which has no nan."""
+    return None if value is None or math.isnan(value) else value
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.1f} %"

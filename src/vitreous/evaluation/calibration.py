@@ -1,0 +1,225 @@
+"""What a confidence is worth: one temperature, one threshold for "unlike anything I learned", and how well both hold.
+
+Everything here works on logits alone, so that every runtime that has them says the same.
+
+N images   K classes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+
+__all__ = [
+    "Above",
+    "Bin",
+    "Calibration",
+    "above",
+    "answer_above",
+    "fit_temperature",
+    "fit_threshold",
+    "mean_loss",
+    "parts",
+    "reliability",
+    "score",
+    "sigmoid",
+    "softmax",
+]
+
+Numbers = NDArray[np.floating[Any]]
+COLDEST, HOTTEST = 0.05, 20.0
+BINS = 15
+CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the table "answer only above"
+GRID = (*(n / 100 for n in range(100)), 0.995, 0.999)  # where `answer_above` looks
+AT_ONCE = 2**22  # numbers of logits that are copied to float64 at a time
+
+
+def softmax(logits: Numbers, temperature: float = 1.0) -> NDArray[np.float64]:
+    """exp(z / T) / Σ exp(z / T), in float64.  N K -> N K."""
+    z = np.asarray(logits, np.float64) / temperature
+    z = np.exp(z - z.max(-1, keepdims=True))
+    return z / z.sum(-1, keepdims=True)
+
+
+def sigmoid(logits: Numbers, temperature: float = 1.0) -> NDArray[np.float64]:
+    """1 / (1 + exp(−z / T)), in float64: every class by itself."""
+    return 0.5 * (1 + np.tanh(0.5 / temperature * np.asarray(logits, np.float64)))
+
+
+def score(logits: Numbers) -> NDArray[np.float64]:
+    """How much an image looks like something learned: its largest logit.  N K -> N."""
+    return np.asarray(logits, np.float64).max(-1)
+
+
+def fit_threshold(scores: Numbers, keep: float = 0.95) -> float:
+    """The score that at least a share `keep` of these images reach; those below it are unlike anything learned."""
+    scores = np.asarray(scores, np.float64)
+    if not 0 < keep <= 1:
+        raise DataError(f"a threshold that keeps a share of {keep} is none; say one above 0 and at most 1")
+    if not len(scores) or not np.isfinite(scores).all():
+        raise DataError("a threshold needs scores, all finite; give those of images that nothing was trained on")
+    return float(np.sort(scores)[math.floor((1 - keep) * len(scores) + 1e-9)])
+
+
+# Temperature -----------------------------------------------------------------------------------------------------
+
+
+def fit_temperature(logits: Numbers, labels: NDArray[np.integer[Any]]) -> float:
+    """The temperature that makes confidences true (arXiv 1706.04599), from images that nothing was trained on.
+
+        T = argmin  mean NLL(z / T) + (ln T)² / 2N,    COLDEST ≤ T ≤ HOTTEST
+
+    The second term is a prior, ln T ~ Normal(0, 1): a few images that are all right do not make T zero, many decide
+    alone. Since the NLL falls all the way from 1 to its minimum, T never has a higher NLL on these images than 1.
+    labels: N class numbers, or N K of 0 and 1, where every class has a logistic loss of its own. −1 is left out.
+    """
+    logits, labels = _known(logits, labels)
+    if not len(logits):
+        return 1.0
+
+    def cost(log_t: float) -> float:
+        return mean_loss(logits, labels, math.exp(log_t)) + log_t**2 / (2 * len(logits))
+
+    here, step = cost(0.0), 1e-3
+    if cost(step) < here:
+        found = _golden(cost, 0.0, math.log(HOTTEST))
+    elif cost(-step) < here:
+        found = _golden(cost, math.log(COLDEST), 0.0)
+    else:
+        return 1.0
+    better = mean_loss(logits, labels, math.exp(found)) <= mean_loss(logits, labels, 1.0)
+    return math.exp(found) if better else 1.0
+
+
+def mean_loss(logits: Numbers, labels: NDArray[np.integer[Any]], temperature: float = 1.0) -> float:
+    """Negative log likelihood, the mean over images: of the label, or the sum over classes where labels are N K."""
+    total = 0.0
+    for part in parts(logits):
+        z, y = np.asarray(logits[part], np.float64) / temperature, labels[part]
+        if y.ndim == 2:
+            total += float((np.logaddexp(0, z) - z * y).sum())
+        else:
+            z = z - z.max(-1, keepdims=True)
+            total += float((np.log(np.exp(z).sum(-1)) - z[np.arange(len(z)), y]).sum())
+    return total / len(logits) if len(logits) else math.nan
+
+
+def parts(logits: Numbers) -> Iterator[slice]:
+    """Rows that are worked on together, so that memory does not grow with their number."""
+    step = max(AT_ONCE // max(logits.shape[-1], 1), 1)
+    return (slice(first, min(first + step, len(logits))) for first in range(0, len(logits), step))
+
+
+def _known(logits: Numbers, labels: NDArray[Any]) -> tuple[Numbers, NDArray[np.int64]]:
+    labels = np.asarray(labels, np.int64)
+    if len(logits) != len(labels):
+        raise DataError(f"{len(logits)} rows of logits and {len(labels)} labels do not belong together")
+    if not np.isfinite(logits).all():
+        raise DataError("the logits are not all finite, so the model is broken; go back to an earlier state of it")
+    is_known = labels >= 0 if labels.ndim == 1 else (labels >= 0).all(1)
+    return (logits, labels) if is_known.all() else (logits[is_known], labels[is_known])
+
+
+def _golden(cost: Callable[[float], float], low: float, high: float, tolerance: float = 1e-4) -> float:
+    """Golden-section search for the minimum between two places."""
+    ratio = (math.sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = cost(left), cost(right)
+    while high - low > tolerance:
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = cost(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = cost(right)
+    return (low + high) / 2
+
+
+# Does it hold? ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Answers whose confidence lies in (low, high]."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float  # their mean; nan where there are none
+    right: float  # their share
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """error: expected calibration error, Σ count / N · |right − confidence|."""
+
+    error: float
+    bins: tuple[Bin, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        bins = [asdict(b) if b.count else {"low": b.low, "high": b.high, "count": 0} for b in self.bins]
+        return {"expected_calibration_error": self.error, "bins": bins}
+
+
+def reliability(confidence: Numbers, is_right: NDArray[Any], bins: int = BINS) -> Calibration:
+    """Confidence against the share that is right, in equal bins (arXiv 1706.04599).  Both: N."""
+    confidence, is_right = np.asarray(confidence, np.float64), np.asarray(is_right, np.float64)
+    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    count = np.bincount(place, minlength=bins)
+    sums = (np.bincount(place, weights=values, minlength=bins) for values in (confidence, is_right))
+    said, right = (np.divide(s, count, out=np.full(bins, math.nan), where=count > 0) for s in sums)
+    error = float((count * np.abs(np.nan_to_num(said - right))).sum() / max(len(confidence), 1))
+    rows = zip(range(bins), count.tolist(), said.tolist(), right.tolist(), strict=True)
+    return Calibration(error, tuple(Bin(b / bins, (b + 1) / bins, n, s, r) for b, n, s, r in rows))
+
+
+@dataclass(frozen=True)
+class Above:
+    """What comes of answering only where the confidence is at least `confidence`."""
+
+    confidence: float
+    images: int
+    answered: int
+    right: int
+
+    @property
+    def answered_share(self) -> float:
+        return self.answered / self.images if self.images else 0.0
+
+    @property
+    def right_share(self) -> float:
+        """Of those answered; nan where none is."""
+        return self.right / self.answered if self.answered else math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        right = f"{100 * self.right_share:.1f} % right" if self.answered else "none"
+        return f"answer only above {self.confidence:g}: {100 * self.answered_share:.1f} % answered, {right}"
+
+
+def above(confidence: Numbers, is_right: NDArray[Any], limit: float) -> Above:
+    """Exact counts at one limit."""
+    answered = np.asarray(confidence) >= limit
+    return Above(limit, len(answered), int(answered.sum()), int(np.asarray(is_right, bool)[answered].sum()))
+
+
+def answer_above(probabilities: Numbers, labels: NDArray[Any], target: float = 0.95) -> Above | None:
+    """The lowest confidence, in steps of 0.01, above which a share `target` of the answers is right; None if none is.
+
+    probabilities: N K, calibrated, of images that nothing was trained on.  labels: N.
+    """
+    probabilities, labels = _known(probabilities, labels)
+    confidence, is_right = probabilities.max(-1), probabilities.argmax(-1) == labels
+    rows = (above(confidence, is_right, limit) for limit in GRID)
+    return next((row for row in rows if row.answered and row.right >= target * row.answered), None)

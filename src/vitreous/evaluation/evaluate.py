@@ -1,0 +1,138 @@
+"""`vitreous.evaluate`: a model and a set become a result."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from csv import writer
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.errors import ConfigError, DataError, ExistsError
+from vitreous.evaluation import accuracy
+from vitreous.evaluation.accuracy import Result
+from vitreous.evaluation.labels import match_classes, read_labels
+from vitreous.evaluation.predict import Precision, Progress, class_names, logits
+from vitreous.files import atomic_write
+from vitreous.images import opening
+from vitreous.images.imageset import ImageSet
+from vitreous.images.sources.finding import few
+from vitreous.models.model import Model, unwrapped
+from vitreous.ranks import here
+
+__all__ = ["evaluate", "write_csv"]
+
+SPLITS = ("test", "train", "all")
+
+
+def evaluate(
+    model: Model,
+    data: str | os.PathLike[str] | ImageSet,
+    *,
+    split: Literal["test", "train", "all"] = "test",
+    labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None = None,
+    device: torch.device | str | None = None,
+    batch: int | None = None,
+    workers: int | None = None,
+    precision: Precision = "auto",
+    csv: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """How often the model is right on DATA.
+
+    The set's classes are matched to the model's by name. Images that cannot be read are named and not judged.
+    labels: other labels, or several for an image: a file (see `labels.read_labels`), or for each image the numbers of
+    the model's classes that are right; an image with none is left out.  csv: a file for one row an image.
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"there is no split {split!r}; say {', '.join(SPLITS)}")
+    if csv is not None and not force and os.path.lexists(csv):  # before the work, not after
+        raise ExistsError(f"{csv} exists already; choose another place, or overwrite it with --force (force=True)")
+    inner = unwrapped(model)
+    whole = opening.open(data)
+    chosen = whole if split == "all" else whole.split(split)
+    numbers, notes = match_classes(chosen, inner.labels, inner.config.readout.classes)
+    names = class_names(inner) if inner.labels else chosen.classes
+    real = _other_labels(labels, chosen, whole, numbers, names)
+    found = logits(
+        model,
+        chosen,
+        device=device,
+        batch=batch,
+        workers=workers,
+        precision=precision,
+        skip_unreadable=True,
+        progress=progress,
+    )
+    truth = _in_model_terms(found.labels, numbers, len(names))
+    if real is not None:
+        real = [real[place] for place in found.places]
+    elif truth.ndim == 2 and inner.answers == "one":
+        real = [np.flatnonzero(row > 0).tolist() for row in truth]
+        notes.append("images have several labels, and the model gives one answer: right is one of them")
+    elif truth.ndim == 1 and inner.answers == "several":
+        truth = np.where(truth[:, None] < 0, -1, np.arange(len(names)) == truth[:, None]).astype(np.int64)
+    result = accuracy.measure(
+        found.values, truth, names, temperature=inner.temperature, threshold=inner.threshold, real=real
+    )
+    if skipped := found.coverage.skipped:
+        notes.append(f"{len(skipped):,} images could not be read and are not judged: {few(list(skipped))}")
+    if result.left_out:
+        notes.append(f"{result.left_out:,} images have no label and are left out")
+    if not result.images:
+        raise DataError(f"{chosen.path} has no image with a label to judge by; label some, or use: vitreous predict")
+    about: dict[str, Any] = {"data": chosen.path, "split": split, "content_id": chosen.content_id}
+    about |= {"labels": os.fspath(labels) if isinstance(labels, str | os.PathLike) else None}
+    about |= {"coverage": found.coverage.to_json()}
+    seen = tuple(chosen.name(int(found.places[row])) for row in result.judged.rows)
+    result = replace(result, judged=replace(result.judged, names=seen), about=about, notes=tuple(notes))
+    if csv is not None and here().is_first:
+        write_csv(result, csv, force=force)
+    return result
+
+
+def write_csv(result: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """One row for each judged image: name, label, answer, confidence, right, score."""
+    judged, classes = result.judged, result.classes
+    text = io.StringIO(newline="")
+    rows = writer(text, lineterminator="\n")
+    rows.writerow(["name", "label", "answer", "confidence", "right", "score"])
+    for i in range(len(judged)):
+        truth = "" if judged.truth[i] < 0 else classes[judged.truth[i]]
+        name = judged.names[i] if judged.names else str(judged.rows[i])
+        numbers = f"{judged.confidence[i]:.6f}", int(judged.is_right[i]), f"{judged.score[i]:.6f}"
+        rows.writerow([name, truth, classes[judged.answer[i]], *numbers])
+    atomic_write(path, lambda file: file.write(text.getvalue().encode()), force=force)
+
+
+def _other_labels(
+    labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None,
+    chosen: ImageSet,
+    whole: ImageSet,
+    numbers: NDArray[np.int64],
+    names: Sequence[str],
+) -> list[list[int]] | None:
+    if labels is None:
+        return None
+    if isinstance(labels, str | os.PathLike):
+        return read_labels(labels, chosen, whole, numbers, names)
+    if len(labels) != len(chosen):
+        raise DataError(
+            f"labels of {len(labels)} images were given, {chosen.path} has {len(chosen)}; give one for each"
+        )
+    return [list(map(int, row)) for row in labels]
+
+
+def _in_model_terms(labels: NDArray[np.int64], numbers: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+    """Class numbers of the set as the model's; columns of several labels in the model's order."""
+    if labels.ndim == 1:
+        return np.where(labels < 0, -1, numbers[labels])
+    out = np.zeros((len(labels), classes), np.int64)
+    out[:, numbers] = labels
+    return out

@@ -1,0 +1,193 @@
+"""Which class of the model a label means: by name where both sides have names, and from a file of other labels."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+from vitreous.images.imageset import ImageSet
+from vitreous.images.sources.finding import cannot_read, few
+from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column
+
+__all__ = ["match_classes", "read_labels"]
+
+IMAGENET = re.compile(r"ILSVRC2012_val_(\d{8})")  # by these numbers the ReaL labels are sorted
+NAME_COLUMNS = {*PATH_COLUMNS, "name", "names", "imagename"}
+
+
+def match_classes(data: ImageSet, labels: Sequence[str] | None, classes: int) -> tuple[NDArray[np.int64], list[str]]:
+    """The model's class number for each class of the set, and what should be said about it.
+
+    labels: the model's; without them numbers must do, and both sides must have as many classes.
+    """
+    if not data.classes:
+        raise DataError(
+            f"{data.path} has no labels to judge by; make a folder for each class, or use: vitreous predict"
+        )
+    if labels is None:
+        if len(data.classes) != classes:
+            raise DataError(
+                f"{data.path} has {len(data.classes)} classes, and the model answers {classes} without saying which; "
+                "give it labels: vitreous.load(MODEL, labels=[...])"
+            )
+        return np.arange(classes), [f"the model names no classes; its {classes:,} were taken in the order of the set's"]
+    known = _by_name(labels)
+    found = [known.get(_plain(name)) for name in data.classes]
+    if missing := [name for name, number in zip(data.classes, found, strict=True) if number is None]:
+        if len(missing) == len(data.classes) == classes and all(_is_code(name) for name in missing):
+            return np.arange(classes), [
+                f"classes of the set are codes, such as {data.classes[0]}; they were taken in the model's order"
+            ]
+        raise DataError(
+            f"the model does not know {len(missing)} of {len(data.classes)} classes of {data.path}: {few(missing)}; "
+            f"it knows {few(list(labels))}; rename or leave out those folders, or fit a new head: "
+            f"vitreous fit {data.path} --weights MODEL"
+        )
+    numbers = np.array(found, np.int64)
+    if len(set(found)) < len(found):
+        twice = next(k for k in found if found.count(k) > 1)
+        both = [name for name, number in zip(data.classes, found, strict=True) if number == twice]
+        raise DataError(f"{few(both)} of {data.path} are one class to the model; put their images into one folder")
+    if len(numbers) < classes:
+        return numbers, [
+            f"{len(numbers):,} of the model's {classes:,} classes are in {data.path}; it may answer any of them"
+        ]
+    return numbers, []
+
+
+def read_labels(
+    path: str | os.PathLike[str], data: ImageSet, whole: ImageSet, numbers: NDArray[np.int64], names: Sequence[str]
+) -> list[list[int]]:
+    """The labels that a file gives each image of `data`, as class numbers of the model; [] leaves an image out.
+
+    JSON: a list of lists in the order of the set (or of the whole set, or of ImageNet's validation files), or
+    {image: label or labels}. CSV or TSV: a row IMAGE,LABEL[,LABEL…], where one cell may hold "a;b".
+    A label is the name of a class, or the model's number of it. Images are found by path, or by file name.
+    numbers: of each class of the set.  names: the model's.  whole: the set that `data` is a split of.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise cannot_read(path, error) from None
+    said = _json(path, text) if path.suffix.lower() == ".json" else _table(path, text)
+    rows = _in_order(path, said, data, whole) if isinstance(said, list) else _looked_up(path, said, data)
+    known = _by_name(names) | {_plain(name): int(numbers[i]) for i, name in enumerate(data.classes)}
+    return [list(dict.fromkeys(_number(path, one, known, len(names)) for one in row)) for row in rows]
+
+
+def _json(path: Path, text: str) -> list[list[Any]] | dict[str, list[Any]]:
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is no JSON: {' '.join(str(error).split())[:80]}; write it again") from None
+    if isinstance(said, list):
+        return [_several(one) for one in said]
+    if isinstance(said, dict):
+        return {name: _several(one) for name, one in said.items()}
+    raise DataError(f"{path} holds a {type(said).__name__}; give a list of lists, or image names with their labels")
+
+
+def _several(one: Any) -> list[Any]:
+    return [] if one is None else list(one) if isinstance(one, list) else [one]
+
+
+def _table(path: Path, text: str) -> dict[str, list[Any]]:
+    delimiter = "\t" if path.suffix.lower() == ".tsv" or "\t" in text.partition("\n")[0] else ","
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
+    except csv.Error as error:
+        raise DataError(f"{path} is no table: {error}; save it as CSV") from None
+    if rows and (column(rows[0][0]) in NAME_COLUMNS or column(rows[0][-1]) in LABEL_COLUMNS):
+        rows = rows[1:]
+    found: dict[str, list[Any]] = {}
+    for name, *cells in rows:
+        found.setdefault(name.strip(), []).extend(
+            one.strip() for cell in cells for one in cell.split(";") if one.strip()
+        )
+    return found
+
+
+def _in_order(path: Path, said: list[list[Any]], data: ImageSet, whole: ImageSet) -> list[list[Any]]:
+    names = [data.name(i) for i in range(len(data))]
+    official = [IMAGENET.search(name) for name in names]
+    if all(official) and len(said) == 50_000:
+        return [said[int(match[1]) - 1] for match in official if match]
+    if len(said) == len(data):
+        return said
+    if len(said) == len(whole):
+        place = {int(number): i for i, number in enumerate(whole.ids)}
+        return [said[place[int(number)]] for number in data.ids]
+    raise DataError(
+        f"{path} has labels of {len(said):,} images, {data.path} has {len(data):,} here; "
+        "give one list for each, or names with their labels"
+    )
+
+
+def _looked_up(path: Path, said: dict[str, list[Any]], data: ImageSet) -> list[list[Any]]:
+    by_file: dict[str, list[Any] | None] = {}
+    for name, row in said.items():
+        for short in {_file(name), _file(name).rpartition(".")[0]} - {""}:
+            by_file[short] = None if short in by_file else row  # two of one name say nothing
+
+    def row_of(name: str) -> list[Any] | None:
+        found = (said.get(name), by_file.get(_file(name)), by_file.get(_file(name).rpartition(".")[0]))
+        return next((row for row in found if row is not None), None)
+
+    names = [data.name(i) for i in range(len(data))]
+    rows = [row_of(name) for name in names]
+    if missing := [name for name, row in zip(names, rows, strict=True) if row is None]:
+        raise DataError(
+            f"{path} says nothing of {len(missing):,} of {len(data):,} images: {few(missing)}; "
+            "add them, with no label to leave them out"
+        )
+    return [row for row in rows if row is not None]
+
+
+def _number(path: Path, said: Any, known: dict[str, int | None], classes: int) -> int:
+    number = known.get(_plain(said)) if isinstance(said, str) else None
+    if number is None and (type(said) is int or (isinstance(said, str) and said.strip().isdecimal())):
+        number = int(said)
+    if number is None or not 0 <= number < classes:
+        raise DataError(
+            f"{path} has the label {str(said)[:40]!r}, which is no class of the model; "
+            f"give a name it knows, or a number from 0 to {classes - 1}"
+        )
+    return number
+
+
+def _by_name(labels: Sequence[str]) -> dict[str, int | None]:
+    """Plain name to number: the whole label, and each of its words between commas; None where two classes share it."""
+    found: dict[str, int | None] = {}
+    for parts in (lambda label: label.split(","), lambda label: [label]):  # a whole label wins over another's part
+        own: dict[str, int | None] = {}
+        for number, label in enumerate(labels):
+            for name in {_plain(part) for part in parts(label)}:
+                own[name] = None if name in own else number
+        found |= own
+    return found
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
+
+
+def _is_code(name: str) -> bool:
+    """A number or a WordNet id, which names nothing to people."""
+    return re.fullmatch(r"n?\d+", name) is not None
+
+
+def _file(name: str) -> str:
+    return name.replace("\\", "/").rpartition("/")[2]
