@@ -10,7 +10,10 @@ from vitreous.report import page
 from vitreous.report.page import (
     Bar,
     Code,
+    Columns,
     Drawing,
+    Drawings,
+    Fold,
     Group,
     Listing,
     Note,
@@ -19,6 +22,8 @@ from vitreous.report.page import (
     Page,
     Pictures,
     Section,
+    Shelf,
+    Strip,
     Table,
     Text,
 )  # fmt: skip
@@ -29,21 +34,26 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
 
 def every_block(text: str) -> list:
     shots = [page.picture(PIXELS, text, text), page.picture(None, text)]
+    drawing = Drawing("<svg></svg>", text, text)
     return [
         Text(text),
         Note(text, "warn"),
         Code(text),
-        Numbers([Number(text, text, "bad")]),
+        Numbers([Number(text, text, "bad", text)]),
         Table([text, text], [[text, Bar(text, 0.5)]], "lr", text),
         Pictures([Group(shots, text), Group(shots[:1])], text),
         Listing(text, [text], text),
-        Drawing("<svg></svg>", text),
+        Shelf([Strip(text, shots, text)], text),
+        drawing,
+        Drawings([drawing, drawing]),
+        Columns([Text(text), Table(["", ""], [[text, text]])]),
+        Fold(text, [Text(text), Columns([Fold(text, [Text(text)])])]),
     ]
 
 
 def whole(text: str) -> Page:
     sections = [Section(text, every_block(text), text, "bad", text) for _ in range(4)]
-    return Page(title=text, sections=sections, over=text, lead=text, top=every_block(text), foot=text)
+    return Page(title=text, sections=sections, over=text, answer=text, lead=text, top=every_block(text), foot=text)
 
 
 def test_every_text_is_escaped():
@@ -81,6 +91,16 @@ def test_every_tag_that_opens_closes():
     tags = Tags()
     tags.feed(page.render(whole("text")))
     assert tags.stack == []
+
+
+def test_a_head_without_words_is_no_row():
+    assert "<thead" not in page.fragment([Table(["", ""], [["a", "b"]])])
+    assert "<thead" in page.fragment([Table(["", "x"], [["a", "b"]])])
+
+
+def test_long_names_may_break_between_their_parts():
+    html = page.fragment([Pictures([Group([page.picture(None, "a/b_c<d>/")])])])
+    assert "a/<wbr>b_<wbr>c&lt;d&gt;/<" in html
 
 
 def test_contents_come_with_the_fourth_section():

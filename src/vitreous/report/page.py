@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +32,10 @@ __all__ = [
     "Bar",
     "Block",
     "Code",
+    "Columns",
     "Drawing",
+    "Drawings",
+    "Fold",
     "Group",
     "Listing",
     "Note",
@@ -41,6 +45,8 @@ __all__ = [
     "Picture",
     "Pictures",
     "Section",
+    "Shelf",
+    "Strip",
     "Table",
     "Text",
     "fragment",
@@ -82,11 +88,12 @@ class Code:
 
 @dataclass(frozen=True)
 class Number:
-    """One figure with its name below it."""
+    """One figure with its name below it. about: a short line more, such as its interval."""
 
     value: str
     name: str
     tone: Tone = "plain"
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,24 @@ class Pictures:
 
 
 @dataclass(frozen=True)
+class Strip:
+    """Small pictures in a row beside their common name."""
+
+    name: str
+    pictures: Sequence[Picture]
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Strips below each other; `more` says what was left out."""
+
+    strips: Sequence[Strip]
+    more: str = ""
+    kind = "shelf"
+
+
+@dataclass(frozen=True)
 class Listing:
     """A long list behind a line that opens it."""
 
@@ -156,14 +181,40 @@ class Listing:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An SVG of ours (see `figures`), put into the page as it is: never one that somebody else wrote."""
+    """An SVG of ours (see `figures`, `charts`), put into the page as it is: never one that somebody else wrote."""
 
     svg: str
     caption: str = ""
+    heading: str = ""
     kind = "drawing"
 
 
-Block = Text | Note | Code | Numbers | Table | Pictures | Listing | Drawing
+@dataclass(frozen=True)
+class Drawings:
+    """Drawings side by side as far as there is room."""
+
+    drawings: Sequence[Drawing]
+    kind = "drawings"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Blocks side by side where there is room."""
+
+    blocks: Sequence[Block]
+    kind = "columns"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks behind a line that opens them."""
+
+    title: str
+    blocks: Sequence[Block]
+    kind = "fold"
+
+
+Block = Text | Note | Code | Numbers | Table | Pictures | Shelf | Listing | Drawing | Drawings | Columns | Fold
 
 
 @dataclass(frozen=True)
@@ -179,11 +230,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page. over: the line above the title; foot: the line at the end."""
+    """A whole page. over: the line above the title; answer: what it all comes to; foot: the line at the end."""
 
     title: str
     sections: Sequence[Section]
     over: str = "vitreous"
+    answer: str = ""
     lead: str = ""
     top: Sequence[Block] = ()  # before the first section
     foot: str = ""
@@ -206,7 +258,9 @@ def write(page: Page, path: str | os.PathLike[str], *, force: bool = False) -> N
     atomic_write(path, lambda file: file.write(text), force=force)
 
 
-def picture(pixels: NDArray[np.uint8] | Image.Image | None, title: str, about: str = "") -> Picture:
+def picture(
+    pixels: NDArray[np.uint8] | Image.Image | None, title: str, about: str = "", *, side: int = SIDE
+) -> Picture:
     """A picture small enough for a page, smoothed JPEG; one of a few pixels as it is, in PNG."""
     if pixels is None:
         return Picture(None, title, about)
@@ -215,12 +269,19 @@ def picture(pixels: NDArray[np.uint8] | Image.Image | None, title: str, about: s
     image = pixels.convert("RGB")
     is_small = max(image.size) <= SMALL
     if not is_small:
-        image.thumbnail((SIDE, SIDE), Image.Resampling.BOX, reducing_gap=2.0)
+        image.thumbnail((side, side), Image.Resampling.BOX, reducing_gap=2.0)
     stream = io.BytesIO()
     kind = "PNG" if is_small else "JPEG"
     image.save(stream, kind, optimize=True, quality=80)
     address = f"data:image/{kind.lower()};base64," + base64.b64encode(stream.getvalue()).decode()
     return Picture(address, title, about, is_small=is_small)
+
+
+def _soft(text: str) -> str:
+    """Escaped, with leave to break a path or a name_of_many_words between its parts."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"([/_])(?=.)", r"\1<wbr>", str(escape(text))))  # noqa: S704  escaped in this line
 
 
 @cache
@@ -231,5 +292,6 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["soft"] = _soft
     environment.tests["bar"] = lambda cell: isinstance(cell, Bar)
     return environment

@@ -1,0 +1,126 @@
+"""Which patches an answer came from: attention rollout on real pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous.errors import DataError
+from vitreous.images.imageset import ImageSet
+from vitreous.images.preprocess import normalise, pixels
+from vitreous.measures import rollout
+from vitreous.models.model import unwrapped
+from vitreous.models.pooling import MapPool
+from vitreous.models.taps import taps
+from vitreous.models.vit import ViT
+from vitreous.report.figures import colours
+
+__all__ = ["Attention", "Look", "attention_maps", "look_at", "overlay"]
+
+SIDE = 224  # pixels of an overlay's longer side
+DIM, LIT = 0.8, 0.3  # share of the map's colour over the picture, where least and where most came from
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One picture as the model saw it, and where the answer came from. place: in the set of the pictures judged."""
+
+    place: int
+    seen: NDArray[np.uint8]  # H W 3
+    map: NDArray[np.float32]  # h w, of sum 1
+
+    @property
+    def peak(self) -> float:
+        """Of the strongest patch, in means."""
+        return float(self.map.max() * self.map.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Looks at some pictures; or, where a network has no attention, why there are none."""
+
+    looks: tuple[Look, ...] = ()
+    why_not: str = ""
+
+
+def look_at(model: nn.Module, data: ImageSet, places: Sequence[int]) -> Attention:
+    """Where the answer on each of these pictures came from; pictures that cannot be read are passed over."""
+    network = unwrapped(model)
+    if not isinstance(network, ViT):
+        kind = type(network).__name__
+        return Attention(why_not=f"A {kind} is a network of convolutions: it has no attention that could be shown.")
+    looks = []
+    for place in places:
+        try:
+            seen = pixels(data.read(place), network.preprocess)
+        except (OSError, ValueError, DataError):
+            continue
+        image = normalise(seen, network.preprocess)[None].to(next(network.parameters()).device)
+        flow = attention_maps(network, image)[0].float().cpu().numpy()
+        looks.append(Look(int(place), _rgb(seen), (flow / max(float(flow.sum()), 1e-12)).astype(np.float32)))
+    return Attention(tuple(looks))
+
+
+def attention_maps(model: ViT, images: Tensor) -> Tensor:
+    """How much of each patch is in what the head reads, by rollout through all layers.  B C H W -> B h w.
+
+    The row of the class token where the head reads that; the mean row of the patches under average (or largest-value)
+    pooling; the rows that an attention pool weighs, by its weights. A map sums to at most 1: the tokens in front have
+    the rest.
+    """
+    grid = model.grid_of(images)
+    pool = next((name for name, part in model.named_modules() if isinstance(part, MapPool)), None)
+    patterns = ["blocks.*.attention.weights", *([f"{pool}.weights"] if pool else [])]
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), taps(model, patterns) as seen:
+            model(images)
+    finally:
+        model.train(was_training)
+    asked = seen.pop(f"{pool}.weights").mean(1)[:, 0].float() if pool else None  # B patches
+    flow = rollout([weights.float() for weights in seen.values()])  # B N N
+    patches = grid[0] * grid[1]
+    rows = _rows(model.config.readout.pool, flow[:, :, -patches:], patches, asked)  # B patches
+    return rows.unflatten(-1, grid)
+
+
+def _rows(pool: str, flow: Tensor, patches: int, asked: Tensor | None) -> Tensor:
+    """What the head reads, as a mixture of rows.  flow: B N patches."""
+    mean = flow[:, -patches:].mean(1)
+    if asked is not None:
+        return (asked[:, None] @ flow[:, -patches:])[:, 0]
+    if pool == "cls":
+        return flow[:, 0]
+    if pool == "cls-and-distillation":
+        return flow[:, :2].mean(1)
+    if pool == "cls-and-gap":
+        return (flow[:, 0] + mean) / 2
+    return mean
+
+
+def overlay(look: Look) -> NDArray[np.uint8]:
+    """The picture, dark where little came from and lit where much did, on a scale of its own.  H W 3."""
+    h, w = look.seen.shape[:2]
+    factor = SIDE / max(h, w)
+    size = max(round(h * factor), 1), max(round(w * factor), 1)
+    picture = torch.from_numpy(look.seen.astype(np.float32)).permute(2, 0, 1)[None]
+    picture = F.interpolate(picture, size, mode="area" if factor < 1 else "nearest")[0].permute(1, 2, 0)  # H W 3
+    low, high = np.quantile(look.map, (0.02, 0.98)).astype(np.float32)  # one stray patch would dim all others
+    stretched = ((look.map - low) / (high - low)).clip(0, 1) if high > low else np.zeros_like(look.map)
+    smooth = F.interpolate(torch.from_numpy(stretched)[None, None], size, mode="bilinear", align_corners=False)
+    light = smooth[0, 0].numpy()  # H W
+    share = (DIM + (LIT - DIM) * light)[:, :, None]
+    mixed = (1 - share) * picture.numpy() + share * colours(light, 1.0)
+    return mixed.round().clip(0, 255).astype(np.uint8)
+
+
+def _rgb(seen: NDArray) -> NDArray[np.uint8]:
+    picture = np.asarray(seen).round().clip(0, 255).astype(np.uint8)
+    return np.repeat(picture, 3, 2) if picture.shape[2] == 1 else picture[:, :, :3]

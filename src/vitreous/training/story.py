@@ -1,0 +1,255 @@
+"""What a run has to tell, as one value: the page and the card say the same because both read this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+from vitreous.evaluation.accuracy import Result, measure
+from vitreous.evaluation.calibration import Above, above
+from vitreous.images.health import Health, confident_errors
+from vitreous.images.imageset import ImageSet
+from vitreous.training.attention import Attention
+from vitreous.training.recipe import Recipe
+
+__all__ = ["Rival", "Stage", "Story", "Suspect", "happenings", "places_to_look_at", "stages", "suspects"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The curves of one stage. Those of dev have an x axis of their own."""
+
+    name: str
+    epochs: tuple[float, ...] = ()
+    loss: tuple[float, ...] = ()
+    accuracy: tuple[float, ...] = ()  # on the training images as augmented
+    rate: tuple[float, ...] = ()
+    dev_epochs: tuple[float, ...] = ()
+    dev_loss: tuple[float, ...] = ()
+    dev_accuracy: tuple[float, ...] = ()
+    kept: float | None = None  # epoch whose state was kept
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Something simpler, judged on the same images."""
+
+    name: str
+    right: int
+    seen: int
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A label that the model doubts. place: in the set of images judged; confidence: of the class suggested."""
+
+    place: int
+    given: int
+    suggested: int
+    confidence: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Story:
+    """A finished run in plain values.
+
+    judged, probabilities: the images that the number is of, and the calibrated answers to them (N K), each by a model
+    that has not seen the image.
+    """
+
+    name: str  # of the data, for people
+    command: str  # the one to repeat it with
+    judged: ImageSet
+    probabilities: NDArray[np.floating[Any]]
+    judged_by: Literal["test", "cross-validation", "dev"]
+    folds: int = 0  # of cross-validation
+    splits: Mapping[str, int]  # images of train, dev and test, as they were used
+    recipe: Recipe
+    reasons: Sequence[str]  # why this recipe, a line each
+    model: str
+    parameters: int
+    macs: int  # of one image
+    image_size: tuple[int, int]  # rows, columns
+    beginning: str = "from scratch"  # or whose weights
+    events: Sequence[Mapping[str, Any]] = ()  # as `runs.read` returns them
+    seconds: float  # of training
+    total_seconds: float | None = None  # of everything
+    device: str
+    record: Mapping[str, Any] = field(default_factory=dict)  # `machine.record()`
+    health: Health | None = None
+    attention: Attention | None = None
+    temperature: float = 1.0
+    answer_above: float | None = None  # the confidence chosen on dev
+    answer_target: float = 0.95  # share right that it was chosen for
+    unlike: float | None = None  # share of the judged images called unlike anything learned
+    rivals: Sequence[Rival] = ()
+    notes: Sequence[str] = ()  # what else should be known
+    folder: str = "run"  # where the model lies
+
+    def __post_init__(self) -> None:
+        wanted = (len(self.judged), len(self.judged.classes))
+        if np.shape(self.probabilities) != wanted:
+            raise DataError(f"probabilities are {np.shape(self.probabilities)}; {self.judged.path} needs {wanted}")
+        if not np.isfinite(self.probabilities).all():
+            raise DataError("probabilities are not all finite, so the model is broken; train it again at a lower rate")
+        if self.probabilities.size and (self.probabilities.min() < 0 or self.probabilities.max() > 1 + 1e-6):
+            raise DataError("probabilities must lie between 0 and 1; give calibrated ones, not logits")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.judged.classes
+
+    @property
+    def network(self) -> str:
+        """The model in a word or two: a name without its changes, a file without its folders."""
+        name, *changes = self.model.replace("\\", "/").split(" ")
+        if any("=" not in change for change in changes):
+            name, changes = self.model, []
+        if name.count("/") > 1 or name.endswith(".safetensors"):
+            name = "/".join(part for part in name.split("/")[-2:] if part != "model.safetensors")
+        return f"{name} variant" if changes else name or "a network"
+
+    @property
+    def has_many_labels(self) -> bool:
+        return self.judged.labels.ndim == 2
+
+    @cached_property
+    def result(self) -> Result:
+        """The numbers, all from `probabilities`."""
+        p = self.probabilities
+        if self.has_many_labels:
+            p = np.asarray(p, np.float64).clip(1e-12, 1 - 1e-12)
+            return measure(np.log(p) - np.log1p(-p), self.judged.labels, self.classes)
+        return measure(np.log(p.clip(1e-12, 1)), self.judged.labels, self.classes)
+
+    @cached_property
+    def above(self) -> Above | None:
+        """What comes of answering only above the confidence chosen."""
+        if self.answer_above is None or self.has_many_labels:
+            return None
+        judged = self.result.judged
+        return above(judged.confidence, judged.is_right, self.answer_above)
+
+    @cached_property
+    def suspects(self) -> list[Suspect]:
+        return [] if self.has_many_labels else suspects(self.probabilities, self.judged.labels)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        return stages(self.events)
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Images of each split that has any."""
+        return {name: count for name, count in self.splits.items() if count}
+
+    @property
+    def how_judged(self) -> str:
+        """One sentence for everybody."""
+        n = f"{len(self.judged):,}"
+        match self.judged_by:
+            case "cross-validation":
+                return (
+                    f"Measured by cross-validation: {self.folds} models were trained, each without one part of the "
+                    f"images, so that each of the {n} images was judged by a model that had not seen it. The model "
+                    "that was saved has learned from all of them."
+                )
+            case "test":
+                return f"Measured on {n} test images that were used neither for training nor for any choice."
+            case "dev":
+                return (
+                    f"Measured on {n} images set aside from training. The best state was chosen by the same images, so "
+                    "the number is somewhat too high; test images would give an honest one."
+                )
+
+
+def suspects(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]]) -> list[Suspect]:
+    """Labels that confident learning doubts (arXiv 1911.00068), the most doubtful first.
+
+    probabilities: N K, each row by a model that has not seen the image.  labels: N; −1 is left out.
+    """
+    p, y = np.asarray(probabilities, np.float64), np.asarray(labels, np.int64)
+    if p.ndim != 2 or y.shape != p.shape[:1]:
+        raise DataError(f"probabilities {p.shape} and labels {y.shape} do not belong together; give N×K and N")
+    known = np.flatnonzero((y >= 0) & (y < p.shape[1]))
+    if not len(known):
+        return []
+    where, suggested = confident_errors(y[known], p[known])
+    places = known[where]
+    rows = zip(places.tolist(), y[places].tolist(), suggested.tolist(), p[places, suggested].tolist(), strict=True)
+    return [Suspect(*row) for row in rows]
+
+
+def places_to_look_at(story: Story, count: int = 8) -> list[int]:
+    """Images for attention: sure and right ones of different classes, and the surest mistakes, half and half."""
+    judged = story.result.judged
+    order = np.argsort(-judged.confidence, kind="stable")  # the surest first
+    wrong, right = order[~judged.is_right[order]], order[judged.is_right[order]]
+    _, first = np.unique(judged.answer[right], return_index=True)
+    of_each = right[np.sort(first)]
+    right = np.concatenate([of_each, np.setdiff1d(right, of_each)])
+    mistakes = wrong[: count // 2]
+    return judged.rows[np.concatenate([right[: count - len(mistakes)], mistakes])].tolist()
+
+
+def stages(events: Iterable[Mapping[str, Any]]) -> tuple[Stage, ...]:
+    """The curves that the loop's events draw, stage by stage."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for event in events:
+        if event.get("kind") in ("step", "dev"):
+            by_name.setdefault(str(event.get("stage", "fit")), []).append(event)
+    return tuple(_stage(name, found) for name, found in by_name.items())
+
+
+def _stage(name: str, events: Sequence[Mapping[str, Any]]) -> Stage:
+    steps = [event for event in events if event["kind"] == "step"]
+    looks = [event for event in events if event["kind"] == "dev"]
+    best = [event for event in looks if event.get("best")]
+    return Stage(
+        name=name,
+        epochs=_column(steps, "epoch"),
+        loss=_column(steps, "loss"),
+        accuracy=_column(steps, "accuracy"),
+        rate=_column(steps, "lr"),
+        dev_epochs=_column(looks, "epoch"),
+        dev_loss=_column(looks, "loss"),
+        dev_accuracy=_column(looks, "accuracy"),
+        kept=float(best[-1]["epoch"]) if best else None,
+        steps=max((int(event["step"]) for event in events), default=0),
+    )
+
+
+def _column(events: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:
+    return tuple(float("nan") if event.get(name) is None else float(event[name]) for event in events)
+
+
+def happenings(events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What happened on the way that a reader should know, a sentence each."""
+    told = []
+    for event in events:
+        match event.get("kind"):
+            case "steps":
+                told.append(f"The time of {event['budget']:g} seconds became {event['steps']:,} steps.")
+            case "memory":
+                told.append(
+                    f"The memory was too small for a whole batch: it was taken in {event['parts']} parts of "
+                    f"{event['micro_batch']:,} images, which changes no number."
+                )
+            case "nan":
+                told.append(
+                    f"At step {event['step']:,} the loss or gradient was not finite; that batch was passed over."
+                )
+            case "patience":
+                told.append(
+                    f"It ended early, at step {event['step']:,}: {event['looks']} looks at dev brought no gain."
+                )
+            case "note":
+                told.append(str(event["text"]))
+    return told

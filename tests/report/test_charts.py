@@ -1,0 +1,161 @@
+"""Charts say what the numbers say, in whole XML, with colours of the page."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from vitreous.report import charts
+from vitreous.report.charts import Bar, Line
+
+HOSTILE = "<b>&\"'</svg>"
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    root = ElementTree.fromstring(svg)
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-label"]
+    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+    assert "nan" not in re.sub(r"<text.*?</text>", "", svg)
+    return root
+
+
+def words(root: ElementTree.Element) -> list[str]:
+    return [e.text or "" for e in root.iter() if e.tag.endswith("}text")]
+
+
+def paths(root: ElementTree.Element, hue: str) -> list[np.ndarray]:
+    found = [e.attrib["d"] for e in root.iter() if hue in e.attrib.get("stroke", "")]
+    return [np.array(re.findall(r"[-\d.]+", d), float).reshape(-1, 2) for d in found]
+
+
+def test_a_line_goes_up_where_the_numbers_do():
+    root = parsed(charts.lines([Line("a", [0, 1, 2], [1.0, 3.0, 2.0])], title="t", x_title="x"))
+    line = max(paths(root, "--first"), key=len)
+    x, y = line.T
+    assert (np.diff(x) > 0).all()
+    assert y[1] < y[2] < y[0]  # pixels grow downwards
+    assert "a" in words(root)
+    assert "x" in words(root)
+
+
+def test_a_log_axis_makes_equal_factors_equal_steps():
+    root = parsed(charts.lines([Line("a", [0, 1, 2], [1.0, 0.1, 0.01])], title="t", x_title="x", is_log=True))
+    y = max(paths(root, "--first"), key=len)[:, 1]
+    assert y[1] - y[0] == pytest.approx(y[2] - y[1], abs=0.2)
+
+
+def test_long_lines_are_thinned_within_a_band_and_keep_their_mean():
+    y = np.random.default_rng(0).normal(5, 1, 10_000)
+    svg = charts.lines([Line("a", np.arange(10_000), y)], title="t", x_title="x")
+    root = parsed(svg)
+    assert len(max(paths(root, "--first"), key=len)) == charts.POINTS
+    assert "fill-opacity" in svg
+    assert len(svg) < 20_000
+
+
+def test_what_is_not_finite_is_left_out():
+    line = Line("a", [0, 1, 2, 3], [1.0, np.nan, np.inf, 2.0])
+    assert "nan" not in charts.lines([line], title="t", x_title="x")
+    assert "inf" not in charts.lines([line, Line("b", [1], [-1.0])], title="t", x_title="x", is_log=True)
+
+
+@pytest.mark.parametrize("y", [[], [np.nan], [3.0], [0.0], [2.0, 2.0], [1e-9, 1e9]])
+@pytest.mark.parametrize("is_log", [True, False])
+def test_few_or_odd_numbers_still_make_a_chart(y, is_log):
+    root = parsed(charts.lines([Line("a", range(len(y)), y)], title="t", x_title="x", is_log=is_log))
+    is_empty = not any(np.isfinite(v) and (v > 0 or not is_log) for v in y)
+    assert ("nothing recorded" in words(root)) == is_empty
+
+
+def test_lines_differ_in_hue_and_in_dashes():
+    """Who tells no colours apart, or prints in grey, reads them too."""
+    series = [Line(name, [0, 1], [i, i + 1.0]) for i, name in enumerate("abc")]
+    root = parsed(charts.lines(series, title="t", x_title="x"))
+    looks = {
+        (e.attrib["stroke"], e.attrib.get("stroke-dasharray"))
+        for e in root.iter()
+        if e.attrib.get("stroke-width") == "2"
+    }
+    assert len(looks) == 3
+    assert len({dashes for _, dashes in looks}) == 3
+
+
+def test_a_mark_stands_at_its_place():
+    svg = charts.lines([Line("a", [0, 10], [0, 1.0])], title="t", x_title="x", mark=(10, "kept"))
+    assert "kept" in words(parsed(svg))
+    assert "kept" not in charts.lines([Line("a", [0, 10], [0, 1.0])], title="t", x_title="x", mark=(11, "kept"))
+
+
+def test_bars_are_as_long_as_their_shares():
+    root = parsed(charts.bars([Bar("ours", 0.8, 0.7, 0.9), Bar("theirs", 0.4, is_ours=False)], title="t"))
+    widths = [float(e.attrib["width"]) for e in root if e.tag.endswith("rect") and "--line" not in e.attrib["fill"]]
+    assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
+    assert {"80.0 %", "40.0 %"} <= set(words(root))
+
+
+def test_a_small_matrix_has_its_counts_written_and_right_and_wrong_in_two_hues():
+    matrix = np.array([[8, 2, 0], [0, 5, 0], [1, 0, 0]])
+    root = parsed(charts.confusion(matrix, ["ant", "bee", "cat"], title="t"))
+    assert {"8", "2", "5", "1"} <= set(words(root))
+    assert words(root).count("ant") == 2
+    cells = [e for e in root.iter() if "fill-opacity" in e.attrib]
+    assert [("--first" in e.attrib["fill"]) for e in cells] == [True, False, True, False]
+    told = [title.text for e in cells for title in e]
+    assert "ant, answered bee: 2 (20 %)" in told
+
+
+@pytest.mark.parametrize("classes", [2, 15, 16, 40, 41, 100])
+def test_a_matrix_of_any_size_stays_small_and_names_every_class(classes):
+    matrix = np.random.default_rng(0).integers(0, 9, (classes, classes))
+    svg = charts.confusion(matrix, [f"n{i}" for i in range(classes)], title="t")
+    assert words(parsed(svg)).count(f"n{classes - 1}") == 2
+    assert len(svg) < 500_000
+
+
+def test_a_large_matrix_shades_each_cell_once():
+    matrix = np.random.default_rng(0).integers(0, 3, (60, 60))
+    svg = charts.confusion(matrix, [f"n{i}" for i in range(60)], title="t")
+    assert svg.count("z") - svg.count("size") == np.count_nonzero(matrix)
+
+
+def test_reliability_draws_only_bins_that_hold_something():
+    edges = np.linspace(0, 1, 6)
+    count = [0, 3, 0, 40, 100]
+    share = [np.nan, 0.3, np.nan, 0.7, 0.9]
+    root = parsed(charts.reliability(share, share, count, edges, title="t"))
+    told = [e.text for e in root.iter() if e.tag.endswith("title")]
+    assert len(told) == 2 * 3
+    assert told[0] == "says 30 %, right 30 %, 3 images"
+    hollow = [e for e in root if e.tag.endswith("rect") and "stroke-dasharray" in e.attrib]
+    assert len(hollow) == 1  # three images say little
+    assert parsed(charts.reliability([np.nan], [np.nan], [0], [0, 1], title="t")) is not None
+
+
+def test_every_word_is_escaped():
+    for svg in (
+        charts.lines([Line(HOSTILE, [0, 1], [0, 1.0])], title=HOSTILE, x_title=HOSTILE, mark=(0.5, HOSTILE)),
+        charts.bars([Bar(HOSTILE, 0.5)], title=HOSTILE),
+        charts.confusion(np.eye(2, dtype=int), [HOSTILE, "x" * 99], title=HOSTILE),
+        charts.confusion(np.eye(50, dtype=int), [HOSTILE] * 50, title=HOSTILE),
+    ):
+        assert "<b>" not in svg
+        assert svg.count("</svg>") == 1
+        parsed(svg)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0.31, 0.32), (0, 123_456), (-3, 3), (1e-9, 2e-9), (0.999, 1.0), (5, 5.5)]
+)
+def test_ticks_are_few_and_inside(low, high):
+    ticks = charts.Axis(low, high, 0, 100).ticks()
+    assert 2 <= len(ticks) <= 7
+    assert all(low - 1e-9 <= t <= high + 1e-9 for t in ticks)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.4, 0.6), (0.1, 3), (1e-8, 1e3), (2.1, 2.2)])
+def test_ticks_of_a_log_axis_are_inside(low, high):
+    ticks = charts.Axis(low, high, 0, 100, is_log=True).ticks()
+    assert 1 <= len(ticks) <= 12
+    assert all(low <= t <= high for t in ticks)
