@@ -11,6 +11,7 @@ __all__ = [
     "ImageSizeError",
     "MissingExtraError",
     "ModelNameError",
+    "RunError",
     "TapError",
     "VitreousError",
 ]
@@ -60,6 +61,10 @@ class ExistsError(VitreousError):
 
 class BusyError(VitreousError):
     """Another process holds the thing."""
+
+
+class RunError(VitreousError):
+    """A training run cannot go on, or cannot be resumed."""
 
 
 class MissingExtraError(VitreousError):
