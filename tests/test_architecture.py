@@ -14,6 +14,7 @@ import pytest
 from shared_files import ROOT
 
 import vitreous
+from vitreous.cli import COMMANDS
 
 HOUSE = ["errors", "files", "machine", "draws", "ranks", "report", "models", "weights", "images", "evaluation"]
 HOUSE += ["measures", "training", "papers", "exports", "server", "cli", "__main__"]
@@ -91,7 +92,7 @@ def test_no_file_is_named_for_its_kind():
         "import vitreous; dir(vitreous); vitreous.__version__",
         "import vitreous.cli",
         *(f"main({words})" for words in [["--help"], ["--version"], ["no-such-word"]]),
-        *(f"main([{command!r}, '--help'])" for command in ("demo", "convert", "models", "doctor", "check", "pack")),
+        *(f"main([{command!r}, '--help'])" for command in COMMANDS),
     ],
 )
 def test_importing_and_helping_leave_torch_out(code):

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitreous import errors as errors
+    from vitreous import evaluation as evaluation
     from vitreous import images as images
     from vitreous import measures as measures
     from vitreous import models as models
     from vitreous import report as report
     from vitreous import training as training
     from vitreous import weights as weights
+    from vitreous.evaluation.evaluate import evaluate as evaluate
+    from vitreous.evaluation.predict import predict as predict
     from vitreous.images.health import check as check
     from vitreous.images.pack import pack as pack
     from vitreous.machine import doctor as doctor
@@ -20,13 +23,14 @@ if TYPE_CHECKING:
     from vitreous.models.taps import tap_names as tap_names
     from vitreous.models.taps import taps as taps
     from vitreous.training.demo import demo as demo
+    from vitreous.training.fit import fit as fit
     from vitreous.weights.loading import load as load
     from vitreous.weights.saving import convert as convert
     from vitreous.weights.saving import save as save
 
 __version__ = "0.1.0"
 
-ROOMS = ["errors", "report", "models", "weights", "images", "measures", "training"]
+ROOMS = ["errors", "report", "models", "weights", "images", "evaluation", "measures", "training"]
 HOME = {
     "build": "models.catalog",
     "load": "weights.loading",
@@ -36,8 +40,11 @@ HOME = {
     "taps": "models.taps",
     "check": "images.health",
     "pack": "images.pack",
+    "evaluate": "evaluation.evaluate",
+    "predict": "evaluation.predict",
     "doctor": "machine",
     "demo": "training.demo",
+    "fit": "training.fit",
 }
 
 __all__ = ["__version__", *HOME, *ROOMS]

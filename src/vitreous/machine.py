@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Device", "Extra", "Machine", "doctor", "record"]
+__all__ = ["Device", "Extra", "Machine", "doctor", "memory", "record"]
 
 GIB = 2**30
 
@@ -110,7 +110,7 @@ def doctor() -> Machine:
         numpy=metadata.version("numpy"),
         system=platform.platform(),
         cores=_cores(),
-        memory=_memory(),
+        memory=memory(),
         threads=torch.get_num_threads(),
         omp_wait_policy=os.environ.get("OMP_WAIT_POLICY"),
         devices=devices,
@@ -227,7 +227,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _memory() -> int | None:
+def memory() -> int | None:
     """Bytes of memory this process may use: the machine's, or its container's where that is less."""
     if not hasattr(os, "sysconf"):
         return None

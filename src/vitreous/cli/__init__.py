@@ -23,9 +23,12 @@ from vitreous.errors import VitreousError
 __all__ = ["main"]
 
 COMMANDS = {  # in the order and under the titles of --help
+    "fit": "Start",
+    "predict": "Start",
     "demo": "Start",
     "check": "Data",
     "pack": "Data",
+    "eval": "Science",
     "convert": "Ship",
     "models": "Machine",
     "doctor": "Machine",

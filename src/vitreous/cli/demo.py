@@ -6,21 +6,22 @@ from typing import Annotated
 
 import typer
 
-from vitreous.cli.models import models_table, print_table
 from vitreous.cli.show import Json, show
 
-EXAMPLE = "vitreous demo --out attention.svg"
+EXAMPLE = "vitreous demo"
 
 
 def run(
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Where the attention map goes.")] = None,
-    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite FILE.")] = False,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder (runs/demo, made anew).")] = None,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Time for the training itself.")] = 60.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the first weights, the order and the flips.")] = 0,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an older run in DIR.")] = False,
     json: Json = False,
 ) -> None:
-    """Build models, load a checkpoint, look into it, and convert it: a minute's tour."""
+    """Train on the embedded pictures for a minute, with a report: the main job, without any data of yours."""
     import vitreous
+    from vitreous.cli.training_display import display
 
-    result = vitreous.demo(out, force=force)
-    if not json:
-        print_table(models_table(result.models))
+    with display() as tell:
+        result = vitreous.demo(out, seconds=seconds, seed=seed, force=force, tell=tell)
     show("demo", result, json=json)

@@ -182,27 +182,24 @@ class Plan:
 
     def on(self, device: torch.device | str, size: Size | None) -> DevicePlan:
         """The plan for a batch of this size, as tensors; None where the decoder has cropped already."""
-        boxes = None
+        arrays = self.arrays(size)
+        tensors = {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
+        return DevicePlan.of(self.augment, tensors)
+
+    def arrays(self, size: Size | None) -> dict[str, NDArray[Any]]:
+        """What a device needs of the plan, by name, in the types it needs; `DevicePlan.of` takes them back."""
+        found: dict[str, NDArray[Any]] = {}
         if size is not None:
-            boxes = crop_boxes(self, np.full(len(self), size[0]), np.full(len(self), size[1]))
-
-        def moved(array: NDArray[Any], kind: torch.dtype = torch.int64) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(kind).to(device, non_blocking=True)
-
-        layers = [[getattr(layer, f.name) for f in fields(Layer)] for layer in self.layers]
-        return DevicePlan(
-            self.augment,
-            None if boxes is None else moved(boxes),
-            moved(np.floor(self.crop[:, 0, 2:] * (2 * self.augment.margin + 1))),
-            moved(self.flip, torch.bool),
-            tuple(tuple(moved(array, torch.int32) for array in layer) for layer in layers),
-            moved(self.erase),
-            moved(self.key),
-            moved(self.partner),
-            moved(self.share, torch.float32),
-            moved(self.mix_box),
-            moved(self.own, torch.float32),
-        )
+            found["boxes"] = crop_boxes(self, np.full(len(self), size[0]), np.full(len(self), size[1]))
+        found["offsets"] = np.floor(self.crop[:, 0, 2:] * (2 * self.augment.margin + 1)).astype(np.int64)
+        for i, layer in enumerate(self.layers):
+            for f in fields(Layer):
+                found[f"layers.{i}.{f.name}"] = getattr(layer, f.name).astype(np.int32)
+        for name in ("flip", "erase", "key", "partner", "mix_box"):
+            found[name] = getattr(self, name)
+        for name in ("share", "own"):
+            found[name] = getattr(self, name).astype(np.float32)
+        return {name: np.ascontiguousarray(array) for name, array in found.items()}
 
 
 @dataclass(frozen=True)
@@ -221,6 +218,15 @@ class DevicePlan:
     mix_box: Tensor
     own: Tensor
 
+    @classmethod
+    def of(cls, augment: Augment, tensors: Mapping[str, Tensor]) -> DevicePlan:
+        """From the arrays of `Plan.arrays`, wherever they now lie."""
+        layers = tuple(
+            tuple(tensors[f"layers.{i}.{f.name}"] for f in fields(Layer)) for i in range(len(augment.layers))
+        )
+        rest = ("erase", "key", "partner", "share", "mix_box", "own")
+        return cls(augment, tensors.get("boxes"), tensors["offsets"], tensors["flip"], layers, *map(tensors.get, rest))  # type: ignore[arg-type]
+
 
 # ------------------------------------------------------------------------------------------------ drawing, on the host
 
@@ -238,20 +244,26 @@ def draw(
     def drawn(purpose: str, *shape: int) -> Floats:
         return uniform(seed, f"augment/{purpose}", epoch, ids, int(np.prod(shape))).reshape(len(ids), *shape)
 
-    rows, columns = augment.size
-    erased = drawn("erase", 1 + 4 * TRIES)
-    boxes = _boxes(erased[:, 1:].reshape(-1, TRIES, 4), rows, columns, ERASE_AREA, ERASE_RATIO)
-    boxes[erased[:, 0] >= augment.erase] = 0
     return Plan(
         augment,
         ids,
         drawn("crop", TRIES, 4),
         drawn("flip", 1)[:, 0] < augment.flip,
         (*_rand_augment(augment, drawn), *_three_augment(augment, drawn), *_colour_jitter(augment, drawn)),
-        boxes,
+        _erased(augment, drawn, len(ids)),
         (bits(seed, "augment/noise", epoch, ids)[:, 0] >> np.uint64(32)).astype(np.int64),
         *_mixing(augment, seed, epoch, len(ids), places, total),
     )
+
+
+def _erased(augment: Augment, drawn: Callable[..., Floats], n: int) -> Integers:
+    """Boxes that become noise; empty ones for most."""
+    if not augment.erase:
+        return np.zeros((n, 4), np.int64)
+    chance = drawn("erase", 1 + 4 * TRIES)
+    boxes = _boxes(chance[:, 1:].reshape(-1, TRIES, 4), *augment.size, ERASE_AREA, ERASE_RATIO)
+    boxes[chance[:, 0] >= augment.erase] = 0
+    return boxes
 
 
 def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]:
@@ -292,7 +304,7 @@ def _colour_jitter(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer
     if not augment.colour_jitter:
         return []
     numbers = drawn("colour-jitter", 2, 3)
-    order = numbers[:, 0].argsort(1)                                             # B 3
+    order = numbers[:, 0].argsort(1)  # B 3
     code = np.array([CODE["brightness"], CODE["contrast"], CODE["colour"]])[order]
     factor = 1 + augment.colour_jitter * (2 * numbers[:, 1] - 1)
     return [encode(code[:, k], factor[:, k], augment.size) for k in range(3)]
@@ -309,14 +321,14 @@ def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = 
     n = len(code)
     is_ = {name: code == CODE[name] for name in OPERATIONS}
     kept = np.clip(argument, 0, 8).astype(np.int64)
-    number = np.rint(argument * ONE).astype(np.int64)                           # factors
-    number = np.where(is_["posterise"], 256 - (256 >> kept), number)            # a mask
+    number = np.rint(argument * ONE).astype(np.int64)  # factors
+    number = np.where(is_["posterise"], 256 - (256 >> kept), number)  # a mask
     number = np.where(is_["solarise"] | is_["solarise-add"], argument.astype(np.int64), number)
 
     centre = np.zeros((n, 2)) if place is None else np.floor(place * (rows, columns))
     half = np.rint(argument * min(size))[:, None] * is_["cutout"][:, None]
     first, last = np.clip(centre - half, 0, (rows, columns)), np.clip(centre + half, 0, (rows, columns))
-    box = np.concatenate([first, last - first], 1).astype(np.int64)             # empty for others
+    box = np.concatenate([first, last - first], 1).astype(np.int64)  # empty for others
     return Layer(code, number, _matrix(is_, argument, size), box, _gaussian(np.where(is_["blur"], argument, 0)))
 
 
@@ -326,13 +338,13 @@ def _matrix(is_: Mapping[str, NDArray[np.bool_]], argument: Floats, size: Size) 
     angle = np.radians(np.where(is_["rotate"], argument, 0))
     cos, sin = np.cos(angle), np.sin(angle)
     x, y = columns / 2, rows / 2
-    a, b, c = cos, -sin, x - cos * x + sin * y                                  # clockwise output to input, y down
+    a, b, c = cos, -sin, x - cos * x + sin * y  # clockwise output to input, y down
     d, e, f = sin, cos, y - sin * x - cos * y
     b = np.where(is_["shear-x"], argument, b)
     d = np.where(is_["shear-y"], argument, d)
     c = np.where(is_["translate-x"], np.rint(argument * columns), c)
     f = np.where(is_["translate-y"], np.rint(argument * rows), f)
-    real = np.stack([a, b, c + (a + b) / 2, d, e, f + (d + e) / 2], 1)          # pixel i's middle is i + ½
+    real = np.stack([a, b, c + (a + b) / 2, d, e, f + (d + e) / 2], 1)  # pixel i's middle is i + ½
     return np.floor(real * 65536 + 0.5).astype(np.int64)
 
 
@@ -376,7 +388,7 @@ def _mixing(
     centre = np.floor(np.stack(middle, 1) * sides)
     first, last = np.clip(centre - half, 0, sides), np.clip(centre + half, 0, sides)
     box = np.concatenate([first, last - first], 1).astype(np.int64)
-    own = np.where(is_cut, 1 - (last - first).prod(1) / sides.prod(), share)    # what the box, cut at the edge, leaves
+    own = np.where(is_cut, 1 - (last - first).prod(1) / sides.prod(), share)  # what the box, cut at the edge, leaves
     return partner, np.where(is_cut, 1.0, share), box, own
 
 
@@ -411,7 +423,7 @@ def _boxes(
 ) -> Integers:
     """The first try that fits into h × w; all 0 where none does.  drawn: B tries 4.  Returns B 4."""
     h, w = (np.broadcast_to(n, len(drawn))[:, None] for n in (h, w))
-    share, aspect, top, left = np.moveaxis(drawn, 2, 0)                         # each B tries
+    share, aspect, top, left = np.moveaxis(drawn, 2, 0)  # each B tries
     pixels = (area[0] + (area[1] - area[0]) * share) * h * w
     low, high = np.log(ratio)
     aspect = np.exp(low + (high - low) * aspect)

@@ -167,6 +167,12 @@ class Batches:
         """Where the next batch comes from; holds for any batch size and number of ranks."""
         return {"epoch": self._epoch, "place": self._place, **self._identity()}
 
+    def seek(self, epoch: int, place: int) -> None:
+        """Begin there: the next batch is the one at that place of that epoch."""
+        if epoch < 0 or not 0 <= place < len(self.data):
+            raise ConfigError(f"epoch {epoch}, place {place} is no place among {len(self.data)} pictures")
+        self._epoch, self._place, self._is_through = epoch, place, False
+
     def coverage(self) -> Coverage:
         """What all ranks saw in this pass; every rank calls it."""
         if self.ranks.world != here().world:

@@ -57,8 +57,13 @@ def finish(batch: Tensor, rule: Preprocess, device: torch.device | str | None = 
     x = batch.to(device or batch.device, non_blocking=True)
     if x.shape[1] != len(rule.mean):
         raise DataError(f"the images have {x.shape[1]} channels, the model wants {len(rule.mean)}; convert them")
-    mean, std = (torch.tensor(v, dtype=torch.float32, device=x.device).view(-1, 1, 1) for v in (rule.mean, rule.std))
+    mean, std = _on_device(rule.mean, x), _on_device(rule.std, x)
     return x.to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)  # in place: no other batch-sized memory
+
+
+def _on_device(values: tuple[float, ...], x: Tensor) -> Tensor:
+    """C 1 1, filled there: nothing is copied from the host, so that a captured step may do it."""
+    return torch.stack([torch.full((), v, dtype=torch.float32, device=x.device) for v in values]).view(-1, 1, 1)
 
 
 def as_image(image: Image.Image | NDArray[Any], channels: int) -> Image.Image:

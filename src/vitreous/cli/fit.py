@@ -1,0 +1,110 @@
+"""vitreous fit"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from vitreous.cli.show import Json, show
+
+EXAMPLE = "vitreous fit photos"
+
+
+def run(
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="A folder, zip, shards, a table; or, with --resume, a run.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="MODEL", help='A network, such as "S/16 registers=4".')] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Weights to begin from: a file, a run, last, hf:OWNER/NAME.")
+    ] = None,
+    recipe: Annotated[str, typer.Option(metavar="NAME", help="How to train; `list` shows them all.")] = "auto",
+    then: Annotated[str | None, typer.Option(metavar="DATA", help="Fine-tune the result on these images.")] = None,
+    then_recipe: Annotated[str, typer.Option(metavar="NAME", help="The recipe of --then.")] = "auto",
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder (runs/DATA-N).")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar="", help="Go on with a run that was ended, from its last state.")
+    ] = False,
+    epochs: Annotated[float | None, typer.Option(metavar="N", help="How long: times through the images.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="How long: changes of the weights.")] = None,
+    seconds: Annotated[float | None, typer.Option(metavar="S", help="How long: time for the steps.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of first weights, order, augmentation.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any field of the recipe; repeatable.")
+    ] = None,
+    then_set: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Likewise for --then.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to train; a GPU if any.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Readers; by default one for each core.")] = None,
+    folds: Annotated[
+        int | None, typer.Option(metavar="N", help="Cross-validate in N parts (5 below 2,000 images, else 0).")
+    ] = None,
+    on_nan: Annotated[
+        str, typer.Option(metavar="stop|rollback", help="When the loss is no number: stop, or pass over the batch.")
+    ] = "stop",
+    log: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Also write to tensorboard or trackio; repeatable.")
+    ] = None,
+    no_check: Annotated[bool, typer.Option("--no-check", metavar="", help="Do not check the images first.")] = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an older run in DIR.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a model on your images: checked, judged honestly, with a report."""
+    import vitreous
+    from vitreous import ranks
+    from vitreous.cli.training_display import display, recipes_table
+    from vitreous.errors import ConfigError
+    from vitreous.training.loop import Interrupted
+
+    if recipe == "list":
+        recipes_table(json=json)
+        return
+    if data is None:
+        raise ConfigError("there are no images to fit to; name a folder: vitreous fit FOLDER")
+    changes = _pairs(set_) | _length(epochs, steps, seconds) | ({} if seed is None else {"seed": seed})
+    with display() as tell:
+        try:
+            result = vitreous.fit(
+                data,
+                model=model,
+                weights=weights,
+                recipe=recipe,
+                then=then,
+                then_recipe=then_recipe,
+                then_overrides=_pairs(then_set),
+                out=out,
+                resume=resume,
+                force=force,
+                device=device,
+                workers=workers,
+                check=not no_check,
+                folds=folds,
+                on_nan=on_nan,
+                log=log or (),
+                tell=tell,
+                **changes,
+            )
+        except Interrupted as end:
+            tell({"kind": "say", "text": f"stopped and saved at step {end.step:,}; go on with --resume"})
+            raise typer.Exit(128 + end.number) from None
+    if ranks.here().is_first:
+        show("fit", result, json=json)
+
+
+def _pairs(words: list[str] | None) -> dict[str, Any]:
+    from vitreous.errors import ConfigError
+
+    for word in words or ():
+        if "=" not in word:
+            raise ConfigError(f"--set {word!r} has no value; write NAME=VALUE, such as --set peak_lr=1e-3")
+    return dict(word.partition("=")[::2] for word in words or ())
+
+
+def _length(epochs: float | None, steps: int | None, seconds: float | None) -> dict[str, str]:
+    from vitreous.errors import ConfigError
+
+    said = {"epochs": epochs, "steps": steps, "seconds": seconds}
+    given = {unit: count for unit, count in said.items() if count is not None}
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(f'--{unit}' for unit in given)} say how long twice; give one")
+    return {"length": next(f"{count} {unit}" for unit, count in given.items())} if given else {}

@@ -1,0 +1,622 @@
+"""`vitreous fit`: images become a trained model with a report.
+
+open, check, choose        job.py      what will be done, and why
+train                      loop.py     stage by stage: folds where images are few, then the model itself
+calibrate, measure         here        on dev, then on images that nothing was chosen by
+save, report               here        model.safetensors, metrics.json, report.html, README.md
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.errors import ConfigError, RunError
+from vitreous.evaluation import calibration, predict
+from vitreous.evaluation.accuracy import Result
+from vitreous.files import atomic_write
+from vitreous.images import splits
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.machine import record
+from vitreous.models.cost import macs
+from vitreous.models.model import Model
+from vitreous.ranks import Ranks, here
+from vitreous.training import attention, budget, jobs, runs
+from vitreous.training.card import card
+from vitreous.training.classify import Classify, Task
+from vitreous.training.distill import Distill
+from vitreous.training.jobs import Job
+from vitreous.training.logs import Writers
+from vitreous.training.loop import Loop, Outcome
+from vitreous.training.masked import MaskedPatches
+from vitreous.training.recipe import Recipe, Seconds, Steps
+from vitreous.training.report import write_report
+from vitreous.training.runs import RunFolder
+from vitreous.training.step import precision_on
+from vitreous.training.story import Rival, Story, places_to_look_at
+from vitreous.weights.loading import load
+from vitreous.weights.saving import save
+
+__all__ = ["Around", "Run", "Tell", "Trained", "fit"]
+
+MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
+ON_NAN = ("stop", "rollback")
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run. `metrics` is what metrics.json holds."""
+
+    path: str
+    metrics: dict[str, Any]
+    result: Result | None = field(default=None, repr=False)  # None where nothing was judged, or it was read back
+
+    @property
+    def model(self) -> str:
+        """The file of the trained model."""
+        return str(Path(self.path) / MODEL)
+
+    @property
+    def report(self) -> str:
+        return str(Path(self.path) / REPORT)
+
+    def load(self) -> Model:
+        return load(self.model)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": self.path, "model": self.model, "report": self.report, **self.metrics}
+
+    def __str__(self) -> str:
+        m = self.metrics
+        lines = []
+        if (judged := m.get("judged")) is not None:
+            low, high = (100 * x for x in judged["interval"])
+            share = judged.get("top1", judged.get("exact_match"))
+            lines.append(f"{100 * share:.1f} % right ({low:.1f} to {high:.1f}); {m['how_judged']}")
+            if m.get("answer_above"):
+                lines.append(m["answer_above"])
+            lines += [f"{r['name']}: {100 * r['right'] / r['seen']:.1f} %" for r in m.get("rivals", ())]
+        lines += (
+            [f"model   {self.model}", f"report  {self.report}"] if judged is not None else [f"model   {self.model}"]
+        )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def fit(
+    data: str | os.PathLike[str] | ImageSet,
+    *,
+    model: str | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    recipe: str | Recipe = "auto",
+    then: str | os.PathLike[str] | ImageSet | None = None,
+    then_recipe: str | Recipe = "auto",
+    then_overrides: Mapping[str, Any] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    device: str | torch.device | None = None,
+    workers: int | None = None,
+    check: bool = True,
+    folds: int | None = None,
+    on_nan: str = "stop",
+    log: Sequence[str] = (),
+    compiled: bool | None = None,
+    rival: Callable[[ImageSet, ImageSet], Rival] | None = None,
+    tell: Tell | None = None,
+    **overrides: Any,
+) -> Run:
+    """Train a model on images, judge it honestly, and write model, numbers and report into a folder.
+
+        vitreous.fit("photos")
+        vitreous.fit("photos", weights="deit-tiny/", length="30 epochs")
+        vitreous.fit("runs/photos-1", resume=True)
+
+    model: a catalog name with changes; weights: any MODEL to begin from.  recipe: auto, a name, or a Recipe; overrides
+    change its fields.  then: images to fine-tune the result on, by `then_recipe`.  out: the run's folder (runs/DATA-N).
+    resume: go on with the newest unfinished run of this data, or with the run folder given as data.  folds: 0 judges on
+    dev and test; None cross-validates below 2,000 images.  on_nan: stop, or rollback: pass over a batch that breaks the
+    loss.  rival: judges something simpler on the same images.  tell: called with every event.
+    """
+    if on_nan not in ON_NAN:
+        raise ConfigError(f"on_nan={on_nan!r} is not one of {', '.join(ON_NAN)}")
+    weights = None if weights is None else os.fspath(weights)
+    with _process_group(predict.choose_device(torch.nn.Identity(), device)) as (place, ranks):
+        around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
+
+        def one(images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], where: Path) -> Run:
+            if resume and (where / runs.CONFIG).is_file():
+                return _go_on(where, None, around)
+            job = jobs.plan(
+                images,
+                model=model if weights is None else None,
+                weights=weights,
+                recipe=how,
+                device=place,
+                checked=check,
+                folds=folds,
+                overrides=dict(changes),
+                say=around.say,
+                progress=around.progress,
+            )
+            return _begin(job, where, around, force)
+
+        if then is not None:
+            where = Path(out) if out is not None else runs.next_name("runs", _name(then))
+            first = one(data, weights, recipe, overrides, where.with_name(f"{where.name}-first"))
+            return one(then, first.model, then_recipe, then_overrides or {}, where)
+        if resume:
+            return _go_on(*_unfinished(data, out), around)
+        return one(
+            data, weights, recipe, overrides, Path(out) if out is not None else runs.next_name("runs", _name(data))
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- the whole job
+
+
+def _begin(job: Job, where: Path, around: Around, force: bool) -> Run:
+    """A new run in an empty folder."""
+    config = {**job.record(), "command": _command(), "record": record()} if around.ranks.is_first else {}
+    with _first(around.ranks, lambda: RunFolder.create(where, config, force=force)) as folder:
+        if folder is not None:
+            folder.event("start")
+        return _work(job, folder, where, around)
+
+
+def _go_on(where: Path, data: Any, around: Around) -> Run:
+    """A run that ended before its end."""
+    if (where / METRICS).is_file() and (where / MODEL).is_file():
+        around.say(f"{where} is finished already")
+        return Run(str(where), json.loads((where / METRICS).read_text()))
+    with _first(around.ranks, lambda: RunFolder.open(where)) as folder:
+        config = json.loads((where / runs.CONFIG).read_text()) if folder is None else folder.config
+        job = jobs.planned(config, data, around.say)
+        around.say(f"going on with {where}")
+        return _work(job, folder, where, around)
+
+
+def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Run:
+    """Train, calibrate, measure, save, report."""
+    clock = time.monotonic()
+    _announce(job, where, around)
+    with around.logging(where):
+        if job.recipe.task == "masked-patches":
+            return _learn_without_labels(job, folder, where, around)
+        trained = (_cross_validated if job.folds else _with_dev)(job, folder, where, around)
+    model = _calibrated(job, trained)
+    if not around.ranks.is_first:
+        return Run(str(where), {})
+    story = _story(job, trained, model, where, around, time.monotonic() - clock)
+    run = _written(job, trained, model, story, where)
+    shutil.rmtree(where / "pack", ignore_errors=True)
+    around.tell({"kind": "end", "path": str(where)})
+    return run
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What training left: the model, the images that judge it with its answers, and those it was calibrated on."""
+
+    model: Model
+    outcome: Outcome
+    judged: ImageSet | None
+    logits: NDArray[np.float32]  # N K, of the images judged
+    judged_by: str
+    chosen: NDArray[np.float32] | None  # logits that temperature and thresholds are fitted on
+    chosen_labels: NDArray[np.int64] | None
+    used: dict[str, int]  # images of train, dev and test
+    seconds: float
+
+
+def _with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
+    """One training; the best state on dev; judged on test."""
+    recipe, data = job.recipe, job.data
+    if recipe.dev:
+        train, dev = splits.cut_dev(data, recipe.dev, recipe.seed)
+    else:
+        train, dev = data.split(TRAIN), None
+    find = _packed(job, train, dev, where, around)
+    model = jobs.start_model(job, around.device)
+    outcome = _train(job, recipe, model, find(train), dev and find(dev), "fit", folder, around)
+    used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
+    chosen = labels = None
+    if dev is not None:
+        found = around.answers(model, dev)
+        chosen, labels = found.values, found.labels
+    if (data.splits == TEST).any():
+        judged, how = data.split(TEST), "test"
+        found = around.answers(model, judged)
+        judged, logits = judged.take(found.places), found.values
+    elif dev is not None and chosen is not None:
+        judged, how, logits = dev, "dev", chosen
+    else:
+        return Trained(model, outcome, None, np.zeros((0, 0), np.float32), "none", None, None, used, outcome.seconds)
+    return Trained(
+        model,
+        outcome,
+        judged,
+        logits,
+        how,
+        chosen,
+        labels,
+        {**used, "test": len(judged) * (how == "test")},
+        outcome.seconds,
+    )
+
+
+def _cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
+    """Each part of the images judged by a model that has not seen it; the model that is kept learns from all."""
+    data, recipe = job.data, job.recipe
+    pool = data if data.about.get("split", {}).get("made") else data.split(TRAIN)
+    part = splits.folds(pool, job.folds, recipe.seed)
+    if isinstance(recipe.length, Seconds):
+        recipe = replace(recipe, length=Seconds(recipe.length.count / (job.folds + 1)))
+    find = _packed(job, pool, None, where, around)
+    logits = np.zeros((len(pool), len(data.classes)), np.float32)
+    seconds = 0.0
+    for number in range(job.folds):
+        model = jobs.start_model(job, around.device)
+        outcome = _train(
+            job, recipe, model, find(pool.take(part != number)), None, f"fold-{number + 1}", folder, around
+        )
+        recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
+        logits[part == number] = around.answers(model, pool.take(part == number)).values
+        seconds += outcome.seconds
+    model = jobs.start_model(job, around.device)
+    outcome = _train(job, recipe, model, find(pool), None, "fit", folder, around)
+    used = {"train": len(pool), "dev": 0, "test": 0}
+    return Trained(
+        model, outcome, pool, logits, "cross-validation", logits, pool.labels, used, seconds + outcome.seconds
+    )
+
+
+def _train(
+    job: Job,
+    recipe: Recipe,
+    model: Model,
+    train: ImageSet,
+    dev: ImageSet | None,
+    stage: str,
+    folder: RunFolder | None,
+    around: Around,
+) -> Outcome:
+    """One stage: the model ends with the state that is kept."""
+    task = _task(recipe, model)
+    outcome = Loop(
+        task,
+        model,
+        recipe,
+        train,
+        job.rule,
+        around.device,
+        dev=dev,
+        ranks=around.ranks,
+        folder=folder,
+        stage=stage,
+        on_nan=around.on_nan,
+        workers=around.workers,
+        tell=around.event,
+        compiled=around.compiled,
+    ).run()
+    model.load_state_dict(outcome.state)
+    return outcome
+
+
+def _task(recipe: Recipe, model: Model) -> Task:
+    if recipe.teacher is None:
+        return Classify(model, recipe)
+    return Distill(model, load(recipe.teacher), recipe)
+
+
+def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Run:
+    """Masked patches: a network that has seen the images, for `--weights`."""
+    clock = time.monotonic()
+    train = job.data.split(TRAIN)
+    model = jobs.start_model(job, around.device)
+    task = MaskedPatches(model, job.recipe)
+    loop = Loop(
+        task,
+        model,
+        job.recipe,
+        _packed(job, train, None, where, around)(train),
+        job.rule,
+        around.device,
+        ranks=around.ranks,
+        folder=folder,
+        stage="masked-patches",
+        on_nan=around.on_nan,
+        workers=around.workers,
+        tell=around.event,
+        compiled=around.compiled,
+    )
+    outcome = loop.run()
+    model.load_state_dict(outcome.state)
+    last: dict[str, Any] = (
+        next((e for e in reversed(runs.read(where)) if e["kind"] == "step"), {}) if folder is not None else {}
+    )
+    metrics = {
+        "task": "masked-patches",
+        "loss": last.get("loss"),
+        "accuracy": last.get("accuracy"),
+        "steps": outcome.steps,
+        "seconds": outcome.seconds,
+        "total_seconds": time.monotonic() - clock,
+        "images_per_second": outcome.images_per_second,
+    }
+    if around.ranks.is_first:
+        save(task.finished(), where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=metrics)
+        _write_json(where / METRICS, metrics)
+        shutil.rmtree(where / "pack", ignore_errors=True)
+    return Run(str(where), metrics)
+
+
+# --------------------------------------------------------------------------------------------------- numbers and words
+
+
+def _calibrated(job: Job, trained: Trained) -> Model:
+    """Temperature and threshold, fitted on answers to images that were not trained on, and never on test."""
+    model = trained.model
+    if trained.chosen is not None and trained.chosen_labels is not None and len(trained.chosen):
+        model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
+        model.threshold = calibration.fit_threshold(calibration.score(trained.chosen))
+    model.source = {"made_by": "vitreous fit", "recipe": job.recipe.name, "data": job.data.content_id}
+    return model
+
+
+def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:
+    way = calibration.sigmoid if model.answers == "several" else calibration.softmax
+    return way(logits, model.temperature)
+
+
+def _story(job: Job, trained: Trained, model: Model, where: Path, around: Around, total: float) -> Story | None:
+    """All that the page and the card tell."""
+    if trained.judged is None:
+        return None
+    above = None
+    if trained.chosen is not None and trained.chosen_labels is not None and not job.has_several:
+        above = calibration.answer_above(_probabilities(trained.chosen, model), trained.chosen_labels)
+    scores = calibration.score(trained.logits)
+    story = Story(
+        name=_name(job.data.path),
+        command=_command(),
+        judged=trained.judged,
+        probabilities=_probabilities(trained.logits, model),
+        judged_by=trained.judged_by,  # type: ignore[arg-type]
+        folds=job.folds,
+        splits=trained.used,
+        recipe=job.recipe,
+        reasons=job.reasons,
+        model=job.model or job.recipe.model or job.weights or "",
+        parameters=sum(p.numel() for p in model.parameters()),
+        macs=macs(model.config),
+        image_size=model.config.image_size,
+        beginning=job.beginning,
+        events=runs.read(where),
+        seconds=trained.seconds,
+        total_seconds=total,
+        device=_device_name(around.device),
+        record=record(),
+        health=job.health,
+        temperature=model.temperature,
+        answer_above=above.confidence if above is not None else None,
+        unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
+        rivals=[around.rival(job.data.split(TRAIN), trained.judged)] if around.rival else [],
+        folder=str(where),
+    )
+    return replace(story, attention=attention.look_at(model, trained.judged, places_to_look_at(story)))
+
+
+def _written(job: Job, trained: Trained, model: Model, story: Story | None, where: Path) -> Run:
+    """Model, numbers, page and card; the model last, so that a folder with one is whole."""
+    outcome = trained.outcome
+    metrics: dict[str, Any] = {
+        "judged_by": trained.judged_by,
+        "temperature": model.temperature,
+        "threshold": model.threshold,
+        "recipe": job.recipe.name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "steps": outcome.steps,
+        "kept_step": outcome.step,
+        "dev": outcome.dev,
+        "skipped_batches": list(outcome.skipped),
+        "seconds": trained.seconds,
+        "images_per_second": outcome.images_per_second,
+    }
+    if story is not None:
+        metrics |= {
+            "judged": story.result.to_json(),
+            "how_judged": story.how_judged,
+            "answer_above": str(story.above) if story.above is not None else None,
+            "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in story.rivals],
+            "total_seconds": story.total_seconds,
+        }
+        write_report(story, where / REPORT, force=True)
+        atomic_write(where / CARD, lambda file: file.write(card(story).encode()), force=True)
+    brief = {name: value for name, value in metrics.items() if name != "judged"}
+    if story is not None:
+        judged = metrics["judged"]
+        brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
+    save(model, where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=brief)
+    _write_json(where / METRICS, metrics)
+    return Run(str(where), metrics, story.result if story is not None else None)
+
+
+def _announce(job: Job, where: Path, around: Around) -> None:
+    """The plan, in a few lines."""
+    around.say(str(job.data).partition("\n")[0])
+    if job.health is not None:
+        around.say(f"check: {job.health.verdict} ({job.health.read})")
+    for line in job.reasons:
+        around.say(line)
+    precision = precision_on(around.device, job.recipe.precision)
+    micro = max(job.recipe.batch // job.recipe.accumulation // around.ranks.world, 1)
+    around.say(str(budget.expected(job.config, micro, job.recipe, precision=precision)))
+    if job.folds:
+        around.say(
+            f"fewer than {jobs.FEW:,} images: {job.folds} trainings judge each image by a model that has not seen it, "
+            "and one more learns from all"
+        )
+    around.say(f"on {_device_name(around.device)} in {precision}; everything goes to {where}")
+    if around.ranks.is_first:
+        device = torch.cuda.get_device_name(around.device) if around.device.type == "cuda" else None
+        around.tell({"kind": "plan", "flops": budget.training_flops(job.config), "device": device})
+
+
+# ---------------------------------------------------------------------------------------------------------- small ones
+
+
+@dataclass
+class Around:
+    """Where and how a run runs, which decides none of its numbers but their rounding."""
+
+    device: torch.device
+    ranks: Ranks
+    workers: int | None
+    on_nan: str
+    log: tuple[str, ...]
+    compiled: bool | None
+    rival: Callable[[ImageSet, ImageSet], Rival] | None
+    tell: Tell
+    writers: Writers | None = None
+
+    def say(self, line: str) -> None:
+        if self.ranks.is_first:
+            self.tell({"kind": "say", "text": line})
+
+    def progress(self, done: int, total: int) -> None:
+        if self.ranks.is_first:
+            self.tell({"kind": "checking", "done": done, "total": total})
+
+    def event(self, event: dict[str, Any]) -> None:
+        self.tell(event)
+        if self.writers is not None:
+            self.writers(event)
+
+    @contextmanager
+    def logging(self, where: Path) -> Iterator[None]:
+        if not self.log or not self.ranks.is_first:
+            yield
+            return
+        self.writers = Writers(self.log, where, self.say)
+        try:
+            yield
+        finally:
+            self.writers.close()
+
+    def answers(self, model: Model, data: ImageSet) -> predict.Logits:
+        return predict.logits(model, data, device=self.device, workers=self.workers, skip_unreadable=True)
+
+
+@contextmanager
+def _process_group(device: torch.device) -> Iterator[tuple[torch.device, Ranks]]:
+    """The group that torchrun asks for; alone without it."""
+    ranks = here()
+    if ranks.world == 1:
+        yield device, ranks
+        return
+    group = torch.distributed
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    is_ours = not group.is_initialized()
+    if is_ours:
+        group.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield device, ranks
+    finally:
+        if is_ours:
+            group.destroy_process_group()
+
+
+@contextmanager
+def _first(ranks: Ranks, make: Callable[[], RunFolder]) -> Iterator[RunFolder | None]:
+    """The folder on the first rank, and nothing on the others, which wait until it is there."""
+    folder, fault = None, None
+    if ranks.is_first:
+        try:
+            folder = make()
+        except Exception as error:
+            fault = error
+    if ranks.world > 1:
+        told: list[Any] = [None if fault is None else str(fault)]
+        torch.distributed.broadcast_object_list(told, 0)
+        if told[0] is not None and fault is None:
+            raise RunError(told[0])
+    if fault is not None:
+        raise fault
+    with folder if folder is not None else nullcontext():
+        yield folder
+
+
+def _packed(
+    job: Job, train: ImageSet, dev: ImageSet | None, where: Path, around: Around
+) -> Callable[[ImageSet], ImageSet]:
+    """The first rank packs; the others then find it packed."""
+    if around.ranks.world == 1:
+        return jobs.pack_of(job, train, dev, where, around.say)
+    if around.ranks.is_first:
+        jobs.pack_of(job, train, dev, where, around.say)
+    torch.distributed.barrier()
+    return jobs.pack_of(job, train, dev, where, lambda line: None)
+
+
+def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, Any]:
+    """The run to go on with, and its images where they were named."""
+    if out is not None:
+        return Path(out), data
+    if isinstance(data, str | os.PathLike) and (Path(data) / runs.CONFIG).is_file():
+        return Path(data), None
+    name = _name(data)
+    found = [
+        folder
+        for folder in Path("runs").glob(f"{runs.next_name('runs', name).name.rpartition('-')[0]}-*")
+        if (folder / runs.CONFIG).is_file() and not (folder / METRICS).is_file()
+    ]
+    if not found:
+        raise RunError(f"there is no unfinished run of {name} under runs; start one without --resume")
+    return max(found, key=lambda folder: (folder / runs.EVENTS).stat().st_mtime), data
+
+
+def _name(data: Any) -> str:
+    """What a person calls the images: the last part of their path."""
+    said = data.path if isinstance(data, ImageSet) else os.fspath(data)
+    return Path(str(said).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"
+
+
+def _command() -> str:
+    """The line to repeat this with."""
+    words = sys.argv
+    if Path(words[0]).name in ("vitreous", "__main__.py"):
+        return shlex.join(["vitreous", *words[1:]])
+    return f"python {Path(words[0]).name}" if words[0] else "python"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({torch.get_num_threads()} threads)" if device.type == "cpu" else device.type
+
+
+def _write_json(path: Path, body: dict[str, Any]) -> None:
+    text = json.dumps(body, indent=2, allow_nan=False) + "\n"
+    atomic_write(path, lambda file: file.write(text.encode()), force=True)

@@ -1,0 +1,377 @@
+"""What a run will do, decided before its first step: images, network, recipe, and why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitreous.errors import ConfigError, DataError, RunError
+from vitreous.images import opening
+from vitreous.images.health import Health, check
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.pack import pack
+from vitreous.machine import memory as machine_memory
+from vitreous.models import config as configs
+from vitreous.models import preprocess as rules
+from vitreous.models.catalog import build
+from vitreous.models.config import BiTConfig, Size, ViTConfig
+from vitreous.models.model import Model
+from vitreous.models.preprocess import Preprocess
+from vitreous.training import budget, choose, recipes
+from vitreous.training import recipe as recipe_values
+from vitreous.training.loop import steps_of
+from vitreous.training.recipe import Recipe
+from vitreous.training.runs import differences
+from vitreous.training.step import precision_on
+from vitreous.weights.loading import load
+
+__all__ = ["Job", "pack_of", "plan", "planned", "start_model"]
+
+FEW = 2_000  # images below which the number is cross-validated
+FOLDS = 5
+SAMPLE = 20_000  # images that the check reads of a larger set
+PACKED = 16 * 2**30  # bytes that a pack of our own may take
+MARGIN = 8 / 7  # of a packed picture's short side to the network's: 256 to 224
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run, decided."""
+
+    data: ImageSet
+    health: Health | None
+    model: str | None  # as asked for
+    weights: str | None
+    recipe: Recipe
+    reasons: tuple[str, ...]
+    rule: Preprocess  # of the network that is trained
+    config: Any  # of that network
+    beginning: str  # for people
+    folds: int  # 0: a dev split
+    has_several: bool
+    left_out: tuple[str, ...] = ()  # images that cannot be read
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.data.classes
+
+    def record(self) -> dict[str, Any]:
+        """What a resumed run must find unchanged, and what it goes on with."""
+        counts = {name: int((self.data.splits == name).sum()) for name in (TRAIN, TEST)}
+        return {
+            "data": {
+                "path": self.data.path,
+                "content_id": self.data.content_id,
+                "images": len(self.data),
+                "classes": list(self.data.classes),
+                "splits": counts,
+            },
+            "model": self.model,
+            "weights": self.weights,
+            "recipe": self.recipe.to_json(),
+            "network": self.config.to_json(),
+            "folds": self.folds,
+            "reasons": list(self.reasons),
+            "preprocess": self.rule.to_json(),
+            "beginning": self.beginning,
+            "checked": self.health is not None,
+            "left_out": list(self.left_out),
+        }
+
+
+def plan(
+    data: str | os.PathLike[str] | ImageSet,
+    *,
+    model: str | None,
+    weights: str | None,
+    recipe: str | Recipe,
+    device: torch.device,
+    checked: bool,
+    folds: int | None,
+    overrides: dict[str, Any],
+    say: Say,
+    progress: Callable[[int, int], None] | None = None,
+) -> Job:
+    """Look at the images, choose, and say so."""
+    images = _labelled(opening.open(data, progress=progress), recipe)
+    health = _check(images, say, progress) if checked else None
+    left_out = _unreadable(health)
+    images = _without(images, left_out, say)
+    typical = _typical_size(images, health)
+    count = int((images.splits == TRAIN).sum())
+    has_several = images.labels.ndim == 2
+    chosen, reasons = _choose(recipe, count, images, typical, model, weights, device, has_several)
+    chosen = _changed(chosen, overrides, has_several)
+    if chosen.task != "classify":
+        folds = 0
+    job = _fitted(images, health, model, weights, chosen, reasons, typical, folds, device, say)
+    return replace(job, left_out=left_out)
+
+
+def planned(then: dict[str, Any], data: str | os.PathLike[str] | ImageSet | None, say: Say) -> Job:
+    """The job of a run that goes on, from its config; refused where the images are others."""
+    path = then["data"]["path"] if data is None else data
+    images = opening.open(path)
+    recipe = recipe_values.from_json(then["recipe"])
+    images = _labelled(images, recipe)
+    left_out = tuple(then["left_out"])
+    images = _without(images, left_out, say)
+    now = {
+        "content_id": images.content_id,
+        "images": len(images),
+        "classes": list(images.classes),
+        "splits": {name: int((images.splits == name).sum()) for name in (TRAIN, TEST)},
+    }
+    before = {name: value for name, value in then["data"].items() if name != "path"}
+    if changed := differences({"data": before}, {"data": now}):
+        raise RunError(f"{images.path} has changed since the run began: {'; '.join(changed)}; start a new run")
+    return Job(
+        data=images,
+        health=_check(images, lambda line: None, None) if then.get("checked") else None,
+        model=then["model"],
+        weights=then["weights"],
+        recipe=recipe,
+        reasons=tuple(then["reasons"]),
+        rule=rules.from_json(then["preprocess"]),
+        config=configs.from_json(then["network"]),
+        beginning=then["beginning"],
+        folds=then["folds"],
+        has_several=images.labels.ndim == 2,
+        left_out=left_out,
+    )
+
+
+def start_model(job: Job, device: torch.device) -> Model:
+    """The network before its first step: new, or of the weights with a new head."""
+    model = _begin(job.weights, job.model, job.recipe, job.data, job.config.image_size)
+    if model.config != job.config:
+        raise RunError("the weights are no longer those the run began with; start a new run")
+    model.preprocess, model.labels = job.rule, job.classes or None
+    model.answers = "several" if job.has_several else "one"
+    return model.to(device)
+
+
+def pack_of(job: Job, train: ImageSet, dev: ImageSet | None, folder: Path, say: Say) -> Callable[[ImageSet], ImageSet]:
+    """Decode once what every epoch would decode again; returns what finds a subset's pictures there.
+
+    Dev pictures become the pixels an evaluation sees, exactly.
+    """
+    shown = job.recipe.batch * (steps_of(job.recipe, max(len(train) // job.recipe.batch, 1)) or 10**9)
+    side = round(min(job.rule.size) * MARGIN)
+    if job.data.raw(0) is None or shown <= 2 * len(train):
+        return lambda some: some
+    size = 2 * side * side * len(job.rule.mean) * len(job.data)
+    if size > PACKED or size > shutil.disk_usage(folder).free / 2:
+        return lambda some: some
+    ids = np.concatenate([train.ids, dev.ids if dev is not None else np.zeros(0, np.int64)])
+    wanted = job.data.take(np.isin(job.data.ids, ids))
+    if dev is not None:
+        wanted = replace(wanted, splits=np.where(np.isin(wanted.ids, dev.ids), TEST, TRAIN))
+    else:
+        wanted = replace(wanted, splits=np.full(len(wanted), TRAIN))
+    say(f"decoding {len(wanted):,} images once, to a short side of {side} pixels")
+    packed = pack(wanted, folder / "pack", short_side=side, preprocess=job.rule)
+
+    def find(some: ImageSet) -> ImageSet:
+        places = {int(i): place for place, i in enumerate(packed.ids)}
+        return replace(packed.take([places[int(i)] for i in some.ids]), path=some.path)
+
+    return find
+
+
+# ------------------------------------------------------------------------------------------------------------ its parts
+
+
+def _labelled(data: ImageSet, recipe: str | Recipe) -> ImageSet:
+    """The images that can be learned from; a set that cannot be is refused."""
+    name = recipe if isinstance(recipe, str) else recipe.task
+    if name == "masked-patches":
+        return data if (data.splits == TRAIN).any() else replace(data, splits=np.full(len(data), TRAIN))
+    if not len(data.classes):
+        raise DataError(
+            f"the images of {data.path} have no labels; sort them into a folder for each class, "
+            "or learn without labels: --recipe masked-patches"
+        )
+    if data.labels.ndim == 1 and (data.labels < 0).any():
+        data = data.take(data.labels >= 0)
+    if len(data.classes) < 2 or (data.labels.ndim == 1 and len(np.unique(data.labels)) < 2):
+        raise DataError(
+            f"{data.path} has one class ({data.classes[0]}), so there is nothing to tell apart; add another"
+        )
+    if not (data.splits == TRAIN).any():
+        raise DataError(f"{data.path} has no training images, only test; put some into train")
+    return data
+
+
+def _check(data: ImageSet, say: Say, progress: Callable[[int, int], None] | None) -> Health:
+    health = check(data, sample=SAMPLE if len(data) > SAMPLE else None, progress=progress)
+    for finding in health.faults:
+        say(f"caution: {finding.what}; {finding.do}")
+    return health
+
+
+def _unreadable(health: Health | None) -> tuple[str, ...]:
+    """Images that the check could not read."""
+    found = [health.find(kind) for kind in ("unreadable", "truncated", "heic", "too-large")] if health else []
+    return tuple(sorted({name for finding in found if finding for case in finding.cases for name in case.names}))
+
+
+def _without(data: ImageSet, names: tuple[str, ...], say: Say) -> ImageSet:
+    """Images that cannot be read are left out of everything."""
+    if not names:
+        return data
+    say(f"{len(names):,} images cannot be read and are left out, such as {names[0]}")
+    bad = set(names)
+    return data.take(np.array([data.name(i) not in bad for i in range(len(data))]))
+
+
+def _typical_size(data: ImageSet, health: Health | None) -> Size:
+    """Rows and columns of the median image."""
+    if health is not None and health.sizes:
+        return health.sizes["height"][1], health.sizes["width"][1]
+    some = np.linspace(0, len(data) - 1, min(16, len(data))).astype(int)
+    shapes = np.array([data.read(int(i)).shape[:2] for i in some])
+    rows, columns = np.median(shapes, axis=0).astype(int).tolist()
+    return rows, columns
+
+
+def _choose(
+    asked: str | Recipe,
+    count: int,
+    data: ImageSet,
+    typical: Size,
+    model: str | None,
+    weights: str | None,
+    device: torch.device,
+    has_several: bool,
+) -> tuple[Recipe, tuple[str, ...]]:
+    if isinstance(asked, Recipe):
+        return asked, (f"the recipe {asked.name}, as given",)
+    if asked != "auto":
+        chosen = recipes.get(asked, images=count, classes=len(data.classes), image_size=typical, model=model)
+        return chosen, (f"the recipe {asked}, as asked for",)
+    family = "vit"
+    if weights is not None:
+        family = "bit" if isinstance(load(weights).config, BiTConfig) else "vit"
+    found = choose.choose(
+        count,
+        len(data.classes),
+        typical,
+        weights_given=weights is not None,
+        device_kind=device.type,
+        several_labels=has_several,
+        family=family,
+        model=model,
+    )
+    return found.recipe, found.reasons
+
+
+def _changed(recipe: Recipe, overrides: dict[str, Any], has_several: bool) -> Recipe:
+    recipe = recipe.change(**overrides)
+    if has_several and recipe.loss != "sigmoid":
+        if "loss" in overrides:
+            raise ConfigError("these images have several labels each, which loss=softmax cannot learn; leave it out")
+        recipe = recipe.change(loss="sigmoid", smoothing=0.0)
+    return recipe
+
+
+def _fitted(
+    data: ImageSet,
+    health: Health | None,
+    model: str | None,
+    weights: str | None,
+    recipe: Recipe,
+    reasons: tuple[str, ...],
+    typical: Size,
+    folds: int | None,
+    device: torch.device,
+    say: Say,
+) -> Job:
+    """Recipe, network and images made to fit each other."""
+    size = None if recipe.image_size is None else (recipe.image_size, recipe.image_size)
+    start = _begin(weights, model, recipe, data, size)
+    rule = start.preprocess if weights is not None else _rule(start.config.image_size, typical, data.channels)
+    train = int((data.splits == TRAIN).sum())
+    if folds is None:
+        folds = FOLDS if len(data) < FEW else 0
+    judged = len(data) if folds and data.about.get("split", {}).get("made") else train
+    trained = judged - -(-judged // folds) if folds else round(train * (1 - recipe.dev))
+    batch = min(recipe.batch, trained // 2 * 2)
+    if batch < 2:
+        raise DataError(f"{data.path} has {train} training images, too few to learn from; add some")
+    if batch != recipe.batch:
+        say(f"a step takes {batch} images, since no more than {trained} are there to train on")
+        recipe = recipe.change(batch=batch, accumulation=1)
+    recipe = replace(recipe, augment=replace(recipe.augment, size=rule.size, margin=_margin(recipe, rule.size)))
+    recipe = replace(recipe, image_size=None, model=None if weights is not None else recipe.model)
+    beginning = f"the weights {weights}" if weights is not None else "from scratch"
+    job = Job(
+        data, health, model, weights, recipe, reasons, rule, start.config, beginning, folds, data.labels.ndim == 2
+    )
+    _refuse_too_large(job, device)
+    return job
+
+
+def _margin(recipe: Recipe, size: Size) -> int:
+    return min(recipe.augment.margin, min(size) - 1)
+
+
+def _begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSet, size: Size | None) -> Model:
+    """A network for these classes and sizes, with the recipe's dropout."""
+    classes = len(data.classes)
+    if weights is not None:
+        made = load(weights, classes=classes, image_size=size)
+    else:
+        name = recipe.model if recipe.model is not None else model
+        if name is None:
+            raise ConfigError(f"the recipe {recipe.name} names no network; give one: --model S/16")
+        made = build(name, image_size=size, classes=classes, channels=data.channels, seed=recipe.seed)
+    if isinstance(made.config, ViTConfig):
+        asked = {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
+        changes = {name: value for name, value in asked.items() if value is not None}
+        if any(getattr(made.config.encoder, name) != value for name, value in changes.items()):
+            made = _with(made, changes)
+    if recipe.head_bias is not None and isinstance(made.head, torch.nn.Linear):
+        torch.nn.init.constant_(made.head.bias, recipe.head_bias)
+    return made
+
+
+def _with(model: Model, changes: dict[str, Any]) -> Model:
+    """The same weights under another config, where that adds and takes no tensor."""
+    new = build(model.config.change(**changes), seed=0)
+    new.load_state_dict(model.state_dict())
+    new.preprocess, new.labels, new.source = model.preprocess, model.labels, model.source
+    return new
+
+
+def _rule(size: Size, typical: Size, channels: int) -> Preprocess:
+    """How a new network wants its images: small ones as they are, photographs by their middle."""
+    half = (0.5,) * channels
+    if typical == size or max(typical) <= 80:
+        return Preprocess(size=size, fit="squash", antialias=True, mean=half, std=half, source="vitreous")
+    side = round(min(size) * MARGIN)
+    return Preprocess(size=size, fit="crop", short_side=side, antialias=True, mean=half, std=half, source="vitreous")
+
+
+def _refuse_too_large(job: Job, device: torch.device) -> None:
+    """A model that can never fit is refused before anything is done; one whose batch does not is split later."""
+    precision = precision_on(device, job.recipe.precision)
+    least = budget.expected(job.config, 2, job.recipe, precision=precision).memory.total
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    else:
+        there = machine_memory() or 2**63
+    if least > there:
+        raise ConfigError(
+            f"the model needs {least / 2**30:.1f} GiB even for two images, {device} has {there / 2**30:.1f}; "
+            "take a smaller one (vitreous models)"
+        )

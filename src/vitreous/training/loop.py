@@ -1,0 +1,432 @@
+"""The training loop: steps from wherever the run stands, looks at dev, states on disk, and every way a run can end.
+
+A run is (task, recipe, images); where it stands is (step, batches consumed). Killed at any moment it goes on from the
+last state, and on a CPU ends with the very weights of a run that nobody killed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.errors import ConfigError, RunError
+from vitreous.evaluation import accuracy, predict
+from vitreous.images.batches import Batch, Batches
+from vitreous.images.imageset import ImageSet
+from vitreous.models.model import Model
+from vitreous.models.preprocess import Preprocess
+from vitreous.ranks import Ranks
+from vitreous.training import schedule
+from vitreous.training.classify import Task
+from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
+from vitreous.training.runs import RunFolder
+from vitreous.training.step import Step, averaged
+
+__all__ = ["Interrupted", "Loop", "Outcome", "steps_of"]
+
+SAVE_SECONDS = 30.0  # between states, and never more than a twentieth of the time
+LOGS = 200  # lines of loss that a long run leaves
+LOOKS = 50  # at dev, at most
+TRIAL_SECONDS = 2.0  # how long steps are timed to turn a budget into their number
+TRIAL_STEPS = 10
+MOST_SKIPPED = 10  # bad batches in a row that rollback passes over
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM came, and the run is saved. BaseException, as KeyboardInterrupt is."""
+
+    def __init__(self, number: int, step: int):
+        super().__init__(number, step)
+        self.number, self.step = number, step
+
+
+@dataclass
+class Outcome:
+    """What a stage ended with."""
+
+    state: dict[str, Tensor]  # of the network: the best on dev, or the last
+    step: int  # at which it was taken
+    steps: int  # in all
+    seconds: float  # of training, of all processes that worked on it
+    images_per_second: float
+    dev: dict[str, Any] | None = None  # accuracy and loss there
+    skipped: tuple[int, ...] = ()  # batches passed over
+
+
+@dataclass
+class Loop:
+    """One stage of a run."""
+
+    task: Task
+    model: Model  # whose answers dev is judged by
+    recipe: Recipe
+    train: ImageSet
+    rule: Preprocess
+    device: torch.device
+    dev: ImageSet | None = None
+    ranks: Ranks = field(default_factory=Ranks)
+    folder: RunFolder | None = None  # of the first rank
+    stage: str = "fit"
+    on_nan: str = "stop"
+    workers: int | None = None
+    tell: Tell = lambda event: None
+    compiled: bool | None = None
+    captured: bool | None = None
+    save_seconds: float = SAVE_SECONDS
+
+    def __post_init__(self) -> None:
+        self.per_epoch = len(self.train) // self.recipe.batch
+        if not self.per_epoch:
+            raise ConfigError(
+                f"a batch of {self.recipe.batch} is more than the {len(self.train)} training images; "
+                f"give --set batch={len(self.train) // 2 * 2}"
+            )
+        self.at = 0  # the next step
+        self.consumed = 0  # batches
+        self.best: dict[str, Any] | None = None
+        self.best_state: dict[str, Tensor] = {}
+        self.without_gain = 0
+        self.skipped: list[int] = []
+        self.seconds, self.is_over = 0.0, False
+        self.steps = steps_of(self.recipe, self.per_epoch) or 0
+
+    # --------------------------------------------------------------------------------------------------- the whole job
+
+    def run(self) -> Outcome:
+        """From the newest state, or from the beginning, to the end."""
+        self.network = self.task.network
+        self.step = self._make_step()
+        self.began = self.saved = self.logged = time.monotonic()
+        is_new = not self._restore()
+        if not self.steps:
+            self._fix_steps()
+        self.rates = schedule.rates(self.recipe, self.steps, self.per_epoch)
+        self.log_every = max(1, min(self.per_epoch, -(-self.steps // LOGS)))
+        self.look_every = max(1, round(self.recipe.evaluate_every * self.per_epoch), -(-self.steps // LOOKS))
+        if is_new:
+            self.began = time.monotonic()
+            self._save()  # so that what came before this stage is never done again
+        with _signals() as caught:
+            self._go(caught)
+        return self._outcome()
+
+    def _go(self, caught: list[int]) -> None:
+        self.began = self.saved = self.logged = time.monotonic()
+        if self.is_over:
+            return
+        self.network.train()
+        batches = self._batches()
+        while self.at < self.steps:
+            batch = next(batches)
+            self._take(batch)
+            self.at += 1
+            self.consumed += 1
+            is_last = self.at == self.steps
+            if (self.at % self.log_every == 0 or is_last or self.at == 1) and (bad := self._log()) is not None:
+                self._after_bad(bad)
+                batches = self._batches()
+                continue
+            if self.dev is not None and (self.at % self.look_every == 0 or is_last) and self._look():
+                break
+            if self._someone_says(bool(caught)):
+                self._save(wait=True)
+                raise Interrupted(caught[0] if caught else signal.SIGTERM, self.at)
+            if self.at < self.steps and time.monotonic() - self.saved > self.save_seconds:
+                self._save()
+        self.is_over = True
+        self._save(wait=True)
+
+    def _take(self, batch: Batch) -> None:
+        """One step; where the memory is too small, the batch in more parts, the first time."""
+        factor = float(self.rates[self.at] / self.recipe.peak_lr)
+        while True:
+            try:
+                return self.step(batch, self.at, factor)
+            except torch.OutOfMemoryError:
+                parts = self.step.parts
+                if self.ranks.world > 1 or not self.step.split_further():
+                    raise RunError(
+                        f"a batch of {self.recipe.batch} does not fit into the memory of {self.device}, even in "
+                        f"{parts} parts; take a smaller model, or fewer pixels (--set image_size=…)"
+                    ) from None
+            self._event("memory", parts=self.step.parts, micro_batch=self.recipe.batch // self.step.parts)
+
+    # ------------------------------------------------------------------------------------------------------- its parts
+
+    def _make_step(self) -> Step:
+        return Step(
+            self.task,
+            self.recipe,
+            steps=max(self.steps, 1),
+            rule=self.rule,
+            classes=max(self.model.config.readout.classes, 1),
+            device=self.device,
+            ranks=self.ranks,
+            compiled=self.compiled,
+            captured=self.captured,
+        )
+
+    def _batches(self) -> Iterator[Batch]:
+        """From the next batch on; the place in the data is what was consumed, nothing else."""
+        batches = Batches(
+            self.train,
+            batch=self.recipe.batch,
+            preprocess=self.rule,
+            augment=self.recipe.augment,
+            seed=self.recipe.seed,
+            epochs=2**31,
+            rank=self.ranks.rank,
+            world=self.ranks.world,
+            workers=self.workers,
+            device=self.device,
+        )
+        epoch, place = divmod(self.consumed, self.per_epoch)
+        batches.seek(epoch, place * self.recipe.batch)
+        return iter(batches)
+
+    @cached_property
+    def _dev_batches(self) -> Batches:
+        """Made once: what lies on the device stays there from look to look."""
+        assert self.dev is not None
+        world = self.ranks.world
+        batch = -(-predict.choose_batch(self.rule.size, self.device) // world) * world
+        return Batches(
+            self.dev,
+            batch=batch,
+            preprocess=self.rule,
+            device=self.device,
+            workers=self.workers,
+            rank=self.ranks.rank,
+            world=world,
+        )
+
+    def _fix_steps(self) -> None:
+        """A budget in seconds becomes a number of steps: a few are timed, and leave no trace."""
+        assert isinstance(self.recipe.length, Seconds)
+        before = self.step.state()
+        self.rates = np.full(1, self.recipe.peak_lr * 1e-3)  # small, and the step is always number 0
+        self.network.train()
+        batches = self._batches()
+        for _ in range(3):  # compile, capture, fill the queues
+            self._take(next(batches))
+        self._wait()
+        begin, count = time.monotonic(), 0
+        while count < TRIAL_STEPS or time.monotonic() - begin < TRIAL_SECONDS:
+            self._take(next(batches))
+            count += 1
+            if count % TRIAL_STEPS == 0:
+                self._wait()
+        self._wait()
+        each = (time.monotonic() - begin) / count
+        steps = max(1, int(self.recipe.length.count / each))
+        if self.ranks.world > 1:
+            shared = torch.tensor(steps, device=self.device)
+            torch.distributed.broadcast(shared, 0)
+            steps = int(shared)
+        self.steps = steps
+        self.step.load(before)
+        self.step.average.steps = steps
+        self._event("steps", steps=steps, seconds_each=each, budget=self.recipe.length.count)
+
+    def _restore(self) -> bool:
+        """Whether there was a state of this stage to go on from."""
+        found = None
+        if self.folder is not None:
+            found = self.folder.latest_state(self.stage, say=lambda line: self.tell({"kind": "note", "text": line}))
+        if self.ranks.world > 1:
+            box: list[Any] = [found]
+            torch.distributed.broadcast_object_list(box, 0)
+            found = box[0]
+        if found is None:
+            return False
+        about = found.about
+        self.at, self.consumed, self.steps = about["step"], about["consumed"], about["steps"]
+        self.best, self.without_gain, self.skipped = about["best"], about["without_gain"], about["skipped"]
+        self.seconds, self.is_over = about["seconds"], about["is_over"]
+        self.best_state = {n.removeprefix("best."): t for n, t in found.tensors.items() if n.startswith("best.")}
+        self.step.average.steps = self.steps
+        self.step.load({name: tensor for name, tensor in found.tensors.items() if not name.startswith("best.")})
+        if not self.is_over and self.at:
+            self.tell({"kind": "say", "text": f"{self.stage} goes on from step {self.at:,}"})
+        return True
+
+    def _save(self, *, wait: bool = False) -> None:
+        self._wait()
+        tensors = self.step.state() if self.folder is not None else {}
+        self._clock()
+        if self.folder is not None:
+            tensors |= {f"best.{name}": tensor for name, tensor in self.best_state.items()}
+            about = {
+                "stage": self.stage,
+                "step": self.at,
+                "steps": self.steps,
+                "consumed": self.consumed,
+                "best": self.best,
+                "without_gain": self.without_gain,
+                "skipped": self.skipped,
+                "seconds": self.seconds,
+                "is_over": self.is_over,
+            }
+            self.folder.save_state(tensors, about, wait=wait)
+        self.saved = time.monotonic()
+
+    def _log(self) -> int | None:
+        """One line of events; the number of a bad step where there was one."""
+        done = self.step.done
+        meters = self.step.read()
+        now = time.monotonic()
+        rate = done * self.recipe.batch / max(now - self.logged, 1e-9)
+        self.logged = now
+        if meters.bad_at is not None:
+            return meters.bad_at
+        self._event(
+            "step",
+            step=self.at,
+            steps=self.steps,
+            epoch=self.consumed / self.per_epoch,
+            loss=meters.loss,
+            accuracy=meters.accuracy,
+            lr=float(self.rates[self.at - 1]),
+            norm=meters.norm,
+            images_per_second=rate,
+            memory=torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None,
+        )
+        return None
+
+    def _look(self) -> bool:
+        """Judge on dev with the averaged weights; whether patience has run out."""
+        assert self.dev is not None
+        with averaged(self.step):
+            found = predict.logits(self.model, self._dev_batches, device=self.device)
+            result = accuracy.measure(found.values, found.labels, self.train.classes)
+            loss, right = float(result.loss), float(result.top1)
+            is_best = self.best is None or (right, -loss) > (self.best["accuracy"], -self.best["loss"])
+            if is_best:
+                self.best = {"step": self.at, "accuracy": right, "loss": loss}
+                state = self.model.state_dict()
+                self.best_state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+        self.network.train()
+        self.without_gain = 0 if is_best else self.without_gain + 1
+        self._event("dev", step=self.at, epoch=self.consumed / self.per_epoch, accuracy=right, loss=loss, best=is_best)
+        self.logged = time.monotonic()
+        out = self.recipe.patience is not None and self.without_gain >= self.recipe.patience
+        if out:
+            self._event("patience", step=self.at, looks=self.without_gain)
+        return out
+
+    def _after_bad(self, bad: int) -> None:
+        """A loss or gradient was not finite: the weights are those before step `bad`. Stop there, or pass over it."""
+        back = self.at - bad  # steps that changed nothing
+        self.at, self.consumed = bad, self.consumed - back
+        place = self._keep_batch(bad)
+        self.step.forgive()
+        self._event("nan", step=bad, batch=place)
+        if self.on_nan == "rollback" and len(self.skipped) < MOST_SKIPPED:
+            self.skipped.append(self.consumed)
+            self.consumed += 1
+            return
+        self._save(wait=True)
+        tried = f" after passing over {len(self.skipped)} others" if self.skipped else ""
+        rescue = (
+            "lower the rate (--set peak_lr=…)" if tried else "lower the rate, or pass over it with --on-nan rollback"
+        )
+        kept = f", the batch in {place}" if place else ""
+        raise RunError(
+            f"the loss or gradient of step {bad} is not finite{tried}; the weights before it are saved{kept}; {rescue}"
+        )
+
+    def _keep_batch(self, step: int) -> str | None:
+        """The pictures that did it, as the network saw them."""
+        batch = next(self._batches())
+        if self.folder is None:
+            return None
+        names = [self.train.source.name(int(i)) for i in batch.ids]
+        tensors = {"images": batch.images.cpu(), "labels": batch.labels.cpu(), "ids": torch.from_numpy(batch.ids)}
+        return self.folder.keep_batch(step, tensors, names)
+
+    def _outcome(self) -> Outcome:
+        if self.best is not None:
+            state, at = self.best_state, int(self.best["step"])
+        else:
+            with averaged(self.step):
+                state = {name: t.detach().to("cpu", copy=True) for name, t in self.model.state_dict().items()}
+            at = self.at
+        rate = self.at * self.recipe.batch / max(self.seconds, 1e-9)
+        return Outcome(state, at, self.steps, self.seconds, rate, self.best, tuple(self.skipped))
+
+    # ------------------------------------------------------------------------------------------------------- small ones
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        event = {"kind": kind, "stage": self.stage, **fields}
+        if self.ranks.is_first:
+            if self.folder is not None:
+                self.folder.event(**event)
+            self.tell(event)
+
+    def _clock(self) -> None:
+        now = time.monotonic()
+        self.seconds += now - self.began
+        self.began = now
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _someone_says(self, stop: bool) -> bool:
+        """Whether any rank was told to stop; asked at log lines only, since asking is a message."""
+        if self.ranks.world == 1:
+            return stop
+        if self.at % self.log_every:
+            return False
+        told = torch.tensor(float(stop), device=self.device)
+        torch.distributed.all_reduce(told)
+        return bool(told > 0)
+
+
+def steps_of(recipe: Recipe, per_epoch: int) -> int | None:
+    """All steps of a run; None where they follow from a time."""
+    match recipe.length:
+        case Steps(count=count):
+            return count
+        case Epochs(count=count):
+            return max(1, math.ceil(count * per_epoch - 1e-9))
+        case _:
+            return None
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM are written down, to be obeyed between two steps; the second one is obeyed at once."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        if len(caught) > 1:
+            os._exit(128 + number) if number == signal.SIGTERM else signal.default_int_handler(number, frame)
+
+    for number in before:
+        signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

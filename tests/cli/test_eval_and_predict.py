@@ -1,0 +1,145 @@
+"""vitreous eval and vitreous predict, as commands."""
+
+import csv
+import io
+import json
+
+import pytest
+import torch
+from commands import run, run_all
+from picture_files import class_folders, encoded
+from tiny_models import awake
+
+import vitreous
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A model of three classes, a set of them, and among its pictures one that is broken."""
+    root = tmp_path_factory.mktemp("place")
+    model = awake(classes=3)
+    model.labels, model.temperature = ("ant", "bee", "cat"), 1.5
+    vitreous.save(model, root / "model")
+    class_folders(root / "set", {f"{s}/{c}": 4 for s in ("train", "test") for c in ("cat", "bee", "ant")})
+    (root / "set/test/ant/9.png").write_bytes(encoded(99)[:50])
+    return root
+
+
+@pytest.fixture(scope="module")
+def done(place):
+    """All calls in one process."""
+    model, data = place / "model.safetensors", place / "set"
+    labels = place / "labels.json"
+    names = [f"test/{c}/{i}.png" for c in ("ant", "bee", "cat") for i in (0, 1, 2, 3, 9) if c == "ant" or i < 9]
+    labels.write_text(json.dumps({name: ["ant", "bee", "cat"] for name in names}))
+    calls = {
+        "eval": ["eval", model, data],
+        "eval all": ["eval", model, data, "--split", "all", "--json"],
+        "eval labels": ["eval", model, data, "--labels", labels, "--csv", place / "rows.csv", "--json"],
+        "eval again": ["eval", model, data, "--csv", place / "rows.csv"],
+        "eval split": ["eval", model, data, "--split", "val"],
+        "eval model": ["eval", place / "absent.safetensors", data],
+        "eval data": ["eval", model, place / "absent"],
+        "table": ["predict", model, data / "test", "--top", 2],
+        "csv": ["predict", model, data / "test", "--top", 2, "--format", "csv"],
+        "json": ["predict", model, data / "test", "--json"],
+        "files": ["predict", model, data / "test/ant/9.png", data / "test/ant/1.png", place / "no.png"],
+        "broken": ["predict", model, data / "test/ant/9.png"],
+        "absent": ["predict", model, place / "no.png"],
+        "format": ["predict", model, data, "--format", "xml"],
+        "top": ["predict", model, data, "--top", 0],
+        "empty": ["predict", model, data, "--device", "gpu"],
+    }
+    return dict(zip(calls, run_all(calls.values()), strict=True))
+
+
+def test_eval_tells_people_the_share_the_interval_and_each_class(done):
+    out = done["eval"]
+    assert (out.code, out.stderr) == (0, "")
+    assert "of 12; 95 % interval" in out.stdout
+    assert "1 images could not be read" in out.stdout
+    assert all(name in out.stdout for name in ("ant", "bee", "cat", "precision"))
+
+
+def test_eval_is_one_json_object(done):
+    body = json.loads(done["eval all"].stdout)
+    assert next(iter(body.items())) == ("schema", "vitreous.eval/1")
+    assert (body["images"], body["split"], body["temperature"]) == (24, "all", 1.5)
+    assert body["top1"] == body["right"] / 24
+    assert "top5" not in body
+
+
+def test_other_labels_and_a_row_an_image(done, place):
+    body = json.loads(done["eval labels"].stdout)
+    assert (body["right"], body["images"]) == (12, 12)  # every class is right
+    assert len(list(csv.DictReader((place / "rows.csv").read_text().splitlines()))) == 12
+    assert "--force" in done["eval again"].line
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("eval split", "no split 'val'"),
+        ("eval model", "absent.safetensors is not there"),
+        ("eval data", "absent is not there"),
+        ("absent", "no.png is not there"),
+        ("format", "no format 'xml'; say table, csv, json"),
+        ("top", "top=1 or more"),
+        ("empty", "gpu is no device"),
+    ],
+)
+def test_bad_input_is_one_line(done, call, words):
+    assert words in done[call].line
+
+
+def test_predict_prints_a_row_for_each_picture_and_counts_the_broken(done):
+    out = done["table"]
+    assert out.code == 0
+    assert len(out.stdout.splitlines()) == 13
+    assert "9.png is cut short" in out.stdout
+    assert out.stderr == "1 of 13 images could not be read\n"
+
+
+def test_predict_as_csv_and_as_json_lines_says_the_same(done):
+    table = list(csv.DictReader(io.StringIO(done["csv"].stdout)))
+    lines = [json.loads(line) for line in done["json"].stdout.splitlines()]
+    assert [row["name"] for row in table] == [line["name"] for line in lines]
+    assert all(next(iter(line)) == "schema" and line["schema"] == "vitreous.predict/1" for line in lines)
+    for row, line in zip(table, lines, strict=True):
+        if "error" in line:
+            assert row["error"] == line["error"]
+        else:
+            assert row["said"] == line["said"][0] == row["label1"]
+            assert float(row["p1"]) == pytest.approx(line["top"][0]["probability"], abs=1e-5)
+            assert sum(one["probability"] for one in line["top"]) == pytest.approx(1)
+
+
+def test_some_broken_is_done_and_all_broken_is_no(done):
+    assert done["files"].code == 0
+    assert done["files"].stderr == "2 of 3 images could not be read\n"
+    assert len(done["files"].stdout.splitlines()) == 3
+    assert done["broken"].code == 1
+
+
+def test_none_of_these(place):
+    model = vitreous.load(place / "model.safetensors")
+    model.threshold = 1e6
+    vitreous.save(model, place / "strict")
+    out = run("predict", place / "strict.safetensors", place / "set/test/bee")
+    assert out.code == 0
+    assert out.stdout.count("none of these") == 4
+
+
+def test_a_picture_of_the_train_set_is_answered_as_the_model_answers(place):
+    model = vitreous.load(place / "model.safetensors")
+    path = place / "set/train/bee/2.png"
+    (answer,) = vitreous.predict(model, path)
+    from PIL import Image
+
+    from vitreous.images import preprocess
+
+    with torch.inference_mode():
+        logits = model(preprocess.apply(Image.open(path), model.preprocess)[None])
+    found = dict(zip(answer.labels, answer.probabilities, strict=True))
+    wanted = dict(zip(model.labels, (logits / 1.5).softmax(-1)[0].tolist(), strict=True))
+    assert found == pytest.approx(wanted, abs=0.02)  # to bytes and back: half a level
