@@ -1,4 +1,4 @@
-"""Train the small model that `vitreous demo` looks into; write Google's npz.   python benchmarks/train_shapes.py
+"""Train the small model of shapes that tests augment for; write Google's npz.   python benchmarks/train_shapes.py
 
 About three minutes on two cores. Prints one JSON object: accuracy on pictures it never saw, losses, machine.
 """
@@ -15,7 +15,7 @@ import vitreous
 from vitreous.images.embedded import shapes
 from vitreous.machine import record
 
-OUT = Path(__file__).parent.parent / "src/vitreous/training/recorded"
+OUT = Path(__file__).parent.parent / "tests/golden/shapes"
 STEPS, BATCH, PEAK = 1500, 128, 2e-3
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from scipy import ndimage, stats
+from shared_files import ROOT
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError, DataError
@@ -305,12 +306,10 @@ def test_augmentation_repeats_from_its_seed_and_differs_in_every_epoch(kind):
 @pytest.mark.claim("T09")
 def test_augmented_pictures_keep_their_label():
     """A model trained without augmentation still knows the shapes, and a target's largest part is its own label."""
-    import importlib.resources
 
     import vitreous
 
-    with importlib.resources.as_file(importlib.resources.files("vitreous.training") / "recorded") as folder:
-        model = vitreous.load(folder / "shapes.npz")
+    model = vitreous.load(ROOT / "tests/golden/shapes/shapes.npz")
     pictures, kinds = shapes.batch(range(200), seed=2)
     x, labels = torch.from_numpy(pictures), torch.from_numpy(kinds)
     gentle = Augment(size=SIZE, crop="shift", margin=3, edge="reflect", colour_jitter=0.2)

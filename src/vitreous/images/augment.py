@@ -186,11 +186,15 @@ class Plan:
         tensors = {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
         return DevicePlan.of(self.augment, tensors)
 
-    def arrays(self, size: Size | None) -> dict[str, NDArray[Any]]:
-        """What a device needs of the plan, by name, in the types it needs; `DevicePlan.of` takes them back."""
+    def arrays(self, size: Size | Integers | None) -> dict[str, NDArray[Any]]:
+        """What a device needs of the plan, by name, in the types it needs; `DevicePlan.of` takes them back.
+
+        size: rows and columns of all pictures, or of each (B 2).
+        """
         found: dict[str, NDArray[Any]] = {}
         if size is not None:
-            found["boxes"] = crop_boxes(self, np.full(len(self), size[0]), np.full(len(self), size[1]))
+            rows, columns = np.broadcast_to(np.asarray(size, np.int64), (len(self), 2)).T
+            found["boxes"] = crop_boxes(self, rows, columns)
         found["offsets"] = np.floor(self.crop[:, 0, 2:] * (2 * self.augment.margin + 1)).astype(np.int64)
         for i, layer in enumerate(self.layers):
             for f in fields(Layer):

@@ -34,6 +34,7 @@ from vitreous.images import decode
 from vitreous.images import processes as worker_processes
 from vitreous.images.augment import Augment, Plan
 from vitreous.images.imageset import ImageSet
+from vitreous.images.memory import HeldPixels
 from vitreous.images.pack import PackedPixels, same_pixels
 from vitreous.images.sources.shards import Shards
 from vitreous.models import preprocess as rules
@@ -66,6 +67,7 @@ class Batch:
     epoch: int
     plan: Plan | None = None
     is_cropped: bool = True  # else `augment.apply` crops: call it with cropped=batch.is_cropped
+    sizes: Places | None = None  # B 2: rows, columns of each picture where they differ, at the images' upper left
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -135,7 +137,7 @@ class Batches:
         self.ranks = here() if rank is None or world is None else Ranks(rank, world)
         self.prefetch, self.skip_unreadable = prefetch, skip_unreadable
         self._workers = min(_cores(), 8) if workers is None else workers
-        many = self._workers > 2  # more threads than that only wait for the interpreter's lock
+        many = self._workers > 2 and not isinstance(data.source, HeldPixels)  # else threads wait for each other
         self._processes = (many if processes is None else processes) and self._workers > 0
         self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer)
         self._loader = _Loader(data, preprocess, decode.is_fast(fast))
@@ -143,6 +145,7 @@ class Batches:
         self._is_through = False
         self._want_resident = resident
         self._whole: Tensor | None = None
+        self._sizes: Places | None = None  # of resident pictures, where they differ
         self._is_decided = False
         self._seen, self._unique = 0, np.zeros(len(data), bool)
         self._skipped: list[str] = []
@@ -224,7 +227,8 @@ class Batches:
         if self.device.type == "cuda":
             labels = labels.pin_memory()
         labels = labels.to(self.device, non_blocking=True)
-        return Batch(images, labels, ids, places, step.epoch, step.plan, not isinstance(feed, _Resident))
+        sizes = None if self._sizes is None or not isinstance(feed, _Resident) else self._sizes[members]
+        return Batch(images, labels, ids, places, step.epoch, step.plan, not isinstance(feed, _Resident), sizes)
 
     def _feed(self) -> _Feed:
         if (whole := self._resident()) is not None:
@@ -263,8 +267,9 @@ class Batches:
         return self._whole
 
     def _make_resident(self) -> Tensor | None:
-        """All pictures on the device, where they are equal in size, lie decoded, and fit."""
-        shape = self._loader.resident_shape(self.augment)
+        """All pictures on the device, where they lie decoded and fit; of several sizes on a GPU alone, padded."""
+        ragged = self.device.type == "cuda" or bool(self._want_resident)
+        shape = self._loader.resident_shape(self.augment, ragged=ragged)
         is_small = shape is None or max(shape) <= SMALL_SIDE
         if self.device.type == "cpu" and self.augment is not None and not is_small and self._want_resident is None:
             return None  # workers crop and resize large pictures faster than a CPU does a batch of them
@@ -276,12 +281,18 @@ class Batches:
                     "pack it for one preprocess value, or leave resident out"
                 )
             return None
-        host = np.empty((count, *shape), np.uint8)
+        sizes = np.empty((count, 2), np.int64)
+        host = np.zeros((count, *shape), np.uint8)
         for i in range(count):
             pixels = self._loader.whole(i) if self.augment is None else self._loader.plain(i)
-            if pixels.shape != shape:
+            rows, columns = sizes[i] = pixels.shape[:2]
+            if rows > shape[0] or columns > shape[1]:
                 return None
-            host[i] = pixels
+            host[i, :rows, :columns] = pixels
+        if (sizes != shape[:2]).any():
+            if not ragged or self.augment is None:
+                return None
+            self._sizes = sizes
         return torch.from_numpy(np.ascontiguousarray(host.transpose(0, 3, 1, 2))).to(self.device)
 
     def _identity(self) -> dict[str, Any]:
@@ -450,22 +461,26 @@ class _Loader:
         """Picture i as it lies there."""
         return decode.with_channels(self.data.read(i), self.channels)
 
-    def resident_shape(self, augment: Augment | None) -> tuple[int, ...] | None:
-        """H W C of every picture, where that is known without looking at all of them and nothing needs decoding."""
+    def resident_shape(self, augment: Augment | None, *, ragged: bool) -> tuple[int, ...] | None:
+        """H W C that holds every picture, where that is known without reading all and nothing needs decoding."""
         if self.data.raw(0) is not None:
             return None
         if augment is None:
             return (*self.preprocess.size, self.channels)
         source = self.data.source
-        if isinstance(source, PackedPixels):
+        if isinstance(source, PackedPixels | HeldPixels):
             sizes = source.sizes[[source.row(int(i)) for i in self.data.ids]]
-            return None if (sizes != sizes[0]).any() else (*map(int, sizes[0]), self.channels)
+            rows, columns = map(int, sizes.max(0))
+            if (sizes == sizes[0]).all():
+                return rows, columns, self.channels
+            frame = rows + ((rows, columns) == augment.size)  # of another size than what comes out, so that boxes count
+            return (frame, columns, self.channels) if ragged else None
         return (*self.data.read(0).shape[:2], self.channels)
 
     def check(self) -> None:
         """Finished test pixels serve one rule alone."""
         source = self.data.source
-        if isinstance(source, PackedPixels) and source.is_finished.any():
+        if isinstance(source, PackedPixels | HeldPixels) and source.is_finished.any():
             rule = rules.from_json(self.data.about["pack"]["preprocess"])
             if not same_pixels(rule, self.preprocess) and any(self._is_finished(i) for i in range(len(self.data))):
                 raise DataError(
@@ -475,7 +490,9 @@ class _Loader:
 
     def _is_finished(self, i: int) -> bool:
         source = self.data.source
-        return isinstance(source, PackedPixels) and bool(source.is_finished[source.row(int(self.data.ids[i]))])
+        if not isinstance(source, PackedPixels | HeldPixels):
+            return False
+        return bool(source.is_finished[source.row(int(self.data.ids[i]))])
 
     def _open(self, i: int) -> _Opened:
         """A picture whose size is known: a JPEG by its header, another one decoded."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType
 from typing import Any
 
 from vitreous.errors import DataError
@@ -16,10 +21,12 @@ __all__ = ["died", "one_thread", "start"]
 def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
     """Spawned processes, each prepared once by `prepare(*arguments)`.
 
-    They start with the signal blocked: a mask outlives the start of another program, and a handler of theirs would come
-    only after their imports.
+    They do not run the calling script again, so it needs no `if __name__ == "__main__":` unless `arguments` hold
+    something that it defines. They start with the signal blocked: a mask outlives the start of another program, and a
+    handler of theirs would come only after their imports.
     """
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), prepare, arguments)
+    context = _Spawn() if _is_whole_without_main(arguments) else multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, prepare, arguments)
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         return pool
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -29,6 +36,37 @@ def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> Proces
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pool
+
+
+class _Process(SpawnProcess):
+    """Starts without the module that is `__main__` here."""
+
+    def start(self) -> None:
+        with _main_hidden():
+            super().start()
+
+
+class _Spawn(SpawnContext):
+    Process = _Process
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _is_whole_without_main(arguments: Any) -> bool:
+    with _main_hidden():
+        try:
+            pickle.dumps(arguments)
+        except (pickle.PicklingError, AttributeError):
+            return False
+    return True
 
 
 def one_thread() -> None:

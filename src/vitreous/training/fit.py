@@ -139,6 +139,12 @@ def fit(
     """
     if on_nan not in ON_NAN:
         raise ConfigError(f"on_nan={on_nan!r} is not one of {', '.join(ON_NAN)}")
+    if folds is not None and (folds < 0 or folds == 1):
+        raise ConfigError(f"{folds} folds are none; say 2 or more, or 0 for dev and test splits")
+    if workers is not None and workers < 0:
+        raise ConfigError(f"workers is {workers}; give 0 (this process) or more")
+    if model is not None and weights is not None:
+        raise ConfigError("--model and --weights each say what network to begin with; give one")
     weights = None if weights is None else os.fspath(weights)
     with _process_group(predict.choose_device(torch.nn.Identity(), device)) as (place, ranks):
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
@@ -235,7 +241,7 @@ def _with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) -
         train, dev = splits.cut_dev(data, recipe.dev, recipe.seed)
     else:
         train, dev = data.split(TRAIN), None
-    find = _packed(job, train, dev, where, around)
+    find = _decoded(job, train, dev, where, around)
     model = jobs.start_model(job, around.device)
     outcome = _train(job, recipe, model, find(train), dev and find(dev), "fit", folder, around)
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
@@ -271,7 +277,7 @@ def _cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Ar
     part = splits.folds(pool, job.folds, recipe.seed)
     if isinstance(recipe.length, Seconds):
         recipe = replace(recipe, length=Seconds(recipe.length.count / (job.folds + 1)))
-    find = _packed(job, pool, None, where, around)
+    find = _decoded(job, pool, None, where, around)
     logits = np.zeros((len(pool), len(data.classes)), np.float32)
     seconds = 0.0
     for number in range(job.folds):
@@ -338,7 +344,7 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
         task,
         model,
         job.recipe,
-        _packed(job, train, None, where, around)(train),
+        _decoded(job, train, None, where, around)(train),
         job.rule,
         around.device,
         ranks=around.ranks,
@@ -364,8 +370,9 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
         "images_per_second": outcome.images_per_second,
     }
     if around.ranks.is_first:
-        save(task.finished(), where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=metrics)
-        _write_json(where / METRICS, metrics)
+        with runs.one_line_for(where):
+            save(task.finished(), where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=metrics)
+            _write_json(where / METRICS, metrics)
         shutil.rmtree(where / "pack", ignore_errors=True)
     return Run(str(where), metrics)
 
@@ -450,14 +457,16 @@ def _written(job: Job, trained: Trained, model: Model, story: Story | None, wher
             "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in story.rivals],
             "total_seconds": story.total_seconds,
         }
-        write_report(story, where / REPORT, force=True)
-        atomic_write(where / CARD, lambda file: file.write(card(story).encode()), force=True)
+        with runs.one_line_for(where):
+            write_report(story, where / REPORT, force=True)
+            atomic_write(where / CARD, lambda file: file.write(card(story).encode()), force=True)
     brief = {name: value for name, value in metrics.items() if name != "judged"}
     if story is not None:
         judged = metrics["judged"]
         brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
-    save(model, where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=brief)
-    _write_json(where / METRICS, metrics)
+    with runs.one_line_for(where):
+        save(model, where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=brief)
+        _write_json(where / METRICS, metrics)
     return Run(str(where), metrics, story.result if story is not None else None)
 
 
@@ -568,16 +577,16 @@ def _first(ranks: Ranks, make: Callable[[], RunFolder]) -> Iterator[RunFolder | 
         yield folder
 
 
-def _packed(
+def _decoded(
     job: Job, train: ImageSet, dev: ImageSet | None, where: Path, around: Around
 ) -> Callable[[ImageSet], ImageSet]:
-    """The first rank packs; the others then find it packed."""
-    if around.ranks.world == 1:
-        return jobs.pack_of(job, train, dev, where, around.say)
-    if around.ranks.is_first:
-        jobs.pack_of(job, train, dev, where, around.say)
-    torch.distributed.barrier()
-    return jobs.pack_of(job, train, dev, where, lambda line: None)
+    """Every rank decodes for itself into memory; onto disk the first one does, and the others find it there."""
+    if around.ranks.world > 1 and not around.ranks.is_first:
+        torch.distributed.barrier()
+    found = jobs.decoded_once(job, train, dev, where, around.ranks, around.say)
+    if around.ranks.world > 1 and around.ranks.is_first:
+        torch.distributed.barrier()
+    return found
 
 
 def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, Any]:

@@ -16,14 +16,16 @@ from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.images import opening
 from vitreous.images.health import Health, check
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.memory import hold
 from vitreous.images.pack import pack
 from vitreous.machine import memory as machine_memory
 from vitreous.models import config as configs
 from vitreous.models import preprocess as rules
-from vitreous.models.catalog import build
+from vitreous.models.catalog import build, parse
 from vitreous.models.config import BiTConfig, Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
+from vitreous.ranks import Ranks
 from vitreous.training import budget, choose, recipes
 from vitreous.training import recipe as recipe_values
 from vitreous.training.loop import steps_of
@@ -32,12 +34,13 @@ from vitreous.training.runs import differences
 from vitreous.training.step import precision_on
 from vitreous.weights.loading import load
 
-__all__ = ["Job", "pack_of", "plan", "planned", "start_model"]
+__all__ = ["Job", "decoded_once", "plan", "planned", "start_model"]
 
 FEW = 2_000  # images below which the number is cross-validated
 FOLDS = 5
 SAMPLE = 20_000  # images that the check reads of a larger set
-PACKED = 16 * 2**30  # bytes that a pack of our own may take
+HELD = 0.2  # share of the memory that decoded pictures may take
+PACKED = 64 * 2**30  # bytes that a pack of our own may take
 MARGIN = 8 / 7  # of a packed picture's short side to the network's: 256 to 224
 
 Say = Callable[[str], object]
@@ -160,8 +163,10 @@ def start_model(job: Job, device: torch.device) -> Model:
     return model.to(device)
 
 
-def pack_of(job: Job, train: ImageSet, dev: ImageSet | None, folder: Path, say: Say) -> Callable[[ImageSet], ImageSet]:
-    """Decode once what every epoch would decode again; returns what finds a subset's pictures there.
+def decoded_once(
+    job: Job, train: ImageSet, dev: ImageSet | None, folder: Path, ranks: Ranks, say: Say
+) -> Callable[[ImageSet], ImageSet]:
+    """Decode once what every epoch would decode again, into memory or onto disk; returns what finds a subset there.
 
     Dev pictures become the pixels an evaluation sees, exactly.
     """
@@ -169,23 +174,24 @@ def pack_of(job: Job, train: ImageSet, dev: ImageSet | None, folder: Path, say: 
     side = round(min(job.rule.size) * MARGIN)
     if job.data.raw(0) is None or shown <= 2 * len(train):
         return lambda some: some
-    size = 2 * side * side * len(job.rule.mean) * len(job.data)
-    if size > PACKED or size > shutil.disk_usage(folder).free / 2:
+    typical = _typical_size(job.data, job.health)
+    side_there = min(side, *typical)
+    size = int(side_there**2 * max(typical) / min(typical) * len(job.rule.mean)) * len(job.data)
+    in_memory = size * ranks.world < HELD * (machine_memory() or 2**33)
+    if not in_memory and (size > PACKED or size > shutil.disk_usage(folder).free / 2):
         return lambda some: some
     ids = np.concatenate([train.ids, dev.ids if dev is not None else np.zeros(0, np.int64)])
     wanted = job.data.take(np.isin(job.data.ids, ids))
-    if dev is not None:
-        wanted = replace(wanted, splits=np.where(np.isin(wanted.ids, dev.ids), TEST, TRAIN))
+    is_dev = np.isin(wanted.ids, dev.ids) if dev is not None else np.zeros(len(wanted), bool)
+    wanted = replace(wanted, splits=np.where(is_dev, TEST, TRAIN))
+    if in_memory:
+        say(f"decoding {len(wanted):,} images once, into memory")
+        found = hold(wanted, short_side=side, preprocess=job.rule)
     else:
-        wanted = replace(wanted, splits=np.full(len(wanted), TRAIN))
-    say(f"decoding {len(wanted):,} images once, to a short side of {side} pixels")
-    packed = pack(wanted, folder / "pack", short_side=side, preprocess=job.rule)
-
-    def find(some: ImageSet) -> ImageSet:
-        places = {int(i): place for place, i in enumerate(packed.ids)}
-        return replace(packed.take([places[int(i)] for i in some.ids]), path=some.path)
-
-    return find
+        say(f"decoding {len(wanted):,} images once, into {folder / 'pack'}")
+        found = pack(wanted, folder / "pack", short_side=side, preprocess=job.rule)
+    places = {int(i): place for place, i in enumerate(found.ids)}
+    return lambda some: replace(found.take([places[int(i)] for i in some.ids]), path=some.path)
 
 
 # ------------------------------------------------------------------------------------------------------------ its parts
@@ -255,7 +261,7 @@ def _choose(
     has_several: bool,
 ) -> tuple[Recipe, tuple[str, ...]]:
     if isinstance(asked, Recipe):
-        return asked, (f"the recipe {asked.name}, as given",)
+        return (asked if model is None else replace(asked, model=model)), (f"the recipe {asked.name}, as given",)
     if asked != "auto":
         chosen = recipes.get(asked, images=count, classes=len(data.classes), image_size=typical, model=model)
         return chosen, (f"the recipe {asked}, as asked for",)
@@ -298,6 +304,10 @@ def _fitted(
 ) -> Job:
     """Recipe, network and images made to fit each other."""
     size = None if recipe.image_size is None else (recipe.image_size, recipe.image_size)
+    if weights is None:
+        asked = {"image_size": size, "classes": len(data.classes), "channels": data.channels}
+        config = parse(_network(model, recipe)).change(**{name: v for name, v in asked.items() if v is not None})
+        _refuse_too_large(config, recipe, device)  # before it takes any memory
     start = _begin(weights, model, recipe, data, size)
     rule = start.preprocess if weights is not None else _rule(start.config.image_size, typical, data.channels)
     train = int((data.splits == TRAIN).sum())
@@ -314,11 +324,11 @@ def _fitted(
     recipe = replace(recipe, augment=replace(recipe.augment, size=rule.size, margin=_margin(recipe, rule.size)))
     recipe = replace(recipe, image_size=None, model=None if weights is not None else recipe.model)
     beginning = f"the weights {weights}" if weights is not None else "from scratch"
-    job = Job(
+    if weights is not None:
+        _refuse_too_large(start.config, recipe, device)
+    return Job(
         data, health, model, weights, recipe, reasons, rule, start.config, beginning, folds, data.labels.ndim == 2
     )
-    _refuse_too_large(job, device)
-    return job
 
 
 def _margin(recipe: Recipe, size: Size) -> int:
@@ -331,9 +341,7 @@ def _begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSe
     if weights is not None:
         made = load(weights, classes=classes, image_size=size)
     else:
-        name = recipe.model if recipe.model is not None else model
-        if name is None:
-            raise ConfigError(f"the recipe {recipe.name} names no network; give one: --model S/16")
+        name = _network(model, recipe)
         made = build(name, image_size=size, classes=classes, channels=data.channels, seed=recipe.seed)
     if isinstance(made.config, ViTConfig):
         asked = {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
@@ -343,6 +351,14 @@ def _begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSe
     if recipe.head_bias is not None and isinstance(made.head, torch.nn.Linear):
         torch.nn.init.constant_(made.head.bias, recipe.head_bias)
     return made
+
+
+def _network(model: str | None, recipe: Recipe) -> str:
+    """The recipe's own, which holds the one asked for; or that alone."""
+    name = recipe.model if recipe.model is not None else model
+    if name is None:
+        raise ConfigError(f"the recipe {recipe.name} names no network; give one: --model S/16")
+    return name
 
 
 def _with(model: Model, changes: dict[str, Any]) -> Model:
@@ -362,10 +378,9 @@ def _rule(size: Size, typical: Size, channels: int) -> Preprocess:
     return Preprocess(size=size, fit="crop", short_side=side, antialias=True, mean=half, std=half, source="vitreous")
 
 
-def _refuse_too_large(job: Job, device: torch.device) -> None:
+def _refuse_too_large(config: Any, recipe: Recipe, device: torch.device) -> None:
     """A model that can never fit is refused before anything is done; one whose batch does not is split later."""
-    precision = precision_on(device, job.recipe.precision)
-    least = budget.expected(job.config, 2, job.recipe, precision=precision).memory.total
+    least = budget.expected(config, 2, recipe, precision=precision_on(device, recipe.precision)).memory.total
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
     else:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,7 @@ from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.ranks import Ranks
 from vitreous.training import schedule
+from vitreous.training.budget import training_flops
 from vitreous.training.classify import Task
 from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
 from vitreous.training.runs import RunFolder
@@ -40,9 +42,11 @@ __all__ = ["Interrupted", "Loop", "Outcome", "steps_of"]
 SAVE_SECONDS = 30.0  # between states, and never more than a twentieth of the time
 LOGS = 200  # lines of loss that a long run leaves
 LOOKS = 50  # at dev, at most
+LONG = 90.0  # seconds of training from which a GPU's step is compiled
+EAGER = 1.2e14  # FLOP/s of a step that is captured but not compiled; seen on an H200
 TRIAL_SECONDS = 2.0  # how long steps are timed to turn a budget into their number
 TRIAL_STEPS = 10
-MOST_SKIPPED = 10  # bad batches in a row that rollback passes over
+MOST_SKIPPED = 10  # bad batches that rollback passes over
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -137,11 +141,13 @@ class Loop:
             self.at += 1
             self.consumed += 1
             is_last = self.at == self.steps
-            if (self.at % self.log_every == 0 or is_last or self.at == 1) and (bad := self._log()) is not None:
+            is_look = self.dev is not None and (self.at % self.look_every == 0 or is_last)
+            is_due = self.at % self.log_every == 0 or is_last or is_look or self.at == 1
+            if is_due and (bad := self._log()) is not None:
                 self._after_bad(bad)
                 batches = self._batches()
                 continue
-            if self.dev is not None and (self.at % self.look_every == 0 or is_last) and self._look():
+            if is_look and self._look():
                 break
             if self._someone_says(bool(caught)):
                 self._save(wait=True)
@@ -168,6 +174,16 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------------------- its parts
 
+    @property
+    def _is_compiled(self) -> bool:
+        """Compiling takes about a minute, which a short run does not give back."""
+        if self.compiled is not None or self.device.type != "cuda":
+            return bool(self.compiled)
+        if isinstance(self.recipe.length, Seconds):
+            return self.recipe.length.count > LONG
+        work = training_flops(self.model.config) * self.recipe.batch * self.steps / self.ranks.world
+        return work / EAGER > LONG
+
     def _make_step(self) -> Step:
         return Step(
             self.task,
@@ -177,7 +193,7 @@ class Loop:
             classes=max(self.model.config.readout.classes, 1),
             device=self.device,
             ranks=self.ranks,
-            compiled=self.compiled,
+            compiled=self._is_compiled,
             captured=self.captured,
         )
 
@@ -257,7 +273,7 @@ class Loop:
         about = found.about
         self.at, self.consumed, self.steps = about["step"], about["consumed"], about["steps"]
         self.best, self.without_gain, self.skipped = about["best"], about["without_gain"], about["skipped"]
-        self.seconds, self.is_over = about["seconds"], about["is_over"]
+        self.seconds, self.is_over, self.step.parts = about["seconds"], about["is_over"], about["parts"]
         self.best_state = {n.removeprefix("best."): t for n, t in found.tensors.items() if n.startswith("best.")}
         self.step.average.steps = self.steps
         self.step.load({name: tensor for name, tensor in found.tensors.items() if not name.startswith("best.")})
@@ -281,6 +297,7 @@ class Loop:
                 "skipped": self.skipped,
                 "seconds": self.seconds,
                 "is_over": self.is_over,
+                "parts": self.step.parts,
             }
             self.folder.save_state(tensors, about, wait=wait)
         self.saved = time.monotonic()
@@ -335,7 +352,7 @@ class Loop:
         self.at, self.consumed = bad, self.consumed - back
         place = self._keep_batch(bad)
         self.step.forgive()
-        self._event("nan", step=bad, batch=place)
+        self._event("nan", step=bad, batch=Path(place).name if place else None)
         if self.on_nan == "rollback" and len(self.skipped) < MOST_SKIPPED:
             self.skipped.append(self.consumed)
             self.consumed += 1
@@ -351,7 +368,7 @@ class Loop:
         )
 
     def _keep_batch(self, step: int) -> str | None:
-        """The pictures that did it, as the network saw them."""
+        """The pictures that did it, as they were before augmentation."""
         batch = next(self._batches())
         if self.folder is None:
             return None

@@ -35,7 +35,7 @@ from vitreous.files import atomic_write, digest, lock
 from vitreous.weights.checkpoint import tensor_digest
 from vitreous.weights.reading import check_safetensors, one_line, read_safetensors
 
-__all__ = ["RunFolder", "State", "differences", "next_name", "read", "read_state", "without_clocks"]
+__all__ = ["RunFolder", "State", "differences", "next_name", "one_line_for", "read", "read_state", "without_clocks"]
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
 OURS = (CONFIG, EVENTS, STATES, "metrics.json", "model.safetensors", "report.html", "README.md")
@@ -92,7 +92,7 @@ class RunFolder:
         self._saver = ThreadPoolExecutor(1, "save-state")
         self._saving: Future[None] | None = None
         self._damaged: set[Path] = set()
-        with _one_line_for(path):
+        with one_line_for(path):
             self._lines = _repair(path / EVENTS)
             self._events = held.enter_context((path / EVENTS).open("ab", buffering=0))
         self._before = self._lines  # those of earlier processes, until it is said which of them count
@@ -102,7 +102,7 @@ class RunFolder:
         """A new run at `path`, which must be free. With `force` an older run there goes, but nobody else's file."""
         path = Path(path)
         config = {"run": secrets.token_hex(8), **_plain(config)}
-        with _one_line_for(path), ExitStack() as held:
+        with one_line_for(path), ExitStack() as held:
             if not force:
                 _refuse_strangers(path)
             _hold(path, held)
@@ -118,7 +118,7 @@ class RunFolder:
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise DataError(f"{path} is no run folder (it has no {CONFIG}); give one that `vitreous fit` made")
-        with _one_line_for(path), ExitStack() as held:
+        with one_line_for(path), ExitStack() as held:
             _hold(path, held)
             run = cls(path, _read_config(path), held)
             run._held = held.pop_all()
@@ -146,7 +146,7 @@ class RunFolder:
     def amend(self, **fields: Any) -> None:
         """Write further facts into config.json, such as the steps that a budget in seconds became."""
         self.config = {**self.config, **_plain(fields)}
-        with _one_line_for(self.path):
+        with one_line_for(self.path):
             _write_json(self.path / CONFIG, self.config, force=True)
 
     def event(self, kind: str, **fields: Any) -> None:
@@ -154,7 +154,7 @@ class RunFolder:
         if kind != "save" and self._saving is not None and self._saving.done():
             self.wait()  # a state that could not be written is no secret until the next one is due
         line = json.dumps(_plain({"kind": kind, **fields, "time": round(time.time(), 3)}), allow_nan=False) + "\n"
-        with self._writing, _one_line_for(self.path):
+        with self._writing, one_line_for(self.path):
             _append(self._events, line.encode())
             self._lines += 1
 
@@ -216,7 +216,7 @@ class RunFolder:
 
         path = self.path / f"bad-batch-{step:08d}.safetensors"
         raw = save({n: t.contiguous() for n, t in tensors.items()}, metadata={"names": json.dumps(list(names))})
-        with _one_line_for(path):
+        with one_line_for(path):
             atomic_write(path, lambda file: file.write(raw), force=True)
         return str(path)
 
@@ -228,7 +228,7 @@ class RunFolder:
             for tensor in tensors.values():
                 file.write(_bytes(tensor))
 
-        with _one_line_for(path):
+        with one_line_for(path):
             os.fsync(self._events.fileno())  # no state outlives the events before it
             atomic_write(path, write, force=True)
             self._damaged.discard(path)
@@ -518,7 +518,7 @@ def _stage(path: Path) -> str:
 
 
 @contextmanager
-def _one_line_for(path: Path) -> Iterator[None]:
+def one_line_for(path: Path) -> Iterator[None]:
     """An error of the system becomes one line that names `path`."""
     try:
         yield

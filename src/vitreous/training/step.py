@@ -67,6 +67,11 @@ class Step:
         self.task, self.recipe, self.rule, self.classes = task, recipe, rule, classes
         self.device, self.ranks = device, ranks
         self.parts = recipe.accumulation if parts is None else parts
+        if not self._has_parts(self.parts):
+            raise ConfigError(
+                f"a batch of {recipe.batch} on {ranks.world} devices has no accumulation={self.parts} equal parts, "
+                "of whole pairs where images are mixed; give another number"
+            )
         is_gpu = device.type == "cuda"
         self.is_compiled = is_gpu if compiled is None else compiled
         self.is_captured = (is_gpu and ranks.world == 1) if captured is None else captured
@@ -150,12 +155,11 @@ class Step:
         found = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         found |= {f"optimizer.{name}": tensor for name, tensor in optimizers.state_of(self.optimizer).items()}
         found |= {f"average.{name}": tensor for name, tensor in self.average.state.items()}
-        return found | {"meters.sums": self.meters}
+        return found | {"meters.sums": self.meters, "meters.bad_at": self.bad_at}
 
     def split_further(self) -> bool:
         """Take the batch in twice as many parts; False where a part is as small as it can be."""
-        part = self.recipe.batch // self.ranks.world // (2 * self.parts)
-        if part < 2 or (self.recipe.batch // self.ranks.world) % (2 * self.parts):
+        if self.recipe.batch // self.ranks.world < 4 * self.parts or not self._has_parts(2 * self.parts):
             return False
         self.parts *= 2
         self.graph = None
@@ -165,12 +169,19 @@ class Step:
             torch.cuda.empty_cache()
         return True
 
+    def _has_parts(self, count: int) -> bool:
+        """Whether this rank's images are `count` equal parts, and no pair that is mixed lies in two."""
+        part, rest = divmod(self.recipe.batch // self.ranks.world, count)
+        return part > 0 and not rest and not (self.recipe.augment.mixes and part % 2)
+
     # ------------------------------------------------------------------------------------------------------ one step
 
     def _take(self, batch: Batch, step: int) -> None:
         """Put the batch and what was drawn for it where the step reads."""
-        size = None if batch.is_cropped else (batch.images.shape[2], batch.images.shape[3])
-        arrays: dict[str, NDArray[Any]] = {} if batch.plan is None else batch.plan.arrays(size)
+        size = (batch.images.shape[2], batch.images.shape[3]) if batch.sizes is None else batch.sizes
+        arrays: dict[str, NDArray[Any]] = {}
+        if batch.plan is not None:
+            arrays |= batch.plan.arrays(None if batch.is_cropped else size)
         arrays |= {f"extra.{name}": array for name, array in self.task.host(batch).items()}
         if self.drop_paths:
             count = len(self.drop_paths)
@@ -259,7 +270,6 @@ class Step:
     def _capture(self) -> None:
         """Record the step as a graph. The steps that warm it up leave no trace."""
         before = self.state()
-        bad = self.bad_at.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -272,7 +282,6 @@ class Step:
             self._work()
         self.graph = graph
         self.load(before)
-        self.bad_at.copy_(bad)
 
 
 def prepare(

@@ -81,9 +81,9 @@ def small_hybrid(given: Given) -> Recipe:
         end_lr=3e-5,
         warmup=0.1,
         smoothing=0.05,
-        augment=Augment(size=(pixels, pixels), crop="none")
+        augment=Augment(size=(pixels, pixels), crop="none", mixup=0.2)
         if pixels <= 40
-        else Augment(size=(pixels, pixels), area=(0.35, 1.0)),
+        else Augment(size=(pixels, pixels), area=(0.35, 1.0), mixup=0.2),
     )
 
 

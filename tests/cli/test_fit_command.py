@@ -1,0 +1,230 @@
+"""vitreous fit, as a command: what it prints, and one clear line for everything that cannot be."""
+
+import json
+import sys
+
+import pytest
+import torch
+from commands import run_all
+from picture_files import class_folders
+from small_runs import MODEL, picture_folder
+from tiny_models import awake
+
+import vitreous
+from vitreous.training import recipes, runs
+
+FAST = ["--model", MODEL, "--device", "cpu", "--workers", "0", "--steps", "2", "--folds", "0"]
+FAST += [word for change in ("image_size=16", "batch=8", "dev=0.2") for word in ("--set", change)]
+
+
+def line_of(done, *words):
+    """The last line of a command that could not, the only one in our name."""
+    assert done.code == 2, (done.code, done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert [other for other in done.stderr.splitlines() if other.startswith("vitreous: ")] == [line]
+    assert "our mistake" not in line
+    for word in words:
+        assert str(word) in line, f"{word!r} is not in: {line}"
+    return line
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Images good and bad, and things that are no weights."""
+    root = tmp_path_factory.mktemp("place")
+    picture_folder(root / "shapes", 60)
+    (root / "empty").mkdir()
+    (root / "texts" / "a").mkdir(parents=True)
+    (root / "texts" / "a" / "note.txt").write_text("no picture")
+    class_folders(root / "one", {"cat": 12})
+    class_folders(root / "three", {"cat": 2, "dog": 1}, start=50)
+    picture_folder(root / "torn", 40)
+    for kind in ("disc", "cross"):
+        (root / "torn" / kind / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    (root / "file").write_text("no folder")
+    (root / "weights.safetensors").write_bytes(b"no weights at all")
+    vitreous.save(awake(classes=3), root / "model")
+    whole = (root / "model.safetensors").read_bytes()
+    (root / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
+    return root
+
+
+@pytest.fixture(scope="module")
+def done(place):
+    """All calls in one process."""
+    shapes, out = place / "shapes", place / "out"
+    calls = {
+        "nothing": ["fit"],
+        "absent": ["fit", place / "absent", *FAST],
+        "empty": ["fit", place / "empty", *FAST],
+        "texts": ["fit", place / "texts", *FAST],
+        "one": ["fit", place / "one", *FAST],
+        "three": ["fit", place / "three", *FAST],
+        "three folds": ["fit", place / "three", *FAST[:-8], "--set", "image_size=16", "--set", "batch=8"],
+        "under a file": ["fit", shapes, *FAST, "--out", place / "file" / "run"],
+        "read only": ["fit", shapes, *FAST, "--out", "/proc/run"],
+        "somebody's": ["fit", shapes, *FAST, "--out", place / "texts"],
+        "nan": ["fit", shapes, *FAST, "--set", "peak_lr=nan"],
+        "no number": ["fit", shapes, *FAST, "--set", "peak_lr=fast"],
+        "negative": ["fit", shapes, *FAST, "--set", "peak_lr=-1"],
+        "field": ["fit", shapes, *FAST, "--set", "peak_rl=1"],
+        "no value": ["fit", shapes, *FAST, "--set", "peak_lr"],
+        "then field": ["fit", shapes, *FAST, "--then", shapes, "--then-set", "mixupp=1", "--out", place / "then"],
+        "recipe": ["fit", shapes, *FAST, "--recipe", "smal-data"],
+        "zero epochs": ["fit", shapes, *FAST[:6], "--epochs", "0"],
+        "zero steps": ["fit", shapes, *FAST[:6], "--steps", "0"],
+        "fewer steps": ["fit", shapes, *FAST[:6], "--steps", "-3"],
+        "no seconds": ["fit", shapes, *FAST[:6], "--seconds", "nan"],
+        "twice": ["fit", shapes, *FAST, "--epochs", "1"],
+        "model": ["fit", shapes, *FAST, "--model", "S16"],
+        "too large": ["fit", shapes, *FAST, "--model", "H/4 width=16384 depth=96 heads=64 mlp=65536"],
+        "size": ["fit", shapes, *FAST, "--set", "image_size=17"],
+        "no weights": ["fit", shapes, *FAST[2:], "--weights", place / "weights.safetensors"],
+        "cut weights": ["fit", shapes, *FAST[2:], "--weights", place / "cut.safetensors"],
+        "absent weights": ["fit", shapes, *FAST[2:], "--weights", place / "nowhere.safetensors"],
+        "both": ["fit", shapes, *FAST, "--weights", place / "model.safetensors"],
+        "device": ["fit", shapes, *FAST, "--device", "gpu"],
+        "on nan": ["fit", shapes, *FAST, "--on-nan", "ignore"],
+        "log": ["fit", shapes, *FAST, "--log", "wandb"],
+        "folds": ["fit", shapes, *FAST, "--folds", "1"],
+        "many folds": ["fit", shapes, *FAST, "--folds", "99"],
+        "workers": ["fit", shapes, *FAST, "--workers", "-1"],
+        "parts": ["fit", shapes, *FAST, "--set", "accumulation=3"],
+        "torn pairs": ["fit", shapes, *FAST, "--set", "accumulation=8", "--set", "mixup=0.2"],
+        "teacher": ["fit", shapes, *FAST, "--set", f"teacher={place / 'model.safetensors'}"],
+        "resume": ["fit", shapes, "--resume", "--out", place / "empty"],
+        "busy": ["fit", place / "held", "--resume"],
+        "good": ["fit", shapes, *FAST, "--out", out],
+        "roomy": ["fit", shapes, *FAST, "--set", "optimizer=sgd", "--no-check", "--out", place / "roomy"],
+        "again": ["fit", shapes, *FAST, "--out", out],
+        "forced": ["fit", shapes, *FAST, "--out", out, "--force", "--json"],
+        "finished": ["fit", out, "--resume"],
+        "torn": ["fit", place / "torn", *FAST, "--out", place / "torn-run", "--json"],
+        "list": ["fit", "--recipe", "list"],
+        "list json": ["fit", "--recipe", "list", "--json"],
+    }
+    before = f"import os; os.chdir({str(place)!r})"
+    with runs.RunFolder.create(place / "held", {}):
+        return dict(zip(calls, run_all(calls.values(), before=before), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("nothing", ["vitreous fit FOLDER"]),
+        ("absent", ["absent"]),
+        ("empty", ["empty"]),
+        ("texts", ["texts"]),
+        ("one", ["one", "one class (cat)"]),
+        ("three", ["three"]),
+        ("three folds", ["three"]),
+        ("under a file", ["file/run"]),
+        ("read only", ["/proc/run"]),
+        ("somebody's", ["texts", "--out"]),
+        ("nan", ["peak_lr=nan", "finite"]),
+        ("no number", ["peak_lr='fast'", "a number"]),
+        ("negative", ["peak_lr=-1", "above 0"]),
+        ("field", ["'peak_rl'", "near: peak_lr"]),
+        ("no value", ["'peak_lr'", "NAME=VALUE"]),
+        ("then field", ["'mixupp'", "mixup"]),
+        ("recipe", ["'smal-data'", "near: small-data", "--recipe list"]),
+        ("zero epochs", ["0 epochs", "length"]),
+        ("zero steps", ["0 steps", "length"]),
+        ("fewer steps", ["-3 steps", "length"]),
+        ("no seconds", ["nan seconds", "length"]),
+        ("twice", ["--epochs and --steps", "give one"]),
+        ("model", ["'S16'", "S/16"]),
+        ("too large", ["GiB", "smaller"]),
+        ("size", ["17"]),
+        ("no weights", ["weights.safetensors"]),
+        ("cut weights", ["cut.safetensors"]),
+        ("absent weights", ["nowhere.safetensors"]),
+        ("both", ["--model", "--weights"]),
+        ("device", ["gpu"]),
+        ("on nan", ["'ignore'", "stop, rollback"]),
+        ("log", ["wandb", "tensorboard"]),
+        ("folds", ["1 folds", "2 or more"]),
+        ("many folds", ["99 folds", "too few"]),
+        ("workers", ["workers", "-1"]),
+        ("parts", ["batch=8", "3 equal parts"]),
+        ("torn pairs", ["batch of 8", "accumulation=8", "pairs"]),
+        ("teacher", ["teacher answers 3 classes", "4"]),
+        ("resume", ["empty", "no run folder"]),
+        ("busy", ["held", "in use by another process"]),
+        ("again", ["out", "--resume", "--force"]),
+    ],
+)
+def test_what_cannot_be_is_one_clear_line_and_exit_2(done, call, words):
+    line_of(done[call], *words)
+
+
+def test_a_run_tells_people_its_number_and_where_things_are(done, place):
+    out = done["good"]
+    assert out.code == 0, out.stderr
+    assert "% right (" in out.stdout
+    assert str(place / "out" / "model.safetensors") in out.stdout
+    assert str(place / "out" / "report.html") in out.stdout
+    assert "fit: step 2 of 2" in out.stderr
+    assert "parameters" in out.stderr
+    assert "\x1b" not in out.stdout + out.stderr, "no colours where nobody looks"
+
+
+def test_a_run_is_one_json_object_for_machines(done, place):
+    body = json.loads(done["forced"].stdout)
+    assert next(iter(body.items())) == ("schema", "vitreous.fit/1")
+    assert body["path"] == str(place / "out")
+    assert body["judged"]["images"] == 12
+    assert body["steps"] == 2
+
+
+def test_a_finished_run_says_so_and_shows_its_number_again(done):
+    out = done["finished"]
+    assert out.code == 0
+    assert "finished already" in out.stderr
+    assert "% right (" in out.stdout
+
+
+def test_pictures_that_cannot_be_read_are_left_out_with_a_line(done, place):
+    out = done["torn"]
+    assert out.code == 0, out.stderr
+    assert "2 images cannot be read and are left out, such as cross/torn.png" in out.stderr
+    assert json.loads((place / "torn-run" / "config.json").read_text())["data"]["images"] == 40
+
+
+def test_every_recipe_is_listed(done):
+    assert done["list"].code == 0
+    assert all(name in done["list"].stdout for name in recipes.RECIPES)
+    body = json.loads(done["list json"].stdout)
+    assert body["schema"] == "vitreous.fit/1"
+    assert [row["name"] for row in body["recipes"]] == list(recipes.RECIPES)
+    assert all(row["about"] for row in body["recipes"])
+
+
+LIMIT = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, resource.RLIM_INFINITY))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of a file's size are Linux's here")
+def test_a_disk_that_fills_is_one_line_and_the_run_goes_on_when_there_is_room(done, place):
+    """Too small for a state, then for the page, and then large enough."""
+    data, out = place / "shapes", place / "full"
+    said = []
+    for most in (20_000, 110_000):
+        again = ["--resume"] if (out / "config.json").exists() else [*FAST, "--set", "optimizer=sgd"]
+        call = ["fit", data, "--no-check", "--out", out, *again]
+        (done,) = run_all([call], before=LIMIT.format(most=most))
+        said.append(line_of(done, out))
+        assert not (out / "model.safetensors").exists()
+    assert "no room" in said[0]
+    assert "state" in said[0]
+    assert "no room" in said[1]
+    assert "state" not in said[1], "all steps were made"
+    (last,) = run_all([["fit", out, "--resume"]])
+    assert last.code == 0, last.stderr
+    ours, theirs = (vitreous.load(folder / "model.safetensors").state_dict() for folder in (out, place / "roomy"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
