@@ -3,12 +3,23 @@
 To write them anew: VITREOUS_WRITE_DOCS=1 pytest -n0 tests/test_docs.py tests/models/bias/test_page.py
 """
 
+import dataclasses
+import inspect
 import os
+import re
+import shlex
+import typing
 from pathlib import Path
 
 from shared_files import ROOT
 
 DOCS = ROOT / "docs"
+UNSAID = {  # fields of Augment without a comment of their own
+    "crop": "which box of the picture is taken ([how](augment.md))",
+    "window": "`crop=window`: share of both sides that the box has",
+    "margin": "`crop=shift`: pixels by which a picture is moved at most",
+    "rand_augment_table": "whose operations and magnitudes ([both](augment.md))",
+}
 
 
 def split_at(text: str, section: str) -> tuple[str, str, str]:
@@ -44,3 +55,61 @@ def terminal_svg() -> str:
     svg = console.export_svg(title="", theme=DIMMED_MONOKAI, unique_id="models")
     svg = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", svg, flags=re.DOTALL)  # they point to a network
     return svg.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of a page in one language; `sh` is commands alone, `console` commands with what they print."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands_in(page: Path) -> list[list[str]]:
+    """The words of every vitreous command in the page's blocks, its name first."""
+    lines = [line for block in code_blocks(page, "sh") for line in block.splitlines()]
+    lines += [line[2:] for block in code_blocks(page, "console") for line in block.splitlines() if line[:2] == "$ "]
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[line.index("vitreous") + 1 :] for line in words if "vitreous" in line]
+
+
+def recipe_fields() -> list[tuple[str, ...]]:
+    """Name, default, values and meaning of all that `--set` takes, but for augmentation."""
+    from vitreous.training.recipe import Recipe
+
+    return _rows(Recipe, {f.name: f.metadata["meaning"] for f in dataclasses.fields(Recipe) if f.name != "augment"})
+
+
+def augment_fields() -> list[tuple[str, ...]]:
+    """The same for augmentation, whose fields say their meaning in a comment."""
+    from vitreous.images.augment import Augment
+
+    said = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(Augment), re.MULTILINE))
+    names = [f.name for f in dataclasses.fields(Augment) if f.name != "size"]
+    return _rows(Augment, {name: said.get(name) or UNSAID[name] for name in names})
+
+
+def _rows(kind: type, meanings: dict[str, str]) -> list[tuple[str, ...]]:
+    hints, defaults = typing.get_type_hints(kind), {f.name: f.default for f in dataclasses.fields(kind)}
+    return [(f"`{name}`", _word(defaults[name]), _values(hints[name]), said) for name, said in meanings.items()]
+
+
+def _word(value: object) -> str:
+    match value:
+        case None | bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case tuple():
+            return ", ".join(map(_word, value)) or "–"
+    return str(value) or "–"
+
+
+def _values(hint: typing.Any) -> str:
+    """What a field takes, as `--set` reads it."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " ".join(map(str, inner))
+    if origin is tuple:
+        return "numbers" if ... in inner else f"{len(inner)} numbers"
+    words = {int: "whole number", float: "number", str: "word", bool: "true false", type(None): "none"}
+    if hint in words:
+        return words[hint]
+    return " or ".join(dict.fromkeys(_values(part) if inner else "length" for part in inner or (hint,)))

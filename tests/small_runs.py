@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from picture_sets import Arrays
+from PIL import Image
 from torch import Tensor
 
 import vitreous

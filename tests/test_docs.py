@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from doc_blocks import DOCS, assert_block, terminal_svg
+from doc_blocks import DOCS, assert_block, augment_fields, code_blocks, commands_in, recipe_fields, terminal_svg
 from shared_files import ROOT
+from small_runs import picture_folder
 
 import vitreous
 
@@ -40,6 +41,41 @@ def test_the_table_of_options():
         for name, (default, values, meaning) in vitreous.models.catalog.options().items()
     ]
     assert_block(DOCS / "models.md", "options", table(("option", "default", "values", "meaning"), rows))
+
+
+def test_the_table_of_recipes():
+    rows = [(f"`{row.name}`", row.about, row.source) for row in vitreous.training.recipes.rows()]
+    assert_block(DOCS / "training.md", "recipes", table(("recipe", "what it is", "source"), rows))
+
+
+def test_the_tables_of_a_recipes_fields():
+    head = ("field", "default", "values", "meaning")
+    assert_block(DOCS / "training.md", "fields", table(head, recipe_fields()))
+    assert_block(DOCS / "training.md", "augment", table(head, augment_fields()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_docs_have_options_and_fields_that_exist(page):
+    """Read as the command line reads them, and not run."""
+    from vitreous.cli import _application
+    from vitreous.training.recipe import Recipe
+
+    commands = _application().commands
+    for name, *words in commands_in(page):
+        given = commands[name].make_context(name, words).params
+        for pair in [*(given.get("set_") or ()), *(given.get("then_set") or ())]:
+            Recipe().change(**dict([pair.partition("=")[::2]]))
+
+
+def test_the_python_of_the_page_on_training_runs(tmp_path, monkeypatch):
+    """All its blocks, one after the other, beside a folder of pictures."""
+    recipes = vitreous.training.recipes
+    monkeypatch.setattr(recipes, "RECIPES", dict(recipes.RECIPES))
+    monkeypatch.chdir(picture_folder(tmp_path / "photos", 60).parent)
+    names = {}
+    for block in code_blocks(DOCS / "training.md", "python"):
+        exec(compile(block, "training.md", "exec"), names)
+    assert names["run"].path == "runs/photos-3"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -15,6 +15,7 @@ from vitreous.training import recipes, runs
 
 FAST = ["--model", MODEL, "--device", "cpu", "--workers", "0", "--steps", "2", "--folds", "0"]
 FAST += [word for change in ("image_size=16", "batch=8", "dev=0.2") for word in ("--set", change)]
+WILD = [word for change in ("optimizer=sgd", "peak_lr=1e30", "clip=none") for word in ("--set", change)]
 
 
 def line_of(done, *words):
@@ -95,6 +96,8 @@ def done(place):
         "torn pairs": ["fit", shapes, *FAST, "--set", "accumulation=8", "--set", "mixup=0.2"],
         "teacher": ["fit", shapes, *FAST, "--set", f"teacher={place / 'model.safetensors'}"],
         "resume": ["fit", shapes, "--resume", "--out", place / "empty"],
+        "unchecked": ["fit", place / "torn", *FAST, "--no-check", "--out", place / "unchecked"],
+        "diverges": ["fit", shapes, *FAST, *WILD, "--out", place / "wild"],
         "busy": ["fit", place / "held", "--resume"],
         "good": ["fit", shapes, *FAST, "--out", out],
         "roomy": ["fit", shapes, *FAST, "--set", "optimizer=sgd", "--no-check", "--out", place / "roomy"],
@@ -152,6 +155,8 @@ def done(place):
         ("torn pairs", ["batch of 8", "accumulation=8", "pairs"]),
         ("teacher", ["teacher answers 3 classes", "4"]),
         ("resume", ["empty", "no run folder"]),
+        ("unchecked", ["torn.png"]),
+        ("diverges", ["not finite", "wild/bad-batch-", "--on-nan rollback"]),
         ("busy", ["held", "in use by another process"]),
         ("again", ["out", "--resume", "--force"]),
     ],
@@ -202,29 +207,26 @@ def test_every_recipe_is_listed(done):
     assert all(row["about"] for row in body["recipes"])
 
 
-LIMIT = """
+LIMITS = """
 import resource, signal
+import vitreous.cli
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, resource.RLIM_INFINITY))
-"""
+left, call = [20_000, 110_000, resource.RLIM_INFINITY], vitreous.cli.main
+def limited(words):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (left.pop(0), resource.RLIM_INFINITY))
+    call(words)
+vitreous.cli.main = limited
+"""  # bytes that a file may have, call after call
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of a file's size are Linux's here")
 def test_a_disk_that_fills_is_one_line_and_the_run_goes_on_when_there_is_room(done, place):
     """Too small for a state, then for the page, and then large enough."""
-    data, out = place / "shapes", place / "full"
-    said = []
-    for most in (20_000, 110_000):
-        again = ["--resume"] if (out / "config.json").exists() else [*FAST, "--set", "optimizer=sgd"]
-        call = ["fit", data, "--no-check", "--out", out, *again]
-        (done,) = run_all([call], before=LIMIT.format(most=most))
-        said.append(line_of(done, out))
-        assert not (out / "model.safetensors").exists()
-    assert "no room" in said[0]
-    assert "state" in said[0]
-    assert "no room" in said[1]
-    assert "state" not in said[1], "all steps were made"
-    (last,) = run_all([["fit", out, "--resume"]])
+    out = place / "full"
+    begin = ["fit", place / "shapes", *FAST, "--set", "optimizer=sgd", "--no-check", "--out", out]
+    state, page, last = run_all([begin, ["fit", out, "--resume"], ["fit", out, "--resume"]], before=LIMITS)
+    line_of(state, out / "state", "no room", "--resume")
+    assert "state" not in line_of(page, out, "no room", "--resume"), "all steps were made"
     assert last.code == 0, last.stderr
     ours, theirs = (vitreous.load(folder / "model.safetensors").state_dict() for folder in (out, place / "roomy"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -11,10 +11,12 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import ConfigError, DataError, RunError, VitreousError
+from vitreous.images import splits
 from vitreous.images.batches import Batches
 from vitreous.models import catalog
+from vitreous.ranks import Ranks
 from vitreous.training import jobs
-from vitreous.training.jobs import pack_of, plan, planned, start_model
+from vitreous.training.jobs import decoded_once, plan, planned, start_model
 
 SMALL = PLAIN.change(image_size=SIDE)
 
@@ -131,7 +133,9 @@ def test_images_without_a_label_are_not_learned_from():
     labels = image_set(40).labels.copy()
     labels[:5] = -1
     assert len(job_of(image_set(40, labels=labels)).data) == 35
-    job = job_of(image_set(40, labels=labels), task="masked-patches", recipe="masked-patches", model=None, image_size=16)
+    job = job_of(
+        image_set(40, labels=labels), task="masked-patches", recipe="masked-patches", model=None, image_size=16
+    )
     assert len(job.data) == 40
 
 
@@ -214,27 +218,36 @@ def test_weights_and_images_of_other_channels_either_work_or_say_why_not(channel
     assert batch.images.shape[1] == start_model(job, CPU).config.channels
 
 
-# ----------------------------------------------------------------------------------------------------------------- pack
+# ------------------------------------------------------------------------------------------------------- decoded once
 
 
-def test_what_is_packed_is_what_would_have_been_read(tmp_path):
-    """Dev exactly as an evaluation sees it, and every picture with its own label and id."""
+def test_what_is_decoded_once_is_what_would_have_been_read(tmp_path, monkeypatch):
+    """Dev exactly as an evaluation sees it; every picture with its own label and id; memory and disk hold the same."""
     data = vitreous.images.open(picture_folder(tmp_path / "shapes", 60, side=100))
     job = job_of(data, length="9 epochs")
-    train, dev = vitreous.images.splits.cut_dev(data, 0.2)
-    find = pack_of(job, train, dev, tmp_path, print)
-    for some in (train, dev):
-        found = find(some)
-        assert (found.ids.shape, found.labels.tolist()) == (some.ids.shape, some.labels.tolist())
-        assert [found.name(i) for i in range(3)] == [some.name(i) for i in range(3)]
-    ours, theirs = (next(iter(Batches(s, batch=len(dev), preprocess=job.rule, workers=0))) for s in (find(dev), dev))
-    assert torch.equal(ours.images, theirs.images)
-    assert torch.equal(ours.labels, theirs.labels)
+    train, dev = splits.cut_dev(data, 0.2)
+    found = []
+    for share in (1.0, 0.0):  # of memory that pictures may take
+        monkeypatch.setattr(jobs, "HELD", share)
+        find = decoded_once(job, train, dev, tmp_path, Ranks(), print)
+        assert (tmp_path / "pack").exists() == (share == 0)
+        found.append((find(train), find(dev)))
+    for one, before in zip(found[0], (train, dev), strict=True):
+        assert (one.ids.tolist(), one.labels.tolist()) == (before.ids.tolist(), before.labels.tolist())
+        assert [one.name(i) for i in range(3)] == [before.name(i) for i in range(3)]
+    seen = [batch_of(some, len(dev), job.rule) for some in (dev, found[0][1], found[1][1])]
+    assert torch.equal(seen[1], seen[0])
+    assert torch.equal(seen[2], seen[0])
+    for i in range(len(train)):
+        assert np.array_equal(found[0][0].read(i), found[1][0].read(i))
 
 
-def test_what_is_shown_twice_at_most_is_not_packed(tmp_path):
+def batch_of(data, count, rule):
+    return next(iter(Batches(data, batch=count, preprocess=rule, workers=0))).images
+
+
+def test_what_is_shown_twice_at_most_is_read_as_it_lies(tmp_path):
     data = vitreous.images.open(picture_folder(tmp_path / "shapes", 40))
     train = data.split("train")
     job = job_of(data, length="2 epochs")
-    assert pack_of(job, train, None, tmp_path, print)(train) is train
-    assert not (tmp_path / "pack").exists()
+    assert decoded_once(job, train, None, tmp_path, Ranks(), print)(train) is train

@@ -75,7 +75,9 @@ def die():
     "recipe",
     [
         BUSY.change(length="7 steps", evaluate_every=0.4, patience=9),
-        BUSY.change(length="7 steps", optimizer="muon", average="tail", average_tail=0.6, evaluate_every=0.4, patience=3),
+        BUSY.change(
+            length="7 steps", optimizer="muon", average="tail", average_tail=0.6, evaluate_every=0.4, patience=3
+        ),
         BUSY.change(length="7 steps", optimizer="sgd", average="polyak", average_decay=0.7, evaluate_every=1.0),
     ],
     ids=["adamw ema", "muon tail", "sgd polyak"],
@@ -266,14 +268,20 @@ def test_rollback_gives_up_where_every_batch_is_bad(data, tmp_path):
 
 
 def test_what_is_kept_is_the_best_on_dev_and_not_the_last(data, tmp_path):
-    """A rate far too high spoils what was learned."""
-    recipe = PLAIN.change(length="12 steps", peak_lr=0.3, schedule="constant", warmup=0.0, evaluate_every=0.2, clip=None)
-    done = run_in(tmp_path, data, recipe)
-    looks = events_of(tmp_path, "dev")
-    assert [look["step"] for look in looks] == list(range(1, 13))
-    best = max(looks, key=lambda look: (look["accuracy"], -look["loss"]))
-    assert best["step"] < 12, "the last is the best, and this shows nothing"
-    assert done.step == best["step"]
+    """A rate far too high spoils what was learned, for one of a few seeds at least."""
+    recipe = PLAIN.change(
+        length="12 steps", peak_lr=0.3, schedule="constant", warmup=0.0, evaluate_every=0.2, clip=None
+    )
+    for seed in range(5):
+        done = run_in(tmp_path / str(seed), data, recipe.change(seed=seed))
+        looks = events_of(tmp_path / str(seed), "dev")
+        assert [look["step"] for look in looks] == list(range(1, 13))
+        best = max(looks, key=lambda look: (look["accuracy"], -look["loss"]))
+        assert done.step == best["step"]
+        if best["step"] < 12:
+            break
+    else:
+        raise AssertionError("the last was always the best, which shows nothing")
     assert done.dev == {name: best[name] for name in ("step", "accuracy", "loss")}
     model = network()
     model.load_state_dict(done.state)
@@ -282,7 +290,9 @@ def test_what_is_kept_is_the_best_on_dev_and_not_the_last(data, tmp_path):
 
 
 def test_patience_ends_a_run_after_so_many_looks_without_gain(data, tmp_path):
-    recipe = PLAIN.change(length="50 steps", peak_lr=0.3, schedule="constant", warmup=0.0, evaluate_every=0.2, patience=3)
+    recipe = PLAIN.change(
+        length="50 steps", peak_lr=0.3, schedule="constant", warmup=0.0, evaluate_every=0.2, patience=3
+    )
     done = run_in(tmp_path, data, recipe)
     looks = events_of(tmp_path, "dev")
     (event,) = events_of(tmp_path, "patience")

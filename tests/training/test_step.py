@@ -31,7 +31,14 @@ def step_of(recipe, *, task=None, seed=0, **options):
 
 def batches_of(data, recipe, count, *, batch=None, first=0):
     made = Batches(
-        data, batch=batch or recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=9, workers=0, rank=0, world=1
+        data,
+        batch=batch or recipe.batch,
+        preprocess=rule(),
+        augment=recipe.augment,
+        epochs=9,
+        workers=0,
+        rank=0,
+        world=1,
     )
     return list(islice(made, first, first + count))
 
@@ -90,7 +97,7 @@ def test_no_way_of_taking_parts_tears_a_pair_or_leaves_images_out():
         Step(task, recipe, steps=1, rule=rule(), classes=4, device=CPU, ranks=Ranks(0, 2))
 
 
-# ----------------------------------------------------------------------------------------------- clip, decay, the update
+# ---------------------------------------------------------------------------------------------- clip, decay, the update
 
 
 @pytest.mark.parametrize("clip", [0.05, None])
@@ -271,7 +278,9 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_named(data, where, opt
     trained(step, batches[2:4], first=2)
     after = step.state()
     told = {"meters.done", "meters.bad_at"}  # that there were steps, and which was the first bad one
-    assert_equal_states({n: t for n, t in after.items() if n not in told}, {n: before[n] for n in after if n not in told})
+    assert_equal_states(
+        {n: t for n, t in after.items() if n not in told}, {n: before[n] for n in after if n not in told}
+    )
     meters = step.read()
     assert meters.bad_at == 2
     assert meters.images == 16

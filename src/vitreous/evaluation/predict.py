@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -34,10 +34,25 @@ from vitreous.models.config import Size
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import Ranks, gather, here
 
-__all__ = ["Answer", "Logits", "choose_batch", "choose_device", "class_names", "logits", "predict", "ready"]
+__all__ = [
+    "IN_FLIGHT",
+    "Answer",
+    "Logits",
+    "Underway",
+    "at_work",
+    "choose_batch",
+    "choose_device",
+    "class_names",
+    "in_parts",
+    "logits",
+    "make_batches",
+    "predict",
+    "ready",
+]
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Progress = Callable[[int, int], None]
+T = TypeVar("T")
 IN_FLIGHT = 4  # batches that a GPU may be behind before the host waits
 
 
@@ -77,7 +92,7 @@ def logits(
     place = choose_device(model, device)
     batches = data
     if not isinstance(batches, Batches):
-        batches = _batches(model, batches, place, batch, workers, skip_unreadable, ranks or here())
+        batches = make_batches(model, batches, place, batch, workers, skip_unreadable, ranks or here())
     if batches.augment is not None or batches.shuffle or batches.epochs != 1:
         raise ConfigError(
             "logits are of pictures as they are; give Batches without augment, shuffle and further epochs"
@@ -87,11 +102,11 @@ def logits(
     parts: list[NDArray[np.float32]] = []
     done = 0
     with ready(model, place, precision) as answer:
-        waiting: deque[_Underway] = deque()
+        waiting: deque[Underway] = deque()
         for part in batches:
             if len(part):
                 order.append(part.places)
-                waiting.append(_Underway(answer(part.images)))
+                waiting.append(Underway(answer(part.images)))
             if len(waiting) > IN_FLIGHT:
                 parts.append(waiting.popleft().values())
             done += len(part)
@@ -132,7 +147,7 @@ def choose_batch(size: Size, device: torch.device) -> int:
     return 1 << min(max((2**24 // (size[0] * size[1])).bit_length() - 1, 4), 10)
 
 
-def _batches(
+def make_batches(
     model: nn.Module,
     data: ImageSet,
     device: torch.device,
@@ -164,27 +179,45 @@ def ready(
     if not inner.config.readout.classes:
         raise ConfigError("the model has no head, so it answers nothing; fit one: vitreous fit DATA --weights MODEL")
     network = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    kind = next(inner.parameters()).dtype
+    with at_work(model, device, precision) as (normalised, cast):
+
+        @torch.inference_mode()
+        def answer(images: Tensor) -> Tensor:
+            x = normalised(images)
+            with cast():
+                if network is not inner or kind != torch.float32:
+                    return network(x.to(kind)).float()
+                features = inner.features(x)
+            return inner.logits(inner.head(features.float()))  # in bfloat16 the best answers would often be equal
+
+        yield lambda images: in_parts(answer, images, lambda halves: torch.cat(list(halves)))
+
+
+@contextmanager
+def at_work(
+    model: nn.Module, device: torch.device, precision: Precision = "auto"
+) -> Iterator[tuple[Callable[[Tensor], Tensor], Callable[[], Any]]]:
+    """The model on the device and not training; as before afterwards.
+
+    Yields what makes bytes B C H W its input, float32 there, and the autocast to run it under.
+    """
+    inner = unwrapped(model)
+    network = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     was_training = [(module, module.training) for module in inner.modules()]
     was_on = _own_device(inner)
     rule = inner.preprocess
     mean, std = (_sent(torch.tensor(v, dtype=torch.float32).view(-1, 1, 1), device) for v in (rule.mean, rule.std))
-    kind = next(inner.parameters()).dtype
     cast = _autocast(device, precision)
 
-    @torch.inference_mode()
-    def answer(images: Tensor) -> Tensor:
-        x = _sent(images, device).to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)
-        with cast():
-            if network is not inner or kind != torch.float32:
-                return network(x.to(kind)).float()
-            features = inner.features(x)
-        return inner.logits(inner.head(features.float()))  # in bfloat16 the best answers would often be equal
+    def normalised(images: Tensor) -> Tensor:
+        return _sent(images, device).to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)
 
     try:
         if was_on != device:
             inner.to(device)
         network.eval()
-        yield lambda images: _in_parts(answer, images)
+        yield normalised, cast
     finally:
         for module, was in was_training:
             module.training = was
@@ -215,7 +248,7 @@ def _autocast(device: torch.device, precision: Precision) -> Callable[[], Any]:
     return lambda: torch.autocast("cuda", torch.bfloat16)
 
 
-def _in_parts(answer: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+def in_parts(answer: Callable[[Tensor], T], images: Tensor, join: Callable[[Sequence[T]], T]) -> T:
     """In halves where the device's memory is too small for all at once."""
     try:
         return answer(images)
@@ -224,10 +257,10 @@ def _in_parts(answer: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
             raise DataError("one image is more than the device's memory holds; say device=cpu") from None
     torch.cuda.empty_cache()
     half = len(images) // 2
-    return torch.cat([_in_parts(answer, images[:half]), _in_parts(answer, images[half:])])
+    return join([in_parts(answer, images[:half], join), in_parts(answer, images[half:], join)])
 
 
-class _Underway:
+class Underway:
     """Numbers on their way to the host; asking for them waits for these alone."""
 
     def __init__(self, values: Tensor):
@@ -332,7 +365,7 @@ def _stream(
     size = choose_batch(rule.size, device) if batch is None else batch
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     names = class_names(inner)
-    waiting: deque[tuple[list[tuple[str, str | None]], _Underway | None]] = deque()
+    waiting: deque[tuple[list[tuple[str, str | None]], Underway | None]] = deque()
 
     def read(item: tuple[str, Read]) -> tuple[str, NDArray[np.uint8] | str]:
         name, load = item
@@ -358,7 +391,7 @@ def _stream(
             while part := list(itertools.islice(found, size)):
                 good = [pixels for _, pixels in part if not isinstance(pixels, str)]
                 rows = [(name, pixels if isinstance(pixels, str) else None) for name, pixels in part]
-                waiting.append((rows, _Underway(answer(_stacked(good))) if good else None))
+                waiting.append((rows, Underway(answer(_stacked(good))) if good else None))
                 if len(waiting) > 1:
                     yield from finished()
             while waiting:

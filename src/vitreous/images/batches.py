@@ -46,6 +46,7 @@ __all__ = ["Batch", "Batches", "Coverage"]
 
 RUN = 16  # pictures a worker takes at a time
 RESIDENT_SHARE = 0.4  # of the device's free memory that a resident set may take
+MANY = 50_000  # pictures to read from which worker processes give back the seconds that their start takes
 SMALL_SIDE = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
 RESIDENT_ON_CPU = 2**31  # bytes, where the device's memory is the machine's
 
@@ -100,8 +101,8 @@ class Batches:
 
     batch: images per step, all ranks together.  preprocess: its size is that of the batches, and without augmentation
     its pixels are theirs, exactly.  shuffle, drop_last: as augmented or not.  start: an earlier `state()`.
-    workers: 0 reads in the calling thread; more than two are processes unless `processes` says.  resident: None decides
-    by itself.
+    workers: 0 reads in the calling thread; more than two are processes in a long run, unless `processes` says.
+    resident: None decides by itself.
     """
 
     def __init__(
@@ -137,7 +138,8 @@ class Batches:
         self.ranks = here() if rank is None or world is None else Ranks(rank, world)
         self.prefetch, self.skip_unreadable = prefetch, skip_unreadable
         self._workers = min(_cores(), 8) if workers is None else workers
-        many = self._workers > 2 and not isinstance(data.source, HeldPixels)  # else threads wait for each other
+        is_long = len(data) * epochs >= MANY and not isinstance(data.source, HeldPixels)
+        many = self._workers > 2 and is_long  # more threads than that wait for each other, but processes start slowly
         self._processes = (many if processes is None else processes) and self._workers > 0
         self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer)
         self._loader = _Loader(data, preprocess, decode.is_fast(fast))

@@ -52,6 +52,11 @@ def tap_names(model: nn.Module) -> list[str]:
     return list(_points(model))
 
 
+def matching(model: nn.Module, pattern: str) -> list[str]:
+    """The taps that a pattern means, in the order of the modules; none is an error with the nearest names."""
+    return _match(_points(model), [pattern])
+
+
 @contextmanager
 def taps(
     model: nn.Module, patterns: str | Iterable[str] = (), *, edit: Mapping[str, Edit] | None = None

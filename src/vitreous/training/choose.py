@@ -70,9 +70,7 @@ def _from_scratch(given: Given, on_cpu: bool) -> Choice:
         recipe = recipes.RECIPES["augreg"](given).change(length=Epochs(30))
         why = "so many need little augmentation and few epochs"
     facts = f"{_pictures(given)}, no weights to begin with: {recipe.name}; {why}"
-    if given.model is not None:
-        return Choice(recipe, (facts, _sizes(recipe)))
-    return Choice(recipe, (facts, f"the network is {recipe.model}; {_sizes(recipe)}"))
+    return Choice(recipe, (facts,) if given.model is not None else (facts, f"the network is {recipe.model}"))
 
 
 def _fine_tuned(given: Given, family: str, on_cpu: bool) -> Choice:
@@ -92,15 +90,10 @@ def _fine_tuned(given: Given, family: str, on_cpu: bool) -> Choice:
     epochs = recipe.length.count * recipe.batch / max(given.images, 1)
     recipe = recipe.change(evaluate_every=max(epochs / LOOKS, min(1.0, epochs)))
     facts = f"{_pictures(given)}, and weights to begin with: {recipe.name}; {why}"
-    return Choice(recipe, (facts, _sizes(recipe)))
+    return Choice(recipe, (facts,))
 
 
 def _pictures(given: Given) -> str:
     rows, columns = given.image_size
     classes = f" in {given.classes:,} classes" if given.classes else ""
     return f"{given.images:,} pictures of {columns}x{rows} pixels{classes}"
-
-
-def _sizes(recipe: Recipe) -> str:
-    size = f", {recipe.image_size} pixels" if recipe.image_size else ""
-    return f"{recipe.length}, {recipe.batch} pictures a step{size}"

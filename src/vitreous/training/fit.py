@@ -150,8 +150,9 @@ def fit(
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
 
         def one(images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], where: Path) -> Run:
+            asked = _asked(model, weights, how, changes)
             if resume and (where / runs.CONFIG).is_file():
-                return _go_on(where, None, around)
+                return _go_on(where, None, asked, around)
             job = jobs.plan(
                 images,
                 model=model if weights is None else None,
@@ -164,38 +165,46 @@ def fit(
                 say=around.say,
                 progress=around.progress,
             )
-            return _begin(job, where, around, force)
+            return _begin(job, where, asked, around, force)
 
         if then is not None:
-            where = Path(out) if out is not None else runs.next_name("runs", _name(then))
+            where = Path(out) if out is not None else _second(_name(then), resume)
             first = one(data, weights, recipe, overrides, where.with_name(f"{where.name}-first"))
             return one(then, first.model, then_recipe, then_overrides or {}, where)
         if resume:
-            return _go_on(*_unfinished(data, out), around)
-        return one(
-            data, weights, recipe, overrides, Path(out) if out is not None else runs.next_name("runs", _name(data))
-        )
+            where, named = _unfinished(data, out)
+            return _go_on(where, named, _asked(model, weights, recipe, overrides), around)
+        where = Path(out) if out is not None else runs.next_name("runs", _name(data))
+        return one(data, weights, recipe, overrides, where)
 
 
 # ------------------------------------------------------------------------------------------------------- the whole job
 
 
-def _begin(job: Job, where: Path, around: Around, force: bool) -> Run:
+def _begin(job: Job, where: Path, asked: dict[str, Any], around: Around, force: bool) -> Run:
     """A new run in an empty folder."""
-    config = {**job.record(), "command": _command(), "record": record()} if around.ranks.is_first else {}
-    with _first(around.ranks, lambda: RunFolder.create(where, config, force=force)) as folder:
-        if folder is not None:
-            folder.event("start")
-        return _work(job, folder, where, around)
+    config = {**job.record(), "asked": asked, "command": _command(), "record": record()}
+    try:
+        with _first(around.ranks, lambda: RunFolder.create(where, config, force=force)) as folder:
+            if folder is not None:
+                folder.event("start")
+            return _work(job, folder, where, around)
+    except ConfigError:  # what was asked for cannot be done: nothing is left behind that --resume would try again
+        if around.ranks.is_first and not any((where / runs.STATES).glob("*.safetensors")):
+            shutil.rmtree(where, ignore_errors=True)
+        raise
 
 
-def _go_on(where: Path, data: Any, around: Around) -> Run:
-    """A run that ended before its end."""
+def _go_on(where: Path, data: Any, asked: dict[str, Any], around: Around) -> Run:
+    """A run that ended before its end. What is asked for anew must be what it began with."""
     if (where / METRICS).is_file() and (where / MODEL).is_file():
         around.say(f"{where} is finished already")
         return Run(str(where), json.loads((where / METRICS).read_text()))
     with _first(around.ranks, lambda: RunFolder.open(where)) as folder:
         config = json.loads((where / runs.CONFIG).read_text()) if folder is None else folder.config
+        then = config["asked"]
+        if changed := runs.differences({name: then.get(name) for name in asked}, asked):
+            raise ConfigError(f"{where} began with other options ({'; '.join(changed)}); leave them out to go on")
         job = jobs.planned(config, data, around.say)
         around.say(f"going on with {where}")
         return _work(job, folder, where, around)
@@ -477,6 +486,8 @@ def _announce(job: Job, where: Path, around: Around) -> None:
         around.say(f"check: {job.health.verdict} ({job.health.read})")
     for line in job.reasons:
         around.say(line)
+    rows, columns = job.rule.size
+    around.say(f"{job.recipe.length}, {job.recipe.batch} images a step, {columns}x{rows} pixels")
     precision = precision_on(around.device, job.recipe.precision)
     micro = max(job.recipe.batch // job.recipe.accumulation // around.ranks.world, 1)
     around.say(str(budget.expected(job.config, micro, job.recipe, precision=precision)))
@@ -587,6 +598,25 @@ def _decoded(
     if around.ranks.world > 1 and around.ranks.is_first:
         torch.distributed.barrier()
     return found
+
+
+def _asked(model: str | None, weights: str | None, recipe: str | Recipe, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, as plain words."""
+    how = recipe.to_json() if isinstance(recipe, Recipe) else recipe
+    given = {"model": model, "weights": weights, "recipe": how if how != "auto" else None}
+    given |= {name: str(value) for name, value in changes.items()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _second(name: str, resume: bool) -> Path:
+    """Where the second of two runs goes; to resume, where the newest unfinished pair lies."""
+    new = runs.next_name("runs", name)
+    if resume:
+        firsts = Path("runs").glob(f"{new.name.rpartition('-')[0]}-*-first")
+        seconds = [first.with_name(first.name.removesuffix("-first")) for first in firsts]
+        if open_ones := [where for where in seconds if not (where / METRICS).is_file()]:
+            return max(open_ones, key=lambda where: where.with_name(f"{where.name}-first").stat().st_mtime)
+    return new
 
 
 def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, Any]:

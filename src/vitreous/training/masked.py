@@ -189,6 +189,8 @@ class MaskedPatches:
         self.target, self.seed, self.share, self.patches = TARGETS[target], recipe.seed, recipe.masked, patches
         self.device = next(model.parameters()).device
         self.mean, self.std = values_of(model.preprocess, self.device)
+        for unread in (model.head, model.pool, model.representation):
+            unread.requires_grad_(False)  # other ranks would wait for their gradients
         self.network: nn.Module = Predictor(model, self.target.answers(self.patch)).to(self.device)
         self._model = model
 

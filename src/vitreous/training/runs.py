@@ -17,6 +17,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -399,6 +400,8 @@ def _make_free(path: Path, force: bool) -> None:
             (path / name).unlink(missing_ok=True)
     for batch in path.glob("bad-batch-*.safetensors"):
         batch.unlink()
+    for folder in ("pack", "tensorboard", "trackio"):
+        shutil.rmtree(path / folder, ignore_errors=True)
     for state in (path / STATES).iterdir():
         if NAME.fullmatch(state.name) or state.name.endswith(".part"):
             state.unlink()

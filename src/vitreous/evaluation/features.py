@@ -1,0 +1,594 @@
+"""What a model makes of images, read once and kept: any tap, pooled as one likes, several in one pass.
+
+Kept in a folder for each (model, images, preprocessing, precision); in it, for each reading
+
+    values.bin      rows as they come, float32, or float16 where that is exact enough
+    places.bin      which picture of the set each row is
+    journal.jsonl   shape and dtype; then for each part that is safely on disk: rows, place to go on from, checksums
+
+Killed at any moment, the next call goes on from the last part. Memory holds a few batches, however many images there are.
+
+N images   T tokens   D numbers
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation.predict import (
+    IN_FLIGHT,
+    Precision,
+    Progress,
+    Underway,
+    at_work,
+    choose_device,
+    in_parts,
+    make_batches,
+)
+from vitreous.files import atomic_write, digest, lock
+from vitreous.images import opening
+from vitreous.images.health.reading import cache_folder
+from vitreous.images.imageset import ImageSet
+from vitreous.models.config import ViTConfig
+from vitreous.models.model import Model, state_of, unwrapped
+from vitreous.models.taps import matching, tap_names
+from vitreous.models.taps import taps as open_taps
+from vitreous.ranks import Ranks
+
+__all__ = ["FEATURES", "POOLS", "Features", "choose_readings", "extract", "model_digest"]
+
+FORMAT = 1
+FEATURES = "features"  # what the head reads: `model.features`
+POOLS = ("cls", "gap", "mean", "max", "tokens")  # and token-K
+VECTORS = ("representation", "logits", "pooled", "pool.norm")  # taps that are one vector an image already
+SYNC_SECONDS = 2.0  # how often rows are made safe
+HALF_FROM = 2**26  # bytes of float32 from which half of them is worth saving
+HALF_ERROR = 0.01  # of a feature's own deviation, that rounding to half precision may cost
+VERIFIED = 2**30  # bytes up to which every checksum is looked at again
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+Keep = Literal["auto", "float32", "float16"]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Rows of numbers for the images of a set, in its order; mapped from disk where they were kept."""
+
+    values: dict[str, NDArray[Any]]  # reading -> N D, or N T D for all tokens
+    labels: NDArray[np.int64]  # as the set numbers its classes; −1 for none
+    ids: Places  # the pictures' numbers in their source
+    places: Places  # their numbers within the set; not all where some could not be read
+    classes: tuple[str, ...]
+    skipped: tuple[str, ...]  # names of pictures that could not be read
+    model: str  # digest
+    content_id: str
+    is_kept: bool  # nothing had to be computed
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, reading: str) -> NDArray[Any]:
+        if reading not in self.values:
+            raise ConfigError(f"there is no reading {reading!r}; there are: {', '.join(list(self.values)[:12])}")
+        return self.values[reading]
+
+    @property
+    def only(self) -> NDArray[Any]:
+        """The rows, where there is one reading."""
+        if len(self.values) != 1:
+            raise ConfigError(
+                f"there are {len(self.values)} readings; choose one: features[{next(iter(self.values))!r}]"
+            )
+        return next(iter(self.values.values()))
+
+    def take(self, rows: NDArray[Any]) -> Features:
+        """Those rows, in that order."""
+        where = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
+        parts = {name: value[where] for name, value in self.values.items()}
+        return replace(self, values=parts, labels=self.labels[where], ids=self.ids[where], places=self.places[where])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One tap, pooled in one way."""
+
+    tap: str
+    pool: str | None  # None: the tap is a vector already
+
+    @property
+    def name(self) -> str:
+        return self.tap if self.pool is None else f"{self.tap}:{self.pool}"
+
+
+def extract(
+    model: nn.Module,
+    data: str | os.PathLike[str] | ImageSet,
+    taps: str | Iterable[str] = FEATURES,
+    *,
+    pool: str | Sequence[str] | None = None,
+    keep: Keep = "auto",
+    batch: int | None = None,
+    device: torch.device | str | None = None,
+    workers: int | None = None,
+    precision: Precision = "auto",
+    cache: bool | str | os.PathLike[str] = True,
+    progress: Progress | None = None,
+) -> Features:
+    """Rows of numbers for every image of a set; a head is neither needed nor looked at.
+
+    taps: `features`, what the head reads; or patterns over `tap_names`, such as "blocks.*.output", each with a pool of
+    its own if written "blocks.*.output:gap".  pool: cls, gap (the mean of the patches), mean (of all tokens), max,
+    tokens (all of them), token-K; of several, each; None is the model's own.  keep: auto is float16 for what is large,
+    if its rounding stays below a hundredth of each feature's deviation.  cache: whether, or in which folder, rows are
+    kept.  Images that cannot be read are named in `skipped`.
+    """
+    inner = unwrapped(model)
+    if keep not in ("auto", "float32", "float16"):
+        raise ConfigError(f"keep={keep!r} is no way to keep numbers; say auto, float32 or float16")
+    images = opening.open(data)
+    if not len(images):
+        raise DataError(f"{images.path} has no images to read features of; name another set or split")
+    readings = choose_readings(inner, taps, pool)
+    place = choose_device(inner, device)
+    with_head = any(reading.tap == "logits" for reading in readings)
+    about = _about(inner, images, place, precision, with_head=with_head)
+    store = _store(cache, about)
+    with nullcontext() if store is None else lock(store / "lock"):
+        columns = [_InMemory() if store is None else _OnDisk(store, reading, keep) for reading in readings]
+        missing = [(reading, column) for reading, column in zip(readings, columns, strict=True) if not column.is_whole]
+        if missing:
+            batches = make_batches(inner, images, place, batch, workers, True, Ranks(0, 1))
+            with _plain_words(store):
+                _fill(inner, batches, missing, keep, place, precision, progress)
+        seen = columns[0].places()
+        values = {reading.name: column.values() for reading, column in zip(readings, columns, strict=True)}
+    skipped = np.setdiff1d(np.arange(len(images)), seen)
+    return Features(
+        values=values,
+        labels=images.labels[seen],
+        ids=images.ids[seen],
+        places=seen,
+        classes=images.classes,
+        skipped=tuple(images.name(int(i)) for i in skipped),
+        model=about["model"],
+        content_id=images.content_id,
+        is_kept=not missing,
+    )
+
+
+# Which numbers -------------------------------------------------------------------------------------------------------
+
+
+def choose_readings(model: Model, taps: str | Iterable[str], pool: str | Sequence[str] | None = None) -> list[Reading]:
+    """Patterns with and without pools as single readings, in the order of the model."""
+    patterns = [taps] if isinstance(taps, str) else list(taps)
+    if not patterns:
+        raise ConfigError("no tap was named; say features, or a pattern such as blocks.*.output")
+    names = [FEATURES, *tap_names(model)]
+    found: dict[tuple[int, int], Reading] = {}
+    for pattern in patterns:
+        glob, _, own = pattern.partition(":")
+        pools = (
+            [own] if own else [_own_pool(model)] if pool is None else [pool] if isinstance(pool, str) else list(pool)
+        )
+        for tap in [FEATURES] if glob == FEATURES else matching(model, glob):
+            chosen: Sequence[str | None] = [None] if tap in (FEATURES, *VECTORS) else pools
+            for one in chosen:
+                _check_pool(model, tap, one)
+                order = POOLS.index(one) if one in POOLS else len(POOLS)
+                found[names.index(tap), 0 if one is None else 1 + order + 10 * _token(one)] = Reading(tap, one)
+    return [found[key] for key in sorted(found)]
+
+
+def _own_pool(model: Model) -> str:
+    config = model.config
+    return "cls" if isinstance(config, ViTConfig) and config.readout.pool.startswith("cls") else "gap"
+
+
+def _prefix(model: Model, tap: str) -> int:
+    """Tokens in front of the patches."""
+    is_grid = not isinstance(model.config, ViTConfig) or tap == "embedding.patches" or tap.endswith("pool.weights")
+    return 0 if is_grid or tap.startswith("stem.") else model.config.prefix
+
+
+def _check_pool(model: Model, tap: str, pool: str | None) -> None:
+    if pool is None:
+        return
+    if pool not in POOLS and _token(pool) < 0:
+        raise ConfigError(f"there is no pool {pool!r}; say {', '.join(POOLS)}, or token-0, token-1 …")
+    has_class = _prefix(model, tap) and isinstance(model.config, ViTConfig) and model.config.embedding.class_token
+    if pool == "cls" and not has_class:
+        raise ConfigError(f"{tap} has no class token to read; say {tap}:gap, or :tokens for all of them")
+
+
+def _token(pool: str | None) -> int:
+    """K of token-K; −1 for other words."""
+    word, _, number = (pool or "").partition("-")
+    return int(number) if word == "token" and number.isdecimal() else -1
+
+
+def pooled(x: Tensor, reading: Reading, prefix: int) -> Tensor:
+    """B D; B T D for all tokens.  x: a vector, tokens, per head, or a map."""
+    if x.dim() == 2:
+        return x.float()
+    if x.dim() == 4:
+        is_map = ".attention." not in reading.tap and not reading.tap.endswith("pool.weights")
+        x = x.flatten(2).transpose(1, 2) if is_map else x.transpose(1, 2).flatten(2)  # B T D
+    x = x.float()
+    if (token := _token(reading.pool)) >= x.shape[1]:
+        raise ConfigError(f"{reading.tap} has {x.shape[1]} tokens, so there is no token-{token}; count from 0")
+    if token >= 0 or reading.pool == "cls":
+        return x[:, max(token, 0)]
+    whole = {"gap": lambda: x[:, prefix:].mean(1), "mean": lambda: x.mean(1), "max": lambda: x[:, prefix:].amax(1)}
+    return whole[reading.pool]() if reading.pool in whole else x
+
+
+# One pass -------------------------------------------------------------------------------------------------------------
+
+
+def _fill(
+    model: Model,
+    batches: Any,
+    missing: list[tuple[Reading, _InMemory | _OnDisk]],
+    keep: Keep,
+    device: torch.device,
+    precision: Precision,
+    progress: Progress | None,
+) -> None:
+    """Run the model over what is not there yet and append it, a part at a time."""
+    total, size = len(batches.data), batches.batch
+    begin = _common_place([column for _, column in missing])
+    if begin:
+        batches.seek(0, begin)
+    waiting: deque[tuple[int, Places, list[Underway]]] = deque()
+    saved = time.monotonic()
+
+    def store() -> None:
+        nonlocal saved
+        end, places, parts = waiting.popleft()
+        rows = [part.values() for part in parts]
+        for (_, column), values in zip(missing, rows, strict=True):
+            column.add(values, places, total, keep)
+        if time.monotonic() - saved > SYNC_SECONDS and not waiting:
+            _save(missing, end)
+            saved = time.monotonic()
+
+    with _reader(model, [reading for reading, _ in missing], device, precision) as read:
+        end = begin
+        for part in batches:
+            end = min(end + size, total)
+            if len(part):
+                waiting.append(
+                    (end, part.places, [Underway(values) for values in in_parts(read, part.images, _joined)])
+                )
+            if waiting and (len(waiting) > IN_FLIGHT or device.type == "cpu"):
+                store()
+            if progress is not None:
+                progress(end, total)
+        while waiting:
+            store()
+        if not missing[0][1].rows:
+            raise DataError(f"no image of {batches.data.path} could be read; see: vitreous check {batches.data.path}")
+    _save(missing, total)
+    for _, column in missing:
+        column.finish()
+
+
+@contextmanager
+def _reader(
+    model: Model, readings: list[Reading], device: torch.device, precision: Precision
+) -> Iterator[Callable[[Tensor], list[Tensor]]]:
+    """Yield a function from bytes B C H W to the rows of each reading, float32 on the device."""
+    names = [reading.tap for reading in readings if reading.tap != FEATURES]
+    kind = next(model.parameters()).dtype
+    prefixes = [_prefix(model, reading.tap) for reading in readings]
+    needs_head = "logits" in names
+    with (
+        at_work(model, device, precision) as (normalised, cast),
+        open_taps(model, names) if names else nullcontext({}) as seen,
+    ):
+
+        @torch.inference_mode()
+        def read(images: Tensor) -> list[Tensor]:
+            x = normalised(images).to(kind)
+            with cast():
+                features = model.features(x)
+            if needs_head:
+                model.logits(model.head(features.to(kind)))
+            found = [features if reading.tap == FEATURES else seen[reading.tap] for reading in readings]
+            return [pooled(x, *how).contiguous() for x, *how in zip(found, readings, prefixes, strict=True)]
+
+        yield read
+
+
+def _joined(halves: Sequence[list[Tensor]]) -> list[Tensor]:
+    return [torch.cat(parts) for parts in zip(*halves, strict=True)]
+
+
+def _save(missing: list[tuple[Reading, _InMemory | _OnDisk]], place: int) -> None:
+    for _, column in missing:
+        column.save(place)
+
+
+def _common_place(columns: list[_InMemory | _OnDisk]) -> int:
+    """The furthest place that all of them have reached; those ahead are cut back."""
+    while len(places := {column.place for column in columns}) > 1:
+        for column in columns:
+            column.cut(min(places))
+    return places.pop()
+
+
+# Where they are kept ---------------------------------------------------------------------------------------------------
+
+
+class _InMemory:
+    """Rows that nobody keeps."""
+
+    is_whole = False
+    place = 0
+
+    def __init__(self) -> None:
+        self._values: list[NDArray[Any]] = []
+        self._places: list[Places] = []
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self._places))
+
+    def add(self, values: NDArray[np.float32], places: Places, total: int, keep: Keep) -> None:
+        kind = self._values[0].dtype if self._values else _kind(values, total, keep)
+        self._values.append(values.astype(kind, copy=kind != values.dtype))
+        self._places.append(places)
+
+    def save(self, place: int) -> None: ...
+
+    def cut(self, place: int) -> None: ...
+
+    def finish(self) -> None:
+        self._values, self._places = [np.concatenate(self._values)], [np.concatenate(self._places)]
+
+    def values(self) -> NDArray[Any]:
+        return self._values[0]
+
+    def places(self) -> Places:
+        return self._places[0]
+
+
+class _OnDisk:
+    """One reading in its folder."""
+
+    def __init__(self, store: Path, reading: Reading, keep: Keep):
+        name = reading.name if keep == "auto" else f"{reading.name} {keep}"
+        self.folder = store / f"{_file_name(reading.name)}-{digest(name.encode())[:8]}"
+        self.journal = self.folder / "journal.jsonl"
+        self._shape: tuple[int, ...] = ()
+        self._dtype = np.dtype(np.float32)
+        self._parts: list[dict[str, Any]] = []  # what the journal says is safe
+        self.is_whole = False
+        self._files: list[BinaryIO] = []
+        self._new: list[list[bytes]] = [[], []]  # checksummed and written at the next save
+        self._new_rows = 0
+        self._read_journal()
+
+    @property
+    def place(self) -> int:
+        """Of the set, to go on from."""
+        return self._parts[-1]["place"] if self._parts else 0
+
+    @property
+    def rows(self) -> int:
+        return sum(part["rows"] for part in self._parts) + self._new_rows
+
+    def add(self, values: NDArray[np.float32], places: Places, total: int, keep: Keep) -> None:
+        if not self._shape:
+            self._shape, self._dtype = values.shape[1:], _kind(values, total, keep)
+        self._open()
+        for file, new, rows in zip(self._files, self._new, (values.astype(self._dtype), places), strict=True):
+            raw = np.ascontiguousarray(rows).tobytes()
+            file.write(raw)
+            new.append(raw)
+        self._new_rows += len(places)
+
+    def save(self, place: int) -> None:
+        """What was added is on disk, and the journal says so."""
+        if not self._shape or place == self.place:
+            return
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+        sums = [_checksum(new) for new in self._new]
+        self._append({"rows": self._new_rows, "place": place, "values": sums[0], "places": sums[1]})
+        self._new, self._new_rows = [[], []], 0
+
+    def cut(self, place: int) -> None:
+        """Forget what lies behind this place."""
+        self._parts = [part for part in self._parts if part["place"] <= place]
+        self._new, self._new_rows = [[], []], 0
+
+    def finish(self) -> None:
+        self._append({"whole": True})
+        for file in self._files:
+            file.close()
+        self._files = []
+        self.is_whole = True
+
+    def values(self) -> NDArray[Any]:
+        return np.memmap(self.folder / "values.bin", self._dtype, "r", shape=(self.rows, *self._shape))
+
+    def places(self) -> Places:
+        return np.fromfile(self.folder / "places.bin", np.int64)
+
+    def _open(self) -> None:
+        """For appending, cut to what is safe."""
+        if self._files:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines = [{"format": FORMAT, "shape": list(self._shape), "dtype": self._dtype.name}, *self._parts]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        atomic_write(self.journal, lambda file: file.write(text.encode()), force=True)
+        safe = sum(part["rows"] for part in self._parts)
+        for name, row_bytes in (("values.bin", self._row_bytes), ("places.bin", 8)):
+            file = (self.folder / name).open("ab")
+            file.truncate(safe * row_bytes)
+            file.seek(0, os.SEEK_END)
+            self._files.append(file)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self.journal.open("ab") as file:
+            file.write((json.dumps(line) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if "rows" in line:
+            self._parts.append(line)
+
+    @property
+    def _row_bytes(self) -> int:
+        return int(np.prod(self._shape, dtype=np.int64)) * self._dtype.itemsize
+
+    def _read_journal(self) -> None:
+        """Take what is whole: of torn or changed parts, those before the first."""
+        try:
+            lines = [json.loads(line) for line in self.journal.read_bytes().split(b"\n")[:-1]]
+        except (OSError, ValueError):
+            lines = []
+        if not lines or lines[0].get("format") != FORMAT:
+            return
+        self._shape, self._dtype = tuple(lines[0]["shape"]), np.dtype(lines[0]["dtype"])
+        parts = [line for line in lines[1:] if "rows" in line]
+        self._parts = list(self._sound(parts))
+        self.is_whole = len(self._parts) == len(parts) > 0 and lines[-1].get("whole", False)
+
+    def _sound(self, parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        sizes = {"values": self._row_bytes, "places": 8}
+        is_small = sum(part["rows"] for part in parts) * self._row_bytes <= VERIFIED
+        try:
+            with (self.folder / "values.bin").open("rb") as values, (self.folder / "places.bin").open("rb") as places:
+                have = [os.fstat(file.fileno()).st_size for file in (values, places)]
+                done = 0
+                for part in parts:
+                    done += part["rows"]
+                    if any(size < done * each for size, each in zip(have, sizes.values(), strict=True)):
+                        return
+                    if is_small:
+                        raw = [
+                            file.read(part["rows"] * each)
+                            for file, each in zip((values, places), sizes.values(), strict=True)
+                        ]
+                        if [zlib.crc32(one) for one in raw] != [part["values"], part["places"]]:
+                            return
+                    yield part
+        except OSError:
+            return
+
+
+def _checksum(parts: Iterable[bytes]) -> int:
+    found = 0
+    for part in parts:
+        found = zlib.crc32(part, found)
+    return found
+
+
+def _kind(values: NDArray[np.float32], total: int, keep: Keep) -> np.dtype[Any]:
+    """float16 where it was asked for, or saves much and costs little: judged by the first rows."""
+    if keep != "auto":
+        return np.dtype(keep)
+    if values[0].size * total * 4 < HALF_FROM or len(values) < 2:
+        return np.dtype(np.float32)
+    rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    with np.errstate(over="ignore"):
+        error = np.abs(rows.astype(np.float16).astype(np.float64) - rows)
+    is_exact_enough = np.isfinite(error).all() and (np.sqrt((error**2).mean(0)) <= HALF_ERROR * rows.std(0)).all()
+    return np.dtype(np.float16 if is_exact_enough else np.float32)
+
+
+def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path | None:
+    """The folder of these features; None where nothing is kept."""
+    if cache is False:
+        return None
+    text = json.dumps(about, indent=1, sort_keys=True)
+    place = cache_folder() / "features" / digest(text.encode())[:32] if cache is True else Path(cache)
+    told = place / "about.json"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if not told.exists():
+            if cache is not True and any(place.iterdir()):
+                raise DataError(f"{place} holds other things than features; name an empty folder, or leave cache out")
+            atomic_write(told, lambda file: file.write(text.encode()), force=True)
+        before = json.loads(told.read_bytes())
+    except ValueError:
+        raise DataError(f"{told} is damaged; delete the folder {place}, or leave cache out") from None
+    except OSError as error:
+        if cache is True:
+            return None  # a home that cannot be written to costs the keeping alone
+        raise DataError(f"{place} cannot be written: {error.strerror or error}; name another folder") from None
+    if before != about:
+        which = next(name for name in about if before.get(name) != about[name])
+        raise DataError(
+            f"{place} keeps features of another {ABOUT_WORDS.get(which, which)}; name another folder, or leave cache out"
+        )
+    return place
+
+
+ABOUT_WORDS = {"model": "model", "content_id": "set of images", "chosen": "choice of images", "format": "version"}
+
+
+def _about(
+    model: Model, data: ImageSet, device: torch.device, precision: Precision, *, with_head: bool
+) -> dict[str, Any]:
+    is_low = precision != "float32" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return {
+        "format": FORMAT,
+        "model": model_digest(model, with_head=with_head),
+        "content_id": data.content_id,
+        "chosen": digest(data.ids.tobytes())[:32],
+        "preprocessing": model.preprocess.to_json(),
+        "precision": "bfloat16" if is_low else "float32",
+    }
+
+
+def model_digest(model: nn.Module, *, with_head: bool = True) -> str:
+    """Of the config and of every number; without the head, a backbone's is the same under every head."""
+    inner = unwrapped(model)
+    config = inner.config.to_json()
+    if not with_head:
+        config["readout"].pop("classes", None)
+    found = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for name, tensor in sorted(state_of(inner).items()):
+        if with_head or not name.startswith("head."):
+            found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isalnum() or c in ".-" else "-" for c in name)[:80]
+
+
+@contextmanager
+def _plain_words(store: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if store is not None and error.errno in FULL:
+            raise DataError(
+                f"the disk of {store} is full; free some space and call again (it goes on), or say cache=False"
+            ) from None
+        raise

@@ -1,0 +1,573 @@
+"""What a few labelled images make of frozen features: regularised least squares onto ±1, in closed form.
+
+The probe of section 4.1 of arXiv 2010.11929, in the details of the authors' evaluator (big_vision, fewshot_lsr):
+
+    mean, std      of the n chosen rows, std over n, plus 1e-5
+    Z = (X − mean) / std,  and a column of constant value 100
+    T = 2 onehot(y) − 1
+    W = (ZᵀZ + l2 I)⁻¹ Zᵀ T  =  Zᵀ (Z Zᵀ + l2 I)⁻¹ T          l2 = 1024, not scaled by n
+
+Centred columns are orthogonal to the constant one, so its weight stands alone: 100 Σ T / (100² n + l2).
+
+n rows   D features   K classes   everything in float64
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.errors import ConfigError, DataError
+from vitreous.images.sources.finding import few
+
+__all__ = [
+    "L2",
+    "SHOTS",
+    "Decomposed",
+    "FewShot",
+    "Ridge",
+    "checked",
+    "choose_shots",
+    "count_right",
+    "decompose",
+    "fewshot",
+    "mean_interval",
+    "nested_ridges",
+    "ridge",
+]
+
+L2 = 1024.0
+SHOTS = (1, 5, 10, 25)
+BIAS = 100.0  # the constant column
+TINY = 1e-5  # added to every standard deviation
+UNIT = 2.0**-24  # what a float32 is rounded by
+HELD = 2**26  # weights that are held at once while answers are counted
+# Student's t for 95 %, by degrees of freedom from 1
+T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120]
+T95 += [2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
+
+Rows = NDArray[np.int64]
+Form = Literal["auto", "primal", "dual"]
+
+
+# One probe ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Ridge:
+    """scores = [(x − mean) / std, 100] W"""
+
+    weight: NDArray[np.float64]  # D + 1, K; the last row is that of the constant
+    mean: NDArray[np.float64]  # D
+    std: NDArray[np.float64]  # D, 1e-5 included
+    l2: float
+
+    def scores(self, x: NDArray[Any]) -> NDArray[np.float64]:
+        """N D -> N K."""
+        rows = np.asarray(x)
+        if rows.ndim != 2 or rows.shape[1] != len(self.mean):
+            raise DataError(f"features of shape {rows.shape} do not fit a probe of {len(self.mean)}; give such rows")
+        weight, offset = self.on_raw()
+        return rows.astype(np.float64) @ weight + offset
+
+    def on_raw(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The same map as a linear layer on features as they are: D K and K."""
+        weight = self.weight[:-1] / self.std[:, None]
+        return weight, BIAS * self.weight[-1] - self.mean @ weight
+
+    def answers(self, x: NDArray[Any]) -> Rows:
+        """The class of each row with the highest score."""
+        return self.scores(x).argmax(1)
+
+    def right(self, x: NDArray[Any], y: NDArray[Any]) -> int:
+        """How many of these rows it answers right."""
+        return int((self.answers(x) == np.asarray(y)).sum())
+
+
+def ridge(
+    x: NDArray[Any],
+    y: NDArray[Any],
+    classes: int | Sequence[str],
+    *,
+    l2: float | Sequence[float] = L2,
+    form: Form = "auto",
+    groups: Rows | None = None,
+    device: torch.device | str = "cpu",
+) -> Ridge:
+    """The published least-squares probe on all rows.
+
+    x: N D.  y: N class numbers; rows of −1 are left out.  l2: of several, that with most rows right when they are left
+    out (of equals the largest), and no look at other rows.  form: which of the two equal formulas; auto takes the
+    smaller.  groups: rows of one number are left out together.
+    """
+    rows, labels, count, groups = _known_rows(x, y, classes, groups)
+    l2s = _l2s(l2)
+    if form not in ("auto", "primal", "dual"):
+        raise ConfigError(f"there is no form {form!r}; say primal, dual or auto")
+    if len(l2s) == 1:
+        everything = [np.arange(len(rows))]
+        return next(nested_ridges(rows, labels, count, everything, l2s, form=form, device=device))[0]
+    parts = decompose(rows, labels, count, form=form, device=device)
+    right = {value: int((parts.left_out(value, groups).argmax(1) == labels).sum()) for value in sorted(l2s)}
+    return parts.at(max(right, key=lambda value: (right[value], value)))
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposed:
+    """One eigendecomposition, from which the probe of any l2 follows, and every row's score when it is left out."""
+
+    rows: Tensor  # Z: n D, standardised
+    targets: Tensor  # T: n K
+    vectors: Tensor  # of ZᵀZ or of ZZᵀ
+    values: Tensor
+    mean: Tensor
+    std: Tensor
+    is_primal: bool  # ZᵀZ, else ZZᵀ
+
+    def at(self, l2: float) -> Ridge:
+        """The probe of this l2."""
+        _l2s(l2)
+        inverse = self.vectors / (self.values + l2) @ self.vectors.T
+        weight = inverse @ (self.rows.T @ self.targets) if self.is_primal else self.rows.T @ (inverse @ self.targets)
+        return _ridge(weight, self.targets.sum(0), len(self.rows), self.mean, self.std, l2)
+
+    def left_out(self, l2: float, groups: Rows | None = None) -> NDArray[np.float64]:
+        """Scores of each row by the probe fitted without it, and without its group; n K.
+
+            T − F₋ = (I − H_gg)⁻¹ (T − H T)_g,    H = Z (ZᵀZ + l2 I)⁻¹ Zᵀ,  the constant's part included
+
+        Equal to n refits with mean and std, which know no label, held at those of all rows.
+        """
+        _l2s(l2)
+        n = len(self.rows)
+        constant = BIAS**2 / (BIAS**2 * n + l2)
+        if self.is_primal:
+            half = self.rows @ (self.vectors / (self.values + l2).sqrt())  # H = half halfᵀ + constant
+            sign, start = -1.0, 1.0
+        else:
+            half = self.vectors * (l2 / (self.values + l2)).sqrt()  # I − H = half halfᵀ − constant
+            sign, start = 1.0, 0.0
+        residual = start * self.targets + sign * (half @ (half.T @ self.targets)) - constant * self.targets.sum(0)
+        if groups is None:
+            rest = start + sign * half.square().sum(1) - constant
+            return (self.targets - residual / rest[:, None]).cpu().numpy()
+        left = residual.clone()
+        for members in _groups(groups, n):
+            here = torch.from_numpy(members).to(half.device)
+            block = start * torch.eye(len(here)).to(half) + sign * (half[here] @ half[here].T) - constant
+            left[here] = torch.linalg.solve(block, residual[here])
+        return (self.targets - left).cpu().numpy()
+
+
+def decompose(
+    x: NDArray[Any],
+    y: NDArray[Any],
+    classes: int | Sequence[str],
+    *,
+    form: Form = "auto",
+    device: torch.device | str = "cpu",
+) -> Decomposed:
+    """Everything that all values of l2 share."""
+    rows, labels, count, _ = _known_rows(x, y, classes, None)
+    place = _float64_place(device)
+    z = torch.from_numpy(np.array(rows, np.float64)).to(place)
+    mean, std, _ = _spread(z)
+    z = (z - mean) / std
+    targets = torch.full((len(z), count), -1.0, dtype=torch.float64, device=place)
+    targets[torch.arange(len(z)), torch.from_numpy(labels)] = 1.0
+    is_primal = z.shape[1] < len(z) if form == "auto" else form == "primal"
+    values, vectors = torch.linalg.eigh(z.T @ z if is_primal else z @ z.T)
+    return Decomposed(z, targets, vectors, values.clamp(min=0), mean, std, is_primal)
+
+
+def nested_ridges(
+    x: NDArray[Any],
+    y: Rows,
+    classes: int,
+    parts: Sequence[Rows],
+    l2s: Sequence[float] = (L2,),
+    *,
+    form: Form = "auto",
+    device: torch.device | str = "cpu",
+) -> Iterator[tuple[Ridge, ...]]:
+    """Probes on growing sets: on the rows parts[0], then on those and parts[1], and so on; one for each l2.
+
+    Each row enters the D×D moments once; mean and deviation of a set are put in afterwards.
+    """
+    place = _float64_place(device)
+    order = np.concatenate(parts)
+    rows = torch.from_numpy(np.asarray(x[order], np.float64)).to(place)
+    labels = torch.from_numpy(y[order]).to(place)
+    shift = rows.mean(0)
+    rows = rows - shift
+    width = rows.shape[1]
+    cross, crossed = torch.zeros((width, width), dtype=torch.float64, device=place), 0
+    sums = torch.zeros((classes, width), dtype=torch.float64, device=place)
+    n = 0
+    for part in parts:
+        sums.index_add_(0, labels[n : n + len(part)], rows[n : n + len(part)])
+        n += len(part)
+        here = rows[:n]
+        mean, std, is_dead = _spread(here)
+        counts = torch.bincount(labels[:n], minlength=classes).double()
+        if form == "primal" or (form == "auto" and n > width):
+            cross.addmm_(rows[crossed:n].T, rows[crossed:n])
+            crossed = n
+            gram = (cross - n * torch.outer(mean, mean)) / torch.outer(std, std)
+            gram[is_dead], gram[:, is_dead] = 0.0, 0.0  # not the rounding of a difference
+            per_class = (sums - counts[:, None] * mean) / std  # K D
+            per_class[:, is_dead] = 0.0
+            target = 2 * per_class.T - per_class.sum(0)[:, None]  # ZᵀT
+            weights = _solve(gram, target, l2s)
+        else:
+            z = (here - mean) / std
+            targets = torch.full((n, classes), -1.0, dtype=torch.float64, device=place)
+            targets[torch.arange(n, device=place), labels[:n]] = 1.0
+            weights = [z.T @ alpha for alpha in _solve(z @ z.T, targets, l2s)]
+        total = 2 * counts - n  # ΣT
+        yield tuple(_ridge(w, total, n, mean + shift, std, l2) for w, l2 in zip(weights, l2s, strict=True))
+
+
+def _spread(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, deviation + 1e-5, and which features never change: their mean is their value, so that they become 0."""
+    low, high = rows.aminmax(dim=0)
+    is_dead = low == high
+    deviation = rows.std(0, correction=0).masked_fill(is_dead, 0.0)
+    return torch.where(is_dead, low, rows.mean(0)), deviation + TINY, is_dead
+
+
+def _solve(gram: Tensor, target: Tensor, l2s: Sequence[float]) -> list[Tensor]:
+    """(gram + l2 I)⁻¹ target for every l2: a Cholesky factor for one, an eigendecomposition for several."""
+    if len(l2s) == 1:
+        factor = torch.linalg.cholesky(gram + l2s[0] * torch.eye(len(gram)).to(gram))
+        return [torch.cholesky_solve(target, factor)]
+    values, vectors = torch.linalg.eigh(gram)
+    turned = vectors.T @ target
+    return [vectors @ (turned / (values.clamp(min=0) + l2)[:, None]) for l2 in l2s]
+
+
+def _ridge(weight: Tensor, total: Tensor, n: int, mean: Tensor, std: Tensor, l2: float) -> Ridge:
+    weight = weight.masked_fill((std == TINY)[:, None], 0.0)  # what never changed says nothing
+    whole = torch.cat([weight, (BIAS * total / (BIAS**2 * n + l2))[None]])
+    return Ridge(whole.cpu().numpy(), mean.cpu().numpy(), std.cpu().numpy(), float(l2))
+
+
+def _float64_place(device: torch.device | str) -> torch.device:
+    """Apple's GPUs have no float64."""
+    place = torch.device(device)
+    return torch.device("cpu") if place.type == "mps" else place
+
+
+def _groups(groups: Rows, n: int) -> list[Rows]:
+    if len(groups) != n:
+        raise DataError(f"there are groups of {len(groups)} rows and {n} rows; give one for each row")
+    order = np.argsort(groups, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+
+
+# Answers of many probes --------------------------------------------------------------------------------------------
+
+
+def count_right(
+    probes: Sequence[Ridge], x: NDArray[Any], y: NDArray[Any], *, device: torch.device | str = "cpu"
+) -> list[int]:
+    """How many rows each of these probes answers right, all probes in one pass over the rows.
+
+    On a CPU scores are float32 first; a row whose two best lie within what rounding can do, a bound and no guess, is
+    scored again in float64. So the counts are those of float64 at half its price.
+    """
+    if not probes:
+        return []
+    place = _float64_place(device)
+    is_exact = place.type != "cpu"
+    mean, std = probes[0].mean, probes[0].std
+    classes = probes[0].weight.shape[1]
+    weights, offsets = zip(*(_on_standard(probe, mean, std) for probe in probes), strict=True)
+    right = np.zeros(len(probes), np.int64)
+    together = max(1, 1024 // classes)  # small probes share one product
+    step = max(256, 2**22 // (classes * together))
+    blocks = []
+    for first in range(0, len(probes), together):
+        weight = torch.from_numpy(np.concatenate(weights[first : first + together], 1)).to(place)  # D cK
+        offset = torch.from_numpy(np.concatenate(offsets[first : first + together])).to(place)
+        norm = weight.norm(dim=0).unflatten(0, (-1, classes)).amax(1)  # the longest column of each probe
+        blocks.append((first, weight, None if is_exact else weight.float(), offset, norm))
+    for begin in range(0, len(x), step):
+        rows = (np.asarray(x[begin : begin + step], np.float64) - mean) / std
+        z = torch.from_numpy(rows).to(place)
+        truth = torch.from_numpy(np.asarray(y[begin : begin + step], np.int64)).to(place)
+        length = z.norm(dim=1)
+        z32 = None if is_exact else z.float()
+        for first, weight, weight32, offset, norm in blocks:
+            if z32 is None or weight32 is None:
+                answers = (z @ weight + offset).unflatten(1, (-1, classes)).argmax(-1)
+            else:
+                answers = _careful_answers(z, z32, weight, weight32, offset, norm, length)
+            here = (answers == truth[:, None]).sum(0).cpu().numpy()
+            right[first : first + len(here)] += here
+    return right.tolist()
+
+
+def _careful_answers(
+    z: Tensor, z32: Tensor, weight: Tensor, weight32: Tensor, offset: Tensor, norm: Tensor, length: Tensor
+) -> Tensor:
+    """N c: the answers of c probes, as float64 would give them."""
+    scores = torch.addmm(offset.float(), z32, weight32).unflatten(1, (len(norm), -1))  # N c K
+    best, answers = scores.max(-1)
+    error = (z.shape[1] + 4) * UNIT * torch.outer(length, norm) + 4 * UNIT * (best.abs() + offset.abs().max())  # N c
+    unsure = (scores >= (best - 2 * error)[..., None]).sum(-1) > 1
+    classes = scores.shape[-1]
+    for c in torch.nonzero(unsure.any(0)).flatten().tolist():
+        here = unsure[:, c]
+        own = slice(c * classes, (c + 1) * classes)
+        answers[here, c] = (z[here] @ weight[:, own] + offset[own]).argmax(-1)
+    return answers
+
+
+def _on_standard(
+    probe: Ridge, mean: NDArray[np.float64], std: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The probe as a linear layer on (x − mean) / std of another probe."""
+    weight = probe.weight[:-1] / probe.std[:, None]
+    return weight * std[:, None], BIAS * probe.weight[-1] - (probe.mean - mean) @ weight
+
+
+# The published protocol --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class FewShot:
+    """Accuracy by shots and seeds. A seed chooses the shots; the test rows are the same for all."""
+
+    shots: tuple[int, ...]
+    seeds: tuple[int, ...]
+    l2s: tuple[float, ...]
+    right: NDArray[np.int64]  # L S R: l2, shots, seeds
+    taken: tuple[int, ...]  # rows fitted on, by shots
+    images: int  # test rows
+    classes: int  # that have rows to fit on
+    about: dict[str, Any] = field(default_factory=dict)  # which model, which images, how
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> NDArray[np.float64]:
+        """L S R."""
+        return self.right / self.images
+
+    def mean(self, shots: int, l2: float | None = None) -> float:
+        """Over seeds."""
+        return float(self.accuracy[self._place(shots, l2)].mean())
+
+    def interval(self, shots: int, l2: float | None = None) -> tuple[float, float] | None:
+        """95 % (Student) for the mean over choices of shots, the test rows given; None for one seed."""
+        return mean_interval(self.accuracy[self._place(shots, l2)])
+
+    def _place(self, shots: int, l2: float | None) -> tuple[int, int]:
+        if shots not in self.shots or (l2 is not None and l2 not in self.l2s):
+            raise ConfigError(
+                f"shots {shots}, l2 {l2 or self.l2s[0]:g} were not measured; have {self.shots}, {self.l2s}"
+            )
+        return self.l2s.index(l2) if l2 is not None else 0, self.shots.index(shots)
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [
+            {
+                "shots": s,
+                "l2": l2,
+                "fitted_on": self.taken[j],
+                "right": self.right[i, j].tolist(),
+                "accuracy": self.accuracy[i, j].tolist(),
+                "mean": self.mean(s, l2),
+                "interval": None if (found := self.interval(s, l2)) is None else list(found),
+            }
+            for i, l2 in enumerate(self.l2s)
+            for j, s in enumerate(self.shots)
+        ]
+        body = {"images": self.images, "classes": self.classes, "seeds": list(self.seeds), "few_shot": rows}
+        return dict(self.about) | body | {"notes": list(self.notes)}
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and cells, for people."""
+        head = ["shots", *(["l2"] if len(self.l2s) > 1 else []), "fitted on", "right", "95 % interval", "each seed"]
+        cells = []
+        for i, l2 in enumerate(self.l2s):
+            for j, s in enumerate(self.shots):
+                found = self.interval(s, l2)
+                between = "–" if found is None else f"{100 * found[0]:.1f} to {100 * found[1]:.1f}"
+                each = " ".join(f"{100 * a:.1f}" for a in self.accuracy[i, j])
+                row = [str(s), *([f"{l2:g}"] if len(self.l2s) > 1 else []), f"{self.taken[j]:,}"]
+                cells.append([*row, f"{100 * self.mean(s, l2):.1f} %", between, each])
+        return head, cells
+
+    def __str__(self) -> str:
+        head, cells = self.table()
+        widths = [max(len(row[i]) for row in [head, *cells]) for i in range(len(head))]
+        lines = [
+            "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in [head, *cells]
+        ]
+        seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "1 seed"
+        said = f"least squares on frozen features: {self.classes:,} classes, {self.images:,} test images, {seeds}"
+        return "\n".join([said, *lines, *(f"note  {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        head, cells = self.table()
+        top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+        rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return f"<table><tr>{top}</tr>{rows}</table>{notes}"
+
+
+def fewshot(
+    x: NDArray[Any],
+    y: NDArray[Any],
+    test_x: NDArray[Any],
+    test_y: NDArray[Any],
+    classes: int | Sequence[str],
+    *,
+    shots: Sequence[int] = SHOTS,
+    seeds: int | Sequence[int] = 3,
+    l2: float | Sequence[float] = L2,
+    device: torch.device | str = "cpu",
+) -> FewShot:
+    """The published few-shot evaluation on frozen features.
+
+    x: N D, the pool that shots are drawn from.  y: N class numbers, −1 for none.  classes: their number, or their names
+    in order.  seeds: how many (0, 1, 2 …), or which.  l2: of several, all are measured and none is chosen.
+    A class with fewer rows than shots gives all it has, and is named in `notes`.
+    """
+    names = tuple(f"class {k}" for k in range(classes)) if isinstance(classes, int) else tuple(classes)
+    wanted, which, l2s = _counts(shots), _seeds(seeds), _l2s(l2)
+    rows, labels = checked(x, y, len(names), "train")
+    test_rows, test_labels = checked(test_x, test_y, len(names), "test")
+    if rows.shape[1] != test_rows.shape[1]:
+        raise DataError(
+            f"train features have {rows.shape[1]} numbers, test features {test_rows.shape[1]}; give one kind"
+        )
+    kept = np.flatnonzero(test_labels >= 0)
+    if not len(kept):
+        raise DataError("there are no labelled test rows to judge by; give some")
+    test_rows = test_rows if len(kept) == len(test_rows) else test_rows[kept]
+    test_labels = test_labels[kept]
+    counts = np.bincount(labels[labels >= 0], minlength=len(names))
+    notes = _notes(names, counts, np.bincount(test_labels, minlength=len(names)), wanted)
+    right = np.zeros((len(l2s), len(wanted), len(which)), np.int64)
+    taken = [0] * len(wanted)
+    waiting: list[tuple[tuple[int, int, int], Ridge]] = []
+
+    def count() -> None:
+        found = count_right([probe for _, probe in waiting], test_rows, test_labels, device=device)
+        for (place, _), n in zip(waiting, found, strict=True):
+            right[place] = n
+        waiting.clear()
+
+    for r, seed in enumerate(which):
+        parts = _added(labels, len(names), wanted, seed)
+        taken = np.cumsum([len(part) for part in parts]).tolist()
+        for s, probes in enumerate(nested_ridges(rows, labels, len(names), parts, l2s, device=device)):
+            waiting += [((i, s, r), probe) for i, probe in enumerate(probes)]
+            if sum(probe.weight.size for _, probe in waiting) > HELD:
+                count()
+    count()
+    known = int((counts > 0).sum())
+    return FewShot(wanted, which, l2s, right, tuple(taken), len(test_labels), known, notes=tuple(notes))
+
+
+def choose_shots(y: NDArray[Any], classes: int, shots: int, seed: int) -> Rows:
+    """The rows of one draw, class by class: the first `shots` of each class's permutation, so fewer lie within more."""
+    return np.concatenate([rows[:shots] for rows in _permuted(y, classes, seed)])
+
+
+def mean_interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
+    """The 95 % interval (Student) of the mean of a few numbers; None for one."""
+    if len(values) < 2:
+        return None
+    t = T95[len(values) - 2] if len(values) - 2 < len(T95) else 1.96
+    half = t * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return max(float(values.mean()) - half, 0.0), min(float(values.mean()) + half, 1.0)
+
+
+def checked(x: NDArray[Any], y: NDArray[Any], classes: int, what: str) -> tuple[NDArray[Any], Rows]:
+    """Features N D and labels N that belong together, or one clear line."""
+    rows, labels = np.asanyarray(x), np.asarray(y)
+    if rows.ndim != 2:
+        raise DataError(f"{what} features of shape {rows.shape} are not rows of numbers; give N x D, one tap pooled")
+    if labels.ndim != 1:
+        raise DataError(f"{what} labels of shape {labels.shape} name several classes a row; give one class number each")
+    if len(rows) != len(labels):
+        raise DataError(f"there are {len(rows)} {what} rows and {len(labels)} labels; give one label for each row")
+    if len(labels) and (labels.max() >= classes or labels.min() < -1):
+        raise DataError(f"{what} labels from {labels.min()} to {labels.max()} are not those of {classes} classes")
+    for begin in range(0, len(rows), 4096):  # a mapped file is never whole in memory
+        fine = np.isfinite(rows[begin : begin + 4096]).all(1)
+        if not fine.all():
+            bad = begin + int(np.flatnonzero(~fine)[0])
+            raise DataError(f"{what} features are not finite, first in row {bad}; mend the model, or take that row out")
+    return rows, labels.astype(np.int64)
+
+
+def _known_rows(
+    x: NDArray[Any], y: NDArray[Any], classes: int | Sequence[str], groups: Rows | None
+) -> tuple[NDArray[Any], Rows, int, Rows | None]:
+    count = classes if isinstance(classes, int) else len(classes)
+    rows, labels = checked(x, y, count, "train")
+    kept = np.flatnonzero(labels >= 0)
+    if len(np.unique(labels[kept])) < 2:
+        raise DataError("the labels name fewer than 2 classes; a probe needs rows of at least 2")
+    if len(kept) == len(rows):
+        return rows, labels, count, groups
+    return rows[kept], labels[kept], count, None if groups is None else np.asarray(groups)[kept]
+
+
+def _permuted(y: NDArray[Any], classes: int, seed: int) -> list[Rows]:
+    random = np.random.default_rng(seed)  # as the authors' evaluator, so that draws are those of the papers
+    return [random.permutation(np.flatnonzero(np.asarray(y) == c)) for c in range(classes)]
+
+
+def _added(y: Rows, classes: int, shots: Sequence[int], seed: int) -> list[Rows]:
+    """The rows that each number of shots adds to the one before."""
+    orders = _permuted(y, classes, seed)
+    steps = zip([0, *shots[:-1]], shots, strict=True)
+    return [np.concatenate([rows[before:now] for rows in orders]) for before, now in steps]
+
+
+def _notes(names: Sequence[str], counts: Rows, tests: Rows, shots: Sequence[int]) -> list[str]:
+    if (counts > 0).sum() < 2:
+        raise DataError("the labels name fewer than 2 classes; a probe needs rows of at least 2")
+    said = []
+    if none := [names[k] for k in np.flatnonzero((counts == 0) & (tests > 0)).tolist()]:
+        said.append(f"{few(none)}: no training images, so never right")
+    has = list(zip(names, counts.tolist(), strict=True))
+    short = {s: [f"{name} ({n})" for name, n in has if 0 < n < s] for s in shots}
+    said += [f"{s} shots: fewer images of {few(those)}; all of them were taken" for s, those in short.items() if those]
+    if unseen := [names[k] for k in np.flatnonzero((counts > 0) & (tests == 0)).tolist()]:
+        said.append(f"{few(unseen)}: no test images, so not judged")
+    return said
+
+
+def _counts(shots: Sequence[int]) -> tuple[int, ...]:
+    found = tuple(sorted(set(shots)))
+    if not found or not all(isinstance(s, int | np.integer) and s > 0 for s in found):
+        raise ConfigError(f"shots {list(shots)} are none; say whole numbers from 1, such as 1, 5, 10, 25")
+    return tuple(int(s) for s in found)
+
+
+def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not found or not all(isinstance(seed, int | np.integer) and seed >= 0 for seed in found):
+        raise ConfigError(f"seeds {seeds!r} are none; say how many, 1 or more, or which")
+    return found
+
+
+def _l2s(l2: float | Sequence[float]) -> tuple[float, ...]:
+    found = tuple(map(float, l2)) if isinstance(l2, Sequence) else (float(l2),)
+    if not found or not all(value > 0 and math.isfinite(value) for value in found):
+        raise ConfigError(f"l2 of {l2} is no penalty; give numbers above 0")
+    return found
