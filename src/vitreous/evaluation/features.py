@@ -6,7 +6,7 @@ Kept in a folder for each (model, images, preprocessing, precision); in it, for 
     places.bin      which picture of the set each row is
     journal.jsonl   shape and dtype; then for each part that is safely on disk: rows, place to go on from, checksums
 
-Killed at any moment, the next call goes on from the last part. Memory holds a few batches, however many images there are.
+Killed at any moment, the next call goes on from the last part. Memory holds a few batches, however many images come.
 
 N images   T tokens   D numbers
 """
@@ -21,7 +21,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -174,7 +174,7 @@ def extract(
     )
 
 
-# Which numbers -------------------------------------------------------------------------------------------------------
+# Which numbers -----------------------------------------------------------------------------------------------------
 
 
 def choose_readings(model: Model, taps: str | Iterable[str], pool: str | Sequence[str] | None = None) -> list[Reading]:
@@ -205,8 +205,8 @@ def _own_pool(model: Model) -> str:
 
 def _prefix(model: Model, tap: str) -> int:
     """Tokens in front of the patches."""
-    is_grid = not isinstance(model.config, ViTConfig) or tap == "embedding.patches" or tap.endswith("pool.weights")
-    return 0 if is_grid or tap.startswith("stem.") else model.config.prefix
+    is_grid = tap == "embedding.patches" or tap.endswith("pool.weights") or tap.startswith("stem.")
+    return model.config.prefix if isinstance(model.config, ViTConfig) and not is_grid else 0
 
 
 def _check_pool(model: Model, tap: str, pool: str | None) -> None:
@@ -241,7 +241,7 @@ def pooled(x: Tensor, reading: Reading, prefix: int) -> Tensor:
     return whole[reading.pool]() if reading.pool in whole else x
 
 
-# One pass -------------------------------------------------------------------------------------------------------------
+# One pass ----------------------------------------------------------------------------------------------------------
 
 
 def _fill(
@@ -267,7 +267,7 @@ def _fill(
         rows = [part.values() for part in parts]
         for (_, column), values in zip(missing, rows, strict=True):
             column.add(values, places, total, keep)
-        if time.monotonic() - saved > SYNC_SECONDS and not waiting:
+        if time.monotonic() - saved > SYNC_SECONDS:
             _save(missing, end)
             saved = time.monotonic()
 
@@ -301,10 +301,8 @@ def _reader(
     kind = next(model.parameters()).dtype
     prefixes = [_prefix(model, reading.tap) for reading in readings]
     needs_head = "logits" in names
-    with (
-        at_work(model, device, precision) as (normalised, cast),
-        open_taps(model, names) if names else nullcontext({}) as seen,
-    ):
+    opened: AbstractContextManager[dict[str, Tensor]] = open_taps(model, names) if names else nullcontext({})
+    with at_work(model, device, precision) as (normalised, cast), opened as seen:
 
         @torch.inference_mode()
         def read(images: Tensor) -> list[Tensor]:
@@ -314,7 +312,8 @@ def _reader(
             if needs_head:
                 model.logits(model.head(features.to(kind)))
             found = [features if reading.tap == FEATURES else seen[reading.tap] for reading in readings]
-            return [pooled(x, *how).contiguous() for x, *how in zip(found, readings, prefixes, strict=True)]
+            rows = zip(found, readings, prefixes, strict=True)
+            return [pooled(value, reading, prefix).contiguous() for value, reading, prefix in rows]
 
         yield read
 
@@ -336,7 +335,7 @@ def _common_place(columns: list[_InMemory | _OnDisk]) -> int:
     return places.pop()
 
 
-# Where they are kept ---------------------------------------------------------------------------------------------------
+# Where they are kept -----------------------------------------------------------------------------------------------
 
 
 class _InMemory:
@@ -384,7 +383,7 @@ class _OnDisk:
         self._parts: list[dict[str, Any]] = []  # what the journal says is safe
         self.is_whole = False
         self._files: list[BinaryIO] = []
-        self._new: list[list[bytes]] = [[], []]  # checksummed and written at the next save
+        self._sums = [0, 0]  # checksums of what was added since the last save: values, places
         self._new_rows = 0
         self._read_journal()
 
@@ -401,10 +400,10 @@ class _OnDisk:
         if not self._shape:
             self._shape, self._dtype = values.shape[1:], _kind(values, total, keep)
         self._open()
-        for file, new, rows in zip(self._files, self._new, (values.astype(self._dtype), places), strict=True):
-            raw = np.ascontiguousarray(rows).tobytes()
-            file.write(raw)
-            new.append(raw)
+        for i, rows in enumerate((values.astype(self._dtype), places)):
+            raw = np.ascontiguousarray(rows).data
+            self._files[i].write(raw)
+            self._sums[i] = zlib.crc32(raw, self._sums[i])
         self._new_rows += len(places)
 
     def save(self, place: int) -> None:
@@ -414,14 +413,12 @@ class _OnDisk:
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
-        sums = [_checksum(new) for new in self._new]
-        self._append({"rows": self._new_rows, "place": place, "values": sums[0], "places": sums[1]})
-        self._new, self._new_rows = [[], []], 0
+        self._append({"rows": self._new_rows, "place": place, "values": self._sums[0], "places": self._sums[1]})
+        self._sums, self._new_rows = [0, 0], 0
 
     def cut(self, place: int) -> None:
         """Forget what lies behind this place."""
         self._parts = [part for part in self._parts if part["place"] <= place]
-        self._new, self._new_rows = [[], []], 0
 
     def finish(self) -> None:
         self._append({"whole": True})
@@ -465,10 +462,12 @@ class _OnDisk:
 
     def _read_journal(self) -> None:
         """Take what is whole: of torn or changed parts, those before the first."""
+        lines: list[dict[str, Any]] = []
         try:
-            lines = [json.loads(line) for line in self.journal.read_bytes().split(b"\n")[:-1]]
+            for line in self.journal.read_bytes().split(b"\n")[:-1]:
+                lines.append(json.loads(line))  # noqa: PERF401  # those before a damaged one count
         except (OSError, ValueError):
-            lines = []
+            pass
         if not lines or lines[0].get("format") != FORMAT:
             return
         self._shape, self._dtype = tuple(lines[0]["shape"]), np.dtype(lines[0]["dtype"])
@@ -477,33 +476,25 @@ class _OnDisk:
         self.is_whole = len(self._parts) == len(parts) > 0 and lines[-1].get("whole", False)
 
     def _sound(self, parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        sizes = {"values": self._row_bytes, "places": 8}
+        each = (self._row_bytes, 8)
         is_small = sum(part["rows"] for part in parts) * self._row_bytes <= VERIFIED
         try:
             with (self.folder / "values.bin").open("rb") as values, (self.folder / "places.bin").open("rb") as places:
-                have = [os.fstat(file.fileno()).st_size for file in (values, places)]
+                files = (values, places)
                 done = 0
                 for part in parts:
                     done += part["rows"]
-                    if any(size < done * each for size, each in zip(have, sizes.values(), strict=True)):
+                    if any(
+                        os.fstat(file.fileno()).st_size < done * size for file, size in zip(files, each, strict=True)
+                    ):
                         return
                     if is_small:
-                        raw = [
-                            file.read(part["rows"] * each)
-                            for file, each in zip((values, places), sizes.values(), strict=True)
-                        ]
-                        if [zlib.crc32(one) for one in raw] != [part["values"], part["places"]]:
+                        raws = [file.read(part["rows"] * size) for file, size in zip(files, each, strict=True)]
+                        if [zlib.crc32(raw) for raw in raws] != [part["values"], part["places"]]:
                             return
                     yield part
         except OSError:
             return
-
-
-def _checksum(parts: Iterable[bytes]) -> int:
-    found = 0
-    for part in parts:
-        found = zlib.crc32(part, found)
-    return found
 
 
 def _kind(values: NDArray[np.float32], total: int, keep: Keep) -> np.dtype[Any]:
@@ -539,11 +530,11 @@ def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path 
         if cache is True:
             return None  # a home that cannot be written to costs the keeping alone
         raise DataError(f"{place} cannot be written: {error.strerror or error}; name another folder") from None
-    if before != about:
-        which = next(name for name in about if before.get(name) != about[name])
-        raise DataError(
-            f"{place} keeps features of another {ABOUT_WORDS.get(which, which)}; name another folder, or leave cache out"
-        )
+    now = json.loads(text)
+    if before != now:
+        which = next((name for name in now if before.get(name) != now[name]), "version")
+        what = ABOUT_WORDS.get(which, which)
+        raise DataError(f"{place} keeps features of another {what}; name another folder, or leave cache out")
     return place
 
 

@@ -35,6 +35,7 @@ from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.ranks import Ranks, here
 from vitreous.training import attention, budget, jobs, runs
+from vitreous.training import policy as policies
 from vitreous.training.card import card
 from vitreous.training.classify import Classify, Task
 from vitreous.training.distill import Distill
@@ -316,6 +317,7 @@ def _train(
     around: Around,
 ) -> Outcome:
     """One stage: the model ends with the state that is kept."""
+    recipe = policies.apply(model, recipe)
     task = _task(recipe, model)
     outcome = Loop(
         task,

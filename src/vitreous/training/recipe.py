@@ -84,6 +84,7 @@ class Recipe:
     muon_lr: float = option(0.02, "Muon's peak rate, of the blocks' matrices; all else is AdamW at peak_lr")
     weight_decay: float = option(0.1, "on kernels only, times the rate; SGD's is L2, as BiT's")
     layer_decay: float = option(1.0, "factor on the rate for each layer further from the head")
+    policy: str = option("full", "layers that train: head, last-K, all (at a tenth), layer-decay, full")
     clip: float | None = option(1.0, "largest norm of all gradients together; none: no limit")
 
     schedule: Literal["cosine", "linear", "steps", "constant", "rsqrt", "deit"] = option("cosine", "after the warm-up")

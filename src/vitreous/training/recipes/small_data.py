@@ -44,7 +44,7 @@ def small_data(given: Given) -> Recipe:
         momentum=0.95,
         peak_lr=1e-3,
         betas=(0.9, 0.98),
-        weight_decay=0.05,
+        weight_decay=0.1,
         clip=1.0,
         schedule="cosine",
         warmup=0.1,
