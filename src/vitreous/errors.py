@@ -9,8 +9,10 @@ __all__ = [
     "FormatError",
     "HubError",
     "ImageSizeError",
+    "Interrupted",
     "MissingExtraError",
     "ModelNameError",
+    "RoomError",
     "RunError",
     "TapError",
     "VitreousError",
@@ -33,6 +35,10 @@ class ConfigError(VitreousError):
 
 class DataError(VitreousError):
     """Images or labels are missing, unreadable or contradictory."""
+
+
+class RoomError(DataError):
+    """The disk is full. What was saved before is whole."""
 
 
 class ImageSizeError(VitreousError):
@@ -76,3 +82,11 @@ class MissingExtraError(VitreousError):
 
     def __str__(self) -> str:
         return f"{self.purpose} needs the extra {self.extra!r}; pip install 'vitreous[{self.extra}]'"
+
+
+class Interrupted(BaseException):
+    """Ctrl-C or SIGTERM came during a run, which is saved. No Exception, as KeyboardInterrupt is none."""
+
+    def __init__(self, number: int, step: int):
+        super().__init__(number, step)
+        self.number, self.step = number, step

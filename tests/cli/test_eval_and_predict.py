@@ -22,7 +22,9 @@ def place(tmp_path_factory):
     vitreous.save(model, root / "model")
     class_folders(root / "set", {f"{s}/{c}": 4 for s in ("train", "test") for c in ("cat", "bee", "ant")})
     (root / "set/test/ant/9.png").write_bytes(encoded(99)[:50])
-    return root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITREOUS_CACHE", str(root / "cache"))
+        yield root
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,10 @@ def done(place):
         "eval all": ["eval", model, data, "--split", "all", "--json"],
         "eval labels": ["eval", model, data, "--labels", labels, "--csv", place / "rows.csv", "--json"],
         "eval again": ["eval", model, data, "--csv", place / "rows.csv"],
+        "eval shots": ["eval", model, data, "--shots", "1,3", "--seeds", 2, "--json", "--out", place / "shots.html"],
+        "eval table": ["eval", model, data, "--shots", "1,9"],
+        "eval words": ["eval", model, data, "--shots", "one"],
+        "eval page": ["eval", model, data, "--out", place / "none.html"],
         "eval split": ["eval", model, data, "--split", "val"],
         "eval model": ["eval", place / "absent.safetensors", data],
         "eval data": ["eval", model, place / "absent"],
@@ -69,6 +75,15 @@ def test_eval_is_one_json_object(done):
     assert "top5" not in body
 
 
+def test_eval_of_a_few_shots_is_a_table_a_page_and_json(done, place):
+    body = json.loads(done["eval shots"].stdout)
+    assert next(iter(body.items())) == ("schema", "vitreous.eval/1")
+    assert [(row["shots"], len(row["right"]), row["fitted_on"]) for row in body["few_shot"]] == [(1, 2, 3), (3, 2, 9)]
+    assert (body["images"], body["classes"]) == (12, 3)
+    assert "<svg" in (place / "shots.html").read_text()
+    assert "9 shots: fewer images of ant (4), bee (4), cat (4); all of them were taken" in done["eval table"].stdout
+
+
 def test_other_labels_and_a_row_an_image(done, place):
     body = json.loads(done["eval labels"].stdout)
     assert (body["right"], body["images"]) == (12, 12)  # every class is right
@@ -80,6 +95,8 @@ def test_other_labels_and_a_row_an_image(done, place):
     ("call", "words"),
     [
         ("eval split", "no split 'val'"),
+        ("eval words", "--shots one are no whole numbers"),
+        ("eval page", "say shots="),
         ("eval model", "absent.safetensors is not there"),
         ("eval data", "absent is not there"),
         ("absent", "no.png is not there"),

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from feature_clouds import clouds
 from shared_files import ROOT
 from tiny_models import line_of
 
@@ -20,14 +22,6 @@ from vitreous.evaluation.fewshot import (
 )
 
 GOLDEN = np.load(ROOT / "tests/golden/measures/fewshot_ridge.npz")
-
-
-def clouds(n: int, d: int, k: int, seed: int = 0, apart: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Overlapping clouds, one for each class, each class met; the centres do not depend on the seed."""
-    random = np.random.default_rng(seed)
-    y = np.arange(n) % k
-    centres = apart * np.random.default_rng(99).normal(size=(k, d))
-    return centres[y] + random.normal(size=(n, d)), y
 
 
 def plain(x, y, k, l2):
@@ -201,6 +195,17 @@ def test_counts_are_those_of_float64_where_float32_would_err():
     assert count_right([probe, probe], x, exact) == [1000, 1000]
 
 
+def test_outliers_and_dead_features_do_not_mislead_the_count():
+    """A feature that never changed in train may be anything in test; one row may lie far away."""
+    x, y = clouds(40, 8, 3)
+    x[:, 3] = 5.0
+    test_x, test_y = clouds(500, 8, 3, seed=1)
+    test_x[:, 3] = 1e6 * np.arange(500)
+    test_x[7] *= 1e9
+    probes = [ridge(x[:n], y[:n], 3) for n in (4, 12, 40)]
+    assert count_right(probes, test_x, test_y) == [probe.right(test_x, test_y) for probe in probes]
+
+
 # The protocol
 
 
@@ -226,6 +231,20 @@ def test_every_cell_is_the_probe_of_its_own_rows():
                 answers = scores(weight, mean, std, test_x).argmax(1)
                 assert found.right[i, j, r] == (answers == test_y).sum()
                 assert found.taken[j] == len(rows)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_on_a_gpu_the_same():
+    x, y = clouds(300, 20, 6, apart=0.5)
+    test_x, test_y = clouds(400, 20, 6, seed=1, apart=0.5)
+    for l2 in (1024.0, (1024.0, 4.0)):
+        here, there = (fewshot(x, y, test_x, test_y, 6, l2=l2, device=device) for device in ("cpu", "cuda"))
+        np.testing.assert_array_equal(here.right, there.right)
+    groups = np.arange(300) // 2
+    for g in (None, groups):
+        np.testing.assert_allclose(
+            decompose(x, y, 6, device="cuda").left_out(4.0, g), decompose(x, y, 6).left_out(4.0, g), atol=1e-8
+        )
 
 
 def test_more_shots_are_better_and_labels_without_meaning_are_chance():
@@ -282,6 +301,7 @@ def test_short_absent_and_unjudged_classes_are_named():
     [
         ({"x": np.zeros((8, 3, 2))}, ["(8, 3, 2)", "N x D"]),
         ({"x": np.full((8, 3), np.nan)}, ["not finite, first in row 0"]),
+        ({"x": np.ones((8, 3))}, ["same in every row", "another tap"]),
         ({"y": np.zeros(8, int)}, ["fewer than 2 classes"]),
         ({"y": np.arange(8)}, ["from 0 to 7", "2 classes"]),
         ({"y": np.zeros((8, 2), int)}, ["(8, 2)", "several"]),

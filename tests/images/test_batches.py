@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,13 +13,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from picture_sets import Arrays, arrays, as_set, photos, tar_shards
+from picture_sets import Arrays, arrays, as_set, photos, scene, tar_shards
 from shared_files import ROOT
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.images import augment, preprocess
+from vitreous.images import batches as batching
 from vitreous.images.augment import Augment
-from vitreous.images.batches import Batches, Coverage
+from vitreous.images.batches import Batches, Coverage, _Order
+from vitreous.images.memory import HeldPixels, hold
 from vitreous.images.sources.finding import find_place
 from vitreous.images.sources.shards import open_shards
 from vitreous.models.preprocess import Preprocess
@@ -390,3 +393,254 @@ def test_a_part_of_the_ranks_cannot_speak_of_coverage():
     list(batches)
     with pytest.raises(ConfigError, match="coverage needs all ranks"):
         batches.coverage()
+
+
+# Repeated augmentation ------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_of_repeats_shows_a_part_of_the_set_each_picture_so_often(many):
+    """48 places: 16 pictures, copies 0, 1, 2 of each; another part in another epoch."""
+    parts = []
+    for epoch in range(2):
+        batches = train(many, repeats=3, epochs=2)
+        batches.seek(epoch, 0)
+        found = [(int(i), int(c)) for b in batches if b.epoch == epoch for i, c in zip(b.ids, b.copies, strict=True)]
+        ids = {i for i, _ in found}
+        assert sorted(found) == sorted((i, c) for i in ids for c in range(3))
+        assert len(ids) == 16
+        parts.append(ids)
+    assert parts[0] != parts[1]
+
+
+@given(count=st.integers(2, 60), repeats=st.integers(1, 7), epoch=st.integers(0, 3))
+def test_no_pair_is_two_copies_and_no_copy_comes_twice(count, repeats, epoch):
+    order = _Order(count, 5, True, None, 10, repeats)
+    if order.distinct < 2:
+        return
+    members, copies = order.at(epoch, np.arange(count))
+    copies = np.zeros(count, int) if copies is None else copies
+    assert len(set(zip(members.tolist(), copies.tolist(), strict=True))) == count
+    assert copies.max() < repeats
+    assert len(np.unique(members)) <= order.distinct == -(-count // repeats)
+    assert (members[: count // 2 * 2 : 2] != members[1::2]).all()
+
+
+def test_copies_lie_mostly_in_one_step_and_beside_other_pictures():
+    """As DeiT's sampler gives them: of 3 copies in steps of 512; the partner of a pair changes from copy to copy."""
+    members, _ = _Order(12_288, 5, True, None, 10, 3).at(0, np.arange(12_288))
+    step = np.arange(12_288) // 512
+    order = np.argsort(members, kind="stable").reshape(-1, 3)  # places of the copies of each
+    assert (step[order].min(1) == step[order].max(1)).mean() > 0.85
+    partners = members[np.arange(12_288) ^ 1][order]
+    assert (np.sort(partners, 1)[:, 1:] != np.sort(partners, 1)[:, :-1]).all()
+
+
+def test_the_first_copy_is_drawn_as_without_repeats_and_the_others_are_not(many):
+    crops = {}
+    for batch in train(many, repeats=3):
+        for k, key in enumerate(zip(batch.ids.tolist(), batch.copies.tolist(), strict=True)):
+            crops[key] = batch.plan.crop[k]
+        first = batch.copies == 0
+        known = augment.draw(replace(AUGMENT, mixup=0.0), 3, 0, batch.ids[first])
+        assert (batch.plan.crop[first] == known.crop).all()
+        assert (batch.drawn_ids[first] == batch.ids[first]).all()
+        assert len(np.unique(batch.drawn_ids)) == len(batch)
+    assert len({crop.tobytes() for crop in crops.values()}) == 48
+    once = next(iter(train(many)))
+    assert once.copies is None
+    assert (once.drawn_ids == once.ids).all()
+
+
+@pytest.mark.parametrize(("batch", "world"), [(4, 1), (8, 2), (16, 4)])
+def test_repeats_come_the_same_on_any_ranks_and_after_any_stop(many, batch, world):
+    whole = rows(train(many, repeats=3, epochs=2, batch=48))
+    ranks = [rows(train(many, repeats=3, epochs=2, batch=batch, rank=r, world=world)) for r in range(world)]
+    assert union(ranks) == whole
+    first = train(many, repeats=3, epochs=2, batch=batch)
+    running = iter(first)
+    taken = rows([next(running)])
+    running.close()
+    assert union([taken, rows(train(many, repeats=3, epochs=2, batch=batch, start=first.state()))]) == whole
+    with pytest.raises(DataError, match=r"order was shuffled, each 3 times, is shuffled;"):
+        train(many, start=first.state())
+
+
+@pytest.mark.parametrize("wrong", [{"repeats": 0}, {"repeats": 48}, {"repeats": 2, "shuffle": False}])
+def test_repeats_without_meaning_are_refused(many, wrong):
+    with pytest.raises(ConfigError, match=r"repeats=\d+ of 48 pictures leaves no two to show"):
+        train(many, **wrong)
+
+
+# Pictures that cannot be read, or have no label -----------------------------------------------------------------------
+
+BROKEN = {7, 8, 9, 31, 40}
+
+
+@pytest.fixture(scope="module")
+def damaged(many):
+    files = [raw[:300] if i in BROKEN else raw for i, raw in enumerate(many.source.files)]
+    return as_set(type(many.source)(files))
+
+
+def test_an_unreadable_picture_gives_its_place_to_another_with_its_own_label(damaged):
+    """Others stay as they are; the list names each once, however often it was missed."""
+    batches = train(damaged, epochs=2, on_unreadable="replace")
+    found = rows(batches)
+    assert len(found) == 96
+    assert all(label == i % 3 and i not in BROKEN for i, label, *_ in found.values())
+    assert sorted(name for name, _ in batches.replaced) == sorted(f"set/{i}.jpg" for i in BROKEN)
+    assert all(name in why and "\n" not in why for name, why in batches.replaced)
+    sound = {key: (i, pixels) for key, (i, _, pixels, _) in rows(train(photos(48), epochs=2)).items()}
+    changed = {key for key, (i, _, pixels, _) in found.items() if (i, pixels) != sound[key]}
+    assert changed == {key for key, (i, _) in sound.items() if i in BROKEN}
+    assert len({found[key][0] for key in changed}) > 5, "another epoch draws another replacement"
+
+
+@pytest.mark.parametrize("how", [{"workers": 2}, {"workers": 2, "processes": True}, {"world": 2}, {"stop": 3}])
+def test_who_reads_does_not_change_the_replacement(damaged, how):
+    whole = rows(train(damaged, on_unreadable="replace", repeats=2))
+    world, stop = how.get("world", 1), how.get("stop")
+    how = {k: v for k, v in how.items() if k not in ("world", "stop")}
+    parts = [train(damaged, on_unreadable="replace", repeats=2, rank=r, world=world, **how) for r in range(world)]
+    taken = {}
+    if stop is not None:
+        running = iter(parts[0])
+        for _ in range(stop):
+            taken |= rows([next(running)])
+        running.close()
+        parts = [train(damaged, on_unreadable="replace", repeats=2, start=parts[0].state())]
+    assert union([taken, *map(rows, parts)]) == whole
+
+
+@pytest.mark.parametrize("broken", [{0, 3, 11}, set(range(8))])
+def test_replacements_in_a_resident_set_are_those_of_a_streamed_one(broken):
+    data = as_set(Arrays(arrays(24).source.pixels, broken))
+    how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT, "epochs": 2, "on_unreadable": "replace"}
+    whole, streamed = train(data, **how), train(data, **how, resident=False)
+    ids = [[b.ids.tolist() for b in batches] for batches in (whole, streamed)]
+    assert ids[0] == ids[1]
+    assert (whole._resident() is None) == (len(broken) == 8)  # the size is read off one of the first
+    assert sorted(whole.replaced) == sorted(streamed.replaced)
+    for batch in whole if whole._resident() is not None else ():
+        for i, image in zip(batch.ids, batch.images, strict=True):
+            assert (image.permute(1, 2, 0).numpy() == data.read(i)).all()
+
+
+def test_an_evaluation_skips_what_cannot_be_read_of_a_resident_set_too():
+    data = as_set(Arrays(arrays(20).source.pixels, {3, 11}))
+    batches = Batches(data, batch=8, preprocess=SMALL_RULE, skip_unreadable=True, resident=True, rank=0, world=1)
+    assert [i for batch in batches for i in batch.ids] == [i for i in range(20) if i not in (3, 11)]
+    assert len(batches.coverage().skipped) == 2
+
+
+def test_a_set_that_is_gone_is_one_line_after_eight_draws(many):
+    gone = as_set(type(many.source)([b"junk"] * 16))
+    with pytest.raises(DataError, match=r"set/\d+.jpg cannot be read, nor can 8 pictures drawn in its place") as caught:
+        list(train(gone, on_unreadable="replace"))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("vitreous check a/set")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"on_unreadable": "ignore"}, "on_unreadable='ignore' is unknown; give raise or replace"),
+        ({"on_unreadable": "replace", "shuffle": False}, "is for training"),
+        ({"on_unreadable": "replace", "skip_unreadable": True}, "say skip_unreadable alone"),
+    ],
+)
+def test_replacing_is_refused_where_it_has_no_meaning(many, wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        train(many, **wrong)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_pictures_without_a_label_serve_where_none_is_needed(several):
+    data = arrays(16)
+    labels = np.full((16, 3) if several else 16, -1)
+    labels[5] = 1
+    data = replace(data, labels=labels)
+    how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT}
+    for batch in train(data, **how, labelled=False):
+        assert (batch.labels.numpy() == labels[batch.ids].clip(0)).all()
+    if not several:
+        with pytest.raises(DataError, match="15 pictures of a/set have no label"):
+            train(data, **how)
+
+
+# Where pictures lie, and who reads them -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_resident_set_is_never_twice_on_the_host(device):
+    """numpy holds at most slices on their way; `meta` stands for a device with memory of its own."""
+    data = as_set(Arrays(np.zeros((4096, 16, 16, 3), np.uint8)))
+    batches = Batches(data, batch=8, preprocess=Preprocess(size=(16, 16)), device=device, rank=0, world=1)
+    tracemalloc.start()
+    whole = batches._resident()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert whole.shape == (4096, 3, 16, 16)
+    assert peak < whole.nbytes / 4
+
+
+def ragged(sizes):
+    pictures = [scene(i, *size) for i, size in enumerate(sizes)]
+    data = as_set(Arrays(np.zeros((len(sizes), 1, 1, 3), np.uint8)))
+    return replace(data, source=HeldPixels(data.source, data.ids, pictures, np.zeros(len(sizes), bool)))
+
+
+def test_pictures_of_several_sizes_lie_in_one_frame_where_it_wastes_less_than_half():
+    near, far = ragged([(12, 16), (16, 12), (14, 14)] * 4), ragged([(8, 40), (40, 8), (14, 14)] * 4)
+    how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT, "batch": 4}
+    assert train(near, **how, device="meta")._resident() is None  # of its own accord on a GPU alone
+    batches = train(near, **how, resident=True)
+    for batch in batches:
+        for i, image, (tall, wide) in zip(batch.ids, batch.images, batch.sizes, strict=True):
+            assert (image[:, :tall, :wide].permute(1, 2, 0).numpy() == near.read(i)).all()
+            assert image[:, tall:].sum() == image[:, :, wide:].sum() == 0
+    assert batches._resident().shape == (12, 3, 16, 16)
+    with pytest.raises(ConfigError, match="a/set cannot lie whole on cpu"):
+        train(far, **how, resident=True)._resident()
+
+
+def test_a_set_larger_than_the_free_memory_is_streamed(monkeypatch):
+    data = arrays(40)
+    monkeypatch.setattr(batching, "_free_memory", lambda: int(40 * 12 * 12 * 3 / batching.RESIDENT_SHARE) + 1)
+    assert train(data, preprocess=SMALL_RULE, augment=SMALL_AUGMENT)._resident() is not None
+    assert train(data, preprocess=SMALL_RULE, augment=SMALL_AUGMENT, world=2)._resident() is None
+    monkeypatch.undo()
+    assert 2**20 < batching._free_memory() < 2**50
+
+
+def test_processes_start_where_enough_is_read_to_pay_for_them(many):
+    """The loop's epochs have no end, so it says how much it will read."""
+    assert train(many, workers=4, epochs=2**31)._processes
+    assert not train(many, workers=4, epochs=2**31, reads=49_999)._processes
+    assert train(many, workers=4, epochs=2**31, reads=50_000)._processes
+    assert not train(many, workers=2, epochs=2**31, reads=50_000)._processes
+
+
+def test_what_could_not_be_held_is_replaced_as_if_read(damaged):
+    """Crops differ, being taken from smaller pictures; which pictures come does not."""
+    held = hold(damaged, short_side=40, preprocess=RULE, on_unreadable="defer")
+    batches = train(held, on_unreadable="replace")
+    assert [b.ids.tolist() for b in batches] == [b.ids.tolist() for b in train(damaged, on_unreadable="replace")]
+    assert {name for name, _ in batches.replaced} == {f"set/{i}.jpg" for i in BROKEN}
+
+
+def test_a_picture_is_never_its_own_replacement():
+    """Of two pictures, the other one, at every address."""
+    data = as_set(Arrays(arrays(2).source.pixels, {1}))
+    batches = train(data, preprocess=SMALL_RULE, augment=SMALL_AUGMENT, batch=2, epochs=50, on_unreadable="replace")
+    assert {i for batch in batches for i in batch.ids.tolist()} == {0}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_a_gpu_is_given_the_same_pictures_slice_by_slice(monkeypatch):
+    monkeypatch.setattr(batching, "SLICE", 5)
+    data = as_set(Arrays(arrays(24).source.pixels, {3, 11}))
+    how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT, "repeats": 2, "on_unreadable": "replace"}
+    for there, here in zip(train(data, **how, device="cuda"), train(data, **how), strict=True):
+        assert torch.equal(there.images.cpu(), here.images)
+        assert torch.equal(there.labels.cpu(), here.labels)

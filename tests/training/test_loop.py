@@ -184,7 +184,7 @@ def test_a_batch_larger_than_the_images_is_refused_with_one_that_is_not(data):
 def ids_of_batch(data, number):
     loop = loop_of(data, PLAIN)
     loop.consumed = number
-    return next(loop._batches()).ids
+    return next(loop._from_here()).ids
 
 
 def test_a_loss_that_is_no_number_stops_the_run_at_the_state_before_it(data, tmp_path):

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 import vitreous
-from vitreous.errors import VitreousError
+from vitreous.errors import Interrupted, VitreousError
 
 __all__ = ["main"]
 
@@ -46,6 +46,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = _application().main(arguments, prog_name="vitreous", standalone_mode=False)
     except KeyboardInterrupt:
         code = 130
+    except Interrupted as end:
+        print(f"vitreous: stopped and saved at step {end.step:,}; go on with --resume", file=sys.stderr)
+        code = 128 + end.number
     except Exception as error:
         if debug:
             traceback.print_exc()

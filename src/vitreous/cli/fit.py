@@ -54,7 +54,7 @@ def run(
     from vitreous import ranks
     from vitreous.cli.training_display import display, recipes_table
     from vitreous.errors import ConfigError
-    from vitreous.training.loop import Interrupted
+    from vitreous.training.recipe import Recipe
 
     if recipe == "list":
         recipes_table(json=json)
@@ -62,31 +62,30 @@ def run(
     if data is None:
         raise ConfigError("there are no images to fit to; name a folder: vitreous fit FOLDER")
     changes = _pairs(set_) | _length(epochs, steps, seconds) | ({} if seed is None else {"seed": seed})
+    Recipe().change(**changes)  # a name that is no field is said before anything is read
+    Recipe().change(**_pairs(then_set))
+    model = changes.pop("model", model)
     with display() as tell:
-        try:
-            result = vitreous.fit(
-                data,
-                model=model,
-                weights=weights,
-                recipe=recipe,
-                then=then,
-                then_recipe=then_recipe,
-                then_overrides=_pairs(then_set),
-                out=out,
-                resume=resume,
-                force=force,
-                device=device,
-                workers=workers,
-                check=not no_check,
-                folds=folds,
-                on_nan=on_nan,
-                log=log or (),
-                tell=tell,
-                **changes,
-            )
-        except Interrupted as end:
-            tell({"kind": "say", "text": f"stopped and saved at step {end.step:,}; go on with --resume"})
-            raise typer.Exit(128 + end.number) from None
+        result = vitreous.fit(
+            data,
+            model=model,
+            weights=weights,
+            recipe=recipe,
+            then=then,
+            then_recipe=then_recipe,
+            then_overrides=_pairs(then_set),
+            out=out,
+            resume=resume,
+            force=force,
+            device=device,
+            workers=workers,
+            check=not no_check,
+            folds=folds,
+            on_nan=on_nan,
+            log=log or (),
+            tell=tell,
+            **changes,
+        )
     if ranks.here().is_first:
         show("fit", result, json=json)
 

@@ -119,7 +119,14 @@ def _line(event: dict[str, Any]) -> str | None:
 
 def _step(event: dict[str, Any], flops: float, device: str | None) -> str:
     head = f"{event['stage']}: step {event['step']:,} of {event['steps']:,}"
-    return f"{head}, {_numbers(event, flops, device)}"
+    left = f", about {_time(event['seconds_left'])} left" if 1 < event["step"] < event["steps"] else ""
+    return f"{head}, {_numbers(event, flops, device)}{left}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _numbers(event: dict[str, Any], flops: float, device: str | None) -> str:

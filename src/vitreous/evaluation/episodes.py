@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -70,7 +71,12 @@ class Episodes:
         return (self.mean - self.chance) / (1 - self.chance)
 
     def to_json(self) -> dict[str, Any]:
-        body = {"ways": self.ways, "shots": self.shots, "queries": self.queries, "episodes": len(self.accuracy)}
+        body: dict[str, Any] = {
+            "ways": self.ways,
+            "shots": self.shots,
+            "queries": self.queries,
+            "episodes": len(self.accuracy),
+        }
         body |= {"by": self.by, "likening": self.likening, "seed": self.seed}
         body |= {"mean": self.mean, "interval": list(self.interval), "chance": self.chance}
         return body | {"above_chance": self.above_chance, "notes": list(self.notes)}
@@ -108,7 +114,7 @@ def episodes(
     features were trained on; episodes take none of them.
     """
     _check(ways, shots, queries, count, by, likening, l2)
-    rows, labels = checked(x, y, max(int(np.max(y, initial=0)) + 1, len(classes or ())), "")
+    rows, labels = checked(x, y, max(int(np.max(y, initial=0)) + 1, len(classes or ())))
     notes: list[str] = []
     if known is not None:
         if classes is None:
@@ -160,21 +166,18 @@ def right_share(
     x: Tensor, shots: int, *, by: By = "prototypes", likening: Likening = "euclid", l2: float = L2
 ) -> Tensor:
     """Of episodes x: E K S+Q D, the share of queries answered right; E."""
-    if by != "ridge" and likening == "cosine":
-        x = torch.nn.functional.normalize(x, dim=-1)
-    count, ways, _, width = x.shape
+    ways = x.shape[1]
     support, query = x[:, :, :shots], x[:, :, shots:].flatten(1, 2)  # E K S D, E KQ D
     truth = torch.arange(ways, device=x.device).repeat_interleave(x.shape[2] - shots)
+    if by != "ridge" and likening == "cosine":  # of unit vectors the nearest is the one of largest cosine
+        query = F.normalize(query, dim=-1)
     if by == "ridge":
         scores = _ridge_scores(support.flatten(1, 2), query, ways, l2)  # E KQ K
-    elif by == "nearest":
-        near = torch.cdist(query, support.flatten(1, 2), compute_mode="donot_use_mm_for_euclid_dist")  # E KQ KS
-        scores = -near.unflatten(-1, (ways, shots)).amin(-1)
     else:
-        means = support.mean(2)  # E K D
-        means = torch.nn.functional.normalize(means, dim=-1) if likening == "cosine" else means
-        scores = -torch.cdist(query, means, compute_mode="donot_use_mm_for_euclid_dist")
-    assert scores.shape == (count, len(truth), ways), width
+        samples = support.mean(2, keepdim=True) if by == "prototypes" else support  # E K 1 D, or E K S D
+        samples = F.normalize(samples, dim=-1) if likening == "cosine" else samples
+        far = torch.cdist(query, samples.flatten(1, 2), compute_mode="donot_use_mm_for_euclid_dist")
+        scores = -far.unflatten(-1, (ways, -1)).amin(-1)  # E KQ K
     return (scores.argmax(-1) == truth).double().mean(-1)
 
 
@@ -215,7 +218,7 @@ def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> L
     By sums of unit vectors, so that all pairs cost no more than all rows:  Σ_{i≠j} uᵢ·uⱼ = ‖Σ u‖² − n.
     is_centred: cosines about the mean of all rows, where features share a large common part.
     """
-    rows, labels = checked(x, y, int(np.max(y, initial=0)) + 1, "")
+    rows, labels = checked(x, y, int(np.max(y, initial=0)) + 1)
     kept = labels >= 0
     unit, labels = np.asarray(rows[kept], np.float64), labels[kept]
     unit = unit - unit.mean(0) if is_centred else unit

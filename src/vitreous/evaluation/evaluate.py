@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from csv import writer
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError, DataError, ExistsError
 from vitreous.evaluation import accuracy
 from vitreous.evaluation.accuracy import Result
+from vitreous.evaluation.features import extract
+from vitreous.evaluation.fewshot import FewShot
+from vitreous.evaluation.fewshot import fewshot as measure_shots
 from vitreous.evaluation.labels import match_classes, read_labels
-from vitreous.evaluation.predict import Precision, Progress, class_names, logits
+from vitreous.evaluation.predict import Precision, Progress, choose_device, class_names, logits
 from vitreous.files import atomic_write
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
@@ -30,10 +33,12 @@ __all__ = ["evaluate", "write_csv"]
 SPLITS = ("test", "train", "all")
 
 
+@overload
 def evaluate(
     model: Model,
     data: str | os.PathLike[str] | ImageSet,
     *,
+    shots: None = None,
     split: Literal["test", "train", "all"] = "test",
     labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None = None,
     device: torch.device | str | None = None,
@@ -43,13 +48,62 @@ def evaluate(
     csv: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
-) -> Result:
-    """How often the model is right on DATA.
+) -> Result: ...
+
+
+@overload
+def evaluate(
+    model: Model,
+    data: str | os.PathLike[str] | ImageSet,
+    *,
+    shots: Sequence[int],
+    seeds: int | Sequence[int] = 3,
+    device: torch.device | str | None = None,
+    batch: int | None = None,
+    workers: int | None = None,
+    precision: Precision = "auto",
+    out: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> FewShot: ...
+
+
+def evaluate(
+    model: Model,
+    data: str | os.PathLike[str] | ImageSet,
+    *,
+    shots: Sequence[int] | None = None,
+    seeds: int | Sequence[int] = 3,
+    split: Literal["test", "train", "all"] = "test",
+    labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None = None,
+    device: torch.device | str | None = None,
+    batch: int | None = None,
+    workers: int | None = None,
+    precision: Precision = "auto",
+    csv: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Result | FewShot:
+    """How often the model is right on DATA; with `shots`, what a few labels make of its features.
 
     The set's classes are matched to the model's by name. Images that cannot be read are named and not judged.
     labels: other labels, or several for an image: a file (see `labels.read_labels`), or for each image the numbers of
     the model's classes that are right; an image with none is left out.  csv: a file for one row an image.
+
+    shots: labelled images of each class, such as 1, 5, 10: drawn from train by each of the seeds, fitted in closed form
+    on what the head reads and judged on test; the model's own head and labels are not used, and it needs none.
+    out: a page with the plot.
     """
+    if shots is not None:
+        if split != "test" or labels is not None or csv is not None:
+            raise ConfigError(
+                "shots are drawn from train and judged on test by the set's own labels; leave out the rest"
+            )
+        how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
+        return _few_shot(model, data, shots, seeds, out, force, progress, how)
+    if out is not None:
+        raise ConfigError("a page is made of shots; say shots=(1, 5, 10) too, or leave out=... away")
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r}; say {', '.join(SPLITS)}")
     if csv is not None and not force and os.path.lexists(csv):  # before the work, not after
@@ -95,6 +149,44 @@ def evaluate(
     if csv is not None and here().is_first:
         write_csv(result, csv, force=force)
     return result
+
+
+def _few_shot(
+    model: Model,
+    data: str | os.PathLike[str] | ImageSet,
+    shots: Sequence[int],
+    seeds: int | Sequence[int],
+    out: str | os.PathLike[str] | None,
+    force: bool,
+    progress: Progress | None,
+    how: dict[str, Any],
+) -> FewShot:
+    if out is not None and not force and os.path.lexists(out):
+        raise ExistsError(f"{out} exists already; choose another place, or overwrite it with --force (force=True)")
+    whole = opening.open(data)
+    if not whole.classes or whole.labels.ndim != 1:
+        raise DataError(f"{whole.path} does not have one label for each image; make a folder for each class")
+    train, test = (extract(model, whole.split(name), progress=progress, **how) for name in ("train", "test"))
+    found = measure_shots(
+        train.only,
+        train.labels,
+        test.only,
+        test.labels,
+        whole.classes,
+        shots=shots,
+        seeds=seeds,
+        device=choose_device(model, how["device"]),
+    )
+    about = {"data": whole.path, "content_id": whole.content_id, "model_digest": train.model}
+    notes = found.notes
+    if skipped := [*train.skipped, *test.skipped]:
+        notes = (*notes, f"{len(skipped):,} images could not be read and were left out: {few(skipped)}")
+    found = replace(found, about=about, notes=notes)
+    if out is not None and here().is_first:
+        from vitreous.evaluation import fewshot_page
+
+        fewshot_page.write(found, out, force=force)
+    return found
 
 
 def write_csv(result: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:

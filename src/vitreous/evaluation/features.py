@@ -44,6 +44,7 @@ from vitreous.evaluation.predict import (
 )
 from vitreous.files import atomic_write, digest, lock
 from vitreous.images import opening
+from vitreous.images.batches import Batches
 from vitreous.images.health.reading import cache_folder
 from vitreous.images.imageset import ImageSet
 from vitreous.models.config import ViTConfig
@@ -52,7 +53,7 @@ from vitreous.models.taps import matching, tap_names
 from vitreous.models.taps import taps as open_taps
 from vitreous.ranks import Ranks
 
-__all__ = ["FEATURES", "POOLS", "Features", "choose_readings", "extract", "model_digest"]
+__all__ = ["FEATURES", "POOLS", "Features", "Reading", "choose_readings", "extract", "model_digest", "pooled"]
 
 FORMAT = 1
 FEATURES = "features"  # what the head reads: `model.features`
@@ -193,8 +194,8 @@ def choose_readings(model: Model, taps: str | Iterable[str], pool: str | Sequenc
             chosen: Sequence[str | None] = [None] if tap in (FEATURES, *VECTORS) else pools
             for one in chosen:
                 _check_pool(model, tap, one)
-                order = POOLS.index(one) if one in POOLS else len(POOLS)
-                found[names.index(tap), 0 if one is None else 1 + order + 10 * _token(one)] = Reading(tap, one)
+                rank = POOLS.index(one) if one in POOLS else len(POOLS) + _token(one)
+                found[names.index(tap), rank] = Reading(tap, one)
     return [found[key] for key in sorted(found)]
 
 
@@ -246,18 +247,36 @@ def pooled(x: Tensor, reading: Reading, prefix: int) -> Tensor:
 
 def _fill(
     model: Model,
-    batches: Any,
+    batches: Batches,
     missing: list[tuple[Reading, _InMemory | _OnDisk]],
     keep: Keep,
     device: torch.device,
     precision: Precision,
     progress: Progress | None,
 ) -> None:
-    """Run the model over what is not there yet and append it, a part at a time."""
-    total, size = len(batches.data), batches.batch
+    """Bring all of these readings to the end, from where the first of them stopped."""
+    total = len(batches.data)
     begin = _common_place([column for _, column in missing])
-    if begin:
+    if begin < total:
         batches.seek(0, begin)
+        _run(model, batches, missing, begin, keep, device, precision, progress)
+    _save(missing, total)
+    for _, column in missing:
+        column.finish()
+
+
+def _run(
+    model: Model,
+    batches: Batches,
+    missing: list[tuple[Reading, _InMemory | _OnDisk]],
+    begin: int,
+    keep: Keep,
+    device: torch.device,
+    precision: Precision,
+    progress: Progress | None,
+) -> None:
+    """The model over what is not there yet, appended a part at a time."""
+    total, size = len(batches.data), batches.batch
     waiting: deque[tuple[int, Places, list[Underway]]] = deque()
     saved = time.monotonic()
 
@@ -287,9 +306,6 @@ def _fill(
             store()
         if not missing[0][1].rows:
             raise DataError(f"no image of {batches.data.path} could be read; see: vitreous check {batches.data.path}")
-    _save(missing, total)
-    for _, column in missing:
-        column.finish()
 
 
 @contextmanager
@@ -421,6 +437,7 @@ class _OnDisk:
         self._parts = [part for part in self._parts if part["place"] <= place]
 
     def finish(self) -> None:
+        self._open()  # so that the journal ends in a whole line
         self._append({"whole": True})
         for file in self._files:
             file.close()

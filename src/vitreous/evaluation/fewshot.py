@@ -207,7 +207,7 @@ def nested_ridges(
     rows = torch.from_numpy(np.asarray(x[order], np.float64)).to(place)
     labels = torch.from_numpy(y[order]).to(place)
     shift = rows.mean(0)
-    rows = rows - shift
+    rows.sub_(shift)
     width = rows.shape[1]
     cross, crossed = torch.zeros((width, width), dtype=torch.float64, device=place), 0
     sums = torch.zeros((classes, width), dtype=torch.float64, device=place)
@@ -288,7 +288,7 @@ def count_right(
         return []
     place = _float64_place(device)
     is_exact = place.type != "cpu"
-    mean, std = probes[0].mean, probes[0].std
+    mean, std = probes[-1].mean, np.where(probes[-1].std > TINY, probes[-1].std, 1.0)  # what never changed stays small
     classes = probes[0].weight.shape[1]
     weights, offsets = zip(*(_on_standard(probe, mean, std) for probe in probes), strict=True)
     right = np.zeros(len(probes), np.int64)
@@ -323,7 +323,7 @@ def _careful_answers(
     scores = torch.addmm(offset.float(), z32, weight32).unflatten(1, (len(norm), -1))  # N c K
     best, answers = scores.max(-1)
     error = (z.shape[1] + 4) * UNIT * torch.outer(length, norm) + 4 * UNIT * (best.abs() + offset.abs().max())  # N c
-    unsure = (scores >= (best - 2 * error)[..., None]).sum(-1) > 1
+    unsure = (scores >= (best - 2 * error).float()[..., None]).sum(-1) > 1
     classes = scores.shape[-1]
     for c in torch.nonzero(unsure.any(0)).flatten().tolist():
         here = unsure[:, c]
@@ -451,6 +451,7 @@ def fewshot(
         raise DataError(
             f"train features have {rows.shape[1]} numbers, test features {test_rows.shape[1]}; give one kind"
         )
+    _refuse_constant(rows)
     kept = np.flatnonzero(test_labels >= 0)
     if not len(kept):
         raise DataError("there are no labelled test rows to judge by; give some")
@@ -494,23 +495,29 @@ def mean_interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
     return max(float(values.mean()) - half, 0.0), min(float(values.mean()) + half, 1.0)
 
 
-def checked(x: NDArray[Any], y: NDArray[Any], classes: int, what: str) -> tuple[NDArray[Any], Rows]:
-    """Features N D and labels N that belong together, or one clear line."""
+def checked(x: NDArray[Any], y: NDArray[Any], classes: int, what: str = "") -> tuple[NDArray[Any], Rows]:
+    """Features N D and labels N that belong together, or one clear line.  what: train or test, for the line."""
     rows, labels = np.asanyarray(x), np.asarray(y)
+    of = f"{what} " if what else ""
     if rows.ndim != 2:
-        raise DataError(f"{what} features of shape {rows.shape} are not rows of numbers; give N x D, one tap pooled")
+        raise DataError(f"{of}features of shape {rows.shape} are not rows of numbers; give N x D, one tap pooled")
     if labels.ndim != 1:
-        raise DataError(f"{what} labels of shape {labels.shape} name several classes a row; give one class number each")
+        raise DataError(f"{of}labels of shape {labels.shape} name several classes a row; give one class number each")
     if len(rows) != len(labels):
-        raise DataError(f"there are {len(rows)} {what} rows and {len(labels)} labels; give one label for each row")
+        raise DataError(f"there are {len(rows)} {of}rows and {len(labels)} labels; give one label for each row")
     if len(labels) and (labels.max() >= classes or labels.min() < -1):
-        raise DataError(f"{what} labels from {labels.min()} to {labels.max()} are not those of {classes} classes")
+        raise DataError(f"{of}labels from {labels.min()} to {labels.max()} are not those of {classes} classes")
     for begin in range(0, len(rows), 4096):  # a mapped file is never whole in memory
-        fine = np.isfinite(rows[begin : begin + 4096]).all(1)
-        if not fine.all():
-            bad = begin + int(np.flatnonzero(~fine)[0])
-            raise DataError(f"{what} features are not finite, first in row {bad}; mend the model, or take that row out")
+        is_fine = np.isfinite(rows[begin : begin + 4096]).all(1)
+        if not is_fine.all():
+            bad = begin + int(np.flatnonzero(~is_fine)[0])
+            raise DataError(f"{of}features are not finite, first in row {bad}; mend the model, or take that row out")
     return rows, labels.astype(np.int64)
+
+
+def _refuse_constant(rows: NDArray[Any]) -> None:
+    if all((rows[begin : begin + 4096] == rows[:1]).all() for begin in range(0, len(rows), 4096)):
+        raise DataError("train features are the same in every row, so nothing can be told apart; read another tap")
 
 
 def _known_rows(
@@ -521,6 +528,7 @@ def _known_rows(
     kept = np.flatnonzero(labels >= 0)
     if len(np.unique(labels[kept])) < 2:
         raise DataError("the labels name fewer than 2 classes; a probe needs rows of at least 2")
+    _refuse_constant(rows)
     if len(kept) == len(rows):
         return rows, labels, count, groups
     return rows[kept], labels[kept], count, None if groups is None else np.asarray(groups)[kept]

@@ -43,7 +43,7 @@ class Score:
 def score(x: NDArray[Any], y: NDArray[Any], classes: int | Sequence[str]) -> Score:
     """LogME and H-score of features N D for labels N; rows of −1 are left out."""
     rows, labels = _known(x, y, classes)
-    return Score(_logme(rows, labels), _h_score(rows, labels), *rows.shape, len(np.unique(labels)))
+    return Score(_logme(rows, labels), _h_score(rows, labels), len(rows), rows.shape[1], len(np.unique(labels)))
 
 
 def logme(x: NDArray[Any], y: NDArray[Any], classes: int | Sequence[str]) -> float:
@@ -106,7 +106,7 @@ def _h_score(x: Numbers, y: NDArray[np.int64]) -> float:
 
 
 def _known(x: NDArray[Any], y: NDArray[Any], classes: int | Sequence[str]) -> tuple[Numbers, NDArray[np.int64]]:
-    rows, labels = checked(x, y, classes if isinstance(classes, int) else len(classes), "")
+    rows, labels = checked(x, y, classes if isinstance(classes, int) else len(classes))
     kept = labels >= 0
     if len(np.unique(labels[kept])) < 2:
         raise DataError("the labels name fewer than 2 classes; a score needs rows of at least 2")

@@ -4,6 +4,9 @@ The order of an epoch is one list of places 0 … N − 1. A step takes the next
 of them: so batch size, workers and ranks change who reads a picture, never which pictures come, in which order, with
 which pixels. Where a run stands is (epoch, place), two numbers, and starting there reads nothing that went before.
 
+With `repeats` an epoch shows that many times fewer pictures, each that often (DeiT's repeated augmentation): N places
+still, each copy of a picture with draws of its own.
+
 Pictures come in one of two ways. *Resident*: a set of equal pictures that fits lies whole on the device, and a batch is
 an index into it. *Streamed*: workers (threads, or processes where many cores must feed one device) read, crop and
 resize ahead, into pinned memory.
@@ -16,17 +19,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.draws import permutation, uniform
+from vitreous.draws import integers, permutation, uniform
 from vitreous.errors import ConfigError, DataError
 from vitreous.files import digest
 from vitreous.images import augment as augmenting
@@ -34,9 +39,10 @@ from vitreous.images import decode
 from vitreous.images import processes as worker_processes
 from vitreous.images.augment import Augment, Plan
 from vitreous.images.imageset import ImageSet
-from vitreous.images.memory import HeldPixels
+from vitreous.images.memory import HeldPixels, find_places
 from vitreous.images.pack import PackedPixels, same_pixels
 from vitreous.images.sources.shards import Shards
+from vitreous.machine import memory as machine_memory
 from vitreous.models import preprocess as rules
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
@@ -49,6 +55,11 @@ RESIDENT_SHARE = 0.4  # of the device's free memory that a resident set may take
 MANY = 50_000  # pictures to read from which worker processes give back the seconds that their start takes
 SMALL_SIDE = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
 RESIDENT_ON_CPU = 2**31  # bytes, where the device's memory is the machine's
+RAGGED = 2.0  # times the mean picture that the frame of a resident set may be
+SLICE = 256  # pictures on their way to the device at once
+COPY = 2**40  # added to a picture's id to draw for its next copy
+APART = 8  # pictures between two copies of one
+DRAWS = 8  # of pictures to take the place of one that cannot be read
 
 Places = NDArray[np.int64]
 
@@ -69,9 +80,15 @@ class Batch:
     plan: Plan | None = None
     is_cropped: bool = True  # else `augment.apply` crops: call it with cropped=batch.is_cropped
     sizes: Places | None = None  # B 2: rows, columns of each picture where they differ, at the images' upper left
+    copies: Places | None = None  # B: the how manieth of its picture, from 0, where an epoch repeats pictures
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def drawn_ids(self) -> Places:
+        """B: what stands for the id in every draw, so that two copies of one picture differ."""
+        return _drawn_ids(self.ids, self.copies)
 
 
 @dataclass(frozen=True)
@@ -102,7 +119,10 @@ class Batches:
     batch: images per step, all ranks together.  preprocess: its size is that of the batches, and without augmentation
     its pixels are theirs, exactly.  shuffle, drop_last: as augmented or not.  start: an earlier `state()`.
     workers: 0 reads in the calling thread; more than two are processes in a long run, unless `processes` says.
-    resident: None decides by itself.
+    resident: None decides by itself.  repeats: times that an epoch shows each of its pictures.  reads: pictures that
+    will be read in all, where `epochs` does not say.  on_unreadable: "replace" shows another picture of the set, drawn
+    by address, with its own label and id; `replaced` has name and reason of each that was missing, once.
+    labelled: False gives pictures without a label the label 0.
     """
 
     def __init__(
@@ -127,6 +147,10 @@ class Batches:
         skip_unreadable: bool = False,
         shuffle_buffer: int = 10_000,
         fast: bool | None = None,
+        repeats: int = 1,
+        reads: int | None = None,
+        on_unreadable: Literal["raise", "replace"] = "raise",
+        labelled: bool = True,
     ):
         self.data, self.preprocess, self.augment = data, preprocess, augment
         self.shuffle = augment is not None if shuffle is None else shuffle
@@ -137,17 +161,22 @@ class Batches:
             raise ConfigError("rank and world belong together; give both, or neither to ask the process group")
         self.ranks = here() if rank is None or world is None else Ranks(rank, world)
         self.prefetch, self.skip_unreadable = prefetch, skip_unreadable
+        self.repeats, self.on_unreadable, self.labelled = repeats, on_unreadable, labelled
+        self.replaced: list[tuple[str, str]] = []  # name, why
+        self._noted: set[int] = set()  # of these
         self._workers = min(_cores(), 8) if workers is None else workers
-        is_long = len(data) * epochs >= MANY and not isinstance(data.source, HeldPixels)
+        reads = len(data) * epochs if reads is None else reads
+        is_long = reads >= MANY and not isinstance(data.source, HeldPixels)
         many = self._workers > 2 and is_long  # more threads than that wait for each other, but processes start slowly
         self._processes = (many if processes is None else processes) and self._workers > 0
-        self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer)
+        self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer, repeats)
         self._loader = _Loader(data, preprocess, decode.is_fast(fast))
         self._epoch, self._place = 0, 0
         self._is_through = False
         self._want_resident = resident
         self._whole: Tensor | None = None
         self._sizes: Places | None = None  # of resident pictures, where they differ
+        self._missing: dict[int, str] = {}  # resident pictures that could not be read, and why
         self._is_decided = False
         self._seen, self._unique = 0, np.zeros(len(data), bool)
         self._skipped: list[str] = []
@@ -214,37 +243,69 @@ class Batches:
     def _next(self, waiting: deque[tuple[_Step, Any]], feed: _Feed) -> Batch:
         step, begun = waiting.popleft()
         images, failed = feed.finish(step, begun)
-        places, members = step.places, step.members
-        if failed:
+        places, members, copies = step.places, step.members, step.copies
+        if failed and self.on_unreadable == "replace":
+            members = members.copy()
+            for row in sorted(failed):
+                members[row], pixels = self._replacement(step, row, failed[row], feed)
+                images[row] = pixels
+        elif failed:
             if not self.skip_unreadable or self.augment is not None:
                 raise DataError(failed[min(failed)])
             good = np.array([i for i in range(len(places)) if i not in failed], np.int64)
             images, places, members = images[torch.from_numpy(good).to(images.device)], places[good], members[good]
+            copies = None if copies is None else copies[good]
             self._skipped += failed.values()
         self._epoch, self._place = (step.epoch, step.end) if not step.ends_epoch else (step.epoch + 1, 0)
         self._seen += len(places)
         self._unique[members] = True
-        ids = self.data.ids[members]
-        labels = torch.from_numpy(self.data.labels[members])
+        labels = torch.from_numpy(self.data.labels[members] if self.labelled else self.data.labels[members].clip(0))
         if self.device.type == "cuda":
             labels = labels.pin_memory()
         labels = labels.to(self.device, non_blocking=True)
-        sizes = None if self._sizes is None or not isinstance(feed, _Resident) else self._sizes[members]
-        return Batch(images, labels, ids, places, step.epoch, step.plan, not isinstance(feed, _Resident), sizes)
+        is_resident = isinstance(feed, _Resident)
+        sizes = self._sizes[members] if is_resident and self._sizes is not None else None
+        return Batch(
+            images, labels, self.data.ids[members], places, step.epoch, step.plan, not is_resident, sizes, copies
+        )
+
+    def _replacement(self, step: _Step, row: int, why: str, feed: _Feed) -> tuple[int, Tensor]:
+        """Another picture for one that cannot be read, by the address of that one alone."""
+        missing, tried = int(step.members[row]), why
+        self._note(missing, why)
+        address = _drawn_ids(self.data.ids[missing : missing + 1], None if step.copies is None else step.copies[[row]])
+        others = len(self.data) - 1
+        for k in integers(self.seed, "replacement", step.epoch, address, others, DRAWS)[0].tolist() if others else []:
+            member = k + (k >= missing)  # never itself
+            try:
+                return member, feed.one(member, _crops(step.plan, slice(row, row + 1)))
+            except DataError as error:
+                tried = str(error)
+                self._note(member, tried)
+        raise DataError(
+            f"{self.data.name(missing)} cannot be read, nor can {min(others, DRAWS)} pictures drawn in its place "
+            f"({tried}); look at the set with: vitreous check {self.data.path}"
+        )
+
+    def _note(self, member: int, why: str) -> None:
+        if member not in self._noted:
+            self._noted.add(member)
+            self.replaced.append((self.data.name(member), why))
 
     def _feed(self) -> _Feed:
         if (whole := self._resident()) is not None:
-            return _Resident(whole)
+            return _Resident(whole, self._missing)
         shape = (self._loader.channels, *self.preprocess.size)
         most = -(-self.batch // self.ranks.world)
         if self._processes:
             return _Processes(self._loader, shape, most, self._workers, self.prefetch, self.device)
         return _Threads(self._loader, shape, self._workers, self.prefetch, self.device)
 
-    def _draw(self, epoch: int, members: Places, places: Places) -> Plan | None:
+    def _draw(self, epoch: int, members: Places, copies: Places | None, places: Places) -> Plan | None:
         if self.augment is None:
             return None
-        return augmenting.draw(self.augment, self.seed, epoch, self.data.ids[members], places, len(self.data))
+        ids = _drawn_ids(self.data.ids[members], copies)
+        return augmenting.draw(self.augment, self.seed, epoch, ids, places, len(self.data))
 
     def _steps(self, epoch: int, place: int) -> Iterator[_Step]:
         """This rank's share of every step from (epoch, place) on."""
@@ -256,10 +317,9 @@ class Batches:
                 count = end - begin
                 share = self.batch // world if count == self.batch else -(-count // (2 * world)) * 2
                 mine = np.arange(begin + min(rank * share, count), begin + min((rank + 1) * share, count))
-                members = self._order.members(epoch, mine)
-                yield _Step(
-                    epoch, mine, members, end, begin + self.batch >= last, partial(self._draw, epoch, members, mine)
-                )
+                members, copies = self._order.at(epoch, mine)
+                draw = partial(self._draw, epoch, members, copies, mine)
+                yield _Step(epoch, mine, members, copies, end, begin + self.batch >= last, draw)
             epoch, place = epoch + 1, 0
 
     def _resident(self) -> Tensor | None:
@@ -275,27 +335,45 @@ class Batches:
         is_small = shape is None or max(shape) <= SMALL_SIDE
         if self.device.type == "cpu" and self.augment is not None and not is_small and self._want_resident is None:
             return None  # workers crop and resize large pictures faster than a CPU does a batch of them
-        count = len(self.data)
-        if shape is None or (self._want_resident is None and count * np.prod(shape) > _room(self.device)):
-            if self._want_resident:
-                raise ConfigError(
-                    f"{self.data.path} cannot lie whole on {self.device}: its pictures differ in size, or are encoded; "
-                    "pack it for one preprocess value, or leave resident out"
-                )
-            return None
-        sizes = np.empty((count, 2), np.int64)
-        host = np.zeros((count, *shape), np.uint8)
-        for i in range(count):
-            pixels = self._loader.whole(i) if self.augment is None else self._loader.plain(i)
-            rows, columns = sizes[i] = pixels.shape[:2]
-            if rows > shape[0] or columns > shape[1]:
-                return None
-            host[i, :rows, :columns] = pixels
+        room = _room(self.device, self.ranks.world)
+        fits = shape is not None and (self._want_resident or len(self.data) * np.prod(shape) <= room)
+        whole = self._gathered(shape, ragged) if shape is not None and fits else None
+        if whole is None and self._want_resident:
+            raise ConfigError(
+                f"{self.data.path} cannot lie whole on {self.device}: its pictures differ in size, or are encoded; "
+                "pack it for one preprocess value, or leave resident out"
+            )
+        return whole
+
+    def _gathered(self, shape: tuple[int, ...], ragged: bool) -> Tensor | None:
+        """N C H W on the device, filled a slice at a time; None where a picture turns out not to fit."""
+        count, (rows, columns, channels) = len(self.data), shape
+        whole = torch.zeros((count, channels, rows, columns), dtype=torch.uint8, device=self.device)
+        sizes, missing = np.full((count, 2), shape[:2], np.int64), {}
+        for first in range(0, count, SLICE):
+            part = whole[first : first + SLICE]
+            host = part if self.device.type == "cpu" else torch.zeros(part.shape, dtype=torch.uint8)
+            places = _rows_first(host.numpy())
+            for row, i in enumerate(range(first, first + len(part))):
+                try:
+                    pixels = self._loader.whole(i) if self.augment is None else self._loader.plain(i)
+                except DataError as error:
+                    if not self.skip_unreadable and self.on_unreadable == "raise":
+                        raise
+                    missing[i] = str(error)
+                    continue
+                tall, wide = sizes[i] = pixels.shape[:2]
+                if tall > rows or wide > columns or ((tall, wide) != (rows, columns) and not ragged):
+                    return None
+                places[row, :tall, :wide] = pixels
+            if host is not part:
+                part.copy_(host)
         if (sizes != shape[:2]).any():
-            if not ragged or self.augment is None:
+            if self.augment is None or rows * columns > RAGGED * sizes.prod(1).mean():
                 return None
             self._sizes = sizes
-        return torch.from_numpy(np.ascontiguousarray(host.transpose(0, 3, 1, 2))).to(self.device)
+        self._missing = missing
+        return whole
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a state to mean the same place: these very pictures, labels and order."""
@@ -331,7 +409,7 @@ class Batches:
                 f"workers {self._workers}, epochs {self.epochs} and prefetch {self.prefetch} must each be 0 or more"
             )
         nameless = np.flatnonzero(self.data.labels < 0) if self.data.labels.ndim == 1 else np.array([], int)
-        if self.augment is not None and len(nameless):
+        if self.labelled and self.augment is not None and len(nameless):
             raise DataError(
                 f"{len(nameless):,} pictures of {self.data.path} have no label, "
                 f"such as {self.data.name(int(nameless[0]))}; "
@@ -341,6 +419,18 @@ class Batches:
             raise ConfigError(f"a batch of {self.batch} cannot be shared by {world} ranks; give a multiple of {world}")
         if self.drop_last and self.batch > n:
             raise ConfigError(f"a batch of {self.batch} is more than {self.data.path} has; give its {n} images or less")
+        if self.repeats < 1 or (self.repeats > 1 and (not self.shuffle or self._order.distinct < 2)):
+            raise ConfigError(
+                f"repeats={self.repeats} of {n} pictures leaves no two to show, or the same ones in every epoch where "
+                "they are not shuffled; give 1, or fewer repeats and shuffle"
+            )
+        if self.on_unreadable not in ("raise", "replace"):
+            raise ConfigError(f"on_unreadable={self.on_unreadable!r} is unknown; give raise or replace")
+        if self.on_unreadable == "replace" and (not self.shuffle or self.skip_unreadable):
+            raise ConfigError(
+                "on_unreadable='replace' is for training, and an evaluation must not see a picture twice; "
+                "leave it out, or say skip_unreadable alone"
+            )
         if self.augment is not None and self.augment.mixes and (self.batch // world) % 2:
             raise ConfigError(
                 f"mixing takes pairs, and a batch of {self.batch} on {world} ranks is {self.batch // world} each; "
@@ -359,6 +449,7 @@ class _Step:
     epoch: int
     places: Places  # of the epoch's order
     members: Places  # the pictures there, as numbers within the set
+    copies: Places | None  # the how manieth of its picture each is
     end: int  # the place after the whole step
     ends_epoch: bool
     draw: Callable[[], Plan | None]
@@ -375,6 +466,10 @@ class _Order:
 
     Shards are read nearly in order: whole shards are permuted, and pictures within windows of `buffer` places. So a
     reader keeps at most one window, and any place can be found without what goes before.
+
+    With R repeats an epoch shows the first D = ⌈N / R⌉ pictures of its order. Place R·j + r has copy r of number
+    (j − r·apart) mod D of them: copies of one picture are R·apart + 1 places apart, so mostly in one step, as DeiT has
+    them; never neighbours, so no pair is mixed from two copies; and in each copy beside another picture.
     """
 
     count: int
@@ -382,21 +477,42 @@ class _Order:
     is_shuffled: bool
     shards: Places | None  # the shard of each picture
     buffer: int
+    repeats: int = 1
     _known: tuple[int, Places] | None = None
 
     @property
     def kind(self) -> str:
         """What a place means: it differs where pictures come in another order."""
+        again = "" if self.repeats == 1 else f", each {self.repeats} times"
         if not self.is_shuffled:
-            return "as it lies"
-        return "shuffled" if self.shards is None else f"shuffled in windows of {self.buffer}"
+            return "as it lies" + again
+        return ("shuffled" if self.shards is None else f"shuffled in windows of {self.buffer}") + again
 
-    def members(self, epoch: int, places: Places) -> Places:
+    @property
+    def distinct(self) -> int:
+        """Pictures that an epoch shows."""
+        return -(-self.count // self.repeats)
+
+    @cached_property
+    def apart(self) -> int:
+        """Less than D, so that neighbours r, r + 1 differ; and so that R·j + R − 1 differs from R·(j + 1)."""
+        far = range(min(APART, self.distinct - 1), 0, -1)
+        return next(k for k in far if self.repeats % 2 == 0 or ((self.repeats - 1) * k + 1) % self.distinct)
+
+    def at(self, epoch: int, places: Places) -> tuple[Places, Places | None]:
+        """The pictures at these places, and which copy each is."""
+        if self.repeats == 1:
+            return self.members(epoch, places), None
+        j, copies = np.divmod(places, self.repeats)
+        return self.members(epoch, (j - copies * self.apart) % self.distinct), copies
+
+    def members(self, epoch: int, numbers: Places) -> Places:
+        """The pictures of these numbers in the order of the epoch."""
         if not self.is_shuffled:
-            return places
+            return numbers
         if self._known is None or self._known[0] != epoch:
             self._known = epoch, self._permutation(epoch)
-        return self._known[1][places]
+        return self._known[1][numbers]
 
     def _permutation(self, epoch: int) -> Places:
         if self.shards is None:
@@ -452,10 +568,17 @@ class _Loader:
                 failed[row] = str(error)
         return failed
 
+    def one(self, member: int, crop: Plan | None, shape: tuple[int, ...]) -> Tensor:
+        """A single picture, C H W, as `load` fills it."""
+        out = torch.empty((1, *shape), dtype=torch.uint8)
+        if failed := self.load(np.array([member]), crop, _rows_first(out.numpy())):
+            raise DataError(failed[0])
+        return out[0]
+
     def whole(self, i: int) -> NDArray[np.uint8]:
         """Picture i as an evaluation sees it, in Pillow's own pixels."""
         pixels = self.data.read(i)
-        if self._is_finished(i):
+        if self.is_finished[i]:
             return decode.with_channels(pixels, self.channels)
         return decode.finish(pixels, self.preprocess)
 
@@ -465,36 +588,50 @@ class _Loader:
 
     def resident_shape(self, augment: Augment | None, *, ragged: bool) -> tuple[int, ...] | None:
         """H W C that holds every picture, where that is known without reading all and nothing needs decoding."""
-        if self.data.raw(0) is not None:
+        if self._is_encoded():
             return None
         if augment is None:
             return (*self.preprocess.size, self.channels)
         source = self.data.source
         if isinstance(source, PackedPixels | HeldPixels):
-            sizes = source.sizes[[source.row(int(i)) for i in self.data.ids]]
+            sizes = source.sizes[find_places(source.ids, self.data.ids)]
+            sizes = sizes[sizes.min(1) > 0]  # of those that could be read
+            if not len(sizes):
+                return None
             rows, columns = map(int, sizes.max(0))
             if (sizes == sizes[0]).all():
                 return rows, columns, self.channels
             frame = rows + ((rows, columns) == augment.size)  # of another size than what comes out, so that boxes count
-            return (frame, columns, self.channels) if ragged else None
-        return (*self.data.read(0).shape[:2], self.channels)
+            is_wasteful = frame * columns > RAGGED * sizes.prod(1).mean()
+            return (frame, columns, self.channels) if ragged and not is_wasteful else None
+        for i in range(min(len(self.data), DRAWS)):
+            with suppress(DataError):
+                return (*self.data.read(i).shape[:2], self.channels)
+        return None
+
+    def _is_encoded(self) -> bool:
+        try:
+            return self.data.raw(0) is not None
+        except DataError:  # of a file; what lies decoded has none
+            return True
 
     def check(self) -> None:
         """Finished test pixels serve one rule alone."""
-        source = self.data.source
-        if isinstance(source, PackedPixels | HeldPixels) and source.is_finished.any():
+        if self.is_finished.any():
             rule = rules.from_json(self.data.about["pack"]["preprocess"])
-            if not same_pixels(rule, self.preprocess) and any(self._is_finished(i) for i in range(len(self.data))):
+            if not same_pixels(rule, self.preprocess):
                 raise DataError(
                     f"{self.data.path} holds test pixels of another rule ({rule}) than asked for ({self.preprocess}); "
                     "pack it again for this one with --force"
                 )
 
-    def _is_finished(self, i: int) -> bool:
+    @cached_property
+    def is_finished(self) -> NDArray[np.bool_]:
+        """Of each picture: it lies as an evaluation sees it."""
         source = self.data.source
         if not isinstance(source, PackedPixels | HeldPixels):
-            return False
-        return bool(source.is_finished[source.row(int(self.data.ids[i]))])
+            return np.zeros(len(self.data), bool)
+        return source.is_finished[find_places(source.ids, self.data.ids)]
 
     def _open(self, i: int) -> _Opened:
         """A picture whose size is known: a JPEG by its header, another one decoded."""
@@ -533,6 +670,9 @@ class _Feed(Protocol):
 
     def finish(self, step: _Step, begun: Any) -> tuple[Tensor, dict[int, str]]: ...
 
+    def one(self, member: int, crop: Plan | None) -> Tensor:
+        """A single picture, C H W, or its DataError."""
+
     def close(self) -> None: ...
 
 
@@ -541,8 +681,8 @@ class _Resident:
 
     ahead = 2
 
-    def __init__(self, whole: Tensor):
-        self.whole = whole  # N C H W
+    def __init__(self, whole: Tensor, missing: dict[int, str]):
+        self.whole, self.missing = whole, missing  # N C H W; why, for each picture that could not be read
         self.pool = ThreadPoolExecutor(1, "vitreous-batches")
 
     def start(self, step: _Step) -> Future[Tensor | None]:
@@ -560,7 +700,14 @@ class _Resident:
 
     def finish(self, step: _Step, begun: Future[Tensor | None]) -> tuple[Tensor, dict[int, str]]:
         images = begun.result()
-        return (self._gather(step) if images is None else images), {}
+        members = step.members.tolist() if self.missing else []
+        failed = {row: self.missing[i] for row, i in enumerate(members) if i in self.missing}
+        return (self._gather(step) if images is None else images), failed
+
+    def one(self, member: int, crop: Plan | None) -> Tensor:
+        if member in self.missing:
+            raise DataError(self.missing[member])
+        return self.whole[member]
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -590,6 +737,9 @@ class _Threads:
         failed = {first + row: why for first, run in runs for row, why in run.result().items()}
         return out.to(self.device, non_blocking=True), failed
 
+    def one(self, member: int, crop: Plan | None) -> Tensor:
+        return self.loader.one(member, crop, self.shape).to(self.device)
+
     def close(self) -> None:
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
@@ -601,7 +751,7 @@ class _Processes:
     def __init__(
         self, loader: _Loader, shape: tuple[int, ...], most: int, workers: int, prefetch: int, device: torch.device
     ):
-        self.shape, self.device, self.ahead, self.path = shape, device, prefetch, loader.data.path
+        self.loader, self.shape, self.device, self.ahead = loader, shape, device, prefetch
         slots = prefetch + 1
         self.memory = SharedMemory(create=True, size=max(slots * most * int(np.prod(shape)), 1))
         self.array = np.ndarray((slots, most, *shape), np.uint8, self.memory.buf)
@@ -617,10 +767,13 @@ class _Processes:
         try:
             failed = {first + row: why for first, run in runs for row, why in run.result().items()}
         except BrokenProcessPool:
-            raise worker_processes.died(f"read {self.path}") from None
+            raise worker_processes.died(f"read {self.loader.data.path}") from None
         out = _host(len(step.members), self.shape, self.device)
         out.numpy()[:] = self.array[slot, : len(out)]
         return out.to(self.device, non_blocking=True), failed
+
+    def one(self, member: int, crop: Plan | None) -> Tensor:
+        return self.loader.one(member, crop, self.shape).to(self.device)
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -657,9 +810,12 @@ def _runs(step: _Step) -> Iterator[tuple[int, Places, Plan | None]]:
     """A step in parts for workers, each with its rows of the crop's draws."""
     for first in range(0, len(step.members), RUN):
         rows = slice(first, first + RUN)
-        plan = step.plan
-        part = None if plan is None else augmenting.Plan(plan.augment, plan.ids[rows], plan.crop[rows], *_NOTHING)
-        yield first, step.members[rows], part
+        yield first, step.members[rows], _crops(step.plan, rows)
+
+
+def _crops(plan: Plan | None, rows: slice) -> Plan | None:
+    """What a worker needs of a plan."""
+    return None if plan is None else augmenting.Plan(plan.augment, plan.ids[rows], plan.crop[rows], *_NOTHING)
 
 
 _NOTHING: Any = (np.zeros(0, bool), (), *[np.zeros(0, np.int64)] * 6)  # of a plan, beside its crop
@@ -676,11 +832,24 @@ def _shards(data: ImageSet) -> Places | None:
     return data.source.file[data.ids].astype(np.int64) if isinstance(data.source, Shards) else None
 
 
-def _room(device: torch.device) -> float:
-    """Bytes that a resident set may take."""
+def _drawn_ids(ids: Places, copies: Places | None) -> Places:
+    return ids if copies is None else ids + copies * COPY
+
+
+def _room(device: torch.device, world: int) -> float:
+    """Bytes that a resident set may take; on a CPU `world` processes may each hold one."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE
-    return RESIDENT_ON_CPU
+    return min(RESIDENT_ON_CPU, _free_memory() * RESIDENT_SHARE / world)
+
+
+def _free_memory() -> int:
+    """Bytes of host memory that nobody uses, as far as the machine says."""
+    most = machine_memory() or 2**33
+    path = Path("/proc/meminfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return min([most, *free])
 
 
 def _cores() -> int:

@@ -1,6 +1,6 @@
 """`vitreous fit`: images become a trained model with a report.
 
-open, check, choose        job.py      what will be done, and why
+open, check, choose        jobs.py     what will be done, and why
 train                      loop.py     stage by stage: folds where images are few, then the model itself
 calibrate, measure         here        on dev, then on images that nothing was chosen by
 save, report               here        model.safetensors, metrics.json, report.html, README.md
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.errors import ConfigError, RunError
-from vitreous.evaluation import calibration, predict
+from vitreous.errors import ConfigError, RoomError, RunError, VitreousError
+from vitreous.evaluation import accuracy, calibration, predict
 from vitreous.evaluation.accuracy import Result
 from vitreous.files import atomic_write
 from vitreous.images import splits
@@ -55,6 +57,7 @@ __all__ = ["Around", "Run", "Tell", "Trained", "fit"]
 
 MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
 ON_NAN = ("stop", "rollback")
+FEWEST = 20  # answers below which "answer only above" says nothing
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -80,7 +83,8 @@ class Run:
         return load(self.model)
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": self.path, "model": self.model, "report": self.report, **self.metrics}
+        report = {"report": self.report} if "judged" in self.metrics else {}
+        return {"path": self.path, "model": self.model, **report, **self.metrics}
 
     def __str__(self) -> str:
         m = self.metrics
@@ -151,6 +155,12 @@ def fit(
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
 
         def one(images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], where: Path) -> Run:
+            try:
+                return alone(images, weights, how, changes, where)
+            finally:
+                _together(ranks)
+
+        def alone(images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], where: Path) -> Run:
             asked = _asked(model, weights, how, changes)
             if resume and (where / runs.CONFIG).is_file():
                 return _go_on(where, None, asked, around)
@@ -166,16 +176,17 @@ def fit(
                 say=around.say,
                 progress=around.progress,
             )
+            jobs.refuse_early(job, ranks, log)
             return _begin(job, where, asked, around, force)
 
         if then is not None:
-            where = Path(out) if out is not None else _second(_name(then), resume)
+            where = _agreed(ranks, lambda: Path(out) if out is not None else _second(_name(then), resume))
             first = one(data, weights, recipe, overrides, where.with_name(f"{where.name}-first"))
             return one(then, first.model, then_recipe, then_overrides or {}, where)
         if resume:
-            where, named = _unfinished(data, out)
+            where, named = _agreed(ranks, lambda: _unfinished(data, out))
             return _go_on(where, named, _asked(model, weights, recipe, overrides), around)
-        where = Path(out) if out is not None else runs.next_name("runs", _name(data))
+        where = _agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", _name(data)))
         return one(data, weights, recipe, overrides, where)
 
 
@@ -185,15 +196,22 @@ def fit(
 def _begin(job: Job, where: Path, asked: dict[str, Any], around: Around, force: bool) -> Run:
     """A new run in an empty folder."""
     config = {**job.record(), "asked": asked, "command": _command(), "record": record()}
-    try:
-        with _first(around.ranks, lambda: RunFolder.create(where, config, force=force)) as folder:
-            if folder is not None:
-                folder.event("start")
+    with _first(around.ranks, lambda: RunFolder.create(where, config, force=force)) as folder:
+        if folder is not None:
+            folder.event("start")
+        try:
             return _work(job, folder, where, around)
-    except ConfigError:  # what was asked for cannot be done: nothing is left behind that --resume would try again
-        if around.ranks.is_first and not any((where / runs.STATES).glob("*.safetensors")):
-            shutil.rmtree(where, ignore_errors=True)
-        raise
+        except RoomError:
+            raise
+        except VitreousError:  # what was asked for cannot be done: nothing is left that --resume would try again
+            if folder is not None and not _has_begun(where):
+                folder.abandon()
+            raise
+
+
+def _has_begun(where: Path) -> bool:
+    """Whether a step was saved, so that there is something to go on from."""
+    return any(int(state.stem.rpartition("-")[2]) > 0 for state in (where / runs.STATES).glob("*.safetensors"))
 
 
 def _go_on(where: Path, data: Any, asked: dict[str, Any], around: Around) -> Run:
@@ -203,7 +221,7 @@ def _go_on(where: Path, data: Any, asked: dict[str, Any], around: Around) -> Run
         return Run(str(where), json.loads((where / METRICS).read_text()))
     with _first(around.ranks, lambda: RunFolder.open(where)) as folder:
         config = json.loads((where / runs.CONFIG).read_text()) if folder is None else folder.config
-        then = config["asked"]
+        then = config.get("asked", asked)
         if changed := runs.differences({name: then.get(name) for name in asked}, asked):
             raise ConfigError(f"{where} began with other options ({'; '.join(changed)}); leave them out to go on")
         job = jobs.planned(config, data, around.say)
@@ -225,6 +243,8 @@ def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Ru
     story = _story(job, trained, model, where, around, time.monotonic() - clock)
     run = _written(job, trained, model, story, where)
     shutil.rmtree(where / "pack", ignore_errors=True)
+    if folder is not None:
+        folder.forget_states()
     around.tell({"kind": "end", "path": str(where)})
     return run
 
@@ -242,6 +262,8 @@ class Trained:
     chosen_labels: NDArray[np.int64] | None
     used: dict[str, int]  # images of train, dev and test
     seconds: float
+    part: NDArray[np.int64] | None = None  # of each image judged: its fold
+    test: Result | None = None  # of the set's own test split, beside a cross-validated number
 
 
 def _with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
@@ -300,9 +322,23 @@ def _cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Ar
         seconds += outcome.seconds
     model = jobs.start_model(job, around.device)
     outcome = _train(job, recipe, model, find(pool), None, "fit", folder, around)
-    used = {"train": len(pool), "dev": 0, "test": 0}
+    test = None
+    if len(pool) < len(data):
+        found = around.answers(model, data.split(TEST))
+        test = accuracy.measure(found.values, found.labels, data.classes)
+    used = {"train": len(pool), "dev": 0, "test": 0 if test is None else test.images}
     return Trained(
-        model, outcome, pool, logits, "cross-validation", logits, pool.labels, used, seconds + outcome.seconds
+        model,
+        outcome,
+        pool,
+        logits,
+        "cross-validation",
+        logits,
+        pool.labels,
+        used,
+        seconds + outcome.seconds,
+        part,
+        test,
     )
 
 
@@ -385,6 +421,8 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
             save(task.finished(), where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=metrics)
             _write_json(where / METRICS, metrics)
         shutil.rmtree(where / "pack", ignore_errors=True)
+        if folder is not None:
+            folder.forget_states()
     return Run(str(where), metrics)
 
 
@@ -397,13 +435,32 @@ def _calibrated(job: Job, trained: Trained) -> Model:
     if trained.chosen is not None and trained.chosen_labels is not None and len(trained.chosen):
         model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
         model.threshold = calibration.fit_threshold(calibration.score(trained.chosen))
-    model.source = {"made_by": "vitreous fit", "recipe": job.recipe.name, "data": job.data.content_id}
+    learned = "all" if job.folds and trained.test is None else "train"
+    model.source = {
+        "made_by": "vitreous fit",
+        "recipe": job.recipe.name,
+        "data": job.data.content_id,
+        "learned_from": learned,
+    }
     return model
 
 
 def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:
     way = calibration.sigmoid if model.answers == "several" else calibration.softmax
     return way(logits, model.temperature)
+
+
+def _judged_probabilities(trained: Trained, model: Model) -> NDArray[np.float64]:
+    """As the model would answer; of folds, at a temperature fitted on the others, so that nothing praises itself."""
+    if trained.part is None or trained.judged is None or model.answers == "several":
+        return _probabilities(trained.logits, model)
+    found = np.zeros(trained.logits.shape, np.float64)
+    labels = trained.judged.labels
+    for number in np.unique(trained.part):
+        here = trained.part == number
+        fitted = calibration.fit_temperature(trained.logits[~here], labels[~here])
+        found[here] = calibration.softmax(trained.logits[here], fitted)
+    return found
 
 
 def _story(job: Job, trained: Trained, model: Model, where: Path, around: Around, total: float) -> Story | None:
@@ -413,12 +470,14 @@ def _story(job: Job, trained: Trained, model: Model, where: Path, around: Around
     above = None
     if trained.chosen is not None and trained.chosen_labels is not None and not job.has_several:
         above = calibration.answer_above(_probabilities(trained.chosen, model), trained.chosen_labels)
+        if above is not None and (above.confidence == 0 or above.answered < FEWEST):
+            above = None  # it would say nothing
     scores = calibration.score(trained.logits)
     story = Story(
         name=_name(job.data.path),
         command=_command(),
         judged=trained.judged,
-        probabilities=_probabilities(trained.logits, model),
+        probabilities=_judged_probabilities(trained, model),
         judged_by=trained.judged_by,  # type: ignore[arg-type]
         folds=job.folds,
         splits=trained.used,
@@ -439,13 +498,28 @@ def _story(job: Job, trained: Trained, model: Model, where: Path, around: Around
         answer_above=above.confidence if above is not None else None,
         unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
         rivals=[around.rival(job.data.split(TRAIN), trained.judged)] if around.rival else [],
+        notes=_notes(job, trained),
         folder=str(where),
     )
     return replace(story, attention=attention.look_at(model, trained.judged, places_to_look_at(story)))
 
 
+def _notes(job: Job, trained: Trained) -> list[str]:
+    """What else should be known."""
+    found = list(job.cautions)
+    if trained.test is not None:
+        low, high = (100 * x for x in trained.test.interval)
+        found.append(
+            f"On the set's own test split the saved model is right on {trained.test.right:,} of "
+            f"{trained.test.images:,} ({100 * trained.test.top1:.1f} %; 95 % interval {low:.1f} to {high:.1f})."
+        )
+    if trained.judged_by == "cross-validation" and job.recipe.patience is not None:
+        found.append("Patience was not used: a cross-validated training has no dev split to look at.")
+    return found
+
+
 def _written(job: Job, trained: Trained, model: Model, story: Story | None, where: Path) -> Run:
-    """Model, numbers, page and card; the model last, so that a folder with one is whole."""
+    """Page, card and model; the numbers last, so that a folder with them is whole."""
     outcome = trained.outcome
     metrics: dict[str, Any] = {
         "judged_by": trained.judged_by,
@@ -462,7 +536,9 @@ def _written(job: Job, trained: Trained, model: Model, story: Story | None, wher
     }
     if story is not None:
         metrics |= {
-            "judged": story.result.to_json(),
+            "judged": story.result.to_json() | {"temperature": model.temperature, "unlike": _unlike(trained, model)},
+            "test": None if trained.test is None else trained.test.to_json(),
+            "notes": list(story.notes),
             "how_judged": story.how_judged,
             "answer_above": str(story.above) if story.above is not None else None,
             "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in story.rivals],
@@ -481,6 +557,11 @@ def _written(job: Job, trained: Trained, model: Model, story: Story | None, wher
     return Run(str(where), metrics, story.result if story is not None else None)
 
 
+def _unlike(trained: Trained, model: Model) -> int | None:
+    """Judged images that the model calls unlike anything it learned."""
+    return None if model.threshold is None else int((calibration.score(trained.logits) < model.threshold).sum())
+
+
 def _announce(job: Job, where: Path, around: Around) -> None:
     """The plan, in a few lines."""
     around.say(str(job.data).partition("\n")[0])
@@ -495,9 +576,11 @@ def _announce(job: Job, where: Path, around: Around) -> None:
     around.say(str(budget.expected(job.config, micro, job.recipe, precision=precision)))
     if job.folds:
         around.say(
-            f"fewer than {jobs.FEW:,} images: {job.folds} trainings judge each image by a model that has not seen it, "
-            "and one more learns from all"
+            f"{job.folds} trainings judge each image by a model that has not seen it, and one more learns from all "
+            f"(the default below {jobs.FEW:,} images)"
         )
+    for line in job.cautions:
+        around.say(f"caution: {line}")
     around.say(f"on {_device_name(around.device)} in {precision}; everything goes to {where}")
     if around.ranks.is_first:
         device = torch.cuda.get_device_name(around.device) if around.device.type == "cuda" else None
@@ -562,7 +645,8 @@ def _process_group(device: torch.device) -> Iterator[tuple[torch.device, Ranks]]
         torch.cuda.set_device(device)
     is_ours = not group.is_initialized()
     if is_ours:
-        group.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        hours = timedelta(hours=4)  # others wait while the first rank decodes or writes
+        group.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=hours)
     try:
         yield device, ranks
     finally:
@@ -590,14 +674,29 @@ def _first(ranks: Ranks, make: Callable[[], RunFolder]) -> Iterator[RunFolder | 
         yield folder
 
 
+def _agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
+    """What the first rank chooses, on all of them."""
+    box: list[Any] = [choose()] if ranks.is_first else [None]
+    if ranks.world > 1:
+        torch.distributed.broadcast_object_list(box, 0)
+    return box[0]
+
+
+def _together(ranks: Ranks) -> None:
+    """No rank goes on before the first has written what others will read; one that fails does not wait."""
+    if ranks.world > 1 and sys.exc_info()[0] is None:
+        torch.distributed.barrier()
+
+
 def _decoded(
     job: Job, train: ImageSet, dev: ImageSet | None, where: Path, around: Around
 ) -> Callable[[ImageSet], ImageSet]:
     """Every rank decodes for itself into memory; onto disk the first one does, and the others find it there."""
-    if around.ranks.world > 1 and not around.ranks.is_first:
+    to_disk = jobs.is_packed(job, train, around.ranks, where)
+    if to_disk and around.ranks.world > 1 and not around.ranks.is_first:
         torch.distributed.barrier()
     found = jobs.decoded_once(job, train, dev, where, around.ranks, around.say)
-    if around.ranks.world > 1 and around.ranks.is_first:
+    if to_disk and around.ranks.world > 1 and around.ranks.is_first:
         torch.distributed.barrier()
     return found
 
@@ -614,23 +713,31 @@ def _second(name: str, resume: bool) -> Path:
     """Where the second of two runs goes; to resume, where the newest unfinished pair lies."""
     new = runs.next_name("runs", name)
     if resume:
-        firsts = Path("runs").glob(f"{new.name.rpartition('-')[0]}-*-first")
-        seconds = [first.with_name(first.name.removesuffix("-first")) for first in firsts]
-        if open_ones := [where for where in seconds if not (where / METRICS).is_file()]:
-            return max(open_ones, key=lambda where: where.with_name(f"{where.name}-first").stat().st_mtime)
+        seconds = [where for where in _runs_of(new, "-first") if not (where / METRICS).is_file()]
+        if seconds:
+            return max(seconds, key=lambda where: where.with_name(f"{where.name}-first").stat().st_mtime)
     return new
+
+
+def _runs_of(new: Path, ending: str = "") -> list[Path]:
+    """Runs of the same data as `new`: DATA-N and no longer names, with this ending taken off."""
+    word = re.escape(new.name.rpartition("-")[0])
+    folders = new.parent.iterdir() if new.parent.is_dir() else iter(())
+    names = [folder.name for folder in folders if re.fullmatch(rf"{word}-\d+{ending}", folder.name)]
+    return [new.parent / name.removesuffix(ending) for name in names]
 
 
 def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, Any]:
     """The run to go on with, and its images where they were named."""
     if out is not None:
-        return Path(out), data
+        is_run = isinstance(data, str | os.PathLike) and (Path(data) / runs.CONFIG).is_file()
+        return Path(out), None if is_run else data
     if isinstance(data, str | os.PathLike) and (Path(data) / runs.CONFIG).is_file():
         return Path(data), None
     name = _name(data)
     found = [
         folder
-        for folder in Path("runs").glob(f"{runs.next_name('runs', name).name.rpartition('-')[0]}-*")
+        for folder in _runs_of(runs.next_name("runs", name))
         if (folder / runs.CONFIG).is_file() and not (folder / METRICS).is_file()
     ]
     if not found:
@@ -641,13 +748,15 @@ def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, An
 def _name(data: Any) -> str:
     """What a person calls the images: the last part of their path."""
     said = data.path if isinstance(data, ImageSet) else os.fspath(data)
+    if Path(said).is_dir():
+        said = Path(said).resolve().name
     return Path(str(said).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"
 
 
 def _command() -> str:
     """The line to repeat this with."""
     words = sys.argv
-    if Path(words[0]).name in ("vitreous", "__main__.py"):
+    if Path(words[0]).stem in ("vitreous", "__main__"):
         return shlex.join(["vitreous", *words[1:]])
     return f"python {Path(words[0]).name}" if words[0] else "python"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,25 +16,26 @@ from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.images import opening
 from vitreous.images.health import Health, check
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
-from vitreous.images.memory import hold
+from vitreous.images.memory import find_places, hold
 from vitreous.images.pack import pack
 from vitreous.machine import memory as machine_memory
 from vitreous.models import config as configs
 from vitreous.models import preprocess as rules
-from vitreous.models.catalog import build, parse
+from vitreous.models.catalog import blueprint, build, parse
 from vitreous.models.config import BiTConfig, Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.ranks import Ranks
-from vitreous.training import budget, choose, recipes
+from vitreous.training import budget, choose, logs, policy, recipes, schedule
 from vitreous.training import recipe as recipe_values
 from vitreous.training.loop import steps_of
 from vitreous.training.recipe import Recipe
 from vitreous.training.runs import differences
 from vitreous.training.step import precision_on
 from vitreous.weights.loading import load
+from vitreous.weights.surgery import swap_head
 
-__all__ = ["Job", "decoded_once", "plan", "planned", "start_model"]
+__all__ = ["Job", "decoded_once", "is_packed", "plan", "planned", "refuse_early", "start_model"]
 
 FEW = 2_000  # images below which the number is cross-validated
 FOLDS = 5
@@ -62,6 +63,7 @@ class Job:
     folds: int  # 0: a dev split
     has_several: bool
     left_out: tuple[str, ...] = ()  # images that cannot be read
+    cautions: tuple[str, ...] = ()  # why the number may not be what it seems
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -73,13 +75,14 @@ class Job:
         return {
             "data": {
                 "path": self.data.path,
+                "place": _absolute(self.data.path),
                 "content_id": self.data.content_id,
                 "images": len(self.data),
                 "classes": list(self.data.classes),
                 "splits": counts,
             },
             "model": self.model,
-            "weights": self.weights,
+            "weights": self.weights and _absolute(self.weights),
             "recipe": self.recipe.to_json(),
             "network": self.config.to_json(),
             "folds": self.folds,
@@ -88,6 +91,7 @@ class Job:
             "beginning": self.beginning,
             "checked": self.health is not None,
             "left_out": list(self.left_out),
+            "cautions": list(self.cautions),
         }
 
 
@@ -122,8 +126,9 @@ def plan(
 
 def planned(then: dict[str, Any], data: str | os.PathLike[str] | ImageSet | None, say: Say) -> Job:
     """The job of a run that goes on, from its config; refused where the images are others."""
-    path = then["data"]["path"] if data is None else data
-    images = opening.open(path)
+    said = then["data"]["path"]
+    path = data if data is not None else said if Path(said).exists() else then["data"].get("place") or said
+    images = replace(opening.open(path), path=said)
     recipe = recipe_values.from_json(then["recipe"])
     images = _labelled(images, recipe)
     left_out = tuple(then["left_out"])
@@ -134,7 +139,7 @@ def planned(then: dict[str, Any], data: str | os.PathLike[str] | ImageSet | None
         "classes": list(images.classes),
         "splits": {name: int((images.splits == name).sum()) for name in (TRAIN, TEST)},
     }
-    before = {name: value for name, value in then["data"].items() if name != "path"}
+    before = {name: value for name, value in then["data"].items() if name not in ("path", "place")}
     if changed := differences({"data": before}, {"data": now}):
         raise RunError(f"{images.path} has changed since the run began: {'; '.join(changed)}; start a new run")
     return Job(
@@ -150,7 +155,27 @@ def planned(then: dict[str, Any], data: str | os.PathLike[str] | ImageSet | None
         folds=then["folds"],
         has_several=images.labels.ndim == 2,
         left_out=left_out,
+        cautions=tuple(then.get("cautions", ())),
     )
+
+
+def refuse_early(job: Job, ranks: Ranks, log: Sequence[str]) -> None:
+    """What would fail later, said before anything is written."""
+    logs.check(log)
+    r = job.recipe
+    per_epoch = max(_train_size(job.data, r, job.folds) // r.batch, 1)
+    schedule.rates(r, steps_of(r, per_epoch) or 10**4, per_epoch)
+    policy.frozen(blueprint(job.config), r.policy)
+    part, left = divmod(r.batch, ranks.world * r.accumulation)
+    if left:
+        raise ConfigError(f"a batch of {r.batch} has no {ranks.world * r.accumulation} equal parts; give a multiple")
+    if r.augment.mixes and part % 2:
+        raise ConfigError(
+            f"a batch of {r.batch} with accumulation={r.accumulation} is taken {part} images at a time, and mixing "
+            "takes pairs; give a batch with even parts"
+        )
+    if r.teacher is not None:
+        load(r.teacher)
 
 
 def start_model(job: Job, device: torch.device) -> Model:
@@ -163,6 +188,25 @@ def start_model(job: Job, device: torch.device) -> Model:
     return model.to(device)
 
 
+def is_packed(job: Job, train: ImageSet, ranks: Ranks, folder: Path) -> bool:
+    """Whether the images are decoded onto disk."""
+    return _where_decoded(job, train, ranks, folder) == "disk"
+
+
+def _where_decoded(job: Job, train: ImageSet, ranks: Ranks, folder: Path) -> str:
+    """memory or disk, by their size; nowhere, where that would not pay or they are decoded already."""
+    shown = job.recipe.batch * (steps_of(job.recipe, max(len(train) // job.recipe.batch, 1)) or 10**9)
+    if job.data.raw(0) is not None and shown > 2 * len(train):
+        typical = _typical_size(job.data, job.health)
+        side = min(round(min(job.rule.size) * MARGIN), *typical)
+        size = int(side**2 * max(typical) / min(typical) * len(job.rule.mean)) * len(job.data)
+        if size * ranks.world < HELD * (machine_memory() or 2**33):
+            return "memory"
+        if size < PACKED and size < shutil.disk_usage(folder).free / 2:
+            return "disk"
+    return "nowhere"
+
+
 def decoded_once(
     job: Job, train: ImageSet, dev: ImageSet | None, folder: Path, ranks: Ranks, say: Say
 ) -> Callable[[ImageSet], ImageSet]:
@@ -170,28 +214,26 @@ def decoded_once(
 
     Dev pictures become the pixels an evaluation sees, exactly.
     """
-    shown = job.recipe.batch * (steps_of(job.recipe, max(len(train) // job.recipe.batch, 1)) or 10**9)
+    place = _where_decoded(job, train, ranks, folder)
+    if place == "nowhere":
+        return lambda some: some
     side = round(min(job.rule.size) * MARGIN)
-    if job.data.raw(0) is None or shown <= 2 * len(train):
-        return lambda some: some
-    typical = _typical_size(job.data, job.health)
-    side_there = min(side, *typical)
-    size = int(side_there**2 * max(typical) / min(typical) * len(job.rule.mean)) * len(job.data)
-    in_memory = size * ranks.world < HELD * (machine_memory() or 2**33)
-    if not in_memory and (size > PACKED or size > shutil.disk_usage(folder).free / 2):
-        return lambda some: some
     ids = np.concatenate([train.ids, dev.ids if dev is not None else np.zeros(0, np.int64)])
     wanted = job.data.take(np.isin(job.data.ids, ids))
     is_dev = np.isin(wanted.ids, dev.ids) if dev is not None else np.zeros(len(wanted), bool)
     wanted = replace(wanted, splits=np.where(is_dev, TEST, TRAIN))
-    if in_memory:
+    if place == "memory":
         say(f"decoding {len(wanted):,} images once, into memory")
-        found = hold(wanted, short_side=side, preprocess=job.rule)
+        found = hold(wanted, short_side=side, preprocess=job.rule, on_unreadable="defer")
     else:
         say(f"decoding {len(wanted):,} images once, into {folder / 'pack'}")
         found = pack(wanted, folder / "pack", short_side=side, preprocess=job.rule)
-    places = {int(i): place for place, i in enumerate(found.ids)}
-    return lambda some: replace(found.take([places[int(i)] for i in some.ids]), path=some.path)
+    return lambda some: replace(_found_there(found, some), path=some.path)
+
+
+def _found_there(there: ImageSet, some: ImageSet) -> ImageSet:
+    """The same pictures, decoded; a pack has left out what it could not read."""
+    return there.take(find_places(there.ids, some.ids[np.isin(some.ids, there.ids)]))
 
 
 # ------------------------------------------------------------------------------------------------------------ its parts
@@ -200,8 +242,9 @@ def decoded_once(
 def _labelled(data: ImageSet, recipe: str | Recipe) -> ImageSet:
     """The images that can be learned from; a set that cannot be is refused."""
     name = recipe if isinstance(recipe, str) else recipe.task
-    if name == "masked-patches":
-        return data if (data.splits == TRAIN).any() else replace(data, splits=np.full(len(data), TRAIN))
+    if name == "masked-patches":  # labels are not looked at, and the network gets no head
+        splits = data.splits if (data.splits == TRAIN).any() else np.full(len(data), TRAIN)
+        return replace(data, labels=np.zeros(len(data), np.int64), classes=(), splits=splits)
     if not len(data.classes):
         raise DataError(
             f"the images of {data.path} have no labels; sort them into a folder for each class, "
@@ -313,8 +356,7 @@ def _fitted(
     train = int((data.splits == TRAIN).sum())
     if folds is None:
         folds = FOLDS if len(data) < FEW else 0
-    judged = len(data) if folds and data.about.get("split", {}).get("made") else train
-    trained = judged - -(-judged // folds) if folds else round(train * (1 - recipe.dev))
+    trained = _train_size(data, recipe, folds)
     batch = min(recipe.batch, trained // 2 * 2)
     if batch < 2:
         raise DataError(f"{data.path} has {train} training images, too few to learn from; add some")
@@ -327,8 +369,32 @@ def _fitted(
     if weights is not None:
         _refuse_too_large(start.config, recipe, device)
     return Job(
-        data, health, model, weights, recipe, reasons, rule, start.config, beginning, folds, data.labels.ndim == 2
+        data=data,
+        health=health,
+        model=model,
+        weights=weights,
+        recipe=recipe,
+        reasons=reasons,
+        rule=rule,
+        config=start.config,
+        beginning=beginning,
+        folds=folds,
+        has_several=data.labels.ndim == 2,
+        cautions=_seen_before(weights, data, folds),
     )
+
+
+def _train_size(data: ImageSet, recipe: Recipe, folds: int) -> int:
+    """Images that a training learns from."""
+    is_train = data.splits == TRAIN
+    train = int(is_train.sum())
+    if folds:
+        pool = len(data) if (data.about.get("split") or {}).get("made") else train
+        return pool - -(-pool // folds)
+    own_dev = 0 if data.given is None else int((is_train & (data.given == "val")).sum())
+    if recipe.dev and 0 < own_dev < train:
+        return train - own_dev
+    return round(train * (1 - recipe.dev))
 
 
 def _margin(recipe: Recipe, size: Size) -> int:
@@ -340,6 +406,8 @@ def _begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSe
     classes = len(data.classes)
     if weights is not None:
         made = load(weights, classes=classes, image_size=size)
+        if made.labels != tuple(data.classes):
+            made = _with_new_head(made, classes)
     else:
         name = _network(model, recipe)
         made = build(name, image_size=size, classes=classes, channels=data.channels, seed=recipe.seed)
@@ -359,6 +427,26 @@ def _network(model: str | None, recipe: Recipe) -> str:
     if name is None:
         raise ConfigError(f"the recipe {recipe.name} names no network; give one: --model S/16")
     return name
+
+
+def _with_new_head(model: Model, classes: int) -> Model:
+    """Whatever it answered before, it answers these classes now, and nothing of them yet."""
+    config, state = swap_head(model.config, model.state_dict(), classes)
+    new = build(config, seed=0)
+    new.load_state_dict(state)
+    new.preprocess, new.source = model.preprocess, model.source
+    return new
+
+
+def _seen_before(weights: str | None, data: ImageSet, folds: int) -> tuple[str, ...]:
+    """Weights of ours that have learned from these very images cannot be judged on them."""
+    source = load(weights).source if weights is not None else {}
+    if source.get("data") != data.content_id or (source.get("learned_from") != "all" and not folds):
+        return ()
+    return (
+        "the weights have learned from these very images, so the number is of images they have seen and too high; "
+        "for an honest one begin from weights that have not",
+    )
 
 
 def _with(model: Model, changes: dict[str, Any]) -> Model:
@@ -390,3 +478,9 @@ def _refuse_too_large(config: Any, recipe: Recipe, device: torch.device) -> None
             f"the model needs {least / 2**30:.1f} GiB even for two images, {device} has {there / 2**30:.1f}; "
             "take a smaller one (vitreous models)"
         )
+
+
+def _absolute(path: str) -> str:
+    """A path that means the same in any folder; words such as `fashion` and addresses stay as they are."""
+    is_pattern = any(mark in path for mark in "*?[") and "://" not in path
+    return str(Path(path).absolute()) if Path(path).exists() or is_pattern else path

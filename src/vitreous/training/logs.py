@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from vitreous.errors import ConfigError, MissingExtraError
 from vitreous.training.runs import BOOKKEEPING
 from vitreous.weights.reading import one_line
 
-__all__ = ["TensorBoard", "Trackio", "Writer", "Writers"]
+__all__ = ["TensorBoard", "Trackio", "Writer", "Writers", "check"]
 
 PLACES = frozenset({"kind", "stage", "step", "time"})  # where and when; all other numbers are curves
 
@@ -84,6 +85,15 @@ class Trackio:
 
 
 WRITERS: dict[str, type[Writer]] = {"tensorboard": TensorBoard, "trackio": Trackio}
+
+
+def check(names: Iterable[str]) -> None:
+    """Refuse what is no log, or lacks its package, before a run begins."""
+    for name in names:
+        if name not in WRITERS:
+            raise ConfigError(f"there is no log {name!r}; take one of {', '.join(WRITERS)}")
+        if find_spec(name) is None:
+            raise MissingExtraError("track", f"--log {name}")
 
 
 class Writers:

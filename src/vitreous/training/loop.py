@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.errors import ConfigError, RunError
+from vitreous.errors import ConfigError, Interrupted, RunError
 from vitreous.evaluation import accuracy, predict
 from vitreous.images.batches import Batch, Batches
 from vitreous.images.imageset import ImageSet
@@ -34,12 +34,14 @@ from vitreous.training import schedule
 from vitreous.training.budget import training_flops
 from vitreous.training.classify import Task
 from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
-from vitreous.training.runs import RunFolder
+from vitreous.training.runs import RunFolder, read_state
 from vitreous.training.step import Step, averaged
 
-__all__ = ["Interrupted", "Loop", "Outcome", "steps_of"]
+__all__ = ["Loop", "Outcome", "steps_of"]
 
-SAVE_SECONDS = 30.0  # between states, and never more than a twentieth of the time
+SAVE_SECONDS = 30.0  # between states, and so that saving takes no more than a twentieth of the time
+SAVE_SHARE = 20
+ASKED = 10  # steps between two questions to the other ranks whether to stop
 LOGS = 200  # lines of loss that a long run leaves
 LOOKS = 50  # at dev, at most
 LONG = 90.0  # seconds of training from which a GPU's step is compiled
@@ -49,14 +51,6 @@ TRIAL_STEPS = 10
 MOST_SKIPPED = 10  # bad batches that rollback passes over
 
 Tell = Callable[[dict[str, Any]], None]
-
-
-class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM came, and the run is saved. BaseException, as KeyboardInterrupt is."""
-
-    def __init__(self, number: int, step: int):
-        super().__init__(number, step)
-        self.number, self.step = number, step
 
 
 @dataclass
@@ -107,6 +101,7 @@ class Loop:
         self.without_gain = 0
         self.skipped: list[int] = []
         self.seconds, self.is_over = 0.0, False
+        self.save_took, self.told_replaced = 0.0, 0
         self.steps = steps_of(self.recipe, self.per_epoch) or 0
 
     # --------------------------------------------------------------------------------------------------- the whole job
@@ -127,6 +122,8 @@ class Loop:
             self._save()  # so that what came before this stage is never done again
         with _signals() as caught:
             self._go(caught)
+            if caught:  # while the last step was taken or saved: the next stage must not begin
+                raise Interrupted(caught[0], self.at)
         return self._outcome()
 
     def _go(self, caught: list[int]) -> None:
@@ -134,7 +131,7 @@ class Loop:
         if self.is_over:
             return
         self.network.train()
-        batches = self._batches()
+        batches = self._from_here()
         while self.at < self.steps:
             batch = next(batches)
             self._take(batch)
@@ -145,14 +142,15 @@ class Loop:
             is_due = self.at % self.log_every == 0 or is_last or is_look or self.at == 1
             if is_due and (bad := self._log()) is not None:
                 self._after_bad(bad)
-                batches = self._batches()
+                batches = self._from_here()
                 continue
             if is_look and self._look():
                 break
             if self._someone_says(bool(caught)):
                 self._save(wait=True)
                 raise Interrupted(caught[0] if caught else signal.SIGTERM, self.at)
-            if self.at < self.steps and time.monotonic() - self.saved > self.save_seconds:
+            rest = max(self.save_seconds, SAVE_SHARE * self.save_took)
+            if self.at < self.steps and time.monotonic() - self.saved > rest:
                 self._save()
         self.is_over = True
         self._save(wait=True)
@@ -166,9 +164,10 @@ class Loop:
             except torch.OutOfMemoryError:
                 parts = self.step.parts
                 if self.ranks.world > 1 or not self.step.split_further():
+                    do = "split it (--set accumulation=…), or take " if self.ranks.world > 1 else "take "
                     raise RunError(
-                        f"a batch of {self.recipe.batch} does not fit into the memory of {self.device}, even in "
-                        f"{parts} parts; take a smaller model, or fewer pixels (--set image_size=…)"
+                        f"a batch of {self.recipe.batch} in {parts} parts does not fit into the memory of "
+                        f"{self.device}; {do}a smaller model or fewer pixels (--set image_size=…)"
                     ) from None
             self._event("memory", parts=self.step.parts, micro_batch=self.recipe.batch // self.step.parts)
 
@@ -197,23 +196,30 @@ class Loop:
             captured=self.captured,
         )
 
-    def _batches(self) -> Iterator[Batch]:
-        """From the next batch on; the place in the data is what was consumed, nothing else."""
-        batches = Batches(
+    @cached_property
+    def _batches(self) -> Batches:
+        """Made once: what lies on the device stays there, wherever the run goes on from."""
+        return Batches(
             self.train,
             batch=self.recipe.batch,
             preprocess=self.rule,
             augment=self.recipe.augment,
             seed=self.recipe.seed,
             epochs=2**31,
+            reads=(self.steps or 10**9) * self.recipe.batch,
+            repeats=self.recipe.repeats,
+            on_unreadable="replace",
             rank=self.ranks.rank,
             world=self.ranks.world,
             workers=self.workers,
             device=self.device,
         )
+
+    def _from_here(self) -> Iterator[Batch]:
+        """From the next batch on; the place in the data is what was consumed, nothing else."""
         epoch, place = divmod(self.consumed, self.per_epoch)
-        batches.seek(epoch, place * self.recipe.batch)
-        return iter(batches)
+        self._batches.seek(epoch, place * self.recipe.batch)
+        return iter(self._batches)
 
     @cached_property
     def _dev_batches(self) -> Batches:
@@ -237,12 +243,13 @@ class Loop:
         before = self.step.state()
         self.rates = np.full(1, self.recipe.peak_lr * 1e-3)  # small, and the step is always number 0
         self.network.train()
-        batches = self._batches()
+        batches = self._from_here()
         for _ in range(3):  # compile, capture, fill the queues
             self._take(next(batches))
         self._wait()
         begin, count = time.monotonic(), 0
-        while count < TRIAL_STEPS or time.monotonic() - begin < TRIAL_SECONDS:
+        alone = self.ranks.world == 1  # else all ranks must take as many
+        while count < TRIAL_STEPS or (alone and time.monotonic() - begin < TRIAL_SECONDS):
             self._take(next(batches))
             count += 1
             if count % TRIAL_STEPS == 0:
@@ -264,10 +271,10 @@ class Loop:
         found = None
         if self.folder is not None:
             found = self.folder.latest_state(self.stage, say=lambda line: self.tell({"kind": "note", "text": line}))
-        if self.ranks.world > 1:
-            box: list[Any] = [found]
+        if self.ranks.world > 1:  # every rank reads the file for itself
+            box: list[Any] = [None if found is None else found.path]
             torch.distributed.broadcast_object_list(box, 0)
-            found = box[0]
+            found = read_state(box[0]) if box[0] is not None and found is None else found
         if found is None:
             return False
         about = found.about
@@ -282,6 +289,7 @@ class Loop:
         return True
 
     def _save(self, *, wait: bool = False) -> None:
+        begin = time.monotonic()
         self._wait()
         tensors = self.step.state() if self.folder is not None else {}
         self._clock()
@@ -301,6 +309,7 @@ class Loop:
             }
             self.folder.save_state(tensors, about, wait=wait)
         self.saved = time.monotonic()
+        self.save_took = self.saved - begin
 
     def _log(self) -> int | None:
         """One line of events; the number of a bad step where there was one."""
@@ -311,6 +320,9 @@ class Loop:
         self.logged = now
         if meters.bad_at is not None:
             return meters.bad_at
+        for name, why in self._batches.replaced[self.told_replaced :]:
+            self.tell({"kind": "note", "text": f"{name} cannot be read ({why}); another picture is shown in its place"})
+        self.told_replaced = len(self._batches.replaced)
         self._event(
             "step",
             step=self.at,
@@ -321,6 +333,7 @@ class Loop:
             lr=float(self.rates[self.at - 1]),
             norm=meters.norm,
             images_per_second=rate,
+            seconds_left=(self.steps - self.at) * self.recipe.batch / max(rate, 1e-9),
             memory=torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None,
         )
         return None
@@ -359,9 +372,8 @@ class Loop:
             return
         self._save(wait=True)
         tried = f" after passing over {len(self.skipped)} others" if self.skipped else ""
-        rescue = (
-            "lower the rate (--set peak_lr=…)" if tried else "lower the rate, or pass over it with --on-nan rollback"
-        )
+        rescue = "start again at a lower rate (--set peak_lr=…)"
+        rescue += "" if tried else ", or go on past it with --resume --on-nan rollback"
         kept = f", the batch in {place}" if place else ""
         raise RunError(
             f"the loss or gradient of step {bad} is not finite{tried}; the weights before it are saved{kept}; {rescue}"
@@ -369,7 +381,7 @@ class Loop:
 
     def _keep_batch(self, step: int) -> str | None:
         """The pictures that did it, as they were before augmentation."""
-        batch = next(self._batches())
+        batch = next(self._from_here())
         if self.folder is None:
             return None
         names = [self.train.source.name(int(i)) for i in batch.ids]
@@ -405,10 +417,10 @@ class Loop:
             torch.cuda.synchronize(self.device)
 
     def _someone_says(self, stop: bool) -> bool:
-        """Whether any rank was told to stop; asked at log lines only, since asking is a message."""
+        """Whether any rank was told to stop; asked now and then, since asking is a message."""
         if self.ranks.world == 1:
             return stop
-        if self.at % self.log_every:
+        if self.at % ASKED:
             return False
         told = torch.tensor(float(stop), device=self.device)
         torch.distributed.all_reduce(told)

@@ -196,7 +196,7 @@ class MaskedPatches:
 
     def host(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """Which patches, and what becomes of them: drawn from (seed, epoch, picture)."""
-        return draw(self.seed, batch.epoch, batch.ids, self.patches, self.share)
+        return draw(self.seed, batch.epoch, batch.drawn_ids, self.patches, self.share)
 
     def loss(self, images: Tensor, targets: Tensor, extra: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Mean over all chosen patches; right answers counted in images: the share of an image's patches, summed."""

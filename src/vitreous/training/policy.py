@@ -86,13 +86,11 @@ def frozen(model: nn.Module, policy: str) -> set[str]:
     blocks, kept = _blocks(model), int(found[1])
     if not 1 <= kept <= blocks:
         raise ConfigError(f"the network has {blocks} blocks, so {policy} means nothing; say last-1 to last-{blocks}")
-    if kept == blocks:
-        return {name for name in names if layers(names)[name] == 0}
+    depths = layers(names)
+    lowest = {name for name in names if depths[name] == 0}
     pattern = r"(^|\.)stages\.(\d+)\." if isinstance(unwrapped(model).config, BiTConfig) else r"(^|\.)blocks\.(\d+)\."
     first = blocks - kept  # the first block that is trained
-    return {name for name in names if (found := re.search(pattern, name)) and int(found[2]) < first} | {
-        name for name in names if layers(names)[name] == 0
-    }
+    return lowest | {name for name in names if (found := re.search(pattern, name)) and int(found[2]) < first}
 
 
 def _blocks(model: nn.Module) -> int:

@@ -72,14 +72,16 @@ class Recipe:
     length: Length = option(Epochs(100), "how long: '30 epochs', '500 steps' or '60 seconds'")
     batch: int = option(512, "images per step, all devices together")
     accumulation: int = option(1, "parts that a step's images are taken in, one after the other")
-    seed: int = option(0, "of first weights, order, augmentation, masks and dropout")
+    seed: int = option(0, "of first weights, dev and folds, order, augmentation, masks and dropout")
     precision: Literal["auto", "float32", "bfloat16"] = option("auto", "auto: bfloat16 on GPUs that have it")
 
-    optimizer: Literal["adamw", "adam", "sgd", "muon", "lamb"] = option("adamw", "adam: decay is none of its own")
+    optimizer: Literal["adamw", "adam", "sgd", "muon", "lamb"] = option(
+        "adamw", "adam and adamw are one: their decay is decoupled"
+    )
     peak_lr: float = option(1e-3, "rate at the end of the warm-up")
     head_lr: float | None = option(None, "peak rate of the head alone; none: as the others")
-    betas: tuple[float, float] = option((0.9, 0.999), "of Adam, AdamW and LAMB")
-    eps: float = option(1e-8, "of Adam, AdamW and LAMB")
+    betas: tuple[float, float] = option((0.9, 0.999), "of Adam, AdamW, LAMB, and of AdamW beside Muon")
+    eps: float = option(1e-8, "of Adam, AdamW, LAMB, and of AdamW beside Muon")
     momentum: float = option(0.9, "of SGD and Muon")
     muon_lr: float = option(0.02, "Muon's peak rate, of the blocks' matrices; all else is AdamW at peak_lr")
     weight_decay: float = option(0.1, "on kernels only, times the rate; SGD's is L2, as BiT's")
@@ -89,7 +91,7 @@ class Recipe:
 
     schedule: Literal["cosine", "linear", "steps", "constant", "rsqrt", "deit"] = option("cosine", "after the warm-up")
     warmup: Epochs | Steps | float = option(0.05, "steps, epochs, or a share of all steps")
-    end_lr: float = option(0.0, "where linear and deit end")
+    end_lr: float = option(0.0, "where linear, cosine and deit end")
     warmup_lr: float = option(0.0, "where deit begins")
     drops: tuple[float, ...] = option((), "schedule=steps: a tenth from each of these shares of all steps on")
     timescale: int = option(10_000, "schedule=rsqrt")

@@ -31,7 +31,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError, VitreousError
+from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError, RoomError, VitreousError
 from vitreous.files import atomic_write, digest, lock
 from vitreous.weights.checkpoint import tensor_digest
 from vitreous.weights.reading import check_safetensors, one_line, read_safetensors
@@ -45,6 +45,7 @@ BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
 CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that another day or machine would change
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
+PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
 NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.safetensors")
 TYPES = {
     torch.float64: "F64",
@@ -135,6 +136,23 @@ class RunFolder:
             if error is None:
                 raise
             error.add_note(str(late))
+
+    def abandon(self) -> None:
+        """Undo `create`: the run's own files go, and the folder with them if nothing else is in it."""
+        self.close()
+        _make_free(self.path, force=True)
+        for lock_file in (self.path / STATES).glob(".*"):
+            lock_file.unlink(missing_ok=True)
+        for folder in (self.path / STATES, self.path):
+            with suppress(OSError):  # somebody's file is in it
+                folder.rmdir()
+
+    def forget_states(self) -> None:
+        """A finished run needs none."""
+        self.wait()
+        for path in (self.path / STATES).iterdir():
+            if NAME.fullmatch(path.name):
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Wait for a state that is still being written, raising what went wrong with it; then let go of the folder."""
@@ -386,7 +404,8 @@ def _hold(path: Path, held: ExitStack) -> None:
 def _refuse_strangers(path: Path) -> None:
     """A folder that holds things, and no run, is somebody's."""
     if path.is_dir() and not (path / CONFIG).exists():
-        others = sorted(p.name for p in path.iterdir() if p.name not in OURS and not p.name.startswith("."))
+        names = (p.name for p in path.iterdir())
+        others = sorted(name for name in names if name not in OURS and not PART.fullmatch(name))
         if others:
             raise ExistsError(f"{path} is no run and holds {others[0]}; choose an empty or new folder with --out")
 
@@ -528,7 +547,7 @@ def one_line_for(path: Path) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or one_line(error)
         if error.errno in FULL:
-            line = f"no room for {path} ({why}); free some and go on with --resume: what was saved before is whole"
-        else:
-            line = f"cannot write {path} ({why}); choose another place with --out"
-        raise DataError(line) from None
+            raise RoomError(
+                f"no room for {path} ({why}); free some and go on with --resume: what was saved before is whole"
+            ) from None
+        raise DataError(f"cannot write {path} ({why}); choose another place with --out") from None

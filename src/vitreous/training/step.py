@@ -96,6 +96,7 @@ class Step:
         self._loss: Callable[..., tuple[Tensor, Tensor]] = task.loss
         self._prepare: Callable[..., tuple[Tensor, Tensor]] = prepare
         if self.is_compiled:
+            torch._dynamo.reset()  # each fold is another network: its graphs must not count against one limit
             self._loss = torch.compile(task.loss, dynamic=False)
             self._prepare = torch.compile(prepare, dynamic=False)
         self.staging: Staging | None = None
@@ -185,7 +186,7 @@ class Step:
         arrays |= {f"extra.{name}": array for name, array in self.task.host(batch).items()}
         if self.drop_paths:
             count = len(self.drop_paths)
-            drawn = uniform(self.recipe.seed, "drop-path", batch.epoch, batch.ids, count)  # B paths
+            drawn = uniform(self.recipe.seed, "drop-path", batch.epoch, batch.drawn_ids, count)  # B paths
             arrays["drop_path"] = np.ascontiguousarray(drawn.T.astype(np.float32))
         arrays["step"] = np.array(step, np.int64)
         if self.staging is None or not self.staging.fits(arrays) or self.images.shape != batch.images.shape:
@@ -270,18 +271,20 @@ class Step:
     def _capture(self) -> None:
         """Record the step as a graph. The steps that warm it up leave no trace."""
         before = self.state()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
+        try:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    self._work()
+            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self._work()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._work()
-        self.graph = graph
-        self.load(before)
+            self.graph = graph
+        finally:
+            self.load(before)
 
 
 def prepare(

@@ -1,0 +1,271 @@
+"""What can be read from each layer and token of a frozen model (D9; figures 11 and 13 of arXiv 2108.08810).
+
+N rows   D features   K classes   T tokens
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from vitreous.draws import uniform
+from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation import logistic
+from vitreous.evaluation.accuracy import wilson
+from vitreous.evaluation.features import Features, extract
+from vitreous.evaluation.fewshot import L2, checked, choose_shots, count_right, ridge
+from vitreous.evaluation.predict import Precision, Progress
+from vitreous.images import opening
+from vitreous.images.imageset import ImageSet
+from vitreous.models.config import ViTConfig
+from vitreous.models.model import Model, unwrapped
+from vitreous.models.taps import tap_names
+
+__all__ = ["ProbeRow", "Probed", "dev_rows", "every_layer", "knn", "probe", "probe_features"]
+
+By = Literal["ridge", "logistic", "knn"]
+BYS = ("ridge", "logistic", "knn")
+NEIGHBOURS = 20
+TEMPERATURE = 0.07  # of the neighbours' votes, as in arXiv 2104.14294
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ProbeRow:
+    """One reading, or one token of it, and how many test rows its probe has right."""
+
+    reading: str
+    token: int | None
+    right: int
+    images: int
+    l2: float | None = None
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / self.images
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.right, self.images)
+
+    def to_json(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"reading": self.reading, "token": self.token, "right": self.right}
+        return body | {"accuracy": self.accuracy, "interval": list(self.interval), "l2": self.l2}
+
+
+@dataclass(frozen=True)
+class Probed:
+    """All probes of one call, in the order of the model."""
+
+    rows: tuple[ProbeRow, ...]
+    by: By
+    images: int
+    fitted_on: int
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, reading: str) -> ProbeRow:
+        for row in self.rows:
+            if row.reading == reading and row.token is None:
+                return row
+        raise ConfigError(
+            f"there is no probe of {reading!r}; there are: {', '.join(r.reading for r in self.rows[:12])}"
+        )
+
+    def tokens(self, reading: str) -> NDArray[np.float64]:
+        """Accuracy of every token of a reading of all tokens: T."""
+        return np.array([row.accuracy for row in self.rows if row.reading == reading and row.token is not None])
+
+    def to_json(self) -> dict[str, Any]:
+        body = {"by": self.by, "images": self.images, "fitted_on": self.fitted_on}
+        return dict(self.about) | body | {"probes": [row.to_json() for row in self.rows]}
+
+    def _cells(self) -> list[tuple[str, str, str]]:
+        names = [row.reading if row.token is None else f"{row.reading} {row.token}" for row in self.rows]
+        spans = ["{:.1f} to {:.1f}".format(*(100 * v for v in row.interval)) for row in self.rows]
+        return [(n, f"{100 * r.accuracy:.1f} %", s) for n, r, s in zip(names, self.rows, spans, strict=True)]
+
+    def __str__(self) -> str:
+        cells = self._cells()
+        width = max(len(name) for name, _, _ in cells)
+        said = f"{self.by} on {self.fitted_on:,} rows, judged on {self.images:,} (95 % intervals)"
+        return "\n".join([said, *(f"{name:<{width}}  {right:>7}  {span}" for name, right, span in cells)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self._cells())
+        return f"<table>{rows}</table>"
+
+
+def probe(
+    model: nn.Module,
+    data: str | os.PathLike[str] | ImageSet,
+    taps: str | Iterable[str] | None = None,
+    *,
+    pool: str | Sequence[str] | None = None,
+    by: By = "ridge",
+    shots: int | None = None,
+    l2: float | None = None,
+    seed: int = 0,
+    batch: int | None = None,
+    device: torch.device | str | None = None,
+    workers: int | None = None,
+    precision: Precision = "auto",
+    cache: bool | str | os.PathLike[str] = True,
+    progress: Progress | None = None,
+) -> Probed:
+    """A probe on every layer of a frozen model, in one pass over train and one over test.
+
+    taps, pool: as of `extract`; None is every layer, by CLS and by the mean of the patches where there are both (so the
+    class token that a GAP model never reads is among them).  Others as of `probe_features`.
+    """
+    inner = unwrapped(model)
+    images = opening.open(data)
+    readings = every_layer(inner) if taps is None else taps
+    how: dict[str, Any] = {"pool": pool, "batch": batch, "device": device, "workers": workers}
+    how |= {"precision": precision, "cache": cache, "progress": progress}
+    train, test = (extract(inner, images.split(split), readings, **how) for split in ("train", "test"))
+    found = probe_features(train, test, by=by, shots=shots, l2=l2, seed=seed)
+    about = {"data": images.path, "content_id": images.content_id, "model": train.model}
+    return Probed(found.rows, found.by, found.images, found.fitted_on, about)
+
+
+def every_layer(model: Model) -> list[str]:
+    """Readings of the output of each block or unit, and of what the head reads."""
+    names = [name for name in tap_names(model) if name.endswith(".output") and _is_layer(name)]
+    has_class = isinstance(model.config, ViTConfig) and model.config.embedding.class_token
+    pools = {name: ("cls", "gap") if has_class and name.startswith("blocks.") else ("gap",) for name in names}
+    return [*(f"{name}:{pool}" for name in names for pool in pools[name]), "features"]
+
+
+def _is_layer(name: str) -> bool:
+    parts = name.removeprefix("stem.").split(".")
+    return (parts[0] == "blocks" and len(parts) == 3) or (parts[0] == "stages" and len(parts) == 5)
+
+
+def probe_features(
+    train: Features,
+    test: Features,
+    *,
+    by: By = "ridge",
+    shots: int | None = None,
+    l2: float | None = None,
+    seed: int = 0,
+    neighbours: int = NEIGHBOURS,
+) -> Probed:
+    """A probe for every reading; for all tokens, one for each token.
+
+    by: ridge (the papers' least squares), logistic (multinomial, L-BFGS) or knn.  shots: so many rows of each class
+    drawn by the seed; None is all rows.  l2: None is 1024 for ridge, and for logistic the best on a fifth of train.
+    """
+    if by not in BYS:
+        raise ConfigError(f"there is no probe by {by!r}; say {', '.join(BYS)}")
+    if shots is not None and shots < 1:
+        raise ConfigError(f"{shots} shots leave no rows; say 1 or more, or leave it out for all rows")
+    if train.classes != test.classes:
+        raise DataError("train and test name other classes; give two parts of one set")
+    if set(train.values) != set(test.values) or train.model != test.model:
+        raise DataError("train and test were read from other models or taps; read both in the same way")
+    count = len(train.classes)
+    labels = train.labels
+    if labels.ndim != 1:
+        raise DataError("images have several labels, and a probe answers one; give one class for each")
+    known = np.flatnonzero(labels >= 0)
+    chosen = known if shots is None else choose_shots(labels, count, shots, seed)
+    judged = np.flatnonzero(test.labels >= 0)
+    if not len(judged) or len(np.unique(labels[chosen])) < 2:
+        raise DataError("a probe needs labelled rows of 2 classes to fit on, and some to judge by; give more")
+    rows = [
+        ProbeRow(name, token, *_probe(x, labels[chosen], test_x, test.labels[judged], count, by, l2, seed, neighbours))
+        for name in train.values
+        for token, x, test_x in _tokens(train[name], test[name], chosen, judged)
+    ]
+    return Probed(tuple(rows), by, len(judged), len(chosen))
+
+
+def _tokens(
+    x: NDArray[Any], test_x: NDArray[Any], chosen: Rows, judged: Rows
+) -> Iterable[tuple[int | None, NDArray[Any], NDArray[Any]]]:
+    if x.ndim == 2:
+        yield None, x[chosen], test_x[judged]
+    else:
+        for token in range(x.shape[1]):  # one at a time: all tokens may be more than memory
+            yield token, x[chosen, token], test_x[judged, token]
+
+
+def _probe(
+    x: NDArray[Any],
+    y: Rows,
+    test_x: NDArray[Any],
+    test_y: Rows,
+    classes: int,
+    by: By,
+    l2: float | None,
+    seed: int,
+    neighbours: int,
+) -> tuple[int, int, float | None]:
+    """Right, seen, l2."""
+    checked(x, y, classes, "train")
+    checked(test_x, test_y, classes, "test")
+    if by == "ridge":
+        linear = ridge(x, y, classes, l2=l2 or L2)
+        return count_right([linear], test_x, test_y)[0], len(test_y), linear.l2
+    if by == "knn":
+        votes = knn(x, y, test_x, classes, neighbours=neighbours)
+        return int((votes.argmax(1) == test_y).sum()), len(test_y), None
+    if l2 is None:
+        is_dev = dev_rows(y, seed)
+        l2 = (
+            logistic.choose(x[~is_dev], y[~is_dev], x[is_dev], y[is_dev], classes, slope=1e-4).l2
+            if is_dev.any()
+            else 0.1
+        )
+    return logistic.fit(x, y, classes, l2=l2, slope=1e-4).right(test_x, test_y), len(test_y), l2
+
+
+def dev_rows(y: NDArray[Any], seed: int = 0, share: int = 5) -> NDArray[np.bool_]:
+    """One in `share` rows of each class, drawn; none of a class with fewer."""
+    labels = np.asarray(y)
+    key = uniform(seed, "probe dev", 0, np.arange(len(labels)))[:, 0]
+    order = np.lexsort((key, labels))
+    _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(starts, sizes)
+    found = np.zeros(len(labels), bool)
+    found[order] = rank < np.repeat(sizes // share, sizes)
+    return found
+
+
+def knn(
+    x: NDArray[Any],
+    y: NDArray[Any],
+    test_x: NDArray[Any],
+    classes: int,
+    *,
+    neighbours: int = NEIGHBOURS,
+    temperature: float = TEMPERATURE,
+) -> NDArray[np.float64]:
+    """Votes of the nearest rows by cosine, each of weight exp(cosine / temperature); test rows × K, summing to 1."""
+    if neighbours < 1 or not temperature > 0:
+        raise ConfigError(
+            f"{neighbours} neighbours at temperature {temperature} vote on nothing; say 1 or more, above 0"
+        )
+    unit = torch.nn.functional.normalize(torch.from_numpy(np.array(x, np.float32)), dim=1)
+    labels = torch.from_numpy(np.asarray(y, np.int64))
+    k = min(neighbours, len(unit))
+    parts = []
+    step = max(1, 2**24 // len(unit))
+    for begin in range(0, len(test_x), step):
+        rows = torch.nn.functional.normalize(
+            torch.from_numpy(np.array(test_x[begin : begin + step], np.float32)), dim=1
+        )
+        near, which = (rows @ unit.T).topk(k, 1)
+        weight = torch.softmax(near.double() / temperature, 1)
+        parts.append(torch.zeros(len(rows), classes, dtype=torch.float64).scatter_add_(1, labels[which], weight))
+    return torch.cat(parts).numpy() if parts else np.zeros((0, classes))

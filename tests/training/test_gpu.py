@@ -1,0 +1,157 @@
+"""On a GPU: a captured step is the same step, and being captured changes nothing that a CPU's run keeps."""
+
+import numpy as np
+import pytest
+import torch
+from small_runs import BUSY, PLAIN, assert_equal_states, image_set, network, rule, sized
+
+from vitreous.images.batches import Batches
+from vitreous.ranks import Ranks
+from vitreous.training.classify import Classify
+from vitreous.training.loop import Loop
+from vitreous.training.recipe import Recipe
+from vitreous.training.step import Step
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+GPU = torch.device("cuda")
+
+
+class NaNIn(Classify):
+    """A batch with one of these pictures has a loss that is no number, without a look at a value."""
+
+    def __init__(self, model, recipe, ids):
+        super().__init__(model, recipe)
+        self.ids = np.asarray(ids)
+
+    def host(self, batch):
+        return {"poison": np.where(np.isin(batch.ids, self.ids), np.float32(np.nan), np.float32(0))}
+
+    def loss(self, images, targets, extra):
+        loss, right = super().loss(images, targets, extra)
+        return loss + extra["poison"].sum(), right
+
+
+def trained(recipe: Recipe, *, captured: bool, steps: int = 6, task=Classify, **options):
+    data = image_set(64)
+    recipe = sized(recipe)
+    model = network(recipe).to(GPU)
+    work = task(model, recipe)
+    step = Step(
+        work,
+        recipe,
+        steps=steps,
+        rule=rule(),
+        classes=4,
+        device=GPU,
+        ranks=Ranks(),
+        compiled=False,
+        captured=captured,
+        **options,
+    )
+    model.train()
+    batches = iter(
+        Batches(data, batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=99, device=GPU, workers=0)
+    )
+    for i in range(steps):
+        step(next(batches), i, 1.0)
+    return step
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "lamb"])
+def test_a_captured_step_is_the_step(optimizer):
+    recipe = PLAIN.change(optimizer=optimizer, precision="float32", average="ema", mixup=0.3, drop_path=0.2, flip=0.5)
+    ours, theirs = (trained(recipe, captured=captured).state() for captured in (True, False))
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_captured_step_draws_its_dropout_by_seed_and_step():
+    recipe = BUSY.change(precision="float32", dropout=0.3)
+    first, again = (trained(recipe, captured=True).state() for _ in range(2))
+    assert_equal_states(first, again)
+    eager = trained(recipe, captured=False).state()
+    other = trained(recipe.change(seed=1), captured=True).state()
+    difference = {name: float((first[name] - eager[name]).abs().max()) for name in first if name.startswith("network.")}
+    moved = max(float((first[name] - other[name]).abs().max()) for name in difference)
+    assert max(difference.values()) < moved  # the same masks, whether captured or not; with another seed others
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "lamb"])
+def test_from_a_bad_step_on_a_captured_run_changes_nothing(optimizer):
+    recipe = PLAIN.change(optimizer=optimizer, precision="float32", average="ema")
+    order = [batch.ids for batch, _ in zip(_plain_batches(recipe), range(6), strict=False)]
+    bad = order[3][:1]
+    first = next(i for i, ids in enumerate(order) if bad[0] in ids)
+    broken = trained(recipe, captured=True, task=lambda m, r: NaNIn(m, r, bad))
+    stopped = trained(recipe, captured=True, steps=first, task=lambda m, r: NaNIn(m, r, bad))
+    assert int(broken.bad_at) == first
+    ours, theirs = broken.state(), stopped.state()
+    kept = [name for name in ours if name.startswith(("network.", "optimizer.", "average."))]
+    assert_equal_states({name: ours[name] for name in kept}, {name: theirs[name] for name in kept})
+
+
+def _plain_batches(recipe):
+    recipe = sized(recipe)
+    return Batches(image_set(64), batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=99, workers=0)
+
+
+def test_the_numbers_of_a_loop_are_nearly_those_of_a_cpu():
+    recipe = sized(PLAIN.change(precision="float32", average="tail", length="12 steps"))
+    data, found = image_set(80), {}
+    for device in ("cpu", "cuda"):
+        model = network(recipe).to(device)
+        losses = []
+        outcome = Loop(
+            Classify(model, recipe),
+            model,
+            recipe,
+            data.take(np.arange(64)),
+            rule(),
+            torch.device(device),
+            dev=data.take(np.arange(64, 80)),
+            tell=lambda event, into=losses: into.append(event["loss"]) if event["kind"] == "step" else None,
+        ).run()
+        found[device] = losses, outcome.dev["loss"]
+    np.testing.assert_allclose(found["cuda"][0], found["cpu"][0], rtol=2e-3)
+    assert found["cuda"][1] == pytest.approx(found["cpu"][1], rel=5e-3)
+
+
+def test_a_captured_run_goes_on_from_its_state():
+    recipe = BUSY.change(precision="float32", optimizer="muon")
+    whole = trained(recipe, captured=True, steps=6).state()
+    half = trained(recipe, captured=True, steps=3)
+    state = half.state()
+    other = trained(recipe, captured=True, steps=1)
+    other.load(state)
+    batches = iter(_on_gpu(recipe, 3))
+    for i in range(3, 6):
+        other(next(batches), i, 1.0)
+    ours = other.state()
+    for name in (name for name in whole if name.startswith("network.")):
+        torch.testing.assert_close(ours[name], whole[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def _on_gpu(recipe, consumed):
+    recipe = sized(recipe)
+    data = image_set(64)
+    batches = Batches(
+        data, batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=99, device=GPU, workers=0
+    )
+    epoch, place = divmod(consumed, len(data) // recipe.batch)
+    batches.seek(epoch, place * recipe.batch)
+    return batches
+
+
+def test_pictures_of_several_sizes_lie_on_the_gpu():
+    from dataclasses import replace
+
+    from vitreous.images.memory import HeldPixels
+
+    small = image_set(32)
+    pictures = [small.read(i)[: 10 + i % 6, : 12 + i % 4] for i in range(len(small))]
+    ragged = replace(small, source=HeldPixels(small.source, small.ids, pictures, np.zeros(len(small), bool)))
+    recipe = sized(PLAIN.change(crop="inception"))
+    batch = next(iter(Batches(ragged, batch=8, preprocess=rule(), augment=recipe.augment, device=GPU, workers=0)))
+    assert not batch.is_cropped
+    assert batch.sizes is not None
+    assert [tuple(size) for size in batch.sizes] == [pictures[i].shape[:2] for i in batch.ids]

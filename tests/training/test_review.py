@@ -1,0 +1,160 @@
+"""Mistakes that a reader found once, and that must not come back."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_runs import MODEL, PLAIN, SIDE, picture_folder
+
+import vitreous
+from vitreous.errors import ConfigError, DataError
+from vitreous.training import runs
+
+SMALL = PLAIN.change(image_size=SIDE, length="3 steps")
+
+
+def fitted(data, out, **options):
+    asked = {"model": MODEL, "recipe": SMALL, "device": "cpu", "workers": 0, "check": False, "folds": 0}
+    return vitreous.fit(data, out=out, **{**asked, **options})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return picture_folder(tmp_path / "shapes", 60)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_run_that_cannot_begin_takes_no_other_file_with_it(folder, tmp_path, force):
+    out = tmp_path / "precious"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine")
+    with pytest.raises((ConfigError, DataError, vitreous.errors.ExistsError)):
+        fitted(folder, out, force=force, mixup=0.2, batch=7)
+    assert (out / "thesis.txt").read_text() == "mine"
+
+
+def test_a_folder_with_hidden_files_is_not_empty(folder, tmp_path):
+    out = tmp_path / "dotty"
+    out.mkdir()
+    (out / ".secret").write_text("mine")
+    with pytest.raises(vitreous.errors.ExistsError):
+        fitted(folder, out)
+    assert (out / ".secret").is_file()
+
+
+def test_what_cannot_be_done_is_said_before_an_older_run_goes(folder, tmp_path):
+    run = fitted(folder, tmp_path / "run")
+    for wrong in ({"mixup": 0.2, "batch": 7}, {"log": ["nolog"]}, {"policy": "last-9"}):
+        with pytest.raises(ConfigError):
+            fitted(folder, tmp_path / "run", force=True, **wrong)
+    assert Path(run.model).is_file()
+
+
+def test_a_late_fault_leaves_nothing_that_resume_would_take(folder, tmp_path):
+    for file in (folder / "disc").iterdir():
+        file.write_bytes(b"no picture")
+    with pytest.raises(DataError):
+        fitted(folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_pictures_without_labels_are_what_masked_patches_are_for(tmp_path):
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for i in range(24):
+        pixels = np.random.default_rng(i).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(flat / f"{i}.png")
+    recipe = SMALL.change(task="masked-patches", dev=0.0, name="masked-patches")
+    run = fitted(flat, tmp_path / "run", recipe=recipe, model=f"{MODEL} mask_token=true")
+    assert run.load().config.readout.classes == 0
+    assert "report" not in run.to_json()
+
+
+def test_other_classes_of_the_same_number_get_a_new_head(folder, tmp_path):
+    run = fitted(folder, tmp_path / "run")
+    other = tmp_path / "renamed"
+    for kind in folder.iterdir():
+        target = other / f"other {kind.name}"
+        target.mkdir(parents=True)
+        for file in kind.iterdir():
+            (target / file.name).write_bytes(file.read_bytes())
+    again = fitted(other, tmp_path / "again", weights=run.model, model=None, length="1 steps")
+    first = next(event for event in runs.read(again.path) if event["kind"] == "step")
+    assert first["loss"] == pytest.approx(np.log(4), abs=1e-5)
+
+
+def test_weights_that_have_seen_the_images_are_said(folder, tmp_path):
+    run = fitted(folder, tmp_path / "run", folds=2)
+    told = []
+    again = fitted(folder, tmp_path / "again", weights=run.model, model=None, folds=2, tell=told.append)
+    assert any("have learned from these very images" in event.get("text", "") for event in told)
+    assert "have learned from these very images" in Path(again.report).read_text()
+    fresh = fitted(folder, tmp_path / "fresh")
+    assert not fresh.metrics["notes"]
+
+
+def test_a_test_split_of_ones_own_is_judged_beside_the_folds(tmp_path):
+    both = tmp_path / "both"
+    picture_folder(both / "train", 48)
+    picture_folder(both / "test", 20, first=100)
+    run = fitted(both, tmp_path / "run", folds=2)
+    assert run.metrics["judged"]["images"] == 48
+    assert run.metrics["test"]["images"] == 20
+    assert "own test split" in Path(run.report).read_text()
+
+
+def test_a_small_train_split_beside_a_large_val_gets_a_batch_that_fits(tmp_path):
+    both = tmp_path / "both"
+    picture_folder(both / "train", 20)
+    picture_folder(both / "val", 40, first=50)
+    picture_folder(both / "test", 10, first=200)
+    run = fitted(both, tmp_path / "run", recipe=SMALL.change(batch=32, dev=0.1))
+    assert run.metrics["steps"] == 3
+
+
+def test_a_run_goes_on_from_another_folder(folder, tmp_path):
+    script = (
+        "import os, sys, vitreous\n"
+        "from small_runs import MODEL, PLAIN, SIDE\n"
+        "def die(event):\n"
+        "    if event['kind'] == 'step' and event['step'] == 2: os._exit(9)\n"
+        "recipe = PLAIN.change(image_size=SIDE, length='4 steps')\n"
+        "vitreous.fit('shapes', model=MODEL, recipe=recipe, out='run', folds=0, check=False, workers=0, tell=die)\n"
+    )
+    places = [str(Path(__file__).parent.parent), *sys.path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 9, done.stderr
+    run = vitreous.fit(tmp_path / "run", resume=True)  # this process is elsewhere
+    assert run.metrics["steps"] == 4
+
+
+def test_another_sets_run_is_not_taken_for_this_ones(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    longer = Path("runs/shapes-old-1")
+    longer.mkdir(parents=True)
+    (longer / "config.json").write_text(json.dumps({"run": "x"}))
+    (longer / "events.jsonl").write_text("")
+    with pytest.raises(vitreous.errors.RunError, match="no unfinished run"):
+        vitreous.fit("shapes", resume=True)
+
+
+def test_a_finished_run_keeps_no_states(folder, tmp_path):
+    run = fitted(folder, tmp_path / "run", folds=2)
+    assert not list((Path(run.path) / "state").glob("*.safetensors"))
+
+
+def test_the_numbers_of_a_run_are_those_of_eval(folder, tmp_path):
+    both = tmp_path / "both"
+    picture_folder(both / "train", 60)
+    picture_folder(both / "test", 24, first=100)
+    run = fitted(both, tmp_path / "run", recipe=SMALL.change(dev=0.2))
+    result = vitreous.evaluate(run.load(), both)
+    assert run.metrics["judged"]["right"] == result.right
+    assert run.metrics["judged"]["temperature"] == pytest.approx(run.load().temperature)
+    assert run.metrics["judged"]["unlike"] == result.unlike
