@@ -158,3 +158,11 @@ def test_the_numbers_of_a_run_are_those_of_eval(folder, tmp_path):
     assert run.metrics["judged"]["right"] == result.right
     assert run.metrics["judged"]["temperature"] == pytest.approx(run.load().temperature)
     assert run.metrics["judged"]["unlike"] == result.unlike
+
+
+def test_eval_says_when_a_model_has_learned_from_the_images(folder, tmp_path):
+    crossed = fitted(folder, tmp_path / "crossed", folds=2).load()
+    assert any("learned from these very images" in note for note in vitreous.evaluate(crossed, folder).notes)
+    split = fitted(folder, tmp_path / "split").load()
+    assert not vitreous.evaluate(split, folder).notes
+    assert any("learned" in note for note in vitreous.evaluate(split, folder, split="train").notes)

@@ -112,6 +112,8 @@ def evaluate(
     whole = opening.open(data)
     chosen = whole if split == "all" else whole.split(split)
     numbers, notes = match_classes(chosen, inner.labels, inner.config.readout.classes)
+    if _has_learned(inner, whole, split):
+        notes.append("the model has learned from these very images: the number says nothing about new ones")
     names = class_names(inner) if inner.labels else chosen.classes
     real = _other_labels(labels, chosen, whole, numbers, names)
     found = logits(
@@ -228,3 +230,9 @@ def _in_model_terms(labels: NDArray[np.int64], numbers: NDArray[np.int64], class
     out = np.zeros((len(labels), classes), np.int64)
     out[:, numbers] = labels
     return out
+
+
+def _has_learned(model: Model, data: ImageSet, split: str) -> bool:
+    """Whether a model of ours was trained on what it is asked; a cross-validated one has learned from every image."""
+    is_same = bool(data.content_id) and model.source.get("data") == data.content_id
+    return is_same and (split != "test" or model.source.get("learned_from") == "all")
