@@ -1,9 +1,8 @@
 """`vitreous fit`: images become a trained model with a report.
 
-open, check, choose        jobs.py     what will be done, and why
-train                      loop.py     stage by stage: folds where images are few, then the model itself
-calibrate, measure         here        on dev, then on images that nothing was chosen by
-save, report               here        model.safetensors, metrics.json, report.html, README.md
+open, check, choose       jobs.py      what will be done, and why
+train                     loop.py      stage by stage: folds where images are few, then the model itself
+calibrate, judge, write   results.py   on dev, then on images that nothing was chosen by; model, numbers, page, card
 """
 
 from __future__ import annotations
@@ -17,28 +16,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, RoomError, RunError, VitreousError
-from vitreous.evaluation import accuracy, calibration, predict
-from vitreous.evaluation.accuracy import Result
-from vitreous.files import atomic_write
+from vitreous.evaluation import accuracy, predict
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.machine import record
-from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.ranks import Ranks, here
-from vitreous.training import attention, budget, jobs, runs
+from vitreous.training import budget, jobs, runs
 from vitreous.training import policy as policies
-from vitreous.training.card import card
 from vitreous.training.classify import Classify, Task
 from vitreous.training.distill import Distill
 from vitreous.training.jobs import Job
@@ -46,65 +40,28 @@ from vitreous.training.logs import Writers
 from vitreous.training.loop import Loop, Outcome
 from vitreous.training.masked import MaskedPatches
 from vitreous.training.recipe import Recipe, Seconds, Steps
-from vitreous.training.report import write_report
+from vitreous.training.results import (
+    METRICS,
+    MODEL,
+    Run,
+    Trained,
+    calibrated,
+    name_of,
+    story_of,
+    write_json,
+    write_results,
+)
 from vitreous.training.runs import RunFolder
 from vitreous.training.step import precision_on
-from vitreous.training.story import Rival, Story, places_to_look_at
+from vitreous.training.story import Rival
 from vitreous.weights.loading import load
 from vitreous.weights.saving import save
 
-__all__ = ["Around", "Run", "Tell", "Trained", "fit"]
+__all__ = ["Around", "Run", "Tell", "fit"]
 
-MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
 ON_NAN = ("stop", "rollback")
-FEWEST = 20  # answers below which "answer only above" says nothing
 
 Tell = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A finished run. `metrics` is what metrics.json holds."""
-
-    path: str
-    metrics: dict[str, Any]
-    result: Result | None = field(default=None, repr=False)  # None where nothing was judged, or it was read back
-
-    @property
-    def model(self) -> str:
-        """The file of the trained model."""
-        return str(Path(self.path) / MODEL)
-
-    @property
-    def report(self) -> str:
-        return str(Path(self.path) / REPORT)
-
-    def load(self) -> Model:
-        return load(self.model)
-
-    def to_json(self) -> dict[str, Any]:
-        report = {"report": self.report} if "judged" in self.metrics else {}
-        return {"path": self.path, "model": self.model, **report, **self.metrics}
-
-    def __str__(self) -> str:
-        m = self.metrics
-        lines = []
-        if (judged := m.get("judged")) is not None:
-            low, high = (100 * x for x in judged["interval"])
-            share = judged.get("top1", judged.get("exact_match"))
-            lines.append(f"{100 * share:.1f} % right ({low:.1f} to {high:.1f}); {m['how_judged']}")
-            if m.get("answer_above"):
-                lines.append(m["answer_above"])
-            lines += [f"{r['name']}: {100 * r['right'] / r['seen']:.1f} %" for r in m.get("rivals", ())]
-        lines += (
-            [f"model   {self.model}", f"report  {self.report}"] if judged is not None else [f"model   {self.model}"]
-        )
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
 
 
 def fit(
@@ -180,13 +137,13 @@ def fit(
             return _begin(job, where, asked, around, force)
 
         if then is not None:
-            where = _agreed(ranks, lambda: Path(out) if out is not None else _second(_name(then), resume))
+            where = _agreed(ranks, lambda: Path(out) if out is not None else _second(name_of(then), resume))
             first = one(data, weights, recipe, overrides, where.with_name(f"{where.name}-first"))
             return one(then, first.model, then_recipe, then_overrides or {}, where)
         if resume:
             where, named = _agreed(ranks, lambda: _unfinished(data, out))
             return _go_on(where, named, _asked(model, weights, recipe, overrides), around)
-        where = _agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", _name(data)))
+        where = _agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name_of(data)))
         return one(data, weights, recipe, overrides, where)
 
 
@@ -237,33 +194,25 @@ def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Ru
         if job.recipe.task == "masked-patches":
             return _learn_without_labels(job, folder, where, around)
         trained = (_cross_validated if job.folds else _with_dev)(job, folder, where, around)
-    model = _calibrated(job, trained)
+    model = calibrated(job, trained)
     if not around.ranks.is_first:
         return Run(str(where), {})
-    story = _story(job, trained, model, where, around, time.monotonic() - clock)
-    run = _written(job, trained, model, story, where)
+    story = story_of(
+        job,
+        trained,
+        model,
+        where,
+        command=_command(),
+        device=_device_name(around.device),
+        rivals=_rivals(job, trained, around),
+        seconds=time.monotonic() - clock,
+    )
+    run = write_results(job, trained, model, story, where)
     shutil.rmtree(where / "pack", ignore_errors=True)
     if folder is not None:
         folder.forget_states()
     around.tell({"kind": "end", "path": str(where)})
     return run
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """What training left: the model, the images that judge it with its answers, and those it was calibrated on."""
-
-    model: Model
-    outcome: Outcome
-    judged: ImageSet | None
-    logits: NDArray[np.float32]  # N K, of the images judged
-    judged_by: str
-    chosen: NDArray[np.float32] | None  # logits that temperature and thresholds are fitted on
-    chosen_labels: NDArray[np.int64] | None
-    used: dict[str, int]  # images of train, dev and test
-    seconds: float
-    part: NDArray[np.int64] | None = None  # of each image judged: its fold
-    test: Result | None = None  # of the set's own test split, beside a cross-validated number
 
 
 def _with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
@@ -419,147 +368,17 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
     if around.ranks.is_first:
         with runs.one_line_for(where):
             save(task.finished(), where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=metrics)
-            _write_json(where / METRICS, metrics)
+            write_json(where / METRICS, metrics)
         shutil.rmtree(where / "pack", ignore_errors=True)
         if folder is not None:
             folder.forget_states()
     return Run(str(where), metrics)
 
 
-# --------------------------------------------------------------------------------------------------- numbers and words
-
-
-def _calibrated(job: Job, trained: Trained) -> Model:
-    """Temperature and threshold, fitted on answers to images that were not trained on, and never on test."""
-    model = trained.model
-    if trained.chosen is not None and trained.chosen_labels is not None and len(trained.chosen):
-        model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
-        model.threshold = calibration.fit_threshold(calibration.score(trained.chosen))
-    learned = "all" if job.folds and trained.test is None else "train"
-    model.source = {
-        "made_by": "vitreous fit",
-        "recipe": job.recipe.name,
-        "data": job.data.content_id,
-        "learned_from": learned,
-    }
-    return model
-
-
-def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:
-    way = calibration.sigmoid if model.answers == "several" else calibration.softmax
-    return way(logits, model.temperature)
-
-
-def _judged_probabilities(trained: Trained, model: Model) -> NDArray[np.float64]:
-    """As the model would answer; of folds, at a temperature fitted on the others, so that nothing praises itself."""
-    if trained.part is None or trained.judged is None or model.answers == "several":
-        return _probabilities(trained.logits, model)
-    found = np.zeros(trained.logits.shape, np.float64)
-    labels = trained.judged.labels
-    for number in np.unique(trained.part):
-        here = trained.part == number
-        fitted = calibration.fit_temperature(trained.logits[~here], labels[~here])
-        found[here] = calibration.softmax(trained.logits[here], fitted)
-    return found
-
-
-def _story(job: Job, trained: Trained, model: Model, where: Path, around: Around, total: float) -> Story | None:
-    """All that the page and the card tell."""
-    if trained.judged is None:
-        return None
-    above = None
-    if trained.chosen is not None and trained.chosen_labels is not None and not job.has_several:
-        above = calibration.answer_above(_probabilities(trained.chosen, model), trained.chosen_labels)
-        if above is not None and (above.confidence == 0 or above.answered < FEWEST):
-            above = None  # it would say nothing
-    scores = calibration.score(trained.logits)
-    story = Story(
-        name=_name(job.data.path),
-        command=_command(),
-        judged=trained.judged,
-        probabilities=_judged_probabilities(trained, model),
-        judged_by=trained.judged_by,  # type: ignore[arg-type]
-        folds=job.folds,
-        splits=trained.used,
-        recipe=job.recipe,
-        reasons=job.reasons,
-        model=job.model or job.recipe.model or job.weights or "",
-        parameters=sum(p.numel() for p in model.parameters()),
-        macs=macs(model.config),
-        image_size=model.config.image_size,
-        beginning=job.beginning,
-        events=runs.read(where),
-        seconds=trained.seconds,
-        total_seconds=total,
-        device=_device_name(around.device),
-        record=record(),
-        health=job.health,
-        temperature=model.temperature,
-        answer_above=above.confidence if above is not None else None,
-        unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
-        rivals=[around.rival(job.data.split(TRAIN), trained.judged)] if around.rival else [],
-        notes=_notes(job, trained),
-        folder=str(where),
-    )
-    return replace(story, attention=attention.look_at(model, trained.judged, places_to_look_at(story)))
-
-
-def _notes(job: Job, trained: Trained) -> list[str]:
-    """What else should be known."""
-    found = list(job.cautions)
-    if trained.test is not None:
-        low, high = (100 * x for x in trained.test.interval)
-        found.append(
-            f"On the set's own test split the saved model is right on {trained.test.right:,} of "
-            f"{trained.test.images:,} ({100 * trained.test.top1:.1f} %; 95 % interval {low:.1f} to {high:.1f})."
-        )
-    if trained.judged_by == "cross-validation" and job.recipe.patience is not None:
-        found.append("Patience was not used: a cross-validated training has no dev split to look at.")
-    return found
-
-
-def _written(job: Job, trained: Trained, model: Model, story: Story | None, where: Path) -> Run:
-    """Page, card and model; the numbers last, so that a folder with them is whole."""
-    outcome = trained.outcome
-    metrics: dict[str, Any] = {
-        "judged_by": trained.judged_by,
-        "temperature": model.temperature,
-        "threshold": model.threshold,
-        "recipe": job.recipe.name,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "steps": outcome.steps,
-        "kept_step": outcome.step,
-        "dev": outcome.dev,
-        "skipped_batches": list(outcome.skipped),
-        "seconds": trained.seconds,
-        "images_per_second": outcome.images_per_second,
-    }
-    if story is not None:
-        metrics |= {
-            "judged": story.result.to_json() | {"temperature": model.temperature, "unlike": _unlike(trained, model)},
-            "test": None if trained.test is None else trained.test.to_json(),
-            "notes": list(story.notes),
-            "how_judged": story.how_judged,
-            "answer_above": str(story.above) if story.above is not None else None,
-            "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in story.rivals],
-            "total_seconds": story.total_seconds,
-        }
-        with runs.one_line_for(where):
-            write_report(story, where / REPORT, force=True)
-            atomic_write(where / CARD, lambda file: file.write(card(story).encode()), force=True)
-    brief = {name: value for name, value in metrics.items() if name != "judged"}
-    if story is not None:
-        judged = metrics["judged"]
-        brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
-    with runs.one_line_for(where):
-        save(model, where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=brief)
-        _write_json(where / METRICS, metrics)
-    return Run(str(where), metrics, story.result if story is not None else None)
-
-
-def _unlike(trained: Trained, model: Model) -> int | None:
-    """Judged images that the model calls unlike anything it learned."""
-    return None if model.threshold is None else int((calibration.score(trained.logits) < model.threshold).sum())
+def _rivals(job: Job, trained: Trained, around: Around) -> list[Rival]:
+    if around.rival is None or trained.judged is None:
+        return []
+    return [around.rival(job.data.split(TRAIN), trained.judged)]
 
 
 def _announce(job: Job, where: Path, around: Around) -> None:
@@ -734,7 +553,7 @@ def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, An
         return Path(out), None if is_run else data
     if isinstance(data, str | os.PathLike) and (Path(data) / runs.CONFIG).is_file():
         return Path(data), None
-    name = _name(data)
+    name = name_of(data)
     found = [
         folder
         for folder in _runs_of(runs.next_name("runs", name))
@@ -743,14 +562,6 @@ def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, An
     if not found:
         raise RunError(f"there is no unfinished run of {name} under runs; start one without --resume")
     return max(found, key=lambda folder: (folder / runs.EVENTS).stat().st_mtime), data
-
-
-def _name(data: Any) -> str:
-    """What a person calls the images: the last part of their path."""
-    said = data.path if isinstance(data, ImageSet) else os.fspath(data)
-    if Path(said).is_dir():
-        said = Path(said).resolve().name
-    return Path(str(said).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"
 
 
 def _command() -> str:
@@ -765,8 +576,3 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU ({torch.get_num_threads()} threads)" if device.type == "cpu" else device.type
-
-
-def _write_json(path: Path, body: dict[str, Any]) -> None:
-    text = json.dumps(body, indent=2, allow_nan=False) + "\n"
-    atomic_write(path, lambda file: file.write(text.encode()), force=True)

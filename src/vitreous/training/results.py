@@ -1,0 +1,261 @@
+"""What a finished training comes to: calibrated, judged, told and written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.evaluation import calibration
+from vitreous.evaluation.accuracy import Result
+from vitreous.files import atomic_write
+from vitreous.images.imageset import ImageSet
+from vitreous.machine import record
+from vitreous.models.cost import macs
+from vitreous.models.model import Model
+from vitreous.training import attention, runs
+from vitreous.training.card import card
+from vitreous.training.jobs import Job
+from vitreous.training.loop import Outcome
+from vitreous.training.report import write_report
+from vitreous.training.story import Rival, Story, places_to_look_at
+from vitreous.weights.loading import load
+from vitreous.weights.saving import save
+
+__all__ = [
+    "METRICS",
+    "MODEL",
+    "Run",
+    "Trained",
+    "calibrated",
+    "name_of",
+    "story_of",
+    "write_json",
+    "write_results",
+]
+
+MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
+FEWEST = 20  # answers below which "answer only above" says nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run. `metrics` is what metrics.json holds."""
+
+    path: str
+    metrics: dict[str, Any]
+    result: Result | None = field(default=None, repr=False)  # None where nothing was judged, or it was read back
+
+    @property
+    def model(self) -> str:
+        """The file of the trained model."""
+        return str(Path(self.path) / MODEL)
+
+    @property
+    def report(self) -> str:
+        return str(Path(self.path) / REPORT)
+
+    def load(self) -> Model:
+        return load(self.model)
+
+    def to_json(self) -> dict[str, Any]:
+        report = {"report": self.report} if "judged" in self.metrics else {}
+        return {"path": self.path, "model": self.model, **report, **self.metrics}
+
+    def __str__(self) -> str:
+        m = self.metrics
+        lines = []
+        if (judged := m.get("judged")) is not None:
+            low, high = (100 * x for x in judged["interval"])
+            share = judged.get("top1", judged.get("exact_match"))
+            lines.append(f"{100 * share:.1f} % right ({low:.1f} to {high:.1f}); {m['how_judged']}")
+            if m.get("answer_above"):
+                lines.append(m["answer_above"])
+            lines += [f"{r['name']}: {100 * r['right'] / r['seen']:.1f} %" for r in m.get("rivals", ())]
+        lines += (
+            [f"model   {self.model}", f"report  {self.report}"] if judged is not None else [f"model   {self.model}"]
+        )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What training left: the model, the images that judge it with its answers, and those it was calibrated on."""
+
+    model: Model
+    outcome: Outcome
+    judged: ImageSet | None
+    logits: NDArray[np.float32]  # N K, of the images judged
+    judged_by: str
+    chosen: NDArray[np.float32] | None  # logits that temperature and thresholds are fitted on
+    chosen_labels: NDArray[np.int64] | None
+    used: dict[str, int]  # images of train, dev and test
+    seconds: float
+    part: NDArray[np.int64] | None = None  # of each image judged: its fold
+    test: Result | None = None  # of the set's own test split, beside a cross-validated number
+
+
+def calibrated(job: Job, trained: Trained) -> Model:
+    """Temperature and threshold, fitted on answers to images that were not trained on, and never on test."""
+    model = trained.model
+    if trained.chosen is not None and trained.chosen_labels is not None and len(trained.chosen):
+        model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
+        model.threshold = calibration.fit_threshold(calibration.score(trained.chosen))
+    learned = "all" if job.folds and trained.test is None else "train"
+    model.source = {
+        "made_by": "vitreous fit",
+        "recipe": job.recipe.name,
+        "data": job.data.content_id,
+        "learned_from": learned,
+    }
+    return model
+
+
+def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:
+    way = calibration.sigmoid if model.answers == "several" else calibration.softmax
+    return way(logits, model.temperature)
+
+
+def _judged_probabilities(trained: Trained, model: Model) -> NDArray[np.float64]:
+    """As the model would answer; of folds, at a temperature fitted on the others, so that nothing praises itself."""
+    if trained.part is None or trained.judged is None or model.answers == "several":
+        return _probabilities(trained.logits, model)
+    found = np.zeros(trained.logits.shape, np.float64)
+    labels = trained.judged.labels
+    for number in np.unique(trained.part):
+        here = trained.part == number
+        fitted = calibration.fit_temperature(trained.logits[~here], labels[~here])
+        found[here] = calibration.softmax(trained.logits[here], fitted)
+    return found
+
+
+def story_of(
+    job: Job,
+    trained: Trained,
+    model: Model,
+    where: Path,
+    *,
+    command: str,
+    device: str,
+    rivals: Sequence[Rival],
+    seconds: float,
+) -> Story | None:
+    """All that the page and the card tell."""
+    if trained.judged is None:
+        return None
+    above = None
+    if trained.chosen is not None and trained.chosen_labels is not None and not job.has_several:
+        above = calibration.answer_above(_probabilities(trained.chosen, model), trained.chosen_labels)
+        if above is not None and (above.confidence == 0 or above.answered < FEWEST):
+            above = None  # it would say nothing
+    scores = calibration.score(trained.logits)
+    story = Story(
+        name=name_of(job.data),
+        command=command,
+        judged=trained.judged,
+        probabilities=_judged_probabilities(trained, model),
+        judged_by=trained.judged_by,  # type: ignore[arg-type]
+        folds=job.folds,
+        splits=trained.used,
+        recipe=job.recipe,
+        reasons=job.reasons,
+        model=job.model or job.recipe.model or job.weights or "",
+        parameters=sum(p.numel() for p in model.parameters()),
+        macs=macs(model.config),
+        image_size=model.config.image_size,
+        beginning=job.beginning,
+        events=runs.read(where),
+        seconds=trained.seconds,
+        total_seconds=seconds,
+        device=device,
+        record=record(),
+        health=job.health,
+        temperature=model.temperature,
+        answer_above=above.confidence if above is not None else None,
+        unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
+        rivals=rivals,
+        notes=_notes(job, trained),
+        folder=str(where),
+    )
+    return replace(story, attention=attention.look_at(model, trained.judged, places_to_look_at(story)))
+
+
+def _notes(job: Job, trained: Trained) -> list[str]:
+    """What else should be known."""
+    found = list(job.cautions)
+    if trained.test is not None:
+        low, high = (100 * x for x in trained.test.interval)
+        found.append(
+            f"On the set's own test split the saved model is right on {trained.test.right:,} of "
+            f"{trained.test.images:,} ({100 * trained.test.top1:.1f} %; 95 % interval {low:.1f} to {high:.1f})."
+        )
+    if trained.judged_by == "cross-validation" and job.recipe.patience is not None:
+        found.append("Patience was not used: a cross-validated training has no dev split to look at.")
+    return found
+
+
+def write_results(job: Job, trained: Trained, model: Model, story: Story | None, where: Path) -> Run:
+    """Page, card and model; the numbers last, so that a folder with them is whole."""
+    outcome = trained.outcome
+    metrics: dict[str, Any] = {
+        "judged_by": trained.judged_by,
+        "temperature": model.temperature,
+        "threshold": model.threshold,
+        "recipe": job.recipe.name,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "steps": outcome.steps,
+        "kept_step": outcome.step,
+        "dev": outcome.dev,
+        "skipped_batches": list(outcome.skipped),
+        "seconds": trained.seconds,
+        "images_per_second": outcome.images_per_second,
+    }
+    if story is not None:
+        metrics |= {
+            "judged": story.result.to_json() | {"temperature": model.temperature, "unlike": _unlike(trained, model)},
+            "test": None if trained.test is None else trained.test.to_json(),
+            "notes": list(story.notes),
+            "how_judged": story.how_judged,
+            "answer_above": str(story.above) if story.above is not None else None,
+            "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in story.rivals],
+            "total_seconds": story.total_seconds,
+        }
+        with runs.one_line_for(where):
+            write_report(story, where / REPORT, force=True)
+            atomic_write(where / CARD, lambda file: file.write(card(story).encode()), force=True)
+    brief = {name: value for name, value in metrics.items() if name != "judged"}
+    if story is not None:
+        judged = metrics["judged"]
+        brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
+    with runs.one_line_for(where):
+        save(model, where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=brief)
+        write_json(where / METRICS, metrics)
+    return Run(str(where), metrics, story.result if story is not None else None)
+
+
+def _unlike(trained: Trained, model: Model) -> int | None:
+    """Judged images that the model calls unlike anything it learned."""
+    return None if model.threshold is None else int((calibration.score(trained.logits) < model.threshold).sum())
+
+
+def name_of(data: Any) -> str:
+    """What a person calls the images: the last part of their path."""
+    said = data.path if isinstance(data, ImageSet) else os.fspath(data)
+    if Path(said).is_dir():
+        said = Path(said).resolve().name
+    return Path(str(said).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"
+
+
+def write_json(path: Path, body: dict[str, Any]) -> None:
+    text = json.dumps(body, indent=2, allow_nan=False) + "\n"
+    atomic_write(path, lambda file: file.write(text.encode()), force=True)
