@@ -21,7 +21,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -480,11 +480,9 @@ class _OnDisk:
     def _read_journal(self) -> None:
         """Take what is whole: of torn or changed parts, those before the first."""
         lines: list[dict[str, Any]] = []
-        try:
+        with suppress(OSError, ValueError):  # no journal; or a damaged line, and those before it count
             for line in self.journal.read_bytes().split(b"\n")[:-1]:
-                lines.append(json.loads(line))  # noqa: PERF401  # those before a damaged one count
-        except (OSError, ValueError):
-            pass
+                lines.append(json.loads(line))  # noqa: PERF401  # `extend` would lose those before it
         if not lines or lines[0].get("format") != FORMAT:
             return
         self._shape, self._dtype = tuple(lines[0]["shape"]), np.dtype(lines[0]["dtype"])

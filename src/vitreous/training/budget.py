@@ -27,7 +27,7 @@ FLOAT = 4  # bytes; weights, gradients, moments and averages are float32 whateve
 TYPES = {"float32": 4, "bfloat16": 2}
 MOMENTS = {"adamw": 2, "adam": 2, "lamb": 2, "sgd": 1, "muon": 2}  # numbers per weight; Muon's matrices have 1
 
-# Dense bfloat16 products with float32 sums, in TFLOP/s, as NVIDIA's data sheets state them (half of "with sparsity").
+# Dense bfloat16 products with float32 sums, in TFLOP/s (half of "with sparsity"): data-sheet figures, from memory.
 PEAKS = {
     r"B200": 2250,
     r"GH200|H200": 989,

@@ -18,7 +18,7 @@ def deit(given: Given) -> Recipe:
 
     Source: DeiT, table 9 and its code; the schedule goes by whole epochs. Values lie in −1 … 1 here, as in P1.
     Command: vitreous fit DATA --recipe deit --model B/16
-    Cost: 300 epochs of ImageNet, batch 1024; B/16 took 53 hours on 8 V100.
+    Cost: 300 epochs of ImageNet, batch 1024; B/16 took 53 hours on 8 V100 (from memory).
     Published: Ti/16 72.2 %, S/16 79.9 %, B/16 81.8 % on ImageNet.
     """
     return Recipe(

@@ -14,7 +14,7 @@ ROWS = {  # pixels, peak rate, drop-path, and drop-path at the higher resolution
     "L/16": (192, 3e-3, 0.45, 0.45),
     "H/14": (154, 3e-3, 0.6, 0.55),  # the readme has 160, which 14 does not divide
 }
-PARTS = "activation=gelu token_start=normal positions_cover=patches layer_scale=1e-4"
+PARTS = "activation=gelu token_start=normal positions_cover=patches layer_scale=1e-4"  # its start is from memory
 
 
 def deit3(given: Given) -> Recipe:
@@ -38,7 +38,7 @@ def deit3(given: Given) -> Recipe:
         optimizer="lamb",
         peak_lr=peak,
         weight_decay=0.05,
-        clip=1.0,
+        clip=1.0,  # from memory
         schedule="deit",
         warmup=Epochs(5),
         warmup_lr=1e-6,
