@@ -7,6 +7,9 @@ import sys
 
 import pytest
 from pictures_in_memory import clean_files, encode, noise_picture
+from tiny_models import awake
+
+import vitreous
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in {"VITREOUS_DEBUG", "FORCE_COLOR"}}
 ENVIRONMENT |= {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
@@ -54,8 +57,23 @@ def test_one_json_object_and_a_page(folder, tmp_path):
     assert "--force" in again.stderr
 
 
+def test_a_model_suspects_labels(folder, tmp_path):
+    """Its frozen features are enough: it has neither a head nor these classes."""
+    vitreous.save(awake(classes=0), tmp_path / "model")
+    done = run(str(folder), "--weights", str(tmp_path / "model.safetensors"), "--json", "--fresh")
+    body = json.loads(done.stdout)
+    (found,) = [f for f in body["findings"] if f["kind"] == "label-error"]
+    assert 0 < found["count"] < 40
+    assert "label-error" not in run(str(folder)).stdout
+
+
 @pytest.mark.parametrize(
-    ("words", "line"), [(["absent"], "absent"), (["{folder}", "--near", "99"], "near is 99; give")]
+    ("words", "line"),
+    [
+        (["absent"], "absent"),
+        (["{folder}", "--near", "99"], "near is 99; give"),
+        (["{folder}", "--weights", "absent.npz"], "absent.npz is not there"),
+    ],
 )
 def test_bad_input_is_one_line(words, line, folder):
     done = run(*(word.format(folder=folder) for word in words))

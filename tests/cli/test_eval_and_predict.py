@@ -34,6 +34,11 @@ def done(place):
     labels = place / "labels.json"
     names = [f"test/{c}/{i}.png" for c in ("ant", "bee", "cat") for i in (0, 1, 2, 3, 9) if c == "ant" or i < 9]
     labels.write_text(json.dumps({name: ["ant", "bee", "cat"] for name in names}))
+    larger = class_folders(place / "larger", {f"{s}/{c}": 16 for s in ("train", "test") for c in ("cat", "bee", "ant")})
+    tasks = '[[tasks]]\nkind = "few-shot"\nshots = [1, 3]\n'
+    named = f'[models]\nm = "{model}"\ngone = "{place}/gone.safetensors"\n[data]\nset = "{data}"\n'
+    (place / "suite.toml").write_text(named + tasks)
+    (place / "wrong.toml").write_text(named + tasks.replace("shots", "shot"))
     calls = {
         "eval": ["eval", model, data],
         "eval all": ["eval", model, data, "--split", "all", "--json"],
@@ -42,6 +47,13 @@ def done(place):
         "eval shots": ["eval", model, data, "--shots", "1,3", "--seeds", 2, "--json", "--out", place / "shots.html"],
         "eval table": ["eval", model, data, "--shots", "1,9"],
         "eval words": ["eval", model, data, "--shots", "one"],
+        "eval curve": ["eval", model, larger, "--curve", "--target", 0.9, "--json", "--out", place / "curve.html"],
+        "eval more": ["eval", model, larger, "--curve"],
+        "eval nothing": ["eval", model],
+        "suite": ["eval", "--suite", place / "suite.toml", "--out", place / "suite"],
+        "suite again": ["eval", "--suite", place / "suite.toml", "--out", place / "suite", "--json"],
+        "suite key": ["eval", "--suite", place / "wrong.toml"],
+        "suite shots": ["eval", "--suite", place / "suite.toml", "--shots", "1"],
         "eval page": ["eval", model, data, "--out", place / "none.html"],
         "eval split": ["eval", model, data, "--split", "val"],
         "eval model": ["eval", place / "absent.safetensors", data],
@@ -84,6 +96,30 @@ def test_eval_of_a_few_shots_is_a_table_a_page_and_json(done, place):
     assert "9 shots: fewer images of ant (4), bee (4), cat (4); all of them were taken" in done["eval table"].stdout
 
 
+def test_eval_tells_whether_more_labels_would_help(done, place):
+    body = json.loads(done["eval curve"].stdout)["learning_curve"]
+    assert [row["images"] for row in body["curve"]] == [6, 12, 24, 48]
+    assert [needed["accuracy"] for needed in body["needed"]] == [0.9]
+    assert set(body["law"]) == {"a", "b", "c"}
+    text = (place / "curve.html").read_text()
+    assert "Would more labels help?" in text
+    assert text.count("<svg") == 2
+    assert "twice as many" in done["eval more"].stdout
+    assert "shots" in done["eval more"].stdout
+
+
+def test_eval_of_a_suite_is_a_table_and_its_failures_end_with_one(done, place):
+    out = done["suite"]
+    assert out.code == 1
+    assert "few-shot, 3 shots" in out.stdout
+    assert "failed  gone, few-shot on set: " in out.stdout
+    assert out.stderr.splitlines()[1].startswith("1/2  set  m  few-shot, 3 shots  ")
+    body = json.loads(done["suite again"].stdout)
+    assert next(iter(body.items())) == ("schema", "vitreous.eval/1")
+    assert [row["error"] is None for row in body["rows"]] == [True, True, False, False]
+    assert (place / "suite/suite.html").read_text().startswith("<!doctype html>")
+
+
 def test_other_labels_and_a_row_an_image(done, place):
     body = json.loads(done["eval labels"].stdout)
     assert (body["right"], body["images"]) == (12, 12)  # every class is right
@@ -97,6 +133,9 @@ def test_other_labels_and_a_row_an_image(done, place):
         ("eval split", "no split 'val'"),
         ("eval words", "--shots one are no whole numbers"),
         ("eval page", "say shots="),
+        ("eval nothing", "vitreous eval --suite FILE"),
+        ("suite key", "has no key 'shot'; near: shots"),
+        ("suite shots", "names its models, images and tasks itself"),
         ("eval model", "absent.safetensors is not there"),
         ("eval data", "absent is not there"),
         ("absent", "no.png is not there"),

@@ -72,6 +72,13 @@ def test_each_point_is_the_probe_of_its_rows(found):
             assert found.error[i, seed] == pytest.approx(1 - ridge(x[rows], y[rows], 5).right(test_x, test_y) / 2000)
 
 
+def test_few_rows_of_many_classes_make_smaller_steps():
+    x, y = clouds(60, 8, 12)
+    assert curve(x, y, x, y, 12, seeds=1).sizes == (24, 33, 44, 60)
+    with pytest.raises(VitreousError, match="36 rows of 12 classes make 1 sizes"):
+        curve(x[:36], y[:36], x, y, 12)
+
+
 def test_the_law_tells_what_more_rows_bring(found):
     """A law from 640 rows meets what 5120 rows really give, within its interval and a little."""
     x, y = clouds(5120, 24, 5, apart=0.35)

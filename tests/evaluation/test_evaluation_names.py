@@ -7,7 +7,7 @@ import pytest
 
 from vitreous import evaluation
 
-FUNCTIONS = ["extract", "fewshot", "ridge", "episodes", "probe", "score", "curve", "label_errors"]
+FUNCTIONS = ["extract", "fewshot", "ridge", "episodes", "probe", "score", "curve", "label_errors", "suite"]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

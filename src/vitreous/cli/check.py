@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ def run(
     strict: Annotated[bool, typer.Option("--strict", metavar="", help="Exit with 1 if there are faults.")] = False,
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a page with the offenders as pictures.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="Suspect label errors, by what this model sees in the images.")
     ] = None,
     near: Annotated[
         int | None, typer.Option(metavar="BITS", help="Bits of 64 that near duplicates may differ in (6).")
@@ -33,9 +36,17 @@ def run(
     from vitreous.cli.progress import progress
     from vitreous.images.health.duplicates import DISTANCE
 
+    images: Any = data
+    probabilities = None
+    if weights is not None:
+        model, images = vitreous.load(weights), vitreous.images.open(data)
+        with progress("reading features") as tell:
+            found = vitreous.evaluation.label_errors(model, images, workers=workers, cache=not fresh, progress=tell)
+        probabilities = found.probabilities
     with progress("checking") as tell:
         health = vitreous.check(
-            data,
+            images,
+            probabilities=probabilities,
             near=DISTANCE if near is None else near,
             sample=sample,
             workers=workers,

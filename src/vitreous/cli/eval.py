@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +14,11 @@ EXAMPLE = "vitreous eval last photos --csv answers.csv"
 
 def run(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
-    ],
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")],
+        str | None, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")
+    ] = None,
     split: Annotated[str, typer.Option(metavar="test|train|all", help="The images to judge by.")] = "test",
     labels: Annotated[
         str | None,
@@ -27,7 +30,19 @@ def run(
         typer.Option(metavar="1,5,10", help="Judge the frozen features: so many images of each class as labels."),
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Draws of the images of --shots.")] = 3,
-    out: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with the plot of --shots.")] = None,
+    curve: Annotated[
+        bool, typer.Option("--curve", metavar="", help="Would more labels help? A law through growing parts of train.")
+    ] = False,
+    target: Annotated[
+        float | None, typer.Option(metavar="0.95", help="The labels that this accuracy needs, by --curve.")
+    ] = None,
+    suite: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Several models, sets and tasks, named in a TOML file.")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write a page of --shots; of --suite, the folder of all it finds."),
+    ] = None,
     batch: Annotated[int | None, typer.Option(metavar="N", help="Images at a time.")] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Readers; by default one for each core.")] = None,
@@ -37,11 +52,24 @@ def run(
     """Say how often a model is right: exact counts, per class, with interval and confidence."""
     import vitreous
     from vitreous.cli.progress import progress
+    from vitreous.errors import ConfigError
 
-    wanted = None if shots is None else _numbers(shots)
+    if suite is not None:
+        if model is not None or any((shots, curve, target, csv, labels, split != "test", batch, seeds != 3, force)):
+            raise ConfigError(
+                "a suite names its models, images and tasks itself; give --suite FILE, --out and --device"
+            )
+        _run_suite(suite, out=out, device=device, workers=workers, json=json)
+        return
+    if model is None or data is None:
+        raise ConfigError("name a model and images: vitreous eval MODEL DATA; or several: vitreous eval --suite FILE")
+    asks_curve = curve or target is not None
+    wanted = _numbers(shots) if shots is not None else (1, 5, 10, 25) if asks_curve else None
     options: dict[str, Any] = {
         "shots": wanted,
         "seeds": seeds,
+        "curve": curve,
+        "target": target,
         "split": split,
         "labels": labels,
         "csv": csv,
@@ -54,6 +82,27 @@ def run(
     show("eval", {"model": model, **result.to_json()} if json else result, json=json)
     if out and not json:
         print(f"page: {out}")
+
+
+def _run_suite(file: str, *, out: str | None, device: str | None, workers: int | None, json: bool) -> None:
+    """The table on stdout, a line for each new row on stderr; exit 1 where a row failed."""
+    import vitreous
+    from vitreous.errors import Interrupted
+
+    def tell(done: int, of: int, row: Any) -> None:
+        task, right, *_ = row.cells()
+        print(f"{done}/{of}  {row.data}  {row.model}  {task}  {right}", file=sys.stderr, flush=True)
+
+    try:
+        found = vitreous.evaluation.suite(file, out=out, fit=vitreous.fit, device=device, workers=workers, tell=tell)
+    except Interrupted as end:
+        print("vitreous: stopped, and all that is measured is kept; the same command goes on", file=sys.stderr)
+        raise typer.Exit(128 + end.number) from None
+    show("eval", found, json=json)
+    if not json:
+        print(f"page: {found.folder}/suite.html")
+    if found.failures:
+        raise typer.Exit(1)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

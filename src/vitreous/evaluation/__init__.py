@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitreous.evaluation.fewshot import ridge as ridge
     from vitreous.evaluation.label_errors import label_errors as label_errors
     from vitreous.evaluation.probes import probe as probe
+    from vitreous.evaluation.suite import suite as suite
     from vitreous.evaluation.transferability import score as score
 
 PARTS = [
@@ -35,6 +36,7 @@ HOME = {
     "score": "transferability",
     "curve": "curve",
     "label_errors": "label_errors",
+    "suite": "suite",
 }
 
 __all__ = [*HOME, *PARTS]

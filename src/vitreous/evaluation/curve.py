@@ -26,6 +26,7 @@ FURTHEST = 10  # times the largest size, up to which a law is believed
 DRAWS = 400  # of the bootstrap
 GRID = 64
 ZOOMS = 7  # each narrows the grid of c to two of its steps
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # of them, those next above what was reached
 
 Numbers = NDArray[np.float64]
 
@@ -88,6 +89,7 @@ class Curve:
     images: int  # test rows
     law: PowerLaw
     redrawn: tuple[PowerLaw, ...]  # laws of bootstrapped curves
+    targets: tuple[float, ...] = ()  # accuracies whose price in labels is told
 
     def interval(self, name: str) -> tuple[float, float]:
         """95 % of a, b or c."""
@@ -119,7 +121,9 @@ class Curve:
         ]
         law = {name: {"value": getattr(self.law, name), "interval": list(self.interval(name))} for name in "abc"}
         twice = dict(zip(("accuracy", "low", "high"), self.expected(2 * self.sizes[-1]), strict=True))
-        return {"test_images": self.images, "curve": rows, "law": law, "with_twice_the_images": twice}
+        needed = [self.needed(target).to_json() for target in self.targets]
+        body = {"test_images": self.images, "curve": rows, "law": law, "with_twice_the_images": twice}
+        return body | {"needed": needed}
 
     def __str__(self) -> str:
         lines = [
@@ -130,8 +134,8 @@ class Curve:
             f"twice as many: {100 * then:.1f} % ({100 * low:.1f} to {100 * high:.1f}), {100 * (then - now):+.1f} points"
         )
         worst, best = (100 * (1 - c) for c in reversed(self.interval("c")))
-        left = f"never better than {100 * (1 - self.law.c):.1f} % ({worst:.1f} to {best:.1f})"
-        return "\n".join([*lines, gain, left])
+        left = f"however many: {100 * (1 - self.law.c):.1f} % ({worst:.1f} to {best:.1f})"
+        return "\n".join([*lines, gain, left, *(str(self.needed(target)) for target in self.targets)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -147,12 +151,16 @@ def curve(
     sizes: Sequence[int] | None = None,
     seeds: int = 5,
     l2: float = L2,
+    target: float | None = None,
     device: torch.device | str = "cpu",
 ) -> Curve:
     """The closed-form probe on nested, stratified parts of the rows, and the law through its errors.
 
-    sizes: rows of the parts; None is all rows, and halves of them down to 2 a class, 8 at most.
+    sizes: rows of the parts; None is all rows, and halves of them down to 2 a class, 4 to 8 in all.  target: an
+    accuracy whose price in labels is told; None is the next two round ones above what all rows reach.
     """
+    if target is not None and not 0 < target < 1:
+        raise ConfigError(f"an accuracy of {target} is no target; say one between 0 and 1")
     count = classes if isinstance(classes, int) else len(classes)
     rows, labels = checked(x, y, count, "train")
     test_rows, test_labels = checked(test_x, test_y, count, "test")
@@ -173,7 +181,8 @@ def curve(
     means = error.mean(1)
     law = power_law(steps, means)
     redrawn = _bootstrap(np.array(steps, np.float64), error, len(judged))
-    return Curve(tuple(steps), error, len(judged), law, redrawn)
+    above = [t for t in TARGETS if t > 1 - means[-1]][:2]
+    return Curve(tuple(steps), error, len(judged), law, redrawn, tuple(above) if target is None else (target,))
 
 
 def nested_rows(y: NDArray[Any], seed: int) -> NDArray[np.int64]:
@@ -237,6 +246,8 @@ def _sizes(sizes: Sequence[int] | None, rows: int, classes: int) -> list[int]:
         while len(found) < 8 and found[-1] // 2 >= 2 * classes:
             found.append(found[-1] // 2)
         found.reverse()
+        if len(found) < LEAST and rows >= 4 * classes:  # few of many classes: smaller steps
+            found = np.geomspace(2 * classes, rows, LEAST).round().astype(int).tolist()
     else:
         found = sorted({int(size) for size in sizes})
     if len(found) < LEAST:

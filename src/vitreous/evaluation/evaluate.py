@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError, DataError, ExistsError
 from vitreous.evaluation import accuracy
 from vitreous.evaluation.accuracy import Result
+from vitreous.evaluation.curve import curve as measure_curve
 from vitreous.evaluation.features import extract
 from vitreous.evaluation.fewshot import FewShot
 from vitreous.evaluation.fewshot import fewshot as measure_shots
@@ -58,6 +59,8 @@ def evaluate(
     *,
     shots: Sequence[int],
     seeds: int | Sequence[int] = 3,
+    curve: bool = False,
+    target: float | None = None,
     device: torch.device | str | None = None,
     batch: int | None = None,
     workers: int | None = None,
@@ -74,6 +77,8 @@ def evaluate(
     *,
     shots: Sequence[int] | None = None,
     seeds: int | Sequence[int] = 3,
+    curve: bool = False,
+    target: float | None = None,
     split: Literal["test", "train", "all"] = "test",
     labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None = None,
     device: torch.device | str | None = None,
@@ -93,7 +98,8 @@ def evaluate(
 
     shots: labelled images of each class, such as 1, 5, 10: drawn from train by each of the seeds, fitted in closed form
     on what the head reads and judged on test; the model's own head and labels are not used, and it needs none.
-    out: a page with the plot.
+    curve: also fit a law to growing parts of train, which tells what more labels would bring, and how many are needed
+    for the accuracy `target`.  out: a page with the plots.
     """
     if shots is not None:
         if split != "test" or labels is not None or csv is not None:
@@ -101,7 +107,9 @@ def evaluate(
                 "shots are drawn from train and judged on test by the set's own labels; leave out the rest"
             )
         how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
-        return _few_shot(model, data, shots, seeds, out, force, progress, how)
+        return _few_shot(model, data, shots, seeds, curve, target, out, force, progress, how)
+    if curve or target is not None:
+        raise ConfigError("a curve is one of shots; say shots=(1, 5, 10) too, or leave curve and target away")
     if out is not None:
         raise ConfigError("a page is made of shots; say shots=(1, 5, 10) too, or leave out=... away")
     if split not in SPLITS:
@@ -158,6 +166,8 @@ def _few_shot(
     data: str | os.PathLike[str] | ImageSet,
     shots: Sequence[int],
     seeds: int | Sequence[int],
+    curve: bool,
+    target: float | None,
     out: str | os.PathLike[str] | None,
     force: bool,
     progress: Progress | None,
@@ -169,16 +179,11 @@ def _few_shot(
     if not whole.classes or whole.labels.ndim != 1:
         raise DataError(f"{whole.path} does not have one label for each image; make a folder for each class")
     train, test = (extract(model, whole.split(name), progress=progress, **how) for name in ("train", "test"))
-    found = measure_shots(
-        train.only,
-        train.labels,
-        test.only,
-        test.labels,
-        whole.classes,
-        shots=shots,
-        seeds=seeds,
-        device=choose_device(model, how["device"]),
-    )
+    rows = train.only, train.labels, test.only, test.labels, whole.classes
+    place = choose_device(model, how["device"])
+    found = measure_shots(*rows, shots=shots, seeds=seeds, device=place)
+    if curve or target is not None:
+        found = replace(found, curve=measure_curve(*rows, target=target, device=place))
     about = {"data": whole.path, "content_id": whole.content_id, "model_digest": train.model}
     notes = found.notes
     if skipped := [*train.skipped, *test.skipped]:

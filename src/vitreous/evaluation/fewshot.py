@@ -18,7 +18,7 @@ import html
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.images.sources.finding import few
+
+if TYPE_CHECKING:
+    from vitreous.evaluation.curve import Curve
 
 __all__ = [
     "L2",
@@ -49,6 +52,7 @@ SHOTS = (1, 5, 10, 25)
 BIAS = 100.0  # the constant column
 TINY = 1e-5  # added to every standard deviation
 UNIT = 2.0**-24  # what a float32 is rounded by
+CACHED = 256  # rows at a time that a core's own cache holds
 HELD = 2**26  # weights that are held at once while answers are counted
 # Student's t for 95 %, by degrees of freedom from 1
 T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120]
@@ -179,7 +183,8 @@ def decompose(
     rows, labels, count, _ = _known_rows(x, y, classes, None)
     place = _float64_place(device)
     z = torch.from_numpy(np.array(rows, np.float64)).to(place)
-    mean, std, _ = _spread(z)
+    spread = _Spread.of(z)
+    mean, std = spread.mean, spread.std
     z = (z - mean) / std
     targets = torch.full((len(z), count), -1.0, dtype=torch.float64, device=place)
     targets[torch.arange(len(z)), torch.from_numpy(labels)] = 1.0
@@ -211,24 +216,28 @@ def nested_ridges(
     width = rows.shape[1]
     cross, crossed = torch.zeros((width, width), dtype=torch.float64, device=place), 0
     sums = torch.zeros((classes, width), dtype=torch.float64, device=place)
+    spread: _Spread | None = None
     n = 0
     for part in parts:
-        sums.index_add_(0, labels[n : n + len(part)], rows[n : n + len(part)])
+        new = rows[n : n + len(part)]
+        sums.index_add_(0, labels[n : n + len(part)], new)
         n += len(part)
-        here = rows[:n]
-        mean, std, is_dead = _spread(here)
+        if len(new):  # all rows of a class may be in already
+            spread = _Spread.of(new) if spread is None else spread.with_(_Spread.of(new))
+        assert spread is not None, "the first part has rows"
+        mean, std, is_dead = spread.mean, spread.std, spread.is_dead
         counts = torch.bincount(labels[:n], minlength=classes).double()
         if form == "primal" or (form == "auto" and n > width):
-            cross.addmm_(rows[crossed:n].T, rows[crossed:n])
+            _add_products(cross, rows[crossed:n])
             crossed = n
-            gram = (cross - n * torch.outer(mean, mean)) / torch.outer(std, std)
+            gram = (cross.triu() + cross.triu(1).T - n * torch.outer(mean, mean)) / torch.outer(std, std)
             gram[is_dead], gram[:, is_dead] = 0.0, 0.0  # not the rounding of a difference
             per_class = (sums - counts[:, None] * mean) / std  # K D
             per_class[:, is_dead] = 0.0
             target = 2 * per_class.T - per_class.sum(0)[:, None]  # ZᵀT
             weights = _solve(gram, target, l2s)
         else:
-            z = (here - mean) / std
+            z = (rows[:n] - mean) / std
             targets = torch.full((n, classes), -1.0, dtype=torch.float64, device=place)
             targets[torch.arange(n, device=place), labels[:n]] = 1.0
             weights = [z.T @ alpha for alpha in _solve(z @ z.T, targets, l2s)]
@@ -236,12 +245,54 @@ def nested_ridges(
         yield tuple(_ridge(w, total, n, mean + shift, std, l2) for w, l2 in zip(weights, l2s, strict=True))
 
 
-def _spread(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, deviation + 1e-5, and which features never change: their mean is their value, so that they become 0."""
-    low, high = rows.aminmax(dim=0)
-    is_dead = low == high
-    deviation = rows.std(0, correction=0).masked_fill(is_dead, 0.0)
-    return torch.where(is_dead, low, rows.mean(0)), deviation + TINY, is_dead
+def _add_products(cross: Tensor, rows: Tensor) -> None:
+    """The upper half of cross + rowsᵀ rows, in place, block by block."""
+    block = -(-len(cross) // 4)
+    for i in range(0, len(cross), block):
+        cross[i : i + block, i:] += rows[:, i : i + block].T @ rows[:, i:]
+
+
+@dataclass(frozen=True, eq=False)
+class _Spread:
+    """What standardising needs of some rows; two sets of rows are put together without a look at them."""
+
+    n: int
+    average: Tensor  # D
+    squares: Tensor  # Σ (x − average)²
+    low: Tensor
+    high: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor) -> _Spread:
+        average = rows.mean(0)
+        squares = torch.zeros_like(average)
+        for part in rows.split(CACHED):
+            squares += (part - average).square_().sum(0)
+        return cls(len(rows), average, squares, rows.amin(0), rows.amax(0))
+
+    def with_(self, other: _Spread) -> _Spread:
+        n, apart = self.n + other.n, other.average - self.average
+        return _Spread(
+            n,
+            self.average + apart * (other.n / n),
+            self.squares + other.squares + apart.square() * (self.n * other.n / n),
+            torch.minimum(self.low, other.low),
+            torch.maximum(self.high, other.high),
+        )
+
+    @property
+    def is_dead(self) -> Tensor:
+        """Features that never change: their mean is their value, so that they become 0."""
+        return self.low == self.high
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.where(self.is_dead, self.low, self.average)
+
+    @property
+    def std(self) -> Tensor:
+        """Over n, plus 1e-5."""
+        return (self.squares / self.n).sqrt().masked_fill(self.is_dead, 0.0) + TINY
 
 
 def _solve(gram: Tensor, target: Tensor, l2s: Sequence[float]) -> list[Tensor]:
@@ -281,8 +332,8 @@ def count_right(
 ) -> list[int]:
     """How many rows each of these probes answers right, all probes in one pass over the rows.
 
-    On a CPU scores are float32 first; a row whose two best lie within what rounding can do, a bound and no guess, is
-    scored again in float64. So the counts are those of float64 at half its price.
+    On a CPU scores are float32 first; a row whose own class lies nearer to the best other than rounding can tell (a
+    bound, no guess) is scored again in float64. So the counts are those of float64 at less than half its price.
     """
     if not probes:
         return []
@@ -293,7 +344,7 @@ def count_right(
     weights, offsets = zip(*(_on_standard(probe, mean, std) for probe in probes), strict=True)
     right = np.zeros(len(probes), np.int64)
     together = max(1, 1024 // classes)  # small probes share one product
-    step = max(256, 2**22 // (classes * together))
+    step = max(256, 2**20 // (classes * together))  # scores that stay in a core's own cache
     blocks = []
     for first in range(0, len(probes), together):
         weight = torch.from_numpy(np.concatenate(weights[first : first + together], 1)).to(place)  # D cK
@@ -308,28 +359,39 @@ def count_right(
         z32 = None if is_exact else z.float()
         for first, weight, weight32, offset, norm in blocks:
             if z32 is None or weight32 is None:
-                answers = (z @ weight + offset).unflatten(1, (-1, classes)).argmax(-1)
+                is_right = (z @ weight + offset).unflatten(1, (-1, classes)).argmax(-1) == truth[:, None]
             else:
-                answers = _careful_answers(z, z32, weight, weight32, offset, norm, length)
-            here = (answers == truth[:, None]).sum(0).cpu().numpy()
+                is_right = _carefully(z, z32, weight, weight32, offset, norm, length, truth)
+            here = is_right.sum(0).cpu().numpy()
             right[first : first + len(here)] += here
     return right.tolist()
 
 
-def _careful_answers(
-    z: Tensor, z32: Tensor, weight: Tensor, weight32: Tensor, offset: Tensor, norm: Tensor, length: Tensor
+def _carefully(
+    z: Tensor,
+    z32: Tensor,
+    weight: Tensor,
+    weight32: Tensor,
+    offset: Tensor,
+    norm: Tensor,
+    length: Tensor,
+    truth: Tensor,
 ) -> Tensor:
-    """N c: the answers of c probes, as float64 would give them."""
+    """N c: whether c probes are right about each row, as float64 would say.
+
+    No answer is looked for: a row is right if its own class has more than all others, which costs one pass.
+    """
     scores = torch.addmm(offset.float(), z32, weight32).unflatten(1, (len(norm), -1))  # N c K
-    best, answers = scores.max(-1)
-    error = (z.shape[1] + 4) * UNIT * torch.outer(length, norm) + 4 * UNIT * (best.abs() + offset.abs().max())  # N c
-    unsure = (scores >= (best - 2 * error).float()[..., None]).sum(-1) > 1
-    classes = scores.shape[-1]
+    classes, place = scores.shape[-1], truth[:, None, None].expand(-1, len(norm), 1)
+    own = scores.gather(-1, place).squeeze(-1).double()  # N c
+    others = scores.scatter_(-1, place, -torch.inf).amax(-1).double()
+    large = torch.maximum(own.abs(), others.abs()) + offset.abs().max()
+    error = (z.shape[1] + 4) * UNIT * torch.outer(length, norm) + 4 * UNIT * large
+    is_right, unsure = own > others, ~((own - others).abs() > 2 * error)  # what float32 cannot hold is unsure, too
     for c in torch.nonzero(unsure.any(0)).flatten().tolist():
-        here = unsure[:, c]
-        own = slice(c * classes, (c + 1) * classes)
-        answers[here, c] = (z[here] @ weight[:, own] + offset[own]).argmax(-1)
-    return answers
+        here, mine = unsure[:, c], slice(c * classes, (c + 1) * classes)
+        is_right[here, c] = (z[here] @ weight[:, mine] + offset[mine]).argmax(-1) == truth[here]
+    return is_right
 
 
 def _on_standard(
@@ -356,6 +418,7 @@ class FewShot:
     classes: int  # that have rows to fit on
     about: dict[str, Any] = field(default_factory=dict)  # which model, which images, how
     notes: tuple[str, ...] = ()
+    curve: Curve | None = None  # what more labels would bring, where that was asked
 
     @property
     def accuracy(self) -> NDArray[np.float64]:
@@ -392,7 +455,8 @@ class FewShot:
             for j, s in enumerate(self.shots)
         ]
         body = {"images": self.images, "classes": self.classes, "seeds": list(self.seeds), "few_shot": rows}
-        return dict(self.about) | body | {"notes": list(self.notes)}
+        more = {} if self.curve is None else {"learning_curve": self.curve.to_json()}
+        return dict(self.about) | body | more | {"notes": list(self.notes)}
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and cells, for people."""
@@ -415,14 +479,16 @@ class FewShot:
         ]
         seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "1 seed"
         said = f"least squares on frozen features: {self.classes:,} classes, {self.images:,} test images, {seeds}"
-        return "\n".join([said, *lines, *(f"note  {note}" for note in self.notes)])
+        more = [] if self.curve is None else ["", "would more labels help?", *str(self.curve).splitlines()]
+        return "\n".join([said, *lines, *(f"note  {note}" for note in self.notes), *more])
 
     def _repr_html_(self) -> str:
         head, cells = self.table()
         top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
         rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-        return f"<table><tr>{top}</tr>{rows}</table>{notes}"
+        more = "" if self.curve is None else self.curve._repr_html_()
+        return f"<table><tr>{top}</tr>{rows}</table>{notes}{more}"
 
 
 def fewshot(
