@@ -201,7 +201,7 @@ def where_time_goes(work: Callable[[], None], device: torch.device) -> dict[str,
     return {kind: round(value / whole, 4) for kind, value in sorted(totals.items(), key=lambda item: -item[1])}
 
 
-def measure(case: tuple, rounds: int, steps: int, ceiling: float, device: torch.device) -> dict:
+def measure(case: tuple, rounds: int, seconds: float, ceiling: float, device: torch.device) -> dict:
     model, theirs, pixels, side, classes, batch, bar = case
     ours, peer = (
         our_step(model, pixels, side, classes, batch, device),
@@ -210,6 +210,7 @@ def measure(case: tuple, rounds: int, steps: int, ceiling: float, device: torch.
     for work in (ours, peer):
         for _ in range(5):
             work()
+    steps = max(1, round(seconds / seconds_each(ours, 3, device)))
     pairs = [(seconds_each(ours, steps, device), seconds_each(peer, steps, device)) for _ in range(rounds)]
     mine = statistics.median(a for a, _ in pairs)
     flops = training_flops(vitreous.models.catalog.parse(model).change(image_size=pixels, classes=classes))
@@ -233,13 +234,15 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--toy", action="store_true")
     arguments.add_argument("--only", nargs="*", help="models, such as Ti/4 S/16")
+    arguments.add_argument("--rounds", type=int, default=9)
+    arguments.add_argument("--seconds", type=float, default=0.7, help="of each side in a round, about")
     arguments.add_argument("--out", type=Path)
     asked = arguments.parse_args()
     device = torch.device("cpu" if asked.toy else "cuda")
     ceiling = matmul_ceiling(device)
     found = []
     for case in TOY if asked.toy else [c for c in CASES if not asked.only or c[0] in asked.only]:
-        found.append(measure(case, 3 if asked.toy else 9, 2 if asked.toy else 30, ceiling, device))
+        found.append(measure(case, asked.rounds, asked.seconds, ceiling, device))
         print(json.dumps(found[-1]), flush=True)
         body = {"benchmark": "train_speed", "matmul_flops_per_second": ceiling, "cases": found, **record()}
         if asked.out:
