@@ -40,7 +40,9 @@ def cifar10(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
     device = torch.device("cpu" if asked.toy else "cuda")
     train, test = data.split("train"), data.split("test")
     recipe = recipes.get(asked.recipe, images=len(train), classes=10, image_size=32, model=asked.model)
-    recipe = recipe.change(length=Seconds(asked.seconds), seed=seed, **asked.changes)
+    is_bit = (asked.model or "").startswith("BiT")
+    recipe = recipe.change(length=Seconds(asked.seconds), seed=seed, **(FOR_BIT if is_bit else {}))
+    recipe = recipe.change(**asked.changes)
     job = jobs.plan(
         data,
         model=None,
@@ -82,7 +84,7 @@ ARMS = {
 }
 
 
-FOR_BIT: dict[str, Any] = {"optimizer": "sgd", "peak_lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
+FOR_BIT: dict[str, Any] = {"optimizer": "sgd", "peak_lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0}
 
 
 def imagenette(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
@@ -91,14 +93,7 @@ def imagenette(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str
     for arm, model in ARMS.items():
         if asked.arms and arm not in asked.arms:
             continue
-        changes: dict[str, Any] = {
-            "optimizer": "sgd",
-            "peak_lr": 0.1,
-            "momentum": 0.9,
-            "weight_decay": 5e-4,
-            "clip": 1.0,
-        }
-        found[arm] = fitted(data, seed, asked, model=model, **(changes if arm == "BiT" else {}))
+        found[arm] = fitted(data, seed, asked, model=model, **(FOR_BIT if arm == "BiT" else {}))
     return found
 
 

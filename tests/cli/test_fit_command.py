@@ -15,6 +15,8 @@ from vitreous.training import recipes, runs
 
 FAST = ["--model", MODEL, "--device", "cpu", "--workers", "0", "--steps", "2", "--folds", "0"]
 FAST += [word for change in ("image_size=16", "batch=8", "dev=0.2") for word in ("--set", change)]
+GIVEN = ["--device", "cpu", "--workers", "0", "--no-check", "--weights"]
+PROBE = ["--recipe", "linear-probe"]
 WILD = [word for change in ("optimizer=sgd", "peak_lr=1e30", "clip=none") for word in ("--set", change)]
 
 
@@ -47,6 +49,9 @@ def place(tmp_path_factory):
     (root / "file").write_text("no folder")
     (root / "weights.safetensors").write_bytes(b"no weights at all")
     vitreous.save(awake(classes=3), root / "model")
+    broken = awake(classes=3)
+    torch.nn.init.constant_(broken.norm.weight, torch.nan)
+    vitreous.save(broken, root / "nan")
     whole = (root / "model.safetensors").read_bytes()
     (root / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
     return root
@@ -86,6 +91,16 @@ def done(place):
         "cut weights": ["fit", shapes, *FAST[2:], "--weights", place / "cut.safetensors"],
         "absent weights": ["fit", shapes, *FAST[2:], "--weights", place / "nowhere.safetensors"],
         "both": ["fit", shapes, *FAST, "--weights", place / "model.safetensors"],
+        "policy": ["fit", shapes, *GIVEN, place / "model.safetensors", "--policy", "upper"],
+        "last": ["fit", shapes, *GIVEN, place / "model.safetensors", "--policy", "last-9"],
+        "policy alone": ["fit", shapes, *FAST, "--policy", "head"],
+        "closed form": ["fit", shapes, *GIVEN, place / "model.safetensors", *PROBE, "--set", "mixup=0.2"],
+        "penalty": ["fit", shapes, *GIVEN, place / "model.safetensors", *PROBE, "--set", "l2=-1"],
+        "broken": ["fit", shapes, *GIVEN, place / "nan.safetensors"],
+        "sweep folds": ["fit", shapes, *FAST, "--folds", "2", "--sweep"],
+        "sweep dev": ["fit", shapes, *FAST, "--set", "dev=0", "--sweep"],
+        "sides": ["fit", shapes, *FAST, "--set", "image_size=16x24x3"],
+        "solved": ["fit", shapes, *GIVEN, place / "model.safetensors", "--policy", "head", "--out", place / "solved"],
         "device": ["fit", shapes, *FAST, "--device", "gpu"],
         "on nan": ["fit", shapes, *FAST, "--on-nan", "ignore"],
         "log": ["fit", shapes, *FAST, "--log", "wandb"],
@@ -108,7 +123,7 @@ def done(place):
         "list": ["fit", "--recipe", "list"],
         "list json": ["fit", "--recipe", "list", "--json"],
     }
-    before = f"import os; os.chdir({str(place)!r})"
+    before = f"import os; os.chdir({str(place)!r}); os.environ['VITREOUS_CACHE'] = {str(place / 'cache')!r}"
     with runs.RunFolder.create(place / "held", {}):
         return dict(zip(calls, run_all(calls.values(), before=before), strict=True))
 
@@ -145,6 +160,15 @@ def done(place):
         ("cut weights", ["cut.safetensors"]),
         ("absent weights", ["nowhere.safetensors"]),
         ("both", ["--model", "--weights"]),
+        ("policy", ["'upper'", "head, last-K, all, layer-decay, full"]),
+        ("last", ["last-9", "last-1 to last-2"]),
+        ("policy alone", ["--weights MODEL"]),
+        ("closed form", ["each image as it is", "leave augmentation out"]),
+        ("penalty", ["l2=(-1.0,)", "above 0"]),
+        ("broken", ["not finite", "row 0"]),
+        ("sweep folds", ["2 folds", "--folds or --sweep"]),
+        ("sweep dev", ["dev=0", "--set dev=0.1"]),
+        ("sides", ["image_size='16x24x3'"]),
         ("device", ["gpu"]),
         ("on nan", ["'ignore'", "stop, rollback"]),
         ("log", ["wandb", "tensorboard"]),
@@ -174,6 +198,16 @@ def test_a_run_tells_people_its_number_and_where_things_are(done, place):
     assert "fit: step 2 of 2" in out.stderr
     assert "parameters" in out.stderr
     assert "\x1b" not in out.stdout + out.stderr, "no colours where nobody looks"
+
+
+def test_a_head_that_is_solved_tells_of_no_steps(done, place):
+    out = done["solved"]
+    assert out.code == 0, out.stderr
+    assert "Measured by leave-one-out" in out.stdout
+    assert "frozen features and a closed-form classifier: " in out.stderr
+    assert "solved in 0 s: l2 " in out.stderr
+    assert "60 right when left out" in out.stderr
+    assert "step" not in out.stderr.replace("each image once through the network", "")
 
 
 def test_a_run_is_one_json_object_for_machines(done, place):

@@ -3,18 +3,25 @@
 import itertools
 
 import pytest
+from small_runs import MODEL
 
 from vitreous.models.catalog import blueprint, parse
 from vitreous.training.choose import choose
 from vitreous.training.recipe import Epochs, Seconds, Steps
 from vitreous.training.schedule import rates
+from vitreous.training.transfer import Estimate
 
+VIT, BIT = (blueprint(parse(name)) for name in (MODEL, "BiT-R50x1 resnet_width=0.25 units=1-1-1-1"))
 COUNTS = (10, 40, 312, 2_000, 50_000, 1_281_167, 14_000_000)
 SIZES = (28, 32, 64, 128, 224, (3000, 4000))
 
 
+def worth(share: float, *, images: int = 1000, chance: float = 0.1) -> Estimate:
+    return Estimate(right=round(share * images), images=images, of=images, chance=chance, logme=0.5, l2=64.0, seconds=6)
+
+
 @pytest.mark.parametrize(
-    ("images", "size", "weights", "device"), [*itertools.product(COUNTS, SIZES, [False, True], ["cpu", "cuda"])]
+    ("images", "size", "weights", "device"), [*itertools.product(COUNTS, SIZES, [None, VIT], ["cpu", "cuda"])]
 )
 def test_every_choice_can_run(images, size, weights, device):
     """It has steps, a schedule that fits into them, a network that builds, and one or two lines of reasons."""
@@ -30,56 +37,93 @@ def test_every_choice_can_run(images, size, weights, device):
     assert f"{images:,}" in reasons[0]
     assert str(choice) == "\n".join(reasons)
     assert all(line.isprintable() for line in reasons)
-    if not weights:
+    if weights is None:
         blueprint(parse(f"{recipe.model} image_size={recipe.image_size} classes=5"))
 
 
 @pytest.mark.parametrize(
     ("images", "size", "weights", "device", "name"),
     [
-        (8_000, 28, False, "cpu", "small-hybrid"),
-        (312, (3000, 4000), False, "cpu", "small-hybrid"),
-        (50_000, 32, False, "cuda", "small-data"),
-        (6_704, 128, False, "cuda", "small-data"),
-        (1_281_167, 224, False, "cuda", "plain-vit"),
-        (14_000_000, 224, False, "cuda", "augreg"),
-        (3_680, 160, True, "cuda", "p1-finetune"),
-        (312, (3000, 4000), True, "cpu", "p1-finetune"),
+        (8_000, 28, None, "cpu", "small-hybrid"),
+        (312, (3000, 4000), None, "cpu", "small-hybrid"),
+        (50_000, 32, None, "cuda", "small-data"),
+        (6_704, 128, None, "cuda", "small-data"),
+        (1_281_167, 224, None, "cuda", "plain-vit"),
+        (14_000_000, 224, None, "cuda", "augreg"),
+        (3_680, 160, VIT, "cuda", "fine-tune"),
+        (312, (3000, 4000), VIT, "cpu", "p1-finetune"),
     ],
 )
 def test_what_suits_whom(images, size, weights, device, name):
     assert choose(images, 10, size, weights, device).recipe.name == name
 
 
+@pytest.mark.parametrize(
+    ("images", "share", "device", "name", "policy", "words"),
+    [
+        (150, 0.30, "cuda", "linear-probe", "head", "fewer than 200"),
+        (150, 0.30, "cpu", "linear-probe", "head", "fewer than 200"),
+        (5_000, 0.995, "cuda", "linear-probe", "head", "99 % already"),
+        (1_000, 0.90, "cpu", "linear-probe", "head", "small and similar (0.89"),
+        (50_000, 0.90, "cpu", "linear-probe", "head", "large and similar"),
+        (1_000, 0.50, "cpu", "p1-finetune", "last-1", "small and different (0.44"),
+        (50_000, 0.50, "cpu", "p1-finetune", "all", "large and different"),
+        (1_000, 0.90, "cuda", "fine-tune", "layer-decay", "small and similar"),
+        (50_000, 0.50, "cuda", "fine-tune", "layer-decay", "large and different"),
+    ],
+)
+def test_what_frozen_features_are_worth_decides_what_moves(images, share, device, name, policy, words):
+    """The number to beat comes first, then the choice with the numbers it was made by."""
+    choice = choose(images, 10, 160, VIT, device, estimate=worth(share))
+    assert (choice.recipe.name, choice.recipe.policy) == (name, policy)
+    first, second = choice.reasons
+    assert f"{100 * share:.1f} %" in first
+    assert "leave-one-out, chance 10 %, LogME 0.50; 6 s" in first
+    assert words in second
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_only_steps_can_do_is_trained_however_good_frozen_features_are(device):
+    assert not choose(1_000, 10, 160, VIT, device, estimate=worth(0.995), may_solve=False).recipe.is_solved
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_policy_that_was_asked_for_is_kept(device):
+    """The head is solved, unless something was asked for that needs steps."""
+    found = {name: choose(1_000, 10, 160, VIT, device, asked=name).recipe for name in ("head", "last-1", "all", "full")}
+    assert {name: recipe.policy for name, recipe in found.items()} == {name: name for name in found}
+    assert [recipe.is_solved for recipe in found.values()] == [True, False, False, False]
+    trained = choose(1_000, 10, 160, VIT, device, asked="head", may_solve=False).recipe
+    assert (trained.policy, trained.is_solved) == ("head", False)
+
+
 def test_bit_weights_are_fine_tuned_by_bits_rule():
-    recipe = choose(3_680, 37, 160, True, "cuda", family="bit").recipe
-    assert recipe.name == "bit-hyperrule"
-    assert recipe.image_size is None  # the weights' own
-
-
-def test_fine_tuning_is_the_papers_where_the_pictures_allow_it():
-    recipe = choose(50_000, 10, 32, True, "cuda").recipe
-    assert (recipe.length, recipe.batch, recipe.peak_lr) == (Steps(10_000), 512, 0.01)
+    for estimate in (None, worth(0.9)):
+        recipe = choose(3_680, 37, 160, BIT, "cuda", estimate=estimate).recipe
+        assert recipe.name == "bit-hyperrule"
+        assert recipe.image_size is None  # the weights' own
+    recipe = choose(50_000, 10, 32, BIT, "cuda").recipe
+    assert (recipe.length, recipe.batch, recipe.peak_lr) == (Steps(10_000), 512, 0.003)
 
 
 def test_a_cpu_shows_fewer_pictures():
-    cpu, gpu = (choose(3_680, 37, 160, True, device).recipe for device in ("cpu", "cuda"))
+    cpu, gpu = (choose(3_680, 37, 160, BIT, device).recipe for device in ("cpu", "cuda"))
     assert cpu.length.count * cpu.batch < gpu.length.count * gpu.batch
 
 
 def test_fewer_pictures_are_not_shown_more_often_than_100_times():
-    recipe = choose(312, 5, 224, True, "cuda").recipe
+    recipe = choose(312, 5, 224, BIT, "cuda").recipe
     assert recipe.length.count * recipe.batch <= 100 * 312
 
 
 def test_several_labels_are_judged_one_by_one():
-    choice = choose(5_000, 20, 64, False, "cuda", several_labels=True)
+    choice = choose(5_000, 20, 64, None, "cuda", several_labels=True)
     assert choice.recipe.loss == "sigmoid"
     assert choice.recipe.smoothing == 0
     assert "sigmoid" in choice.reasons[-1]
 
 
 def test_a_network_that_was_asked_for_is_kept():
-    choice = choose(5_000, 20, 64, False, "cuda", model="B/8 registers=4")
+    choice = choose(5_000, 20, 64, None, "cuda", model="B/8 registers=4")
     assert choice.recipe.model == "B/8 registers=4"
     assert isinstance(choice.recipe.length, Epochs)

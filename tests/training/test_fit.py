@@ -304,7 +304,7 @@ def test_pre_train_change_the_head_fine_tune_and_evaluate_in_one_call(tmp_path):
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter -= 0.5 * parameter.grad
-            if any(look["best"] and look["step"] == event["step"] for look in looks):
+            if any(look["kept"] and look["step"] == event["step"] for look in looks):
                 best = {name: t.clone() for name, t in model.state_dict().items()}
     assert told[0]["loss"] == pytest.approx(math.log(2)), "the new head says nothing yet"
     saved = weights_of(one)

@@ -44,7 +44,7 @@ def trained(recipe: Recipe, *, captured: bool, steps: int = 6, task=Classify, **
         classes=4,
         device=GPU,
         ranks=Ranks(),
-        compiled=False,
+        compiled="none",
         captured=captured,
         **options,
     )

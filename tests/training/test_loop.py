@@ -1,5 +1,6 @@
 """The loop: a run ended anywhere goes on as if it had not been, and every end is a clean one."""
 
+import math
 import os
 import signal
 from contextlib import contextmanager
@@ -267,7 +268,7 @@ def test_rollback_gives_up_where_every_batch_is_bad(data, tmp_path):
 # ---------------------------------------------------------------------------------------------------------- best on dev
 
 
-def test_what_is_kept_is_the_best_on_dev_and_not_the_last(data, tmp_path):
+def test_kept_is_the_latest_state_within_a_standard_error_of_the_best_on_dev(data, tmp_path):
     """A rate far too high spoils what was learned, for one of a few seeds at least."""
     recipe = PLAIN.change(
         length="12 steps", peak_lr=0.3, schedule="constant", warmup=0.0, evaluate_every=0.2, clip=None
@@ -276,12 +277,17 @@ def test_what_is_kept_is_the_best_on_dev_and_not_the_last(data, tmp_path):
         done = run_in(tmp_path / str(seed), data, recipe.change(seed=seed))
         looks = events_of(tmp_path / str(seed), "dev")
         assert [look["step"] for look in looks] == list(range(1, 13))
-        best = max(looks, key=lambda look: (look["accuracy"], -look["loss"]))
+        highest, best = 0.0, looks[0]
+        for look in looks:
+            highest = max(highest, look["accuracy"])
+            if look["accuracy"] >= highest - math.sqrt(highest * (1 - highest) / len(data[1])):
+                best = look
+            assert look["kept"] == (look is best)
         assert done.step == best["step"]
-        if best["step"] < 12:
+        if best["step"] < 12 and best["accuracy"] < highest:
             break
     else:
-        raise AssertionError("the last was always the best, which shows nothing")
+        raise AssertionError("the last or the highest was always kept, which shows nothing")
     assert done.dev == {name: best[name] for name in ("step", "accuracy", "loss")}
     model = network()
     model.load_state_dict(done.state)
@@ -298,7 +304,7 @@ def test_patience_ends_a_run_after_so_many_looks_without_gain(data, tmp_path):
     (event,) = events_of(tmp_path, "patience")
     assert event["step"] == looks[-1]["step"] < 50
     assert [look["best"] for look in looks[-4:]] == [True, False, False, False]
-    assert done.step == looks[-4]["step"]
+    assert done.step == [look["step"] for look in looks if look["kept"]][-1] >= looks[-4]["step"]
 
 
 def test_dev_changes_nothing_of_the_training(data, tmp_path):

@@ -1,5 +1,6 @@
 """One step: what it changes, by how much, and what it is drawn by."""
 
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small_runs import BUSY, CPU, PLAIN, Poisoned, assert_equal_states, image_set, network, rule, sized
+from torch._dynamo.utils import counters
 from torch.testing import assert_close
 
+import vitreous
 from vitreous.errors import ConfigError, RunError
 from vitreous.images.batches import Batches
 from vitreous.ranks import Ranks
+from vitreous.training import step as stepping
 from vitreous.training.classify import Classify, classification_loss, right_answers
 from vitreous.training.step import Step, averaged, prepare
 
@@ -51,6 +55,29 @@ def trained(step, batches, *, first=0, factor=1.0):
     for number, batch in enumerate(batches, first):
         step(batch, number, factor)
     return step
+
+
+SMALL = "Ti/4 width=16 depth=6 heads=2 mlp=32 drop_path=0.2"
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch asks for it while it traces, and hides it
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_blocks_compiled_by_themselves_are_one_graph_and_the_same_step(data, monkeypatch, norm):
+    recipe = sized(BUSY.change(dropout=0.0, optimizer="sgd"))
+    made = partial(torch.compile, backend="aot_eager")
+    monkeypatch.setattr(torch, "compile", made)
+    stepping._compiled_forward.cache_clear()
+    found = {}
+    for compiled in ("blocks", "none"):
+        model = vitreous.build(f"{SMALL} norm={norm}", image_size=16, classes=4, seed=0)
+        step = step_of(recipe, task=Classify(model, recipe), compiled=compiled)
+        counters.clear()
+        found[compiled] = weights(trained(step, batches_of(data, recipe, 3)))
+        if compiled == "blocks":
+            assert counters["stats"]["unique_graphs"] <= 3  # augmentation; the first block drops nothing; the rest
+        assert "forward" not in vars(model.blocks[0])
+    assert_close(found["blocks"], found["none"], rtol=1e-5, atol=1e-6)
+    stepping._compiled_forward.cache_clear()
 
 
 # ------------------------------------------------------------------------------------------------------------ its parts

@@ -17,9 +17,16 @@ def run(
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help='A network, such as "S/16 registers=4".')] = None,
     weights: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Weights to begin from: a file, a run, last, hf:OWNER/NAME.")
+        str | None,
+        typer.Option(metavar="MODEL", help="Weights to begin from: a file, a run, last, hf:OWNER/NAME; none."),
     ] = None,
     recipe: Annotated[str, typer.Option(metavar="NAME", help="How to train; `list` shows them all.")] = "auto",
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which layers train: head, last-K, all, layer-decay, full.")
+    ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", metavar="", help="Train with several learning rates; dev chooses.")
+    ] = False,
     then: Annotated[str | None, typer.Option(metavar="DATA", help="Fine-tune the result on these images.")] = None,
     then_recipe: Annotated[str, typer.Option(metavar="NAME", help="The recipe of --then.")] = "auto",
     out: Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder (runs/DATA-N).")] = None,
@@ -71,6 +78,8 @@ def run(
             model=model,
             weights=weights,
             recipe=recipe,
+            policy=policy,
+            sweep=sweep,
             then=then,
             then_recipe=then_recipe,
             then_overrides=_pairs(then_set),

@@ -71,10 +71,10 @@ class _Live:
         kind = event["kind"]
         if kind == "plan":
             self.flops, self.device = event["flops"], event["device"]
-        elif kind == "checking":
-            self._move("checking", event["done"], event["total"], "")
+        elif kind in ("checking", "features"):
+            self._move(kind, event["done"], event["total"], "")
             if event["done"] >= event["total"]:
-                self._end("checking")
+                self._end(kind)
         elif kind == "step":
             self._move(event["stage"], event["step"], event["steps"], _numbers(event, self.flops, self.device))
             if event["step"] >= event["steps"]:
@@ -100,7 +100,7 @@ def _line(event: dict[str, Any]) -> str | None:
         case "say" | "note":
             return str(event["text"])
         case "dev":
-            mark = " (best so far)" if event["best"] else ""
+            mark = " (kept so far)" if event.get("kept", event["best"]) else ""
             right = f"dev {100 * event['accuracy']:.1f} % right, loss {event['loss']:.3f}{mark}"
             return f"{event['stage']}: epoch {event['epoch']:.1f}, {right}"
         case "steps":
@@ -110,6 +110,14 @@ def _line(event: dict[str, Any]) -> str | None:
                 f"the batch does not fit into memory: it is taken in {event['parts']} parts of "
                 f"{event['micro_batch']} images; the numbers stay the same"
             )
+        case "solved":
+            return (
+                f"solved in {_time(event['seconds'])}: l2 {event['l2']:g} of {event['tried']} tried, "
+                f"{event['right']:,} of {event['images']:,} right when left out"
+            )
+        case "trial":
+            right = f"dev {100 * event['accuracy']:.1f} % right, loss {event['loss']:.3f}"
+            return f"rate {event['rate']:.3g}: {right} at step {event['step']:,}"
         case "nan":
             return f"the loss or gradient of step {event['step']} is not finite"
         case "patience":

@@ -68,20 +68,21 @@ class Gain(nn.Module):
 class DropPath(nn.Module):
     """In training, leaves a branch out for a whole image with probability `rate`, and makes up for it elsewhere.
 
-    drawn: B numbers of 0 … 1 that decide it, where the trainer drew them with an address; else torch draws.
+    factor: 0 or 1 / (1 − rate) for each of B images, where the trainer drew it with an address; else torch draws.
     """
 
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
-        self.drawn: Tensor | None = None
+        self.factor: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:                                     # B …
         if not self.training:
             return x
-        chance = torch.rand(x.shape[0], device=x.device) if self.drawn is None else self.drawn
-        keep = (chance >= self.rate).to(x.dtype) / (1 - self.rate)
-        return x * keep.view(-1, *[1] * (x.dim() - 1))
+        factor = self.factor  # B; nothing here but its values differs from block to block, so blocks compile to one
+        if factor is None:
+            factor = (torch.rand(x.shape[0], device=x.device) >= self.rate) / (1 - self.rate)
+        return x * factor.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
 
 
 def xavier(weight: Tensor, fan_in: int, fan_out: int) -> None:

@@ -133,10 +133,11 @@ def _data(story: Story) -> str:
 
 def _training(story: Story) -> str:
     recipe = story.recipe
+    how = "solved in closed form" if recipe.is_solved else f"{recipe.length}, batches of {recipe.batch:,}"
     rows = [
         ("model", f"{story.model}, {story.parameters:,} parameters, {story.beginning}"),
         ("image size", f"{story.image_size[0]} × {story.image_size[1]} pixels"),
-        ("recipe", f"{recipe.name}, {recipe.length}, batches of {recipe.batch:,}, seed {recipe.seed}"),
+        ("recipe", f"{recipe.name}, {how}, seed {recipe.seed}"),
         ("time", f"{story.seconds:,.0f} s on {story.device}"),
     ]
     why = [line for reason in story.reasons for line in (_line(reason), "")]

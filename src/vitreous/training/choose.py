@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitreous.models.config import Size, as_size
-from vitreous.training import recipes
+from torch import nn
+
+from vitreous.models.config import BiTConfig, Size, as_size
+from vitreous.models.model import unwrapped
+from vitreous.training import policy, recipes, transfer
 from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
+from vitreous.training.transfer import Estimate
 
 __all__ = ["Choice", "choose"]
 
@@ -17,6 +21,8 @@ LOOKS = 20  # at dev, while fine-tuning
 MOST_EPOCHS = 100  # of fine-tuning
 CPU_RATE = 0.01  # of P1's sweep; at 0.002, 80 steps of 32 left the training loss of DeiT-Ti on pets at 0.8
 CPU_SHOWN = 50_000  # pictures that a CPU is asked to learn from, all epochs together
+TOO_FEW = 200  # pictures below which no layer is moved
+NEARLY_ALL = 0.99  # share that frozen features get right, above which no layer need move
 
 
 @dataclass(frozen=True)
@@ -34,21 +40,30 @@ def choose(
     images: int,
     classes: int,
     image_size: int | Size,
-    weights_given: bool = False,
+    weights: nn.Module | None = None,
     device_kind: str = "cpu",
     several_labels: bool = False,
     *,
-    family: str = "vit",
     model: str | None = None,
+    asked: str | None = None,
+    estimate: Estimate | None = None,
+    may_solve: bool = True,
 ) -> Choice:
     """A recipe for so many training pictures of a typical size.
 
-    device_kind: torch's word, cpu or cuda.  family: vit or bit, of the weights.  model: a catalog name that was asked
-    for; weights bring their own.
+    weights: the network to begin with.  device_kind: torch's word, cpu or cuda.  model: a catalog name that was asked
+    for; weights bring their own.  asked: a policy.  estimate: what the weights' frozen features are worth.  may_solve:
+    whether nothing was asked for that only steps can do.
     """
     given = Given(images=images, classes=classes, image_size=as_size(image_size), model=model)
     on_cpu = device_kind == "cpu"
-    choice = _fine_tuned(given, family, on_cpu) if weights_given else _from_scratch(given, on_cpu)
+    if weights is None:
+        choice = _from_scratch(given, on_cpu)
+    else:
+        may_solve = may_solve and not several_labels
+        choice = _transferred(given, weights, on_cpu, asked, estimate, may_solve)
+    if asked is not None:
+        choice = Choice(choice.recipe.change(policy=asked), choice.reasons)
     if several_labels:
         recipe = choice.recipe.change(loss="sigmoid", smoothing=0.0)
         *first, last = choice.reasons
@@ -73,24 +88,68 @@ def _from_scratch(given: Given, on_cpu: bool) -> Choice:
     return Choice(recipe, (facts,) if given.model is not None else (facts, f"the network is {recipe.model}"))
 
 
-def _fine_tuned(given: Given, family: str, on_cpu: bool) -> Choice:
-    """P1's fine-tuning or BiT's, at the size the weights were made for; few pictures, or a CPU, are shown fewer."""
-    recipe = recipes.RECIPES["bit-hyperrule" if family == "bit" else "p1-finetune"](given).change(image_size=None)
+def _transferred(
+    given: Given, weights: nn.Module, on_cpu: bool, asked: str | None, estimate: Estimate | None, may_solve: bool
+) -> Choice:
+    """What to do with weights, by what their frozen features are worth.
+
+    frozen features are right on 99 %, or pictures are fewer than 200   solve the head, move nothing
+    else on a GPU                                                       train every layer
+    on a CPU, similar to what the weights have seen                     solve the head, move nothing
+    on a CPU, different                                                 train what `policy.CASES` says
+    a policy, or something that only steps can do, was asked for        that
+    """
+    first = () if estimate is None else (str(estimate),)
+    begin = f"{_pictures(given)}, and weights to begin with"
+
+    def solved(why: str) -> Choice:
+        recipe = recipes.RECIPES["linear-probe"](given)
+        return Choice(recipe, (*first, f"{begin}: {recipe.name}; {why}"))
+
+    def trained(why: str, change: str | None = None) -> Choice:
+        recipe, how = _fine_tuned(given, weights, on_cpu)
+        recipe = recipe if change is None else recipe.change(policy=change)
+        return Choice(recipe, (*first, f"{begin}: {recipe.name}, {how}" + (f"; {why}" if why else "")))
+
+    if asked is not None:
+        if asked == "head" and may_solve:
+            return solved("the head alone was asked for, so it is solved in closed form")
+        return trained(f"the policy {asked} was asked for")
+    if estimate is None or not may_solve:
+        return trained("")
+    if given.images < TOO_FEW:
+        return solved(f"fewer than {TOO_FEW} are too few to move any layer")
+    if estimate.accuracy >= NEARLY_ALL:
+        return solved(f"frozen features are right on {100 * NEARLY_ALL:.0f} % already, so no layer need move")
+    size, like = transfer.size(given.images, given.classes), transfer.likeness(estimate)
+    numbers = f"{estimate.above_chance:.2f} of the way from chance to certain, {transfer.ALIKE} is the border"
+    if not on_cpu:
+        return trained(f"{size} and {like} ({numbers}); a GPU has the time to move every layer")
+    if like == "similar":
+        return solved(f"{size} and similar ({numbers}), so the features stay and the head is solved")
+    case = policy.choose(size, like, weights)
+    return trained(f"{size} and different ({numbers}): {case.policy}, {case.why}", case.policy)
+
+
+def _fine_tuned(given: Given, weights: nn.Module, on_cpu: bool) -> tuple[Recipe, str]:
+    """On a GPU ours; a BiT by its own rule; on a CPU P1's, with fewer pictures shown. At the weights' own size."""
+    is_bit = isinstance(unwrapped(weights).config, BiTConfig)
+    if not on_cpu and not is_bit:
+        return recipes.RECIPES["fine-tune"](given), "every layer, the lower ones more slowly"
+    recipe = recipes.RECIPES["bit-hyperrule" if is_bit else "p1-finetune"](given).change(image_size=None)
     assert isinstance(recipe.length, Steps)
     batch = given.batch(32 if on_cpu else 512)
     shown = min(512 * recipe.length.count, MOST_EPOCHS * given.images)
-    why = "fine-tuned as its paper does, at the size it was trained for"
+    why = "as its paper does, at the size it was trained for"
     if on_cpu:
         shown = min(shown, max(3_000, min(10 * given.images, CPU_SHOWN)))
-        why = "fine-tuned as its paper does, but on a CPU with fewer pictures shown"
+        why = "as its paper does, but on a CPU with fewer pictures shown"
         recipe = recipe.change(peak_lr=CPU_RATE)
     if batch != 512 or on_cpu:
         recipe = recipe.change(batch=batch, length=Steps(max(shown // batch, 20)), warmup=0.1)
     assert isinstance(recipe.length, Steps)
     epochs = recipe.length.count * recipe.batch / max(given.images, 1)
-    recipe = recipe.change(evaluate_every=max(epochs / LOOKS, min(1.0, epochs)))
-    facts = f"{_pictures(given)}, and weights to begin with: {recipe.name}; {why}"
-    return Choice(recipe, (facts,))
+    return recipe.change(evaluate_every=max(epochs / LOOKS, min(1.0, epochs))), why
 
 
 def _pictures(given: Given) -> str:

@@ -1,8 +1,9 @@
 """`vitreous fit`: images become a trained model with a report.
 
-open, check, choose       jobs.py      what will be done, and why
-train                     loop.py      stage by stage: folds where images are few, then the model itself
-calibrate, judge, write   results.py   on dev, then on images that nothing was chosen by; model, numbers, page, card
+open, check, choose       jobs.py        what will be done, and why
+begin, measure            beginning.py   a new network, or weights and what they are worth as they are
+train, or solve           ways.py        with dev, rate by rate, fold by fold (loop.py), or in closed form (solve.py)
+calibrate, judge, write   results.py     on dev, then on images that nothing was chosen by; model, numbers, page, card
 """
 
 from __future__ import annotations
@@ -16,30 +17,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from vitreous.errors import ConfigError, RoomError, RunError, VitreousError
-from vitreous.evaluation import accuracy, predict
-from vitreous.images import splits
-from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.evaluation import predict
+from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import record
-from vitreous.models.model import Model
 from vitreous.ranks import Ranks, here
-from vitreous.training import budget, jobs, runs
-from vitreous.training import policy as policies
-from vitreous.training.classify import Classify, Task
-from vitreous.training.distill import Distill
+from vitreous.training import budget, jobs, runs, transfer
+from vitreous.training.around import Around, Tell
 from vitreous.training.jobs import Job
-from vitreous.training.logs import Writers
-from vitreous.training.loop import Loop, Outcome
+from vitreous.training.loop import Loop
 from vitreous.training.masked import MaskedPatches
-from vitreous.training.recipe import Recipe, Seconds, Steps
+from vitreous.training.recipe import Recipe
 from vitreous.training.results import (
     METRICS,
     MODEL,
@@ -52,16 +47,17 @@ from vitreous.training.results import (
     write_results,
 )
 from vitreous.training.runs import RunFolder
-from vitreous.training.step import precision_on
+from vitreous.training.step import Compiled, precision_on
 from vitreous.training.story import Rival
-from vitreous.weights.loading import load
+from vitreous.training.sweep import at_rate, best
+from vitreous.training.ways import cross_validated, decoded, measured_for, solved, with_dev
 from vitreous.weights.saving import save
 
 __all__ = ["Around", "Run", "Tell", "fit"]
 
 ON_NAN = ("stop", "rollback")
 
-Tell = Callable[[dict[str, Any]], None]
+Rates = bool | tuple[float, ...]  # of a sweep: none, the usual, or these
 
 
 def fit(
@@ -70,6 +66,8 @@ def fit(
     model: str | None = None,
     weights: str | os.PathLike[str] | None = None,
     recipe: str | Recipe = "auto",
+    policy: str | None = None,
+    sweep: bool | Sequence[float] = False,
     then: str | os.PathLike[str] | ImageSet | None = None,
     then_recipe: str | Recipe = "auto",
     then_overrides: Mapping[str, Any] | None = None,
@@ -82,7 +80,7 @@ def fit(
     folds: int | None = None,
     on_nan: str = "stop",
     log: Sequence[str] = (),
-    compiled: bool | None = None,
+    compiled: Compiled | None = None,
     rival: Callable[[ImageSet, ImageSet], Rival] | None = None,
     tell: Tell | None = None,
     **overrides: Any,
@@ -93,11 +91,13 @@ def fit(
         vitreous.fit("photos", weights="deit-tiny/", length="30 epochs")
         vitreous.fit("runs/photos-1", resume=True)
 
-    model: a catalog name with changes; weights: any MODEL to begin from.  recipe: auto, a name, or a Recipe; overrides
-    change its fields.  then: images to fine-tune the result on, by `then_recipe`.  out: the run's folder (runs/DATA-N).
-    resume: go on with the newest unfinished run of this data, or with the run folder given as data.  folds: 0 judges on
-    dev and test; None cross-validates below 2,000 images.  on_nan: stop, or rollback: pass over a batch that breaks the
-    loss.  rival: judges something simpler on the same images.  tell: called with every event.
+    model: a catalog name with changes; weights: any MODEL to begin from, or "none".  recipe: auto, a name, or a Recipe;
+    overrides change its fields.  policy: which layers of the weights train: head, last-K, all, layer-decay, full.
+    sweep: train with several rates, the usual or these, of which dev chooses.  then: images to fine-tune the result
+    on, by `then_recipe`.  out: the run's folder (runs/DATA-N).  resume: go on with the newest unfinished run of this
+    data, or with the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000
+    images.  on_nan: stop, or rollback: pass over a batch that breaks the loss.  rival: judges something simpler on the
+    same images.  tell: called with every event.
     """
     if on_nan not in ON_NAN:
         raise ConfigError(f"on_nan={on_nan!r} is not one of {', '.join(ON_NAN)}")
@@ -105,20 +105,26 @@ def fit(
         raise ConfigError(f"{folds} folds are none; say 2 or more, or 0 for dev and test splits")
     if workers is not None and workers < 0:
         raise ConfigError(f"workers is {workers}; give 0 (this process) or more")
+    weights = None if weights is None or (weights == "none" and model is not None) else os.fspath(weights)
     if model is not None and weights is not None:
         raise ConfigError("--model and --weights each say what network to begin with; give one")
-    weights = None if weights is None else os.fspath(weights)
+    layers = {} if policy is None else {"policy": policy}
+    rates: Rates = sweep if isinstance(sweep, bool) else tuple(sweep)
     with _process_group(predict.choose_device(torch.nn.Identity(), device)) as (place, ranks):
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
 
-        def one(images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], where: Path) -> Run:
+        def one(
+            images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], rates: Rates, where: Path
+        ) -> Run:
             try:
-                return alone(images, weights, how, changes, where)
+                return alone(images, weights, how, changes, rates, where)
             finally:
                 _together(ranks)
 
-        def alone(images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], where: Path) -> Run:
-            asked = _asked(model, weights, how, changes)
+        def alone(
+            images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], rates: Rates, where: Path
+        ) -> Run:
+            asked = _asked(model, weights, how, changes, rates)
             if resume and (where / runs.CONFIG).is_file():
                 return _go_on(where, None, asked, around)
             job = jobs.plan(
@@ -132,19 +138,23 @@ def fit(
                 overrides=dict(changes),
                 say=around.say,
                 progress=around.progress,
+                rates=rates,
+                ranks=ranks,
+                workers=workers,
             )
             jobs.refuse_early(job, ranks, log)
             return _begin(job, where, asked, around, force)
 
         if then is not None:
             where = _agreed(ranks, lambda: Path(out) if out is not None else _second(name_of(then), resume))
-            first = one(data, weights, recipe, overrides, where.with_name(f"{where.name}-first"))
-            return one(then, first.model, then_recipe, then_overrides or {}, where)
+            first = one(data, weights, recipe, overrides, False, where.with_name(f"{where.name}-first"))
+            return one(then, first.model, then_recipe, {**(then_overrides or {}), **layers}, rates, where)
+        overrides = overrides | layers
         if resume:
             where, named = _agreed(ranks, lambda: _unfinished(data, out))
-            return _go_on(where, named, _asked(model, weights, recipe, overrides), around)
+            return _go_on(where, named, _asked(model, weights, recipe, overrides, rates), around)
         where = _agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name_of(data)))
-        return one(data, weights, recipe, overrides, where)
+        return one(data, weights, recipe, overrides, rates, where)
 
 
 # ------------------------------------------------------------------------------------------------------- the whole job
@@ -190,10 +200,15 @@ def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Ru
     """Train, calibrate, measure, save, report."""
     clock = time.monotonic()
     _announce(job, where, around)
+    if job.recipe.is_solved and not around.ranks.is_first:
+        return Run(str(where), {})
     with around.logging(where):
         if job.recipe.task == "masked-patches":
             return _learn_without_labels(job, folder, where, around)
-        trained = (_cross_validated if job.folds else _with_dev)(job, folder, where, around)
+        way = solved if job.recipe.is_solved else cross_validated if job.folds else with_dev
+        trained = way(job, folder, where, around)
+    if trained.trials:
+        job = replace(job, recipe=at_rate(job.recipe, best(trained.trials).rate))
     model = calibrated(job, trained)
     if not around.ranks.is_first:
         return Run(str(where), {})
@@ -205,7 +220,7 @@ def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Ru
         command=_command(),
         device=_device_name(around.device),
         rivals=_rivals(job, trained, around),
-        seconds=time.monotonic() - clock,
+        seconds=time.monotonic() - clock + measured_for(job),
     )
     run = write_results(job, trained, model, story, where)
     shutil.rmtree(where / "pack", ignore_errors=True)
@@ -213,121 +228,6 @@ def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Ru
         folder.forget_states()
     around.tell({"kind": "end", "path": str(where)})
     return run
-
-
-def _with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
-    """One training; the best state on dev; judged on test."""
-    recipe, data = job.recipe, job.data
-    if recipe.dev:
-        train, dev = splits.cut_dev(data, recipe.dev, recipe.seed)
-    else:
-        train, dev = data.split(TRAIN), None
-    find = _decoded(job, train, dev, where, around)
-    model = jobs.start_model(job, around.device)
-    outcome = _train(job, recipe, model, find(train), dev and find(dev), "fit", folder, around)
-    used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
-    chosen = labels = None
-    if dev is not None:
-        found = around.answers(model, dev)
-        chosen, labels = found.values, found.labels
-    if (data.splits == TEST).any():
-        judged, how = data.split(TEST), "test"
-        found = around.answers(model, judged)
-        judged, logits = judged.take(found.places), found.values
-    elif dev is not None and chosen is not None:
-        judged, how, logits = dev, "dev", chosen
-    else:
-        return Trained(model, outcome, None, np.zeros((0, 0), np.float32), "none", None, None, used, outcome.seconds)
-    return Trained(
-        model,
-        outcome,
-        judged,
-        logits,
-        how,
-        chosen,
-        labels,
-        {**used, "test": len(judged) * (how == "test")},
-        outcome.seconds,
-    )
-
-
-def _cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
-    """Each part of the images judged by a model that has not seen it; the model that is kept learns from all."""
-    data, recipe = job.data, job.recipe
-    pool = data if data.about.get("split", {}).get("made") else data.split(TRAIN)
-    part = splits.folds(pool, job.folds, recipe.seed)
-    if isinstance(recipe.length, Seconds):
-        recipe = replace(recipe, length=Seconds(recipe.length.count / (job.folds + 1)))
-    find = _decoded(job, pool, None, where, around)
-    logits = np.zeros((len(pool), len(data.classes)), np.float32)
-    seconds = 0.0
-    for number in range(job.folds):
-        model = jobs.start_model(job, around.device)
-        outcome = _train(
-            job, recipe, model, find(pool.take(part != number)), None, f"fold-{number + 1}", folder, around
-        )
-        recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
-        logits[part == number] = around.answers(model, pool.take(part == number)).values
-        seconds += outcome.seconds
-    model = jobs.start_model(job, around.device)
-    outcome = _train(job, recipe, model, find(pool), None, "fit", folder, around)
-    test = None
-    if len(pool) < len(data):
-        found = around.answers(model, data.split(TEST))
-        test = accuracy.measure(found.values, found.labels, data.classes)
-    used = {"train": len(pool), "dev": 0, "test": 0 if test is None else test.images}
-    return Trained(
-        model,
-        outcome,
-        pool,
-        logits,
-        "cross-validation",
-        logits,
-        pool.labels,
-        used,
-        seconds + outcome.seconds,
-        part,
-        test,
-    )
-
-
-def _train(
-    job: Job,
-    recipe: Recipe,
-    model: Model,
-    train: ImageSet,
-    dev: ImageSet | None,
-    stage: str,
-    folder: RunFolder | None,
-    around: Around,
-) -> Outcome:
-    """One stage: the model ends with the state that is kept."""
-    recipe = policies.apply(model, recipe)
-    task = _task(recipe, model)
-    outcome = Loop(
-        task,
-        model,
-        recipe,
-        train,
-        job.rule,
-        around.device,
-        dev=dev,
-        ranks=around.ranks,
-        folder=folder,
-        stage=stage,
-        on_nan=around.on_nan,
-        workers=around.workers,
-        tell=around.event,
-        compiled=around.compiled,
-    ).run()
-    model.load_state_dict(outcome.state)
-    return outcome
-
-
-def _task(recipe: Recipe, model: Model) -> Task:
-    if recipe.teacher is None:
-        return Classify(model, recipe)
-    return Distill(model, load(recipe.teacher), recipe)
 
 
 def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Run:
@@ -340,7 +240,7 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
         task,
         model,
         job.recipe,
-        _decoded(job, train, None, where, around)(train),
+        decoded(job, train, None, where, around)(train),
         job.rule,
         around.device,
         ranks=around.ranks,
@@ -376,9 +276,14 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
 
 
 def _rivals(job: Job, trained: Trained, around: Around) -> list[Rival]:
-    if around.rival is None or trained.judged is None:
+    """Something simpler; and the frozen features that training began with, which are the number to beat."""
+    if trained.judged is None:
         return []
-    return [around.rival(job.data.split(TRAIN), trained.judged)]
+    found = [] if around.rival is None else [around.rival(job.data.split(TRAIN), trained.judged)]
+    if job.estimate is not None and not job.recipe.is_solved:
+        start, place, workers = jobs.start_model(job, around.device), around.device, around.workers
+        found.append(transfer.rival(start, job.estimate, job.data, trained.judged, device=place, workers=workers))
+    return found
 
 
 def _announce(job: Job, where: Path, around: Around) -> None:
@@ -389,11 +294,18 @@ def _announce(job: Job, where: Path, around: Around) -> None:
     for line in job.reasons:
         around.say(line)
     rows, columns = job.rule.size
-    around.say(f"{job.recipe.length}, {job.recipe.batch} images a step, {columns}x{rows} pixels")
-    precision = precision_on(around.device, job.recipe.precision)
-    micro = max(job.recipe.batch // job.recipe.accumulation // around.ranks.world, 1)
-    around.say(str(budget.expected(job.config, micro, job.recipe, precision=precision)))
-    if job.folds:
+    precision = "float32" if job.recipe.is_solved else precision_on(around.device, job.recipe.precision)
+    if job.recipe.is_solved:
+        around.say(f"each image once through the network, {columns}x{rows} pixels; then one system of equations")
+    else:
+        around.say(f"{job.recipe.length}, {job.recipe.batch} images a step, {columns}x{rows} pixels")
+        micro = max(job.recipe.batch // job.recipe.accumulation // around.ranks.world, 1)
+        around.say(str(budget.expected(job.config, micro, job.recipe, precision=precision)))
+    if job.rates:
+        around.say(f"{len(job.rates)} trainings, one for each of the rates {', '.join(f'{r:.3g}' for r in job.rates)}")
+    if job.folds and job.recipe.is_solved:
+        around.say("each image is judged by a head that has not seen it, exactly, and the saved one learns from all")
+    elif job.folds:
         around.say(
             f"{job.folds} trainings judge each image by a model that has not seen it, and one more learns from all "
             f"(the default below {jobs.FEW:,} images)"
@@ -407,48 +319,6 @@ def _announce(job: Job, where: Path, around: Around) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- small ones
-
-
-@dataclass
-class Around:
-    """Where and how a run runs, which decides none of its numbers but their rounding."""
-
-    device: torch.device
-    ranks: Ranks
-    workers: int | None
-    on_nan: str
-    log: tuple[str, ...]
-    compiled: bool | None
-    rival: Callable[[ImageSet, ImageSet], Rival] | None
-    tell: Tell
-    writers: Writers | None = None
-
-    def say(self, line: str) -> None:
-        if self.ranks.is_first:
-            self.tell({"kind": "say", "text": line})
-
-    def progress(self, done: int, total: int) -> None:
-        if self.ranks.is_first:
-            self.tell({"kind": "checking", "done": done, "total": total})
-
-    def event(self, event: dict[str, Any]) -> None:
-        self.tell(event)
-        if self.writers is not None:
-            self.writers(event)
-
-    @contextmanager
-    def logging(self, where: Path) -> Iterator[None]:
-        if not self.log or not self.ranks.is_first:
-            yield
-            return
-        self.writers = Writers(self.log, where, self.say)
-        try:
-            yield
-        finally:
-            self.writers.close()
-
-    def answers(self, model: Model, data: ImageSet) -> predict.Logits:
-        return predict.logits(model, data, device=self.device, workers=self.workers, skip_unreadable=True)
 
 
 @contextmanager
@@ -507,24 +377,17 @@ def _together(ranks: Ranks) -> None:
         torch.distributed.barrier()
 
 
-def _decoded(
-    job: Job, train: ImageSet, dev: ImageSet | None, where: Path, around: Around
-) -> Callable[[ImageSet], ImageSet]:
-    """Every rank decodes for itself into memory; onto disk the first one does, and the others find it there."""
-    to_disk = jobs.is_packed(job, train, around.ranks, where)
-    if to_disk and around.ranks.world > 1 and not around.ranks.is_first:
-        torch.distributed.barrier()
-    found = jobs.decoded_once(job, train, dev, where, around.ranks, around.say)
-    if to_disk and around.ranks.world > 1 and around.ranks.is_first:
-        torch.distributed.barrier()
-    return found
-
-
-def _asked(model: str | None, weights: str | None, recipe: str | Recipe, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _asked(
+    model: str | None,
+    weights: str | None,
+    recipe: str | Recipe,
+    changes: Mapping[str, Any],
+    rates: Rates,
+) -> dict[str, Any]:
     """The options that were given, as plain words."""
     how = recipe.to_json() if isinstance(recipe, Recipe) else recipe
     given = {"model": model, "weights": weights, "recipe": how if how != "auto" else None}
-    given |= {name: str(value) for name, value in changes.items()}
+    given |= {name: str(value) for name, value in changes.items()} | {"sweep": str(rates) if rates else None}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +22,33 @@ from vitreous.images.pack import pack
 from vitreous.machine import memory as machine_memory
 from vitreous.models import config as configs
 from vitreous.models import preprocess as rules
-from vitreous.models.catalog import blueprint, build, parse
-from vitreous.models.config import BiTConfig, Size, ViTConfig
+from vitreous.models.catalog import blueprint, parse
+from vitreous.models.config import Size, as_size
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.ranks import Ranks
-from vitreous.training import budget, choose, logs, policy, recipes, schedule
+from vitreous.training import budget, choose, logs, policy, recipes, schedule, solve, sweep, transfer
 from vitreous.training import recipe as recipe_values
+from vitreous.training.beginning import FEW, Beginning, begin, choose_beginning, name_of_network, pool_of, seen_before
 from vitreous.training.loop import steps_of
 from vitreous.training.recipe import Recipe
 from vitreous.training.runs import differences
 from vitreous.training.step import precision_on
+from vitreous.training.transfer import Estimate
 from vitreous.weights.loading import load
-from vitreous.weights.surgery import swap_head
 
 __all__ = ["Job", "decoded_once", "is_packed", "plan", "planned", "refuse_early", "start_model"]
 
-FEW = 2_000  # images below which the number is cross-validated
 FOLDS = 5
 SAMPLE = 20_000  # images that the check reads of a larger set
 HELD = 0.2  # share of the memory that decoded pictures may take
 PACKED = 64 * 2**30  # bytes that a pack of our own may take
 MARGIN = 8 / 7  # of a packed picture's short side to the network's: 256 to 224
 
+NO_STEPS = {"policy", "image_size", "seed", "precision", "l2"}  # fields that a closed form reads, too
+
 Say = Callable[[str], object]
+Progress = Callable[[str, int, int], None]  # what is done, how many, of how many
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +64,12 @@ class Job:
     rule: Preprocess  # of the network that is trained
     config: Any  # of that network
     beginning: str  # for people
-    folds: int  # 0: a dev split
+    folds: int  # 0: a dev split; of a head that is solved: as many as images, 0 where a split judges
     has_several: bool
     left_out: tuple[str, ...] = ()  # images that cannot be read
     cautions: tuple[str, ...] = ()  # why the number may not be what it seems
+    estimate: Estimate | None = None  # of the weights' frozen features, before training
+    rates: tuple[float, ...] = ()  # of a sweep; none: the recipe's
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -92,6 +98,8 @@ class Job:
             "checked": self.health is not None,
             "left_out": list(self.left_out),
             "cautions": list(self.cautions),
+            "estimate": self.estimate and self.estimate.to_json(),
+            "rates": list(self.rates),
         }
 
 
@@ -106,22 +114,39 @@ def plan(
     folds: int | None,
     overrides: dict[str, Any],
     say: Say,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
+    rates: bool | Sequence[float] = False,
+    ranks: Ranks | None = None,
+    workers: int | None = None,
 ) -> Job:
-    """Look at the images, choose, and say so."""
-    images = _labelled(opening.open(data, progress=progress), recipe)
-    health = _check(images, say, progress) if checked else None
+    """Look at the images, measure the weights, choose, and say so."""
+    watch = None if progress is None else partial(progress, "checking")
+    images = _labelled(opening.open(data, progress=watch), recipe)
+    health = _check(images, say, watch) if checked else None
     left_out = _unreadable(health)
     images = _without(images, left_out, say)
     typical = _typical_size(images, health)
-    count = int((images.splits == TRAIN).sum())
-    has_several = images.labels.ndim == 2
-    chosen, reasons = _choose(recipe, count, images, typical, model, weights, device, has_several)
-    chosen = _changed(chosen, overrides, has_several)
-    if chosen.task != "classify":
-        folds = 0
-    job = _fitted(images, health, model, weights, chosen, reasons, typical, folds, device, say)
-    return replace(job, left_out=left_out)
+    watch = None if progress is None else partial(progress, "features")
+    pool = pool_of(images, 0 if rates else folds)
+    found = choose_beginning(
+        weights,
+        model,
+        recipe,
+        images,
+        overrides,
+        pool,
+        device=device,
+        ranks=ranks or Ranks(),
+        workers=workers,
+        progress=watch,
+    )
+    chosen, reasons = _choose(recipe, images, typical, model, found, device, overrides)
+    chosen = _changed(chosen, overrides, images.labels.ndim == 2)
+    swept = sweep.rates(chosen, rates, say)
+    if chosen.task != "classify" or swept:
+        folds = sweep.no_folds(folds) if swept else 0
+    job = _fitted(images, health, model, found.weights, chosen, reasons, typical, folds, device, say)
+    return replace(job, left_out=left_out, estimate=found.estimate, rates=swept)
 
 
 def planned(then: dict[str, Any], data: str | os.PathLike[str] | ImageSet | None, say: Say) -> Job:
@@ -156,6 +181,8 @@ def planned(then: dict[str, Any], data: str | os.PathLike[str] | ImageSet | None
         has_several=images.labels.ndim == 2,
         left_out=left_out,
         cautions=tuple(then.get("cautions", ())),
+        estimate=transfer.from_json(then["estimate"]) if then.get("estimate") else None,
+        rates=tuple(then.get("rates", ())),
     )
 
 
@@ -163,6 +190,9 @@ def refuse_early(job: Job, ranks: Ranks, log: Sequence[str]) -> None:
     """What would fail later, said before anything is written."""
     logs.check(log)
     r = job.recipe
+    if r.is_solved:
+        _refuse_too_many(job)
+        return
     per_epoch = max(_train_size(job.data, r, job.folds) // r.batch, 1)
     schedule.rates(r, steps_of(r, per_epoch) or 10**4, per_epoch)
     policy.frozen(blueprint(job.config), r.policy)
@@ -180,7 +210,7 @@ def refuse_early(job: Job, ranks: Ranks, log: Sequence[str]) -> None:
 
 def start_model(job: Job, device: torch.device) -> Model:
     """The network before its first step: new, or of the weights with a new head."""
-    model = _begin(job.weights, job.model, job.recipe, job.data, job.config.image_size)
+    model = begin(job.weights, job.model, job.recipe, job.data, job.config.image_size)
     if model.config != job.config:
         raise RunError("the weights are no longer those the run began with; start a new run")
     model.preprocess, model.labels = job.rule, job.classes or None
@@ -295,33 +325,32 @@ def _typical_size(data: ImageSet, health: Health | None) -> Size:
 
 def _choose(
     asked: str | Recipe,
-    count: int,
     data: ImageSet,
     typical: Size,
     model: str | None,
-    weights: str | None,
+    found: Beginning,
     device: torch.device,
-    has_several: bool,
+    overrides: dict[str, Any],
 ) -> tuple[Recipe, tuple[str, ...]]:
     if isinstance(asked, Recipe):
         return (asked if model is None else replace(asked, model=model)), (f"the recipe {asked.name}, as given",)
+    count, classes = int((data.splits == TRAIN).sum()), len(data.classes)
     if asked != "auto":
-        chosen = recipes.get(asked, images=count, classes=len(data.classes), image_size=typical, model=model)
+        chosen = recipes.get(asked, images=count, classes=classes, image_size=typical, model=model)
         return chosen, (f"the recipe {asked}, as asked for",)
-    family = "vit"
-    if weights is not None:
-        family = "bit" if isinstance(load(weights).config, BiTConfig) else "vit"
-    found = choose.choose(
+    suited = choose.choose(
         count,
-        len(data.classes),
+        classes,
         typical,
-        weights_given=weights is not None,
-        device_kind=device.type,
-        several_labels=has_several,
-        family=family,
+        found.start,
+        device.type,
+        data.labels.ndim == 2,
         model=model,
+        asked=overrides.get("policy"),
+        estimate=found.estimate,
+        may_solve=set(overrides) <= NO_STEPS and (found.start is None or solve.has_room(len(data), found.start)),
     )
-    return found.recipe, found.reasons
+    return suited.recipe, (*found.reasons, *suited.reasons)
 
 
 def _changed(recipe: Recipe, overrides: dict[str, Any], has_several: bool) -> Recipe:
@@ -346,21 +375,26 @@ def _fitted(
     say: Say,
 ) -> Job:
     """Recipe, network and images made to fit each other."""
-    size = None if recipe.image_size is None else (recipe.image_size, recipe.image_size)
+    size = None if recipe.image_size is None else as_size(recipe.image_size)
     if weights is None:
         asked = {"image_size": size, "classes": len(data.classes), "channels": data.channels}
-        config = parse(_network(model, recipe)).change(**{name: v for name, v in asked.items() if v is not None})
+        config = parse(name_of_network(model, recipe)).change(**{name: v for name, v in asked.items() if v is not None})
         _refuse_too_large(config, recipe, device)  # before it takes any memory
-    start = _begin(weights, model, recipe, data, size)
+    start = begin(weights, model, recipe, data, size)
     rule = start.preprocess if weights is not None else _rule(start.config.image_size, typical, data.channels)
     train = int((data.splits == TRAIN).sum())
-    if folds is None:
+    if recipe.is_solved:
+        if folds:
+            say("a closed form leaves out each image by itself, so --folds changes nothing")
+        pool = pool_of(data, folds)
+        folds = len(pool) if len(pool) == len(data) else 0
+    elif folds is None:
         folds = FOLDS if len(data) < FEW else 0
     trained = _train_size(data, recipe, folds)
     batch = min(recipe.batch, trained // 2 * 2)
     if batch < 2:
         raise DataError(f"{data.path} has {train} training images, too few to learn from; add some")
-    if batch != recipe.batch:
+    if batch != recipe.batch and not recipe.is_solved:
         say(f"a step takes {batch} images, since no more than {trained} are there to train on")
         recipe = recipe.change(batch=batch, accumulation=1)
     recipe = replace(recipe, augment=replace(recipe.augment, size=rule.size, margin=_margin(recipe, rule.size)))
@@ -380,7 +414,7 @@ def _fitted(
         beginning=beginning,
         folds=folds,
         has_several=data.labels.ndim == 2,
-        cautions=_seen_before(weights, data, folds),
+        cautions=seen_before(weights, data, folds),
     )
 
 
@@ -401,62 +435,6 @@ def _margin(recipe: Recipe, size: Size) -> int:
     return min(recipe.augment.margin, min(size) - 1)
 
 
-def _begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSet, size: Size | None) -> Model:
-    """A network for these classes and sizes, with the recipe's dropout."""
-    classes = len(data.classes)
-    if weights is not None:
-        made = load(weights, classes=classes, image_size=size)
-        if made.labels != tuple(data.classes):
-            made = _with_new_head(made, classes)
-    else:
-        name = _network(model, recipe)
-        made = build(name, image_size=size, classes=classes, channels=data.channels, seed=recipe.seed)
-    if isinstance(made.config, ViTConfig):
-        asked = {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
-        changes = {name: value for name, value in asked.items() if value is not None}
-        if any(getattr(made.config.encoder, name) != value for name, value in changes.items()):
-            made = _with(made, changes)
-    if recipe.head_bias is not None and isinstance(made.head, torch.nn.Linear):
-        torch.nn.init.constant_(made.head.bias, recipe.head_bias)
-    return made
-
-
-def _network(model: str | None, recipe: Recipe) -> str:
-    """The recipe's own, which holds the one asked for; or that alone."""
-    name = recipe.model if recipe.model is not None else model
-    if name is None:
-        raise ConfigError(f"the recipe {recipe.name} names no network; give one: --model S/16")
-    return name
-
-
-def _with_new_head(model: Model, classes: int) -> Model:
-    """Whatever it answered before, it answers these classes now, and nothing of them yet."""
-    config, state = swap_head(model.config, model.state_dict(), classes)
-    new = build(config, seed=0)
-    new.load_state_dict(state)
-    new.preprocess, new.source = model.preprocess, model.source
-    return new
-
-
-def _seen_before(weights: str | None, data: ImageSet, folds: int) -> tuple[str, ...]:
-    """Weights of ours that have learned from these very images cannot be judged on them."""
-    source = load(weights).source if weights is not None else {}
-    if source.get("data") != data.content_id or (source.get("learned_from") != "all" and not folds):
-        return ()
-    return (
-        "the weights have learned from these very images, so the number is of images they have seen and too high; "
-        "for an honest one begin from weights that have not",
-    )
-
-
-def _with(model: Model, changes: dict[str, Any]) -> Model:
-    """The same weights under another config, where that adds and takes no tensor."""
-    new = build(model.config.change(**changes), seed=0)
-    new.load_state_dict(model.state_dict())
-    new.preprocess, new.labels, new.source = model.preprocess, model.labels, model.source
-    return new
-
-
 def _rule(size: Size, typical: Size, channels: int) -> Preprocess:
     """How a new network wants its images: small ones as they are, photographs by their middle."""
     half = (0.5,) * channels
@@ -468,6 +446,8 @@ def _rule(size: Size, typical: Size, channels: int) -> Preprocess:
 
 def _refuse_too_large(config: Any, recipe: Recipe, device: torch.device) -> None:
     """A model that can never fit is refused before anything is done; one whose batch does not is split later."""
+    if recipe.is_solved:
+        return  # one forward pass at a time
     least = budget.expected(config, 2, recipe, precision=precision_on(device, recipe.precision)).memory.total
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
@@ -477,6 +457,16 @@ def _refuse_too_large(config: Any, recipe: Recipe, device: torch.device) -> None
         raise ConfigError(
             f"the model needs {least / 2**30:.1f} GiB even for two images, {device} has {there / 2**30:.1f}; "
             "take a smaller one (vitreous models)"
+        )
+
+
+def _refuse_too_many(job: Job) -> None:
+    """A closed form holds the features of all images at once."""
+    model = blueprint(job.config)
+    if not solve.has_room(len(job.data), model):
+        raise ConfigError(
+            f"a closed form of {len(job.data):,} images needs {solve.memory_needed(len(job.data), model) / 2**30:.1f} "
+            "GiB, more than there is room for; train the head: --recipe p1-finetune --policy head"
         )
 
 

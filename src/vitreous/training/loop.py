@@ -27,6 +27,7 @@ from vitreous.errors import ConfigError, Interrupted, RunError
 from vitreous.evaluation import accuracy, predict
 from vitreous.images.batches import Batch, Batches
 from vitreous.images.imageset import ImageSet
+from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.ranks import Ranks
@@ -35,7 +36,7 @@ from vitreous.training.budget import training_flops
 from vitreous.training.classify import Task
 from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
 from vitreous.training.runs import RunFolder, read_state
-from vitreous.training.step import Step, averaged
+from vitreous.training.step import Compiled, Step, averaged
 
 __all__ = ["Loop", "Outcome", "steps_of"]
 
@@ -45,8 +46,9 @@ ASKED = 10  # steps between two questions to the other ranks whether to stop
 LOGS = 200  # lines of loss that a long run leaves
 LOOKS = 50  # at dev, at most
 FOR_ONE_THREAD = 4e9  # FLOP of a step on a CPU: of 2e9, two threads beside the one that draws were 0.6 times as fast
-LONG = 90.0  # seconds of training from which a GPU's step is compiled
+LONG, SHORT = 90.0, 12.0  # seconds of training, were it not compiled, from which a GPU's step is: whole, by blocks
 EAGER = 1.2e14  # FLOP/s of a step that is captured but not compiled; seen on an H200
+CROPPING = 1.2e-9  # seconds for each value of an augmented picture, likewise
 TRIAL_SECONDS = 2.0  # how long steps are timed to turn a budget into their number
 TRIAL_STEPS = 10
 MOST_SKIPPED = 10  # bad batches that rollback passes over
@@ -58,7 +60,7 @@ Tell = Callable[[dict[str, Any]], None]
 class Outcome:
     """What a stage ended with."""
 
-    state: dict[str, Tensor]  # of the network: the best on dev, or the last
+    state: dict[str, Tensor]  # of the network: the one kept by dev, or the last
     step: int  # at which it was taken
     steps: int  # in all
     seconds: float  # of training, of all processes that worked on it
@@ -84,7 +86,7 @@ class Loop:
     on_nan: str = "stop"
     workers: int | None = None
     tell: Tell = lambda event: None
-    compiled: bool | None = None
+    compiled: Compiled | None = None
     captured: bool | None = None
     save_seconds: float = SAVE_SECONDS
 
@@ -97,7 +99,8 @@ class Loop:
             )
         self.at = 0  # the next step
         self.consumed = 0  # batches
-        self.best: dict[str, Any] | None = None
+        self.best: dict[str, Any] | None = None  # the state that is kept
+        self.top: list[float] | None = None  # highest accuracy on dev, and minus its loss
         self.best_state: dict[str, Tensor] = {}
         self.without_gain = 0
         self.skipped: list[int] = []
@@ -184,14 +187,19 @@ class Loop:
     # ------------------------------------------------------------------------------------------------------- its parts
 
     @property
-    def _is_compiled(self) -> bool:
-        """Compiling takes about a minute, which a short run does not give back."""
+    def _compiling(self) -> Compiled:
+        """Compiling takes up to a minute, a block alone a quarter of that; a short run does not give it back."""
         if self.compiled is not None or self.device.type != "cuda":
-            return bool(self.compiled)
+            return self.compiled or "none"
         if isinstance(self.recipe.length, Seconds):
-            return self.recipe.length.count > LONG
-        work = training_flops(self.model.config) * self.recipe.batch * self.steps / self.ranks.world
-        return work / EAGER > LONG
+            expected = self.recipe.length.count
+        else:
+            each = training_flops(self.model.config) / EAGER + CROPPING * math.prod(self.rule.size) * len(
+                self.rule.mean
+            )
+            expected = each * self.recipe.batch * self.steps / self.ranks.world
+        has_blocks = isinstance(self.model.config, ViTConfig)
+        return "whole" if expected > LONG else "blocks" if expected > SHORT and has_blocks else "none"
 
     def _make_step(self) -> Step:
         return Step(
@@ -202,7 +210,7 @@ class Loop:
             classes=max(self.model.config.readout.classes, 1),
             device=self.device,
             ranks=self.ranks,
-            compiled=self._is_compiled,
+            compiled=self._compiling,
             captured=self.captured,
         )
 
@@ -290,6 +298,7 @@ class Loop:
         about = found.about
         self.at, self.consumed, self.steps = about["step"], about["consumed"], about["steps"]
         self.best, self.without_gain, self.skipped = about["best"], about["without_gain"], about["skipped"]
+        self.top = about["top"]
         self.seconds, self.is_over, self.step.parts = about["seconds"], about["is_over"], about["parts"]
         self.best_state = {n.removeprefix("best."): t for n, t in found.tensors.items() if n.startswith("best.")}
         self.step.average.steps = self.steps
@@ -311,6 +320,7 @@ class Loop:
                 "steps": self.steps,
                 "consumed": self.consumed,
                 "best": self.best,
+                "top": self.top,
                 "without_gain": self.without_gain,
                 "skipped": self.skipped,
                 "seconds": self.seconds,
@@ -349,20 +359,27 @@ class Loop:
         return None
 
     def _look(self) -> bool:
-        """Judge on dev with the averaged weights; whether patience has run out."""
+        """Judge on dev with the averaged weights; whether patience has run out.
+
+        The latest state within a standard error of the highest accuracy is kept: of a hundred images the highest is
+        chance, and the early state it falls on, before the rate came down, is worse on all others.
+        """
         assert self.dev is not None
         with averaged(self.step):
             found = predict.logits(self.model, self._dev_batches, device=self.device)
             result = accuracy.measure(found.values, found.labels, self.train.classes)
             loss, right = float(result.loss), float(result.top1)
-            is_best = self.best is None or (right, -loss) > (self.best["accuracy"], -self.best["loss"])
-            if is_best:
+            is_best = self.top is None or (right, -loss) > tuple(self.top)
+            self.top = [right, -loss] if is_best or self.top is None else self.top
+            is_kept = right >= self.top[0] - math.sqrt(self.top[0] * (1 - self.top[0]) / max(len(found.labels), 1))
+            if is_kept:
                 self.best = {"step": self.at, "accuracy": right, "loss": loss}
                 state = self.model.state_dict()
                 self.best_state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
         self.network.train()
         self.without_gain = 0 if is_best else self.without_gain + 1
-        self._event("dev", step=self.at, epoch=self.consumed / self.per_epoch, accuracy=right, loss=loss, best=is_best)
+        words = {"accuracy": right, "loss": loss, "best": is_best, "kept": is_kept}
+        self._event("dev", step=self.at, epoch=self.consumed / self.per_epoch, **words)
         self.logged = time.monotonic()
         out = self.recipe.patience is not None and self.without_gain >= self.recipe.patience
         if out:

@@ -133,11 +133,13 @@ def values_of(rule: Preprocess, device: torch.device) -> tuple[Tensor, Tensor]:
 class Predictor(nn.Module):
     """A ViT with a linear map on the tokens of the chosen patches."""
 
-    def __init__(self, vit: ViT, answers: int):
+    def __init__(self, vit: ViT, answers: int, seed: int):
         super().__init__()
         self.vit = vit
         self.predictor = Linear(vit.config.encoder.width, answers)
-        xavier(self.predictor.weight, self.predictor.in_features, answers)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            xavier(self.predictor.weight, self.predictor.in_features, answers)
         nn.init.zeros_(self.predictor.bias)
         for unread in (vit.pool, vit.representation, vit.head):
             unread.requires_grad_(False)
@@ -191,7 +193,7 @@ class MaskedPatches:
         self.mean, self.std = values_of(model.preprocess, self.device)
         for unread in (model.head, model.pool, model.representation):
             unread.requires_grad_(False)  # other ranks would wait for their gradients
-        self.network: nn.Module = Predictor(model, self.target.answers(self.patch)).to(self.device)
+        self.network: nn.Module = Predictor(model, self.target.answers(self.patch), recipe.seed).to(self.device)
         self._model = model
 
     def host(self, batch: Batch) -> dict[str, NDArray[Any]]:

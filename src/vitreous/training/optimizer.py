@@ -355,9 +355,10 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_mul_(squares, skip.decay(beta2))
         torch._foreach_add_(squares, torch._foreach_mul(torch._foreach_mul(gradients, gradients), 1 - beta2))
         count = steps[0].clamp(min=1)  # a skipped first step has none
-        roots = torch._foreach_sqrt(torch._foreach_div(squares, 1 - torch.pow(beta2, count)))
+        left1, left2 = (1 - torch.full_like(count, beta) ** count for beta in (beta1, beta2))  # made on the device
+        roots = torch._foreach_sqrt(torch._foreach_div(squares, left2))
         torch._foreach_add_(roots, group["eps"])
-        updates = torch._foreach_div(torch._foreach_div(means, 1 - torch.pow(beta1, count)), roots)
+        updates = torch._foreach_div(torch._foreach_div(means, left1), roots)
         torch._foreach_add_(updates, params, alpha=group["weight_decay"])
         lengths, sizes = torch.stack(torch._foreach_norm(updates)), torch.stack(torch._foreach_norm(params))
         trust = torch.where((lengths > 0) & (sizes > 0), sizes / lengths, 1.0) * skip.rate(group["lr"])

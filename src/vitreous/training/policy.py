@@ -65,6 +65,7 @@ def apply(model: nn.Module, recipe: Recipe) -> Recipe:
     names = frozen(model, recipe.policy)
     for name, parameter in named_parameters(model):
         parameter.requires_grad_(name not in names)
+    _keep_statistics(model)
     if recipe.policy == "layer-decay":
         return recipe.change(layer_decay=DECAY) if recipe.layer_decay == 1.0 else recipe
     if recipe.policy in ("full", "head"):
@@ -91,6 +92,14 @@ def frozen(model: nn.Module, policy: str) -> set[str]:
     pattern = r"(^|\.)stages\.(\d+)\." if isinstance(unwrapped(model).config, BiTConfig) else r"(^|\.)blocks\.(\d+)\."
     first = blocks - kept  # the first block that is trained
     return lowest | {name for name in names if (found := re.search(pattern, name)) and int(found[2]) < first}
+
+
+def _keep_statistics(model: nn.Module) -> None:
+    """A batch norm that is left alone answers by what it has seen before, and counts nothing more."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d) and not any(p.requires_grad for p in module.parameters()):
+            module.eval()
+            module.train = lambda mode=True, itself=module: itself  # type: ignore[method-assign, misc]
 
 
 def _blocks(model: nn.Module) -> int:

@@ -11,6 +11,7 @@ import difflib
 import math
 import re
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,6 +56,9 @@ class Seconds:
 Length = Epochs | Steps | Seconds
 
 
+L2S = tuple(4.0**k for k in range(9))  # 1 to 65,536
+
+
 def option(default: Any, meaning: str) -> Any:
     return field(default=default, metadata={"meaning": meaning})
 
@@ -67,7 +71,9 @@ class Recipe:
     source: str = option("", "where it was published")
     task: Literal["classify", "masked-patches"] = option("classify", "what the network learns")
     model: str | None = option(None, "the network, where none is asked for")
-    image_size: int | None = option(None, "pixels of a side; none: the model's, or what suits the images")
+    image_size: int | tuple[int, int] | None = option(
+        None, "pixels of a side, or rows x columns; none: the model's, or what suits the images"
+    )
 
     length: Length = option(Epochs(100), "how long: '30 epochs', '500 steps' or '60 seconds'")
     batch: int = option(512, "images per step, all devices together")
@@ -75,9 +81,10 @@ class Recipe:
     seed: int = option(0, "of first weights, dev and folds, order, augmentation, masks and dropout")
     precision: Literal["auto", "float32", "bfloat16"] = option("auto", "auto: bfloat16 on GPUs that have it")
 
-    optimizer: Literal["adamw", "adam", "sgd", "muon", "lamb"] = option(
-        "adamw", "adam and adamw are one: their decay is decoupled"
+    optimizer: Literal["adamw", "adam", "sgd", "muon", "lamb", "closed-form"] = option(
+        "adamw", "adam and adamw are one: their decay is decoupled; closed-form takes no steps, it solves the head"
     )
+    l2: tuple[float, ...] = option(L2S, "closed-form: penalties, of which leave-one-out chooses")
     peak_lr: float = option(1e-3, "rate at the end of the warm-up")
     head_lr: float | None = option(None, "peak rate of the head alone; none: as the others")
     betas: tuple[float, float] = option((0.9, 0.999), "of Adam, AdamW, LAMB, and of AdamW beside Muon")
@@ -123,6 +130,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._check()
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the head is computed, not trained."""
+        return self.optimizer == "closed-form"
 
     def change(self, **changes: Any) -> Recipe:
         """With options replaced by their flat names, augmentation's among them; words are read as the option's type."""
@@ -181,6 +193,18 @@ class Recipe:
         need(self.evaluate_every > 0, f"evaluate_every={self.evaluate_every} must be above 0")
         need(self.patience is None or self.patience >= 1, f"patience={self.patience} must be 1 or more, or none")
         need(all(0 < share < 1 for share in self.drops), f"drops={self.drops} are no shares of the steps")
+        has_l2 = bool(self.l2) and all(0 < value < math.inf for value in self.l2)
+        need(has_l2, f"l2={self.l2} are no penalties; give numbers above 0")
+        if self.is_solved:
+            self._check_solved(need)
+
+    def _check_solved(self, need: Callable[[bool, str], None]) -> None:
+        """A closed form knows one head, one class an image, and each image as it is."""
+        plain = Augment(size=self.augment.size, margin=self.augment.margin, crop="none", flip=0.0)
+        need(self.policy == "head", "optimizer=closed-form solves the head alone; say --recipe linear-probe")
+        need(self.task == "classify" and self.loss == "softmax", "optimizer=closed-form names one class an image")
+        need(self.teacher is None, "optimizer=closed-form learns from no teacher; say another, such as adamw")
+        need(self.augment == plain, "optimizer=closed-form sees each image as it is; leave augmentation out, or train")
 
 
 def from_json(data: Any) -> Recipe:
@@ -227,10 +251,13 @@ def _read(name: str, value: Any, hint: Any) -> Any:
     pair = next((kind for kind in kinds if typing.get_origin(kind) is tuple), None)
     if typing.get_origin(hint) is tuple:
         pair = hint
+    is_one = int in kinds and bool(re.fullmatch(r"\s*[+-]?\d+\s*", str(value)))  # a side alone, of rows x columns
     try:
-        if pair is not None:
-            words = [word for word in re.split(r"[,\s()]+", value) if word] if isinstance(value, str) else list(value)
+        if pair is not None and not is_one:
+            words = [word for word in re.split(r"[,\s()x×]+", value) if word] if isinstance(value, str) else list(value)
             return msgspec.convert(words, pair, strict=False)
+        if is_one:
+            return int(value)
         return msgspec.convert(value, hint, strict=not isinstance(value, str))
     except (msgspec.ValidationError, ValueError, TypeError):
         wanted = " | ".join(map(str, kinds)) if typing.get_origin(hint) is Literal else _words(kinds)

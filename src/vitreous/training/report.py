@@ -42,6 +42,7 @@ from vitreous.report.page import (
 from vitreous.training.attention import overlay
 from vitreous.training.recipe import Recipe
 from vitreous.training.story import Rival, Stage, Story, Suspect, happenings
+from vitreous.training.sweep import stage_of
 
 __all__ = ["answer", "page", "write_report"]
 
@@ -116,7 +117,7 @@ def _numbers(story: Story) -> Numbers:
     result = story.result
     learned, judged = story.splits.get("train", 0), result.images
     about = f"{learned:,} to learn from, {judged:,} to judge by"
-    if story.judged_by == "cross-validation":
+    if story.judges_all:
         about = "each judged, each learned from"
     shown = [
         Number(_percent(result.top1), "exactly right" if story.has_many_labels else "right", "plain", _interval(story)),
@@ -325,7 +326,8 @@ def _calibrated(story: Story) -> str:
     if story.temperature == 1:
         return ""
     word = "over" if story.temperature > 1 else "under"
-    return f"It was {word}confident; a temperature of {story.temperature:.3g}, fitted on dev, corrects it everywhere."
+    on = "left-out answers" if story.judges_all or story.recipe.is_solved else "dev"
+    return f"It was {word}confident; a temperature of {story.temperature:.3g}, fitted on {on}, corrects it everywhere."
 
 
 def _limit(confidence: float) -> str:
@@ -505,20 +507,28 @@ def _training(story: Story) -> Section:
     source = f" ({recipe.source})" if recipe.source else ""
     rows, columns = story.image_size
     folds = [stage for stage in story.stages if stage.name.startswith(FOLD)]
-    main = [stage for stage in story.stages if stage not in folds]
+    kept = [stage_of(trial.rate) for trial in story.trials if trial.is_kept]
+    others = [stage for stage in story.stages if story.trials and stage.name not in kept]
+    main = [stage for stage in story.stages if stage not in folds and stage not in others]
     steps = sum(stage.steps for stage in main)
+    length = f"{recipe.length}" + (f", {steps:,} steps" if steps else "") + f" of {recipe.batch:,} images"
     facts = [
         ["recipe", f"{recipe.name}{source}"],
         ["model", f"{story.model}, {story.parameters:,} parameters, {_count(story.macs)} multiply-adds an image"],
         ["begun", story.beginning],
         ["image size", f"{rows} × {columns} pixels"],
-        ["length", f"{recipe.length}" + (f", {steps:,} steps" if steps else "") + f" of {recipe.batch:,} images"],
+        ["length", "each image once, no steps" if recipe.is_solved else length],
         ["time", _time(story.seconds) + (f"; {_time(story.total_seconds)} in all" if story.total_seconds else "")],
         ["on", story.device],
     ]
     blocks: list[Block] = [Text(_sentence(line)) for line in story.reasons]
     blocks += [Table(["", ""], facts), *(Text(line) for line in happenings(story.events))]
     blocks += [Drawings(list(_curves(stage, f"{stage.name}: " if len(main) > 1 else ""))) for stage in main]
+    if story.trials:
+        blocks.append(_trials(story))
+    if others:
+        inner = [Drawings(list(_curves(stage, f"{stage.name}: "))) for stage in others]
+        blocks.append(Fold(f"The curves of the {len(others)} other rates", inner))
     if folds:
         inner = [Drawings(list(_curves(stage, f"{stage.name}: "))) for stage in folds]
         blocks.append(Fold(f"The curves of the {len(folds)} models that cross-validation trained", inner))
@@ -527,6 +537,20 @@ def _training(story: Story) -> Section:
     table = Table(["setting", "value", "usual", "meaning"], settings)
     blocks.append(Fold(f"Every setting ({changed} of {len(settings)} are not the usual ones)", [table]))
     return Section("How it was trained, and why so", blocks, summary=recipe.name)
+
+
+def _trials(story: Story) -> Table:
+    """The sweep: each rate, and what it came to on dev."""
+    rows: list[list[str | Bar]] = [
+        [
+            f"{trial.rate:.3g}",
+            Bar(_percent(trial.accuracy), trial.accuracy),
+            f"{trial.loss:.3f}",
+            "kept" * trial.is_kept,
+        ]
+        for trial in story.trials
+    ]
+    return Table(["rate", "right on dev", "loss on dev", ""], rows, "rlrl", "the sweep of learning rates")
 
 
 def _curves(stage: Stage, name: str) -> Iterator[Drawing]:

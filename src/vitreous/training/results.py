@@ -26,6 +26,7 @@ from vitreous.training.jobs import Job
 from vitreous.training.loop import Outcome
 from vitreous.training.report import write_report
 from vitreous.training.story import Rival, Story, places_to_look_at
+from vitreous.training.sweep import Trial
 from vitreous.weights.loading import load
 from vitreous.weights.saving import save
 
@@ -103,6 +104,7 @@ class Trained:
     seconds: float
     part: NDArray[np.int64] | None = None  # of each image judged: its fold
     test: Result | None = None  # of the set's own test split, beside a cross-validated number
+    trials: tuple[Trial, ...] = ()  # of a sweep
 
 
 def calibrated(job: Job, trained: Trained) -> Model:
@@ -184,6 +186,7 @@ def story_of(
         answer_above=above.confidence if above is not None else None,
         unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
         rivals=rivals,
+        trials=trained.trials,
         notes=_notes(job, trained),
         folder=str(where),
     )
@@ -219,6 +222,8 @@ def write_results(job: Job, trained: Trained, model: Model, story: Story | None,
         "skipped_batches": list(outcome.skipped),
         "seconds": trained.seconds,
         "images_per_second": outcome.images_per_second,
+        "estimate": job.estimate and job.estimate.to_json(),
+        "sweep": [trial.to_json() for trial in trained.trials],
     }
     if story is not None:
         metrics |= {

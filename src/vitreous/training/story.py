@@ -17,6 +17,7 @@ from vitreous.images.health import Health, confident_errors
 from vitreous.images.imageset import ImageSet
 from vitreous.training.attention import Attention
 from vitreous.training.recipe import Recipe
+from vitreous.training.sweep import Trial
 
 __all__ = ["Rival", "Stage", "Story", "Suspect", "happenings", "places_to_look_at", "stages", "suspects"]
 
@@ -68,7 +69,7 @@ class Story:
     command: str  # the one to repeat it with
     judged: ImageSet
     probabilities: NDArray[np.floating[Any]]
-    judged_by: Literal["test", "cross-validation", "dev"]
+    judged_by: Literal["test", "cross-validation", "leave-one-out", "dev"]
     folds: int = 0  # of cross-validation
     splits: Mapping[str, int]  # images of train, dev and test, as they were used
     recipe: Recipe
@@ -90,6 +91,7 @@ class Story:
     answer_target: float = 0.95  # share right that it was chosen for
     unlike: float | None = None  # share of the judged images called unlike anything learned
     rivals: Sequence[Rival] = ()
+    trials: Sequence[Trial] = ()  # rates that were tried
     notes: Sequence[str] = ()  # what else should be known
     folder: str = "run"  # where the model lies
 
@@ -146,6 +148,11 @@ class Story:
         return stages(self.events)
 
     @property
+    def judges_all(self) -> bool:
+        """Whether every image was learned from, and judged by a model that had not."""
+        return self.judged_by in ("cross-validation", "leave-one-out")
+
+    @property
     def used(self) -> dict[str, int]:
         """Images of each split that has any."""
         return {name: count for name, count in self.splits.items() if count}
@@ -160,6 +167,11 @@ class Story:
                     f"Measured by cross-validation: {self.folds} models were trained, each without one part of the "
                     f"images, so that each of the {n} images was judged by a model that had not seen it. The model "
                     "that was saved has learned from all of them."
+                )
+            case "leave-one-out":
+                return (
+                    f"Measured by leave-one-out: each of the {n} images was judged by a head that had seen neither it "
+                    "nor a copy of it. The model that was saved has learned from all of them."
                 )
             case "test":
                 return f"Measured on {n} test images that were used neither for training nor for any choice."
@@ -211,7 +223,7 @@ def stages(events: Iterable[Mapping[str, Any]]) -> tuple[Stage, ...]:
 def _stage(name: str, events: Sequence[Mapping[str, Any]]) -> Stage:
     steps = [event for event in events if event["kind"] == "step"]
     looks = [event for event in events if event["kind"] == "dev"]
-    best = [event for event in looks if event.get("best")]
+    best = [event for event in looks if event.get("kept", event.get("best"))]
     return Stage(
         name=name,
         epochs=_column(steps, "epoch"),
@@ -250,6 +262,16 @@ def happenings(events: Iterable[Mapping[str, Any]]) -> list[str]:
                 told.append(
                     f"It ended early, at step {event['step']:,}: {event['looks']} looks at dev brought no gain."
                 )
+            case "solved":
+                told.append(
+                    f"The head was solved in closed form. The penalty l2 = {event['l2']:g} is, of {event['tried']}, "
+                    f"the one with the smallest error when images are left out: {event['right']:,} of "
+                    f"{event['images']:,} are right then."
+                )
+                with_copies = (
+                    f"; {event['copies']:,} have copies or bursts, left out together" if event["copies"] else ""
+                )
+                told.append(f"Images were left out in {event['rounds']} rounds, one of each class{with_copies}.")
             case "note":
                 told.append(str(event["text"]))
     return told

@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["checkpoint", "formats", "hub", "loading", "saving", "surgery"]
+__all__ = ["checkpoint", "formats", "hub", "loading", "quantised", "saving", "starter", "surgery"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -16,7 +16,7 @@ from vitreous.models import config as configs
 from vitreous.models.catalog import blueprint, build
 from vitreous.models.config import BiTConfig, Size, as_size
 from vitreous.models.model import Model
-from vitreous.weights import formats, hub
+from vitreous.weights import formats, hub, starter
 from vitreous.weights.checkpoint import (
     Opened,
     Usage,
@@ -29,6 +29,7 @@ from vitreous.weights.checkpoint import (
 )
 from vitreous.weights.formats import Format, Hints
 from vitreous.weights.moves import read_with
+from vitreous.weights.quantised import is_quantised, read_quantised
 from vitreous.weights.reading import Found, one_line, read
 from vitreous.weights.surgery import resize_images, swap_head
 
@@ -109,13 +110,15 @@ def find(source: str | os.PathLike[str]) -> Found | None:
         return read(Path(text))
     if text.startswith(hub.SCHEMES):
         return dataclasses.replace(read(hub.fetch(text)), path=text)
+    if text == starter.NAME:
+        return dataclasses.replace(read(starter.file()), path=text)
     return read(newest_run())
 
 
 def is_new(text: str) -> bool:
     """Whether `text` can only be a name of the catalog; what looks like something else that is not there is said."""
     path = Path(text)
-    if _exists(path) or text.startswith(hub.SCHEMES) or text == "last":
+    if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.NAME):
         return False
     looks_like_a_path = (
         path.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin")
@@ -156,7 +159,7 @@ def newest_run(runs: Path = Path("runs")) -> Path:
 def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
     """Config and tensors in our own terms, whoever wrote them."""
     if is_checkpoint(found) and format in (None, "vitreous"):
-        opened = read_checkpoint(found)
+        opened = read_quantised(found) if is_quantised(found) else read_checkpoint(found)
         said: dict[str, Any] = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
         opened.config = opened.config.change(**{k: v for k, v in said.items() if v is not None})
         return opened

@@ -13,7 +13,18 @@ from dataclasses import dataclass
 from vitreous.errors import ConfigError
 from vitreous.models.config import Size, as_size
 from vitreous.training.recipe import Recipe
-from vitreous.training.recipes import augreg, bit, deit, deit3, masked_patches, paper, plain, small_data
+from vitreous.training.recipes import (
+    augreg,
+    bit,
+    deit,
+    deit3,
+    fine_tune,
+    linear_probe,
+    masked_patches,
+    paper,
+    plain,
+    small_data,
+)
 from vitreous.training.recipes.given import Given
 
 __all__ = ["RECIPES", "Given", "Row", "get", "rows"]
@@ -22,6 +33,8 @@ RECIPES: dict[str, Callable[[Given], Recipe]] = {
     "small-data": small_data.small_data,
     "small-hybrid": small_data.small_hybrid,
     "masked-patches": masked_patches.masked_patches,
+    "linear-probe": linear_probe.linear_probe,
+    "fine-tune": fine_tune.fine_tune,
     "p1-finetune": paper.finetune,
     "bit-hyperrule": bit.fine_tuning,
     "plain-vit": plain.plain_vit,

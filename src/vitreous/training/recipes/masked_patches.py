@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vitreous.images.augment import Augment
+from vitreous.models.config import as_size
 from vitreous.training.recipe import Recipe, Steps
 from vitreous.training.recipes.given import Given
 from vitreous.training.recipes.small_data import shown, small_data
@@ -42,10 +43,10 @@ def masked_patches(given: Given) -> Recipe:
             warmup=Steps(10_000),
         )
     small = small_data(given)
-    pixels = small.image_size or 224
+    rows, columns = as_size(small.image_size or 224)
     return common.change(
         model=f"{small.model} mask_token=true",
-        image_size=pixels,
+        image_size=rows,
         length=shown(given, 200, 10e6),
         batch=small.batch,
         optimizer="adamw",
@@ -53,5 +54,5 @@ def masked_patches(given: Given) -> Recipe:
         betas=(0.9, 0.98),
         weight_decay=0.05,
         warmup=0.1,
-        augment=Augment(size=(pixels, pixels), area=(0.35, 1.0)),
+        augment=Augment(size=(rows, columns), area=(0.35, 1.0)),
     )

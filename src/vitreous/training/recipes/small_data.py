@@ -9,6 +9,7 @@ from vitreous.training.recipes.given import Given
 __all__ = ["shown", "small_data", "small_hybrid"]
 
 LOOKS = 40  # at dev, in a run of many epochs
+TINY, SMALL = 40, 80  # pixels of a side
 
 
 def shown(given: Given, epochs: float, images: float) -> Epochs:
@@ -19,22 +20,26 @@ def shown(given: Given, epochs: float, images: float) -> Epochs:
 def small_data(given: Given) -> Recipe:
     """A plain ViT from scratch on up to about 100,000 pictures.
 
-    Source: ours. Small patches (64 tokens or more), the blocks' matrices by Muon, strong augmentation.
+    Source: ours. Small patches (64 tokens or more), the blocks' matrices by Muon, MixUp and CutMix; pictures of up to
+    40 pixels get a narrow network and no RandAugment, which was behind there in the time a run has.
     Command: vitreous fit DATA --recipe small-data
-    Cost: at most 10 M pictures shown.
+    Cost: at most 12.5 M pictures shown: 3.5 minutes at 32 pixels on an H200.
+    Measured: CIFAR-10, 6.4 M parameters, 195 s of training: 95.52, 95.25, 95.17 % of test (seeds 0, 1, 2).
     """
     pixels, patch = _pixels(given.side), _patch(given.side)
-    is_small = pixels <= 80
-    length = shown(given, 200, 10e6)
-    crop = (
-        Augment(size=(pixels, pixels), crop="shift", margin=max(2, pixels // 8), edge="reflect")
-        if is_small
-        else Augment(size=(pixels, pixels), area=(0.25, 1.0))
-    )
+    length = shown(given, 250, 12.5e6)
+    if pixels <= TINY:
+        network = f"S/{patch} width=256 depth=8 heads=4 mlp=1024 pool=gap"
+    else:
+        network = f"S/{patch} depth=9 pool=gap"
+    if pixels <= SMALL:
+        crop = Augment(size=(pixels, pixels), crop="shift", margin=max(2, pixels // 8), edge="reflect")
+    else:
+        crop = Augment(size=(pixels, pixels), area=(0.25, 1.0))
     return Recipe(
         name="small-data",
         source="ours",
-        model=given.model or f"S/{patch} depth=9 pool=gap",
+        model=given.model or network,
         image_size=pixels,
         length=length,
         evaluate_every=max(1.0, length.count / LOOKS),
@@ -50,7 +55,13 @@ def small_data(given: Given) -> Recipe:
         warmup=0.1,
         smoothing=0.1,
         drop_path=0.1,
-    ).change(augment=crop, rand_augment=(2, 9), rand_augment_table="timm", mixup=0.2, cutmix=1.0)
+    ).change(
+        augment=crop,
+        rand_augment=None if pixels <= TINY else (2, 9),
+        rand_augment_table="timm",
+        mixup=0.2,
+        cutmix=1.0,
+    )
 
 
 def small_hybrid(given: Given) -> Recipe:
@@ -62,7 +73,7 @@ def small_hybrid(given: Given) -> Recipe:
     Cost: at most 250,000 pictures shown: about a minute on two cores at 28 pixels.
     """
     pixels = _pixels(min(given.side, 96))
-    patch = 8 if pixels <= 40 else 16
+    patch = 8 if pixels <= TINY else 16
     length = shown(given, 60, 250e3)
     return Recipe(
         name="small-hybrid",
@@ -82,18 +93,18 @@ def small_hybrid(given: Given) -> Recipe:
         warmup=0.1,
         smoothing=0.05,
         augment=Augment(size=(pixels, pixels), crop="none", mixup=0.2)
-        if pixels <= 40
+        if pixels <= TINY
         else Augment(size=(pixels, pixels), area=(0.35, 1.0), mixup=0.2),
     )
 
 
 def _pixels(side: int) -> int:
     """The pictures' own size where it is small, else one of a few that patches divide."""
-    if side <= 40:
+    if side <= TINY:
         return max(side // 4, 2) * 4
     return next((size for size in (64, 96, 128, 160) if side <= size + 15), 224)
 
 
 def _patch(side: int) -> int:
     pixels = _pixels(side)
-    return 4 if pixels <= 40 else 8 if pixels <= 96 else 16
+    return 4 if pixels <= TINY else 8 if pixels <= 96 else 16

@@ -1,0 +1,235 @@
+"""The ways to a trained model: once with dev, a sweep of rates, fold by fold, or solved. Each says what it came to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitreous.evaluation import accuracy
+from vitreous.images import splits
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.models.model import Model
+from vitreous.training import jobs, solve
+from vitreous.training import policy as policies
+from vitreous.training.around import Around
+from vitreous.training.classify import Classify, Task
+from vitreous.training.distill import Distill
+from vitreous.training.jobs import Job
+from vitreous.training.loop import Loop, Outcome
+from vitreous.training.recipe import Recipe, Seconds, Steps
+from vitreous.training.results import Trained
+from vitreous.training.runs import RunFolder
+from vitreous.training.sweep import Trial, at_rate, best, stage_of
+from vitreous.weights.loading import load
+
+__all__ = ["cross_validated", "decoded", "measured_for", "solved", "with_dev"]
+
+
+def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
+    """One training; the best state on dev; judged on test."""
+    recipe, data = job.recipe, job.data
+    if recipe.dev:
+        train, dev = splits.cut_dev(data, recipe.dev, recipe.seed)
+    else:
+        train, dev = data.split(TRAIN), None
+    find = decoded(job, train, dev, where, around)
+    model = jobs.start_model(job, around.device)
+    outcome, trials = _swept(job, model, find(train), dev and find(dev), folder, around)
+    used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
+    chosen = labels = None
+    if dev is not None:
+        found = around.answers(model, dev)
+        chosen, labels = found.values, found.labels
+    if (data.splits == TEST).any():
+        judged, how = data.split(TEST), "test"
+        found = around.answers(model, judged)
+        judged, logits = judged.take(found.places), found.values
+    elif dev is not None and chosen is not None:
+        judged, how, logits = dev, "dev", chosen
+    else:
+        return Trained(model, outcome, None, np.zeros((0, 0), np.float32), "none", None, None, used, outcome.seconds)
+    return Trained(
+        model,
+        outcome,
+        judged,
+        logits,
+        how,
+        chosen,
+        labels,
+        {**used, "test": len(judged) * (how == "test")},
+        outcome.seconds,
+        trials=trials,
+    )
+
+
+def _swept(
+    job: Job, model: Model, train: ImageSet, dev: ImageSet | None, folder: RunFolder | None, around: Around
+) -> tuple[Outcome, tuple[Trial, ...]]:
+    """One training, or one for each rate of a sweep, all on the same images; the model ends as the best on dev."""
+    if not job.rates:
+        return _train(job, job.recipe, model, train, dev, "fit", folder, around), ()
+    start = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    trials: list[Trial] = []
+    kept: Outcome | None = None
+    seconds = 0.0
+    for rate in job.rates:
+        model.load_state_dict(start)
+        outcome = _train(job, at_rate(job.recipe, rate), model, train, dev, stage_of(rate), folder, around)
+        assert outcome.dev is not None
+        trials.append(Trial(rate, outcome.dev["accuracy"], outcome.dev["loss"], outcome.step))
+        seconds += outcome.seconds
+        kept = outcome if best(trials).rate == rate else kept
+        around.happened(folder, {"kind": "trial", "stage": stage_of(rate), **trials[-1].to_json()})
+    assert kept is not None
+    chosen = best(trials).rate
+    around.say(f"rate {chosen:.3g} is kept, chosen on dev among {len(trials)}")
+    model.load_state_dict(kept.state)
+    return replace(kept, seconds=seconds), tuple(replace(trial, is_kept=trial.rate == chosen) for trial in trials)
+
+
+def solved(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
+    """The head in closed form. Few images are each judged when left out; else those of test, as always."""
+    begin = time.monotonic()
+    if folder is not None:
+        folder.latest_state()  # there is none: what was told before it was ended counts no more
+    data, recipe = job.data, job.recipe
+    model = jobs.start_model(job, around.device)
+    learned = data if job.folds else data.split(TRAIN)
+
+    def features(some: ImageSet) -> solve.Frozen:
+        watch = partial(around.progress, "features")
+        return solve.frozen_features(model, some, device=around.device, workers=around.workers, progress=watch)
+
+    found = features(learned)
+    groups, copies = solve.rounds(found.images, recipe.seed)
+    labels = found.images.labels
+    head = solve.solve(found.rows, labels, len(job.classes), recipe.l2, groups=groups, device=around.device)
+    solve.put_into_head(model, head.probe)
+    logits = head.left_out.astype(np.float32)
+    seconds = time.monotonic() - begin + measured_for(job)
+    around.happened(
+        folder,
+        {
+            "kind": "solved",
+            "stage": "fit",
+            "l2": head.probe.l2,
+            "tried": len(head.right),
+            "right": head.right[head.probe.l2],
+            "images": len(labels),
+            "rounds": int(groups.max()) + 1,
+            "copies": copies,
+            "seconds": seconds,
+        },
+    )
+    outcome = Outcome({}, 0, 0, seconds, len(labels) / max(seconds, 1e-9))
+    used = {"train": len(labels), "dev": 0, "test": 0}
+    if job.folds:
+        part = groups % jobs.FOLDS
+        return Trained(model, outcome, found.images, logits, "leave-one-out", logits, labels, used, seconds, part=part)
+    answers = around.answers(model, data.split(TEST))
+    judged = data.split(TEST).take(answers.places)
+    used["test"] = len(judged)
+    return Trained(model, outcome, judged, answers.values, "test", logits, labels, used, seconds)
+
+
+def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
+    """Each part of the images judged by a model that has not seen it; the model that is kept learns from all."""
+    data, recipe = job.data, job.recipe
+    pool = data if data.about.get("split", {}).get("made") else data.split(TRAIN)
+    part = splits.folds(pool, job.folds, recipe.seed)
+    if isinstance(recipe.length, Seconds):
+        recipe = replace(recipe, length=Seconds(recipe.length.count / (job.folds + 1)))
+    find = decoded(job, pool, None, where, around)
+    logits = np.zeros((len(pool), len(data.classes)), np.float32)
+    seconds = 0.0
+    for number in range(job.folds):
+        model = jobs.start_model(job, around.device)
+        outcome = _train(
+            job, recipe, model, find(pool.take(part != number)), None, f"fold-{number + 1}", folder, around
+        )
+        recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
+        logits[part == number] = around.answers(model, pool.take(part == number)).values
+        seconds += outcome.seconds
+    model = jobs.start_model(job, around.device)
+    outcome = _train(job, recipe, model, find(pool), None, "fit", folder, around)
+    test = None
+    if len(pool) < len(data):
+        found = around.answers(model, data.split(TEST))
+        test = accuracy.measure(found.values, found.labels, data.classes)
+    used = {"train": len(pool), "dev": 0, "test": 0 if test is None else test.images}
+    return Trained(
+        model,
+        outcome,
+        pool,
+        logits,
+        "cross-validation",
+        logits,
+        pool.labels,
+        used,
+        seconds + outcome.seconds,
+        part,
+        test,
+    )
+
+
+def _train(
+    job: Job,
+    recipe: Recipe,
+    model: Model,
+    train: ImageSet,
+    dev: ImageSet | None,
+    stage: str,
+    folder: RunFolder | None,
+    around: Around,
+) -> Outcome:
+    """One stage: the model ends with the state that is kept."""
+    recipe = policies.apply(model, recipe)
+    task = _task(recipe, model)
+    outcome = Loop(
+        task,
+        model,
+        recipe,
+        train,
+        job.rule,
+        around.device,
+        dev=dev,
+        ranks=around.ranks,
+        folder=folder,
+        stage=stage,
+        on_nan=around.on_nan,
+        workers=around.workers,
+        tell=around.event,
+        compiled=around.compiled,
+    ).run()
+    model.load_state_dict(outcome.state)
+    return outcome
+
+
+def _task(recipe: Recipe, model: Model) -> Task:
+    if recipe.teacher is None:
+        return Classify(model, recipe)
+    return Distill(model, load(recipe.teacher), recipe)
+
+
+def decoded(
+    job: Job, train: ImageSet, dev: ImageSet | None, where: Path, around: Around
+) -> Callable[[ImageSet], ImageSet]:
+    """Every rank decodes for itself into memory; onto disk the first one does, and the others find it there."""
+    to_disk = jobs.is_packed(job, train, around.ranks, where)
+    if to_disk and around.ranks.world > 1 and not around.ranks.is_first:
+        torch.distributed.barrier()
+    found = jobs.decoded_once(job, train, dev, where, around.ranks, around.say)
+    if to_disk and around.ranks.world > 1 and around.ranks.is_first:
+        torch.distributed.barrier()
+    return found
+
+
+def measured_for(job: Job) -> float:
+    """Seconds of the first measure, which has read the features that a closed form finds again."""
+    return 0.0 if job.estimate is None else job.estimate.seconds

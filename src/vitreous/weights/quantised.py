@@ -1,0 +1,228 @@
+"""Weights in few bits: each row of a kernel as whole numbers of one step, Huffman-coded, in a plain safetensors file.
+
+    w ≈ step · code        step = max(rms / fineness, max |w| / 127), the row's, in half precision
+
+So nothing is cut off, every weight is within half a step, and rare large codes cost only themselves: at 4.4 bits a
+weight this moved DeiT-Ti's answers half as far as five bits with the best step for them (docs/starter.md). A weight
+takes about 2 + log₂ fineness bits. Vectors and small tensors are kept in half precision. Read back, it is a model of
+float32 numbers like any other. A Huffman code spends at least a bit on a number, so no file grows to more than 32 times
+its size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.errors import CheckpointError, ConfigError, VitreousError
+from vitreous.files import atomic_write, digest
+from vitreous.models.catalog import blueprint
+from vitreous.models.model import Model, state_of
+from vitreous.weights import checkpoint
+from vitreous.weights.checkpoint import Opened, check_usage, described, read_manifest, tensor_digest, usage
+from vitreous.weights.reading import Found, by, one_line
+
+__all__ = [
+    "FINENESS",
+    "as_rows",
+    "finest",
+    "is_quantised",
+    "pack",
+    "quantise",
+    "read_quantised",
+    "restore",
+    "unpack",
+    "write_quantised",
+]
+
+KEY = "quantised"  # beside the manifest; its value is the version of the packing
+VERSION = 1
+FINENESS = (16.0, 12.0, 10.0, 8.0, 7.0, 6.5, 6.0, 5.5, 5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0)  # to choose from
+STEP = ".step"  # after a kernel's name: the steps of its rows
+WHOLE = 2**12  # numbers below which a tensor is kept in half precision
+FINE = 2**16  # numbers below which a kernel is kept as finely as bytes can
+MOST = 127  # the largest code
+ZERO = 128  # the byte of code 0
+LEAST = 2.0**-24  # the smallest half-precision number
+
+
+# One tensor --------------------------------------------------------------------------------------------------------
+
+
+def quantise(rows: Tensor, fineness: float) -> tuple[Tensor, Tensor]:
+    """Codes (n d, int8) and steps (n, float16) of rows.  fineness: steps to a row's root mean square."""
+    if not fineness > 0:
+        raise ConfigError(f"a fineness of {fineness} is none; give a positive number of steps, such as 6")
+    w = rows.double()
+    step = torch.maximum(w.square().mean(1).sqrt() / fineness, w.abs().amax(1) / MOST)  # n
+    if not bool((step <= torch.finfo(torch.float16).max).all()):
+        raise CheckpointError("weights are no numbers, or too large for half precision; pack a model that trained well")
+    step = _upward(step)
+    codes = torch.where(step > 0, w.mT / step.clamp(min=LEAST), 0.0).mT.round()
+    return codes.clamp(-MOST, MOST).to(torch.int8), step.half()
+
+
+def restore(codes: Tensor, steps: Tensor) -> Tensor:
+    """n d, float32."""
+    return codes.float() * steps.float()[:, None]
+
+
+def _upward(step: Tensor) -> Tensor:
+    """The nearest half-precision number that is no smaller, so that the largest weight still has a code."""
+    half = step.numpy().astype(np.float16)
+    higher = np.nextafter(half, np.float16(np.inf))
+    return torch.from_numpy(np.where(half < step.numpy(), higher, half)).double()
+
+
+def as_rows(shape: torch.Size | tuple[int, ...]) -> tuple[int, int]:
+    """Rows and their length: output channels of a kernel, places of a table of positions."""
+    long = [n for n in shape if n > 1]
+    return long[0], math.prod(long[1:])
+
+
+def _coded(codes: Tensor) -> Tensor:
+    """Codes as a Huffman-coded stream of bytes."""
+    raw = (codes.to(torch.int16) + ZERO).to(torch.uint8).numpy().tobytes()
+    coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+    return torch.frombuffer(bytearray(coder.compress(raw) + coder.flush()), dtype=torch.uint8)
+
+
+def _decoded(stream: Tensor, count: int) -> Tensor:
+    """So many codes, exactly; nothing grows beyond them."""
+    raw = stream.numpy().tobytes()
+    if stream.dtype != torch.uint8 or count > 8 * len(raw):
+        raise ValueError(f"{len(raw)} bytes cannot hold {count} numbers")
+    decoder = zlib.decompressobj(-15)
+    found = decoder.decompress(raw, count + 1)
+    if len(found) != count or not decoder.eof or decoder.unused_data:
+        raise ValueError(f"its stream does not hold {count} numbers")
+    return torch.frombuffer(bytearray(found), dtype=torch.uint8).to(torch.int16) - ZERO
+
+
+# All of a model's --------------------------------------------------------------------------------------------------
+
+
+def pack(state: Mapping[str, Tensor], fineness: float) -> dict[str, Tensor]:
+    """The tensors of a file: streams and steps of kernels, halves of the rest; whole numbers stay as they are."""
+    packed: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        value = tensor.detach().cpu().contiguous()
+        if not value.is_floating_point():
+            packed[name] = value
+        elif value.ndim < 2 or value.numel() < WHOLE:
+            packed[name] = value.half()
+            if not packed[name].isfinite().all():
+                raise CheckpointError(f"{name} has numbers that half precision cannot hold; pack another model")
+        else:
+            codes, steps = quantise(value.reshape(as_rows(value.shape)), fineness if value.numel() >= FINE else MOST)
+            packed[name], packed[name + STEP] = _coded(codes), steps
+    return packed
+
+
+def finest(state: Mapping[str, Tensor], room: int) -> float:
+    """The greatest fineness with which the packed tensors take no more than `room` bytes."""
+    for fineness in FINENESS:
+        if sum(tensor.nbytes for tensor in pack(state, fineness).values()) <= room:
+            return fineness
+    raise ConfigError(f"no fineness packs these weights into {room:,} bytes; take a smaller network")
+
+
+def unpack(packed: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], path: str) -> dict[str, Tensor]:
+    """The tensors of these names and shapes, in float32; a refusal names the tensor."""
+    state: dict[str, Tensor] = {}
+    for name, shape in shapes.items():
+        if name not in packed:
+            raise CheckpointError(f"{path} lacks the tensor {name}; fetch or write the file again")
+        value, steps = packed[name], packed.get(name + STEP)
+        if steps is not None:
+            try:
+                rows, length = as_rows(shape)
+                value = restore(_decoded(value, rows * length).view(rows, length), steps.view(rows)).view(shape)
+            except (ValueError, IndexError, RuntimeError, zlib.error) as error:
+                raise CheckpointError(
+                    f"tensor {name} of {path} is damaged: {one_line(error)}; fetch or write the file again"
+                ) from None
+        if value.shape != shape:
+            raise CheckpointError(
+                f"tensor {name} of {path} has shape {by(value.shape)}, its config asks for {by(shape)}; "
+                f"write the file again"
+            )
+        state[name] = value.float() if value.is_floating_point() else value
+    if extra := sorted(set(packed) - set(shapes) - {name + STEP for name in shapes}):
+        raise CheckpointError(f"{path} has a tensor {extra[0]} that its config does not know; write the file again")
+    return state
+
+
+# Files -------------------------------------------------------------------------------------------------------------
+
+
+def write_quantised(
+    model: Model, path: Path, *, fineness: float, force: bool = False, recipe: Any = None, metrics: Any = None
+) -> int:
+    """Write a model in few bits; the same model gives the same bytes. Returns how many."""
+    from safetensors.torch import save
+
+    check_usage(model)
+    packed = pack(state_of(model), fineness)
+    manifest = {
+        "version": checkpoint.VERSION,
+        "config": model.config.to_json(),
+        **checkpoint.usage_to_json(model),
+        "recipe": recipe,
+        "metrics": metrics,
+        "source": model.source,
+        "fineness": fineness,
+        "tensors": _digest(packed),
+    }
+    text = json.dumps(manifest, sort_keys=True)
+    sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, KEY: VERSION})
+    raw = save(packed, metadata={checkpoint.KEY: sealed})  # of two keys the order would be any
+    atomic_write(path, lambda file: file.write(raw), force=force)
+    return len(raw)
+
+
+def is_quantised(found: Found) -> bool:
+    return _version(found) is not None
+
+
+def _version(found: Found) -> Any:
+    """Of the packing; None of a plain checkpoint, and of one that is damaged, which its reader will say."""
+    try:
+        return json.loads(found.metadata[checkpoint.KEY]).get(KEY)
+    except (ValueError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def read_quantised(found: Found) -> Opened:
+    """Config and float32 tensors of a packed file, its digest checked before anything is unpacked."""
+    if (version := _version(found)) != VERSION:
+        raise CheckpointError(
+            f"{found.path} is packed in version {one_line(version)}, we read {VERSION}; upgrade vitreous"
+        )
+    manifest = read_manifest(found)
+    if manifest.get("tensors") != _digest(found.tensors):
+        raise CheckpointError(f"{found.path} is damaged (its digest does not fit); fetch or write the file again")
+    try:
+        config = described(manifest.get("config"), found)
+        shapes = {name: tensor.shape for name, tensor in blueprint(config).state_dict().items()}
+        stated = usage(manifest, found)
+    except (ValueError, TypeError, RuntimeError, OverflowError, VitreousError) as error:
+        raise CheckpointError(
+            f"the manifest of {found.path} does not describe a model: {one_line(error)}; write the file again"
+        ) from None
+    source = manifest.get("source")
+    state = unpack(found.tensors, shapes, found.path)
+    return Opened(config, state, stated, source if isinstance(source, dict) else {})
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    lines = [f"{name} {tensor_digest(tensor)}" for name, tensor in sorted(tensors.items())]
+    return digest("\n".join(lines).encode())

@@ -1,0 +1,65 @@
+"""`starter`: a small model of our own inside the package, so that nobody without a network begins from nothing.
+
+Made by benchmarks/make_starter.py. It ships only if benchmarks/starter_worth.py says that it earns its place; without
+the file, everything here says so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import CheckpointError
+from vitreous.weights.reading import read_json
+
+__all__ = ["CARD", "FEW", "FILE", "NAME", "ROOM", "card", "file", "is_clear", "is_there", "suits"]
+
+NAME = "starter"
+FILE = Path(__file__).with_name("starter.safetensors")
+CARD = Path(__file__).with_name("starter.json")  # how it was made, of what, and what packing cost
+ROOM = 3_900_000  # bytes of the file
+FEW = 20_000  # training images from which a network of its own learns more than the starter knows
+SURE = 2.576  # standard errors: 99 %
+GAIN = 0.1  # of the way from chance to all right, that an estimate must have come at least
+
+
+def is_there() -> bool:
+    """Whether this package carries one."""
+    return FILE.is_file()
+
+
+def file() -> Path:
+    """Its file, or one line that says there is none."""
+    if not is_there():
+        raise CheckpointError(
+            "this vitreous carries no starter; give a file or folder of weights, hf:OWNER/NAME, or a catalog name"
+        )
+    return FILE
+
+
+def card() -> dict[str, Any]:
+    """Command, seeds, terms of the data, accuracy before and after packing, machine; empty where there is none."""
+    return read_json(CARD)
+
+
+def suits(images: int, channels: int) -> bool:
+    """Whether a training on so many images, without a word about weights, should try to begin from the starter.
+
+    `--weights none` does not ask. What remains is the few-shot estimate on the images themselves: `is_clear`.
+    """
+    return is_there() and channels == 3 and images < FEW
+
+
+def is_clear(right: int, seen: int, chance: float) -> bool:
+    """Whether a few-shot estimate, `right` of `seen` images, beats chance clearly.
+
+    chance: the share of the most frequent class.  Wilson's 99 % interval must lie above it, and the estimate a tenth of
+    the way from chance to all right.
+    """
+    if seen < 1:
+        return False
+    share, z = right / seen, SURE
+    centre = share + z**2 / (2 * seen)
+    half = z * (share * (1 - share) / seen + z**2 / (4 * seen**2)) ** 0.5
+    lowest = (centre - half) / (1 + z**2 / seen)
+    return lowest > chance and share - chance >= GAIN * (1 - chance)
