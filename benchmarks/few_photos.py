@@ -52,7 +52,7 @@ def fit(folder: Path, others: Path, out: Path, *options: str) -> dict[str, Any]:
     found = json.loads(done.stdout)
     new = vitreous.evaluate(vitreous.load(out), others, split="all")
     return {
-        "command": f"vitreous fit PHOTOS {' '.join(options)}".strip(),
+        "command": " ".join(["vitreous fit PHOTOS", *(Path(word).name for word in options)]),
         "recipe": found["recipe"],
         "judged_by": found["judged_by"],
         **{name: found["judged"][name] for name in ("right", "images", "top1", "interval")},
