@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from vitreous.report import charts
-from vitreous.report.charts import Bar, Line
+from vitreous.report.charts import Bar, Line, Span, Tile
+from vitreous.report.figures import SCALE
 
 HOSTILE = "<b>&\"'</svg>"
 
@@ -159,3 +160,59 @@ def test_ticks_of_a_log_axis_are_inside(low, high):
     ticks = charts.Axis(low, high, 0, 100, is_log=True).ticks()
     assert 1 <= len(ticks) <= 12
     assert all(low <= t <= high for t in ticks)
+
+
+def test_a_heatmap_has_a_pixel_for_each_cell_and_a_name_for_each_span():
+    import base64
+    import io
+
+    from PIL import Image
+
+    values = np.array([[0.0, 0.5, 1.0], [np.nan, 2.0, -1.0]])
+    svg = charts.heatmap(
+        values, title="t", rows=[Span("top"), Span("low")], columns=[Span("a", 2), Span("b")], y_title="y", x_title="x"
+    )
+    root = parsed(svg)
+    assert {"top", "low", "a", "b", "x", "y", "0", "1"} <= set(words(root))
+    href = next(e.attrib["href"] for e in root.iter() if e.tag.endswith("}image"))
+    seen = np.asarray(Image.open(io.BytesIO(base64.b64decode(href.partition(",")[2]))))
+    assert seen.shape == (2, 3, 3)
+    assert (seen[0, 0] == SCALE[0]).all()
+    assert (seen[0, 2] == SCALE[-1]).all()
+    assert (seen[1, 0] == charts.UNKNOWN).all()  # no number
+    assert (seen[1, 1] == SCALE[-1]).all()  # beyond the scale
+
+
+def test_names_along_a_heatmap_do_not_touch():
+    spans = [Span(f"block {i}", 6) for i in range(60)]
+    values = np.zeros((360, 360))
+    root = parsed(charts.heatmap(values, title="t", rows=spans, columns=spans, y_title="y", x_title="x"))
+    places = [float(e.attrib["y"]) for e in root if e.text and e.text.startswith("block") and "y" in e.attrib]
+    assert 10 <= len(places) <= charts.SPANS
+    assert np.diff(places).min() >= 11
+
+
+def test_dots_are_not_joined_and_a_level_is_drawn_at_its_height():
+    dots = Line("heads", [0, 0, 1], [1.0, 3.0, 2.0], is_dots=True)
+    root = parsed(charts.lines([dots], title="t", x_title="x", level=(4.0, "all"), x_is_whole=True))
+    circles = [e for e in root if e.tag.endswith("circle")]
+    assert len(circles) == 3 + 1  # and its sign in the legend
+    assert not [line for line in paths(root, "--first") if len(line) > 2]
+    assert "all" in words(root)
+    assert "0.5" not in words(root)  # no half blocks
+
+
+def test_charts_that_are_compared_share_their_scale():
+    def top(y):
+        root = parsed(charts.lines([Line("a", [0, 1], y)], title="t", x_title="x", y_range=(0, 10)))
+        return max(paths(root, "--first"), key=len)[:, 1].min()
+
+    assert top([0, 5.0]) > top([0, 10.0])
+
+
+def test_tiles_keep_their_shape_and_their_names():
+    tall = np.zeros((8, 4, 3), np.uint8)
+    root = parsed(charts.tiles([Tile("a long name that is cut", tall)] * 3, title="t", columns=2, heads=["x", "y"]))
+    images = [e for e in root if e.tag.endswith("image")]
+    assert [float(e.attrib["height"]) / float(e.attrib["width"]) for e in images] == pytest.approx([2] * 3, rel=0.01)
+    assert {"x", "y"} <= set(words(root))

@@ -15,12 +15,15 @@ from vitreous.report.page import (
     Drawings,
     Fold,
     Group,
+    Heading,
     Listing,
     Note,
     Number,
     Numbers,
     Page,
     Pictures,
+    Point,
+    Points,
     Section,
     Shelf,
     Strip,
@@ -37,6 +40,8 @@ def every_block(text: str) -> list:
     drawing = Drawing("<svg></svg>", text, text)
     return [
         Text(text),
+        Heading(text),
+        Points([Point(text, "s1"), Point(text)]),
         Note(text, "warn"),
         Code(text),
         Numbers([Number(text, text, "bad", text)]),
@@ -69,6 +74,25 @@ def test_nothing_is_fetched():
     assert "default-src 'none'" in html
     assert not re.search(r"url\(|@import|<link|https?:", html)
     assert all(address.startswith("data:image/") for address in re.findall(r'src="([^"]*)"', html))
+
+
+def test_only_the_pages_own_script_may_run_and_its_data_stays_data():
+    import base64
+    import hashlib
+
+    script = "document.title = 'a < b'"
+    html = page.render(Page(title="t", sections=[], script=script, data={"d": '["</script><b>"]'}))
+    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{own}'" in html
+    assert f'<script type="module">{script}</script>' in html
+    assert r'<script type="application/json" id="d">["\u003c/script>\u003cb>"]</script>' in html
+
+
+def test_a_section_may_have_an_address_of_its_own():
+    sections = [Section(f"{i}", [], anchor="mine" if i == 2 else "") for i in range(4)]
+    html = page.render(Page(title="t", sections=sections, has_column=True))
+    assert re.findall(r'<section id="(\w+)">', html) == re.findall(r'href="#(\w+)"', html) == ["s1", "s2", "mine", "s4"]
+    assert '<body class="vitreous column">' in html
 
 
 def test_every_tag_that_opens_closes():

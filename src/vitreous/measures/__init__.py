@@ -1,6 +1,85 @@
-"""Inspections, each a pure function on arrays."""
+"""Inspections: pure functions on arrays, one file each, and the table of those that `look` knows."""
 
-from vitreous.measures.attention_map import attention_map
-from vitreous.measures.rollout import rollout
+from vitreous.measures.attention import (
+    CLASS,
+    DISTANCE,
+    ENTROPY,
+    LIKENESS,
+    attention_distance,
+    attention_entropy,
+    class_attention,
+    head_likeness,
+    uniform_distance,
+)
+from vitreous.measures.attention_map import MAPS, attention_map
+from vitreous.measures.embeddings import (
+    CHANGE,
+    FILTERS,
+    POSITIONS,
+    filter_components,
+    position_likeness,
+    position_structure,
+)
+from vitreous.measures.layers import ACROSS, HEADS, WITHIN
+from vitreous.measures.lens import LENS, early_logits
+from vitreous.measures.localisation import LOCALISATION, TokenLikeness, own_place
+from vitreous.measures.measure import Measure
+from vitreous.measures.probing import PROBES
+from vitreous.measures.receptive_field import FIELD, analytic_field, half_mass_radius
+from vitreous.measures.removal import REMOVAL, cut_contrast
+from vitreous.measures.residual import SKIP_RATIO, skip_cosine, skip_ratio
+from vitreous.measures.rollout import ROLLOUT, rollout
+from vitreous.measures.shift import SHIFT, shifted
+from vitreous.measures.similarity import Likeness, best_match, cka, hsic, uniformity
+from vitreous.models.registry import Registry
 
-__all__ = ["attention_map", "rollout"]
+__all__ = [
+    "MEASURES",
+    "Likeness",
+    "TokenLikeness",
+    "analytic_field",
+    "attention_distance",
+    "attention_entropy",
+    "attention_map",
+    "best_match",
+    "cka",
+    "class_attention",
+    "cut_contrast",
+    "early_logits",
+    "filter_components",
+    "half_mass_radius",
+    "head_likeness",
+    "hsic",
+    "own_place",
+    "position_likeness",
+    "position_structure",
+    "rollout",
+    "shifted",
+    "skip_cosine",
+    "skip_ratio",
+    "uniform_distance",
+    "uniformity",
+]
+
+OURS = [
+    DISTANCE,
+    ENTROPY,
+    CLASS,
+    LIKENESS,
+    MAPS,
+    ROLLOUT,
+    FILTERS,
+    POSITIONS,
+    CHANGE,
+    WITHIN,
+    ACROSS,
+    HEADS,
+    SKIP_RATIO,
+    LOCALISATION,
+    PROBES,
+    LENS,
+    FIELD,
+    REMOVAL,
+    SHIFT,
+]
+MEASURES: Registry[Measure] = Registry("measures", {measure.name: measure for measure in OURS})

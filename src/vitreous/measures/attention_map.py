@@ -1,8 +1,29 @@
-"""Where the class token looks."""
+"""Where single tokens look, as pictures; and those of a few images, small enough for a page."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
+
+from vitreous.measures.measure import Found, Measure, Reading
+from vitreous.measures.rollout import Flow, relevance_map
+from vitreous.measures.subject import Subject, needs_attention
+
+__all__ = ["attention_map", "pooled_attention", "pooled_grid"]
+
+SIDE = 16  # patches of a pooled map, at most
+BYTES = 6 * 2**20  # of all maps together, so that a page holds them
+VARIANTS = {
+    "rollout": {"residual": True, "heads": "mean"},
+    "rollout_plain": {"residual": False, "heads": "mean"},
+    "rollout_max": {"residual": True, "heads": "max"},
+    "rollout_min": {"residual": True, "heads": "min"},
+}
 
 
 def attention_map(weights: Tensor, grid: tuple[int, int], *, query: int = 0) -> Tensor:
@@ -15,3 +36,110 @@ def attention_map(weights: Tensor, grid: tuple[int, int], *, query: int = 0) -> 
     if not 0 < places <= weights.shape[-1]:
         raise ValueError(f"a grid of {grid[0]}x{grid[1]} does not fit {weights.shape[-1]} tokens")
     return weights[:, :, query, -places:].unflatten(-1, grid)
+
+
+def pooled_grid(grid: tuple[int, int], side: int = SIDE) -> tuple[int, int]:
+    """The grid with at most `side` rows and columns."""
+    return min(grid[0], side), min(grid[1], side)
+
+
+def pooled_attention(weights: Tensor, grid: tuple[int, int], small: tuple[int, int]) -> Tensor:
+    """Attention among patches on a coarser grid: mean over the queries of a cell, share of a cell's keys.
+
+    weights: B H T T.  Returns B H front+q k, q = k = rows · columns of `small`; first the tokens in front, as queries.
+    """
+    n = grid[0] * grid[1]
+    prefix = weights.shape[-1] - n
+    keys = _pooled(weights[..., -n:].flatten(0, 2), grid, small)  # B·H·T k, mean over a cell
+    keys = keys * (n / (small[0] * small[1]))  # the cell's whole share
+    keys = keys.unflatten(0, weights.shape[:3])  # B H T k
+    patches = _pooled(keys[:, :, prefix:].mT.flatten(0, 2), grid, small).unflatten(0, keys.mT.shape[:3]).mT
+    return torch.cat([keys[:, :, :prefix], patches], 2)
+
+
+def _pooled(rows: Tensor, grid: tuple[int, int], small: tuple[int, int]) -> Tensor:
+    """Rows of h·w numbers on the smaller grid, by mean."""
+    if grid == small:
+        return rows
+    return F.adaptive_avg_pool2d(rows.unflatten(-1, grid)[:, None], small).flatten(1)
+
+
+class _Maps(Reading):
+    """Attention of the first images, each query's map as bytes of its own largest."""
+
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.subject = subject
+        config: Any = subject.model.config
+        self.layers, self.heads = config.encoder.depth, config.encoder.heads
+        self.examples, self.small = self._fitting()
+        self.flows = {name: Flow(subject, **how) for name, how in VARIANTS.items()}
+        self.batch: list[tuple[NDArray[np.uint8], NDArray[np.float16]]] = []
+        self.kept: dict[str, NDArray[Any]] = {}
+
+    def _fitting(self) -> tuple[int, tuple[int, int]]:
+        """As many images as fit, then as fine as fits."""
+        options = [(count, SIDE) for count in range(self.subject.settings.examples, 0, -1)]
+        options += [(1, side) for side in range(SIDE - 1, 1, -1)]
+        for count, side in options:
+            small = pooled_grid(self.subject.grid, side)
+            cells = small[0] * small[1]
+            if count * self.layers * self.heads * (cells + self.subject.prefix) * cells <= BYTES:
+                return count, small
+        return 1, pooled_grid(self.subject.grid, 2)
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        if self.kept:
+            return
+        few = x[: self.examples]
+        for flow in self.flows.values():
+            flow.see(tap, few)
+        if not tap.endswith("pool.weights"):
+            maps = pooled_attention(few.float(), self.subject.grid, self.small)  # B H Q K
+            peak = maps.amax(-1, keepdim=True).clamp(min=1e-12)
+            self.batch.append(
+                ((255 * maps / peak).round().byte().cpu().numpy(), peak[..., 0].cpu().numpy().astype(np.float16))
+            )
+
+    def update(self) -> None:
+        if not self.kept and self.batch:
+            shown: Tensor = self.subject.of_batch["pixels"][: self.examples]
+            maps, peaks = zip(*self.batch, strict=True)
+            self.kept = {"maps": np.stack(maps, 1), "peaks": np.stack(peaks, 1), "images": shown.cpu().byte().numpy()}
+            for name, flow in self.flows.items():
+                self.kept[name] = relevance_map(flow.rows(), self.subject.grid).cpu().numpy().astype(np.float16)
+        self.batch = []
+
+    def drop(self) -> None:
+        self.batch = []
+
+    def finish(self) -> Found:
+        return {
+            "images": len(self.kept["maps"]),
+            "layers": self.layers,
+            "heads": self.heads,
+            "grid": list(self.subject.grid),
+            "pooled_to": list(self.small),
+            "front_tokens": self.subject.prefix,
+            "bytes": int(self.kept["maps"].nbytes),
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """maps: images layers heads queries keys, bytes of each query's largest, `peaks`; and rollouts."""
+        return self.kept
+
+
+def _say(found: Found) -> str:
+    fine = "" if found["pooled_to"] == found["grid"] else f", pooled to {found['pooled_to'][0]}x{found['pooled_to'][1]}"
+    return f"{found['layers']} layers of {found['heads']} heads on {found['images']} images{fine}"
+
+
+MAPS = Measure(
+    name="attention-maps",
+    sentence="Where every patch looks, in every layer and head, on a few of the images.",
+    figure="P1 figures 6 and 14",
+    saw="The class token looks at the object.",
+    start=_Maps,
+    says=_say,
+    taps={"vit": ("blocks.*.attention.weights",), "map": ("**pool.weights",)},
+    why_not=needs_attention,
+)

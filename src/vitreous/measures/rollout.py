@@ -1,14 +1,21 @@
-"""Where the answer came from, through all layers (attention rollout, arXiv 2005.00928)."""
+"""Where the answer came from, through all layers (attention rollout, arXiv 2005.00928; figures 6 and 14 of P1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.measures.measure import Averages, Found, Measure, plain
+from vitreous.measures.subject import Subject, needs_attention
+
+__all__ = ["Flow", "mixing", "read_rows", "relevance_map", "rollout"]
+
 HEADS = ("mean", "max", "min")
+TOP = 0.1  # share of the patches that "most" means
 
 
 def rollout(
@@ -21,16 +28,121 @@ def rollout(
     weights: L of B H N N, the first layer first.  residual: with the I of the skip connection; without, the attention
     as it is.  heads: how a layer's heads become one.  Returns B N N, each row summing to 1.
     """
-    if heads not in HEADS:
-        raise ValueError(f"heads={heads!r} is no way to join heads; say {', '.join(HEADS)}")
     if len(weights) == 0:
         raise ValueError("no layers to roll out; give the attention weights of one layer or more")
     joined: Tensor | None = None
     for layer in weights:  # B H N N
-        mixed = layer.mean(1) if heads == "mean" else layer.amax(1) if heads == "max" else layer.amin(1)  # B N N
-        if residual:
-            mixed = mixed + torch.eye(mixed.shape[-1], dtype=mixed.dtype, device=mixed.device)
-        mixed = mixed / mixed.sum(-1, keepdim=True)
+        mixed = mixing(layer, residual=residual, heads=heads)
         joined = mixed if joined is None else mixed @ joined
     assert joined is not None
     return joined  # B N N
+
+
+def mixing(weights: Tensor, *, residual: bool = True, heads: Literal["mean", "max", "min"] = "mean") -> Tensor:
+    """One layer's part of a rollout: Aₗ, B N N, each row summing to 1.  weights: B H N N."""
+    if heads not in HEADS:
+        raise ValueError(f"heads={heads!r} is no way to join heads; say {', '.join(HEADS)}")
+    mixed = weights.mean(1) if heads == "mean" else weights.amax(1) if heads == "max" else weights.amin(1)
+    if residual:
+        mixed = mixed + torch.eye(mixed.shape[-1], dtype=mixed.dtype, device=mixed.device)
+    return mixed / mixed.sum(-1, keepdim=True)
+
+
+def read_rows(flow: Tensor, pool: str, places: int, asked: Tensor | None = None) -> Tensor:
+    """How much of every patch is in what the head reads.  flow: B N N.  Returns B places.
+
+    The class token's row where the head reads that; the mean row of the patches under average or largest-value
+    pooling; those rows that an attention pool weighs, by its weights `asked`, B places.
+    """
+    patches = flow[:, :, -places:]
+    if asked is not None:
+        return (asked[:, None] @ patches[:, -places:])[:, 0]
+    mean = patches[:, -places:].mean(1)
+    if pool == "cls":
+        return patches[:, 0]
+    if pool == "cls-and-distillation":
+        return patches[:, :2].mean(1)
+    if pool == "cls-and-gap":
+        return (patches[:, 0] + mean) / 2
+    return mean
+
+
+def relevance_map(rows: Tensor, grid: tuple[int, int], size: tuple[int, int] | None = None) -> Tensor:
+    """Rows of a rollout as pictures, each divided by its largest (C5).  rows: B h·w.  size: bilinear to that."""
+    maps = rows.unflatten(-1, grid)
+    maps = maps / maps.amax((1, 2), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+    if size is None:
+        return maps
+    return F.interpolate(maps[:, None], size, mode="bilinear", align_corners=False)[:, 0]
+
+
+class Flow:
+    """A rollout that grows as layers come, for what one model's head reads."""
+
+    def __init__(self, subject: Subject, **how: Any):
+        config: Any = subject.model.config
+        self.pool, self.places, self.how = config.readout.pool, subject.grid[0] * subject.grid[1], how
+        self.flow: Tensor | None = None
+        self.asked: Tensor | None = None
+
+    def see(self, tap: str, x: Tensor) -> None:
+        if tap.endswith("pool.weights"):
+            self.asked = x.float().mean(1)[:, 0]  # B N
+            return
+        mixed = mixing(x.float(), **self.how)
+        self.flow = mixed if self.flow is None or tap.startswith("blocks.0.") else mixed @ self.flow
+
+    def rows(self) -> Tensor:
+        assert self.flow is not None
+        return read_rows(self.flow, self.pool, self.places, self.asked)
+
+
+class _Rollout(Averages):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__()
+        self.grid, self.flow = subject.grid, Flow(subject)
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        self.flow.see(tap, x)
+
+    def update(self) -> None:
+        rows = self.flow.rows()
+        rows = rows / rows.sum(-1, keepdim=True)
+        ordered = rows.sort(-1, descending=True).values
+        most = max(round(TOP * rows.shape[1]), 1)
+        self.gather("map", rows)
+        self.gather("most", ordered[:, :most].sum(-1))
+        self.gather("spread", torch.special.entr(rows).sum(-1).exp())
+        super().update()
+
+    def finish(self) -> Found:
+        mean = self.mean("map").unflatten(0, self.grid)
+        table = plain(mean.tolist())
+        return {
+            "held_by_top_tenth": plain(self.mean("most").item()),
+            "held_by_top_tenth_error": plain(self.error("most").item()),
+            "spread_patches": plain(self.mean("spread").item()),
+            "patches": self.grid[0] * self.grid[1],
+            "mean_map": table,
+            "images": self.images,
+            "rows": [{"row": r, "column": c, "share": v} for r, line in enumerate(table) for c, v in enumerate(line)],
+        }
+
+
+def _say(found: Found) -> str:
+    return (
+        f"the answer comes from about {found['spread_patches']:.0f} of {found['patches']} patches; the tenth that "
+        f"gives most gives {100 * found['held_by_top_tenth']:.0f} % (alike, all would give 10 %)"
+    )
+
+
+ROLLOUT = Measure(
+    name="rollout",
+    sentence="Which parts of the image the answer came from, by attention through all layers.",
+    figure="P1 figures 6 and 14",
+    saw="The model attends to the parts of the image that matter for its class.",
+    start=_Rollout,
+    says=_say,
+    taps={"vit": ("blocks.*.attention.weights",), "map": ("**pool.weights",)},
+    why_not=needs_attention,
+)

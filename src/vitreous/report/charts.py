@@ -15,7 +15,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Axis", "Bar", "Line", "bars", "confusion", "lines", "reliability"]
+from vitreous.report.figures import SCALE, data_uri
+from vitreous.report.figures import Picture as Tile
+
+__all__ = ["Axis", "Bar", "Line", "Span", "bars", "confusion", "heatmap", "lines", "reliability", "shaded", "tiles"]
 
 WIDTH, HEIGHT = 390, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 20, 34, 44  # around the plot
@@ -28,11 +31,14 @@ WRITTEN = 15  # classes up to which counts stand in the cells
 NAMED = 40  # classes up to which a cell says its numbers when pointed at
 NAME = 24  # letters of a class that are shown
 LEVELS = 12  # shades of a large matrix
+UNKNOWN = (128, 128, 128)  # a cell without a number
+EXACT = 64  # pixels a side up to which a tile is shown as it is
+SPANS = 20  # names along an axis of a heatmap: more would touch
 
 
 @dataclass(frozen=True)
 class Line:
-    """A series. low, high: a band around it."""
+    """A series. low, high: a band around it.  is_dots: points alone, which several may share an x."""
 
     name: str
     x: ArrayLike
@@ -40,6 +46,7 @@ class Line:
     low: ArrayLike | None = None
     high: ArrayLike | None = None
     has_points: bool = False
+    is_dots: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,14 @@ class Bar:
     low: float | None = None
     high: float | None = None
     is_ours: bool = True
+
+
+@dataclass(frozen=True)
+class Span:
+    """Neighbouring rows or columns of a heatmap that share a name."""
+
+    name: str
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -81,18 +96,33 @@ def lines(
     is_log: bool = False,
     is_share: bool = False,
     x_is_share: bool = False,
+    x_is_whole: bool = False,
     mark: tuple[float, str] | None = None,
+    level: tuple[float, str] | None = None,
+    y_range: tuple[float, float] | None = None,
 ) -> str:
-    """Lines over one x axis. is_log: of y; is_share, x_is_share: in percent; mark: an upright at an x, and its word."""
-    drawn = [thin for line in series if (thin := _thin(line, is_log=is_log)) is not None]
+    """Lines over one x axis. is_log: of y; is_share, x_is_share: in percent; x_is_whole: x are whole numbers.
+
+    mark: an upright at an x, and its word.  level: a horizontal at a y, and its word.  y_range: what y spans, where
+    charts are compared; by default what is drawn.
+    """
+    kept = [line for line in series if _thin(line, is_log=is_log) is not None]
+    drawn = [thin for line in kept if (thin := _thin(line, is_log=is_log)) is not None]
     if not drawn:
         return _frame(title, [_text(WIDTH / 2, HEIGHT / 2, "nothing recorded", anchor="middle", fill=QUIET)])
     every_x = np.concatenate([line[0] for line in drawn])
     every_y = np.concatenate([part for line in drawn for part in line[1:] if part is not None])
     x_axis = Axis(*_from_zero(*_around(every_x, 0.0)), LEFT, WIDTH - RIGHT)
+    if level is not None:
+        every_y = np.append(every_y, level[0])
     low, high = (0.0, 1.0) if is_share and every_y.min() < 0.4 else _around(every_y, 0.06, is_log=is_log)
-    y_axis = Axis(low, min(high, 1.0) if is_share else high, HEIGHT - BOTTOM, TOP, is_log)
-    parts = [*_grid(x_axis, y_axis, x_title, is_share=is_share, x_is_share=x_is_share)]
+    low, high = (low, min(high, 1.0) if is_share else high) if y_range is None else y_range
+    y_axis = Axis(low, high, HEIGHT - BOTTOM, TOP, is_log)
+    parts = [*_grid(x_axis, y_axis, x_title, is_share=is_share, x_is_share=x_is_share, x_is_whole=x_is_whole)]
+    if level is not None:
+        y = float(y_axis.at(level[0]))
+        parts.append(_path([(x_axis.start, y), (x_axis.end, y)], QUIET, 1.2, "3 3"))
+        parts.append(_text(x_axis.end, y - 4 if y > TOP + 14 else y + 13, level[1], anchor="end", fill=QUIET, size=11))
     if mark is not None and x_axis.low <= mark[0] <= x_axis.high:
         x = float(x_axis.at(mark[0]))
         side = "end" if x > WIDTH / 2 else "start"
@@ -104,11 +134,13 @@ def lines(
             around = [*zip(xs, y_axis.at(ceiling), strict=True), *list(zip(xs, y_axis.at(floor), strict=True))[::-1]]
             parts.append(f'<path d="{_through(around)}Z" fill="{hue}" fill-opacity=".2"/>')
         points = list(zip(xs, y_axis.at(y_values), strict=True))
+        if kept[i].is_dots:
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{hue}" fill-opacity=".6"/>' for x, y in points]
+            continue
         parts.append(_path(points, hue, 2, dash))
-        if len(points) == 1 or (series[i].has_points and len(points) <= 40):
+        if len(points) == 1 or (kept[i].has_points and len(points) <= 40):
             parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{hue}"/>' for x, y in points]
-    names = [line.name for line in series if _thin(line, is_log=is_log) is not None]
-    return _frame(title, [*parts, *_legend(names)])
+    return _frame(title, [*parts, *_legend(kept)])
 
 
 def bars(rows: Sequence[Bar], *, title: str) -> str:
@@ -196,6 +228,94 @@ def reliability(
     return _svg(title, parts, WIDTH, floor + 22)
 
 
+def heatmap(
+    values: ArrayLike,
+    *,
+    title: str,
+    rows: Sequence[Span],
+    columns: Sequence[Span],
+    y_title: str,
+    x_title: str,
+    low: float = 0.0,
+    high: float = 1.0,
+    path: Sequence[tuple[int, int]] = (),
+    side: float = 252.0,
+) -> str:
+    """A matrix in colours whose lightness rises with the number, beside its scale; cells without a number are grey.
+
+    values: R C.  rows, columns: names of neighbours, from the first on.  path: cells (row, column) to join by a line.
+    side: pixels of the longer side.
+    """
+    cells = np.asarray(values, np.float64)
+    unit = side / max(cells.shape)
+    size = 11.0
+    tall, wide = (
+        max(n * unit, side / 3, (size + 1.5) * min(len(names), SPANS))
+        for n, names in zip(cells.shape, (rows, columns), strict=True)
+    )
+    left = 26 + 0.58 * size * max((len(span.name) for span in rows), default=0)
+    below = max((len(span.name) for span in columns), default=0) * 0.58 * size
+    top = 8.0
+    parts = [_bitmap(left, top, wide, tall, shaded(cells, low, high))]
+    across, down = Axis(0, cells.shape[1], left, left + wide), Axis(0, cells.shape[0], top, top + tall)
+    for at, name, edge in _middles(rows, down):
+        parts.append(_text(left - 5, at + 0.35 * size, name, anchor="end", size=size))
+        parts.append(_path([(left - 3, edge), (left, edge)], QUIET, 1))
+    for at, name, edge in _middles(columns, across):
+        parts.append(_text(0, 0, name, anchor="end", size=size, turn=(at + 0.35 * size, top + tall + 6, -90)))
+        parts.append(_path([(edge, top + tall), (edge, top + tall + 3)], QUIET, 1))
+    if len(path) > 1:
+        points = [(float(across.at(c + 0.5)), float(down.at(r + 0.5))) for r, c in path]
+        parts += [_path(points, "#000000", 3.6), _path(points, "#ffffff", 1.6)]
+    parts.append(_text(0, 0, y_title, anchor="middle", fill=QUIET, turn=(11, top + tall / 2, -90)))
+    parts.append(_text(left + wide / 2, top + tall + below + 24, x_title, anchor="middle", fill=QUIET))
+    bar = left + wide + 12
+    parts.append(_bitmap(bar, top, 12, tall, SCALE[::-1][:, None]))
+    scale = Axis(low, high, top + tall, top)
+    parts += [_text(bar + 17, float(scale.at(tick)) + 4, f"{tick:.3g}", fill=QUIET, size=11) for tick in scale.ticks()]
+    return _svg(title, parts, max(bar + 50, WIDTH), top + tall + below + 32)
+
+
+def tiles(pictures: Sequence[Tile], *, title: str, columns: int, heads: Sequence[str] = ()) -> str:
+    """Pictures in rows of so many, each over its name; small ones show their pixels.  heads: names of the columns."""
+    gap, has_names = 6.0, any(tile.title for tile in pictures)
+    side = (WIDTH - gap * (columns - 1)) / columns
+    top, step = 18.0 if heads else 2.0, side + (19.0 if has_names else gap)
+    parts = [_text(i * (side + gap), 12, head, size=11, fill=QUIET) for i, head in enumerate(heads)]
+    letters = max(int(side / 6.2), 2)
+    for i, tile in enumerate(pictures):
+        x, y = i % columns * (side + gap), top + i // columns * step
+        h, w = tile.pixels.shape[:2]
+        wide, tall = side * min(w / h, 1), side * min(h / w, 1)
+        parts.append(_bitmap(x, y, wide, tall, tile.pixels, is_photo=max(h, w) > EXACT))
+        if tile.title:
+            parts.append(_text(x, y + side + 12, _cut(tile.title, letters), size=10))
+    return _svg(title, parts, WIDTH, top + -(-len(pictures) // columns) * step)
+
+
+def shaded(values: NDArray[np.floating], low: float = 0.0, high: float = 1.0) -> NDArray[np.uint8]:
+    """Numbers as colours, dark for low; grey for what is no number.  H W -> H W 3."""
+    share = np.clip((np.nan_to_num(values) - low) / (high - low if high > low else 1.0), 0, 1)
+    return np.where(np.isfinite(values)[..., None], SCALE[(255 * share).round().astype(int)], UNKNOWN).astype(np.uint8)
+
+
+def _bitmap(x: float, y: float, wide: float, tall: float, pixels: NDArray[np.uint8], *, is_photo: bool = False) -> str:
+    look = "" if is_photo else 'style="image-rendering:pixelated" '
+    return (
+        f'<image x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}" preserveAspectRatio="none" '
+        f'{look}href="{data_uri(pixels, is_photo=is_photo)}"/>'
+    )
+
+
+def _middles(spans: Sequence[Span], axis: Axis) -> Iterator[tuple[float, str, float]]:
+    """Where a span's name stands, the name, and where the span begins; of many, every second, third …"""
+    every, begin = -(-len(spans) // SPANS), 0
+    for i, span in enumerate(spans):
+        if i % every == 0:
+            yield float(axis.at(begin + span.count / 2)), span.name, float(axis.at(begin))
+        begin += span.count
+
+
 def _cells(
     counts: NDArray[np.int64], shares: NDArray[np.float64], names: Sequence[str], cell: float, left: float, top: float
 ) -> Iterator[str]:
@@ -245,7 +365,7 @@ def _thin(line: Line, *, is_log: bool) -> tuple[NDArray, NDArray, NDArray | None
     low, high = (None if v is None else v[good] for v in (low, high))
     if len(x) == 0:
         return None
-    if len(x) <= POINTS:
+    if len(x) <= POINTS or line.is_dots:
         return x, y, low, high
     cuts = np.linspace(0, len(x), POINTS + 1).astype(int)
     pieces = list(pairwise(cuts.tolist()))
@@ -293,25 +413,35 @@ def _powers(low: float, high: float) -> list[float]:
     return ticks if len(ticks) > 1 else [tick for tick in _steps(low, high) if low <= tick <= high]
 
 
-def _grid(x: Axis, y: Axis, x_title: str, *, is_share: bool, x_is_share: bool = False) -> Iterator[str]:
+def _grid(
+    x: Axis, y: Axis, x_title: str, *, is_share: bool, x_is_share: bool = False, x_is_whole: bool = False
+) -> Iterator[str]:
     write = _percent if is_share else _short
     for tick in y.ticks():
         at = float(y.at(tick))
         yield _path([(x.start, at), (x.end, at)], RULE, 1)
         yield _text(x.start - 7, at + 4, write(tick), anchor="end", fill=QUIET)
     for tick in x.ticks():
+        if x_is_whole and tick != round(tick):
+            continue
         at = float(x.at(tick))
         yield _path([(at, y.start), (at, y.start + 4)], QUIET, 1)
         yield _text(at, y.start + 17, _percent(tick) if x_is_share else _short(tick), anchor="middle", fill=QUIET)
     yield _text((x.start + x.end) / 2, y.start + 35, x_title, anchor="middle", fill=QUIET)
 
 
-def _legend(names: Sequence[str]) -> Iterator[str]:
-    x = float(LEFT)
-    for i, name in enumerate(names):
-        yield _path([(x, 16), (x + 22, 16)], HUES[i % 3], 2.5, DASHES[i % 3])
-        yield _text(x + 28, 20, name)
-        x += 28 + 6.6 * len(name) + 20
+def _legend(series: Sequence[Line]) -> Iterator[str]:
+    wide = sum(28 + 6.6 * len(line.name) + 20 for line in series) - 20
+    x = max(min(float(LEFT), WIDTH - wide), 2.0)
+    for i, line in enumerate(series):
+        if not line.name:
+            continue
+        if line.is_dots:
+            yield f'<circle cx="{x + 11:.1f}" cy="16" r="3" fill="{HUES[i % 3]}" fill-opacity=".6"/>'
+        else:
+            yield _path([(x, 16), (x + 22, 16)], HUES[i % 3], 2.5, DASHES[i % 3])
+        yield _text(x + 28, 20, line.name)
+        x += 28 + 6.6 * len(line.name) + 20
 
 
 def _frame(title: str, parts: Sequence[str], *, height: float = HEIGHT) -> str:

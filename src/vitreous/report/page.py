@@ -10,11 +10,12 @@ print. The page's own policy forbids it to load anything, so what it shows is in
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -37,6 +38,7 @@ __all__ = [
     "Drawings",
     "Fold",
     "Group",
+    "Heading",
     "Listing",
     "Note",
     "Number",
@@ -44,11 +46,14 @@ __all__ = [
     "Page",
     "Picture",
     "Pictures",
+    "Point",
+    "Points",
     "Section",
     "Shelf",
     "Strip",
     "Table",
     "Text",
+    "Widget",
     "fragment",
     "picture",
     "render",
@@ -67,6 +72,14 @@ class Text:
 
     text: str
     kind = "text"
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading before the first section."""
+
+    text: str
+    kind = "heading"
 
 
 @dataclass(frozen=True)
@@ -214,7 +227,47 @@ class Fold:
     kind = "fold"
 
 
-Block = Text | Note | Code | Numbers | Table | Pictures | Shelf | Listing | Drawing | Drawings | Columns | Fold
+@dataclass(frozen=True)
+class Point:
+    """One line of a list. anchor: the section that tells more."""
+
+    text: str
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Points:
+    """What is to be known, line by line, each leading to its section."""
+
+    points: Sequence[Point]
+    kind = "points"
+
+
+@dataclass(frozen=True)
+class Widget:
+    """HTML of ours that a page's script brings to life, put into the page as it is."""
+
+    html: str
+    kind = "widget"
+
+
+Block = (
+    Text
+    | Heading
+    | Note
+    | Code
+    | Numbers
+    | Table
+    | Pictures
+    | Shelf
+    | Listing
+    | Drawing
+    | Drawings
+    | Columns
+    | Fold
+    | Points
+    | Widget
+)
 
 
 @dataclass(frozen=True)
@@ -226,6 +279,7 @@ class Section:
     badge: str = ""
     tone: Tone = "plain"
     summary: str = ""  # beside its name in the contents
+    anchor: str = ""  # its address in the page; by default its number
 
 
 @dataclass(frozen=True)
@@ -239,11 +293,19 @@ class Page:
     lead: str = ""
     top: Sequence[Block] = ()  # before the first section
     foot: str = ""
+    has_column: bool = False  # contents beside the sections, where there is room
+    style: str = ""  # CSS of ours beyond the house's
+    script: str = ""  # an ES module of ours: the page's policy lets no other run
+    data: Mapping[str, str] = field(default_factory=dict)  # id -> text that the script reads
 
 
 def render(page: Page) -> str:
     """The page as HTML that needs nothing beside itself."""
-    return _environment().get_template("page.html").render(page=page, css=(TEMPLATES / "page.css").read_text("utf-8"))
+    css = (TEMPLATES / "page.css").read_text("utf-8") + page.style
+    own = base64.b64encode(hashlib.sha256(page.script.encode()).digest()).decode()
+    policy = f"; script-src 'sha256-{own}'" if page.script else ""
+    safe = {name: text.replace("<", "\\u003c") for name, text in page.data.items()}
+    return _environment().get_template("page.html").render(page=page, css=css, policy=policy, data=safe)
 
 
 def fragment(blocks: Sequence[Block]) -> str:

@@ -1,0 +1,73 @@
+"""vitreous export"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vitreous.cli.show import Json, show
+from vitreous.errors import ConfigError
+
+EXAMPLE = "vitreous export last birds-onnx --to onnx --data birds"
+
+
+def run(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
+    ] = None,
+    out: Annotated[str | None, typer.Argument(metavar="OUT", help="The folder to make.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="onnx|openvino|pt2", help="The runtime to write for.")] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", metavar="", help="Compute in int8, calibrated and judged on --data.")
+    ] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", metavar="", help="Half precision: half the file.")] = False,
+    attention: Annotated[bool, typer.Option("--attention", metavar="", help="Attention as one more output.")] = False,
+    data: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Images to compare by; without, generated and embedded ones.")
+    ] = None,
+    images: Annotated[int | None, typer.Option(metavar="N", help="How many images to compare by, at most.")] = None,
+    opset: Annotated[int | None, typer.Option(metavar="N", help="The opset of ONNX; 18 if not said.")] = None,
+    verify: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Compare another runtime's outputs for vectors/ of an exported folder."),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", metavar="", help="Keep the folder even if it does not agree with PyTorch.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite OUT.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a model for another runtime, its preprocessing inside, and prove that it says the same there.
+
+    Exit 1, and no folder, where it does not (--anyway keeps it).
+    """
+    if verify is not None:
+        from vitreous.exports import vectors
+
+        parity = vectors.verify(verify, out or model)
+    else:
+        import vitreous
+        from vitreous.cli.progress import progress
+
+        if model is None or out is None or to is None:
+            raise ConfigError("name a model, a folder and a runtime: vitreous export MODEL OUT --to onnx|openvino|pt2")
+        loaded = vitreous.load(model)
+        with progress("comparing") as tell:
+            parity = vitreous.export(
+                loaded,
+                out,
+                to=to,
+                int8=int8,
+                fp16=fp16,
+                attention=attention,
+                data=data,
+                images=images,
+                opset=opset,
+                anyway=anyway,
+                force=force,
+                progress=tell,
+            )
+    show("export", parity, json=json)
+    if not parity.passed and not anyway:
+        raise typer.Exit(1)

@@ -1,0 +1,131 @@
+"""CARD.md: what lies in an exported folder, for the engineer who gets it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitreous.exports.parity import Parity
+from vitreous.models.model import Model
+from vitreous.models.preprocess import Preprocess
+
+__all__ = ["card", "steps"]
+
+
+def card(model: Model, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> str:
+    """about: what export.json says.  details: of each form, what its file holds."""
+    parts = [_head(parity, about), _forms(model, about, details), _preprocessing(model.preprocess), _meaning(model)]
+    return "\n".join([*parts, _parity(parity), _operators(details)])
+
+
+def _head(parity: Parity, about: dict[str, Any]) -> str:
+    lines = [
+        f"# {about['network']}, for {parity.target}",
+        "",
+        f"{about['classes']:,} classes, {parity.precision}. Written by vitreous {about['vitreous']}.",
+        "",
+    ]
+    if parity.target != "pt2":
+        runtime = "onnxruntime" if parity.target == "onnx" else "openvino"
+        lines += ["```", f"pip install numpy pillow {runtime}", "python run.py photo.jpg", "```", ""]
+    if not parity.passed:
+        lines += ["**It does not agree with PyTorch within the limits; it was kept because somebody said so.**", ""]
+    return "\n".join(lines)
+
+
+def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> str:
+    (rows, columns), channels = model.preprocess.size, len(model.preprocess.mean)
+    weights = ", attention_weights B L H N N" if about["attention"] else ""
+    seen = ", attention_map rows columns" if about["attention"] else ""
+    size = f"{channels} {rows} {columns}"
+    forms = {
+        "image": (f"image: uint8, height width {channels}, any size", f"probabilities K, score{seen}"),
+        "tensor": (f"images: float32, B {size}", f"logits B K{weights}"),
+        "fixed": (f"images: float32, 1 {size}, no dynamic axis", f"logits 1 K{weights}"),
+    }
+    lines = ["## Files", "", "| file | MB | input | outputs |", "|---|---|---|---|"]
+    for form, (given, got) in forms.items():
+        lines.append(f"| {about['files'][form]} | {details[form]['bytes'] / 1e6:.2f} | {given} | {got} |")
+    lines += [
+        "",
+        "`labels.txt`: line k is class k. `vectors/`: ten pictures with their tensors and the outputs to expect. "
+        "`parity.json`: how this export was compared.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _preprocessing(rule: Preprocess) -> str:
+    lines = ["## Preprocessing (inside the image form; do it yourself for the others)", ""]
+    return "\n".join([*lines, *(f"{i}. {step}" for i, step in enumerate(steps(rule), 1)), ""])
+
+
+def steps(rule: Preprocess) -> list[str]:
+    """The rule in at most ten lines, exact enough to write again."""
+    (rows, columns), grey = rule.size, len(rule.mean) == 1
+    colours = "grey: 0.299 R + 0.587 G + 0.114 B" if grey else "RGB"
+    first = f"Decode to 8 bits a channel, turn as EXIF says, lay transparency on white, make it {colours}."
+    before = rule.size
+    if rule.fit != "squash" and rule.short_side is not None:
+        before = rule.short_side * rows // min(rule.size), rule.short_side * columns // min(rule.size)
+    if rule.fit == "crop":
+        least = f"the short side is {rule.short_side}"
+        least = least if rows == columns else f"it just covers {before[0]} rows and {before[1]} columns"
+        size = f"so that {least}; the other side in proportion, rounded down"
+    else:
+        size = f"to {before[0]} rows and {before[1]} columns, whatever its shape"
+    if not rule.antialias:
+        how = "sampled at half-pixel centres without antialias, the border's pixel beyond the border"
+    elif rule.resized_by == "pillow":
+        how = "as Pillow does: antialiased, columns then rows, rounded to bytes after each (rows first where they lose "
+        how += "more than twice as many pixels as the columns)"
+    else:
+        how = "antialiased in floating point"
+    found = [first, f"Resize {size}: {rule.interpolation}, {how}.", "Round to whole numbers of 0 … 255."]
+    if rule.fit != "squash":
+        edge = "to the nearest even number" if rule.centre == "round" else "down"
+        found.append(f"Cut the centre out, {rows} rows by {columns} columns; a half pixel is rounded {edge}.")
+        found.append("Where the resized picture is smaller, frame it in black.")
+    mean, std = ([round(value, 6) for value in values] for values in (rule.mean, rule.std))
+    return [
+        *found,
+        f"x / 255, then (x − mean) / std, mean {mean}, std {std}.",
+        "Order the axes as channel, row, column.",
+    ]
+
+
+def _meaning(model: Model) -> str:
+    spread = "1 / (1 + exp(−z / T)) for every class" if model.answers == "several" else "softmax(z / T)"
+    lines = [
+        "## What the numbers mean",
+        "",
+        f"Probabilities are {spread} of the logits z with the temperature T = {model.temperature:.6g}, fitted so that "
+        "of the answers given with 80 %, about 80 % are right (T = 1: nobody fitted it).",
+        "",
+        "The score is the largest logit, before the temperature.",
+    ]
+    if model.threshold is not None:
+        lines.append(f"Below the threshold {model.threshold:.6g} an image is unlike anything learned: none of these.")
+    else:
+        lines.append("This model has no threshold: it cannot say that an image is unlike anything it learned.")
+    if model.answers == "several":
+        lines.append("An image may have several labels: those with a probability of at least 1/2.")
+    return "\n".join([*lines, ""])
+
+
+def _parity(parity: Parity) -> str:
+    return "\n".join(["## Parity with PyTorch", "", "```", *parity.rows(), "```", ""])
+
+
+def _operators(details: dict[str, dict[str, Any]]) -> str:
+    lines = ["## Operators", ""]
+    for form, found in details.items():
+        versions = ", ".join(
+            f"{key} {_plain(value)}" for key, value in found.items() if key not in ("operators", "bytes")
+        )
+        names = ", ".join(f"{name} {count}" for name, count in found["operators"].items())
+        lines += [f"**{form}** ({versions}): {names}", ""]
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> str:
+    return " ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)

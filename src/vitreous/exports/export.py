@@ -1,0 +1,236 @@
+"""`vitreous.export`: a model becomes a folder that other runtimes read, once it is shown to say the same there."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.errors import ConfigError, DataError, ExistsError
+from vitreous.evaluation.labels import match_classes
+from vitreous.evaluation.predict import class_names
+from vitreous.exports import pictures, vectors
+from vitreous.exports import run as standalone
+from vitreous.exports.card import card
+from vitreous.exports.comparing import Sample, against
+from vitreous.exports.forms import ready_to_export
+from vitreous.exports.onnx import ONNX, OPSETS
+from vitreous.exports.openvino import OPENVINO
+from vitreous.exports.parity import LIMITS, Parity
+from vitreous.exports.pt2 import PT2
+from vitreous.exports.target import How, Target, make_parts, missing
+from vitreous.files import atomic_folder
+from vitreous.images import decode, opening
+from vitreous.images.imageset import ImageSet
+from vitreous.images.preprocess import normalise
+from vitreous.machine import record
+from vitreous.models.model import Model, unwrapped
+from vitreous.models.vit import ViT
+
+__all__ = ["TARGETS", "export"]
+
+TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, OPENVINO, PT2)}
+OPSET = 18
+CALIBRATION = 300  # images; NNCF's own default
+IMAGES, JUDGED_INT8 = 100, 1000  # compared; int8 is judged by its accuracy, which takes more
+
+Progress = Callable[[int, int], None]
+
+
+def export(
+    model: torch.nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    to: str,
+    int8: bool = False,
+    fp16: bool = False,
+    attention: bool = False,
+    data: str | os.PathLike[str] | ImageSet | None = None,
+    images: int | None = None,
+    opset: int | None = None,
+    anyway: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Parity:
+    """Write the folder `path` for another runtime, unless what is written says something else than the model.
+
+        vitreous.export(model, "birds-onnx", to="onnx", data="birds")
+        vitreous.export(model, "birds-int8", to="openvino", int8=True, data="birds")
+
+    to: onnx, openvino or pt2.  int8: calibrated on train and judged on test of `data`.  fp16: half the file.
+    attention: the attention weights, and in the image form their rollout, as one more output.
+    data: images to compare by, at most `images` of them; without, generated and embedded ones.
+    anyway: keep the folder even where it does not agree; `passed` of the result says whether it does.
+    """
+    inner = unwrapped(model)
+    target = _check(inner, Path(path), to, int8, fp16, attention, data, images, opset, force)
+    found = None if data is None else opening.open(data)
+    calibration = _calibration(inner, found) if int8 and found is not None else None
+    precision = "int8" if int8 else "float16" if fp16 else "float32"
+    half = fp16 and target is not OPENVINO  # which halves the file by itself
+    parts = make_parts(ready_to_export(inner, half=half), attention=attention)
+    how = How(opset=opset or OPSET, fp16=fp16, calibration=calibration)
+    plain = copy.deepcopy(inner).to("cpu").float().eval()
+    kept: Parity | None = None
+    try:
+        with atomic_folder(path, force=force) as folder, tempfile.TemporaryDirectory() as scratch:
+            target.write(parts, folder, Path(scratch), how)
+            count = images or (JUDGED_INT8 if int8 else IMAGES)
+            said, samples = _samples(inner, found, count)
+            forms, grey, accuracy = against(plain, target, folder, Path(scratch), samples, count, progress)
+            limits = LIMITS[precision]
+            kept = Parity(target.name, precision, said, forms, limits, grey, accuracy)
+            if not kept.passed and not anyway:
+                raise _NotKept
+            vectors.write(plain, folder / "vectors", limits)
+            kept = _finish(plain, target, folder, kept, how, attention, Path(path))
+    except _NotKept:
+        assert kept is not None
+    return kept
+
+
+class _NotKept(Exception):
+    """The folder goes away again."""
+
+
+def _check(
+    model: Model,
+    path: Path,
+    to: str,
+    int8: bool,
+    fp16: bool,
+    attention: bool,
+    data: Any,
+    images: int | None,
+    opset: int | None,
+    force: bool,
+) -> Target:
+    """Everything that can be refused before any work."""
+    if images is not None and images < 1:
+        raise ConfigError(f"{images} images are none to compare by; say 1 or more, or leave it out")
+    if to not in TARGETS:
+        raise ConfigError(f"there is no export to {to!r}; say {', '.join(TARGETS)}")
+    target = TARGETS[to]
+    if not model.config.readout.classes:
+        raise ConfigError("the model has no head, so it answers nothing; fit one: vitreous fit DATA --weights MODEL")
+    if int8 and fp16:
+        raise ConfigError("int8 and fp16 are two precisions; say one of them")
+    for asked, name in ((int8, "int8"), (fp16, "fp16")):
+        if asked and name not in target.can:
+            able = [each.name for each in TARGETS.values() if name in each.can]
+            raise ConfigError(f"there is no {name} for {to}; say --to {' or '.join(able)}")
+    if int8 and to == "onnx" and not isinstance(model, ViT):
+        raise ConfigError("int8 for onnx is of matrix products, and a BiT has convolutions; say --to openvino")
+    if int8 and data is None:
+        raise ConfigError("int8 is calibrated and judged on images; name them: --data DATA")
+    if attention and not isinstance(model, ViT):
+        raise ConfigError(f"a {type(model).__name__} has no attention to export; leave --attention out")
+    if opset is not None and (to == "pt2" or opset not in OPSETS):
+        reach = f"{OPSETS[0]} to {OPSETS[-1]}"
+        what = "pt2 has no opset; leave it out" if to == "pt2" else f"opset {opset} cannot be written; say {reach}"
+        raise ConfigError(what)
+    if (error := missing(target, int8)) is not None:
+        raise error
+    if not force and os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise ExistsError(f"{path} exists already; choose another place, or overwrite it with --force (force=True)")
+    return target
+
+
+# Images -------------------------------------------------------------------------------------------------------------
+
+
+def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iterator[Sample]]:
+    """What the images are, for people, and the images with the model's number of their class."""
+    channels = len(model.preprocess.mean)
+    if data is None:
+        chosen = itertools.islice(pictures.embedded(channels), count)
+        return "generated and embedded images", (Sample(pixels, label) for pixels, label in chosen)
+    splits = set(data.splits.tolist())
+    name = "test" if "test" in splits else "train"
+    part = opening.open(data, split=name, limit=count if count < int((data.splits == name).sum()) else None)
+    try:
+        numbers: NDArray[np.int64] | None = match_classes(part, model.labels, model.config.readout.classes)[0]
+    except DataError:
+        numbers = None  # images of other things show agreement too
+    return f"{len(part):,} images of {data.path} ({name})", _read(part, numbers)
+
+
+def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]:
+    for i in range(len(data)):
+        try:
+            pixels = data.read(i)
+        except DataError:
+            continue
+        known = numbers is not None and data.labels.ndim == 1 and data.labels[i] >= 0
+        yield Sample(pixels, int(numbers[data.labels[i]]) if known and numbers is not None else None)
+
+
+def _calibration(model: Model, data: ImageSet) -> NDArray[np.float32]:
+    """Images of train, as the network gets them.  B C H W."""
+    splits = set(data.splits.tolist())
+    part = data.split("train" if "train" in splits else "test")
+    part = opening.open(part, limit=CALIBRATION) if len(part) > CALIBRATION else part
+    rule = model.preprocess
+    rows = [normalise(decode.finish(sample.pixels, rule), rule).numpy() for sample in _read(part, None)]
+    if not rows:
+        raise DataError(f"{data.path} has no image that can be read; int8 needs some to calibrate on")
+    return np.stack(rows)
+
+
+# The rest of the folder ---------------------------------------------------------------------------------------------
+
+
+def _finish(
+    model: Model, target: Target, folder: Path, parity: Parity, how: How, attention: bool, path: Path
+) -> Parity:
+    forms = ("image", "tensor", "fixed")
+    files = {form: f"{form}{target.suffix}" for form in forms}
+    sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir()) if file.is_file()}
+    labels = [" ".join(name.split()) for name in class_names(model)]
+    about = {
+        "schema": "vitreous.exported/1",
+        "vitreous": record()["versions"]["vitreous"],
+        "target": target.name,
+        "precision": parity.precision,
+        "network": _network(model),
+        "files": files,
+        "classes": len(labels),
+        "channels": len(model.preprocess.mean),
+        "attention": attention,
+        "answers": model.answers,
+        "temperature": model.temperature,
+        "threshold": model.threshold,
+        "preprocess": model.preprocess.to_json(),
+    }
+    kept = replace(parity, files=sizes)
+    details = {form: {"bytes": _bytes(sizes, form)} | target.describe(folder / files[form]) for form in forms}
+    (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    (folder / "export.json").write_text(json.dumps(about, indent=2, ensure_ascii=False), encoding="utf-8")
+    (folder / "parity.json").write_text(json.dumps(kept.to_json() | {"record": record()}, indent=2), encoding="utf-8")
+    (folder / "CARD.md").write_text(card(model, kept, about, details), encoding="utf-8")
+    if target.name != "pt2":
+        shutil.copyfile(standalone.__file__, folder / "run.py")
+    return replace(kept, folder=str(path))
+
+
+def _network(model: Model) -> str:
+    if not isinstance(model, ViT):
+        return type(model).__name__
+    encoder, (rows, columns) = model.config.encoder, model.preprocess.size
+    return f"ViT of {encoder.depth} blocks and width {encoder.width} for {rows}x{columns}"
+
+
+def _bytes(sizes: dict[str, int], form: str) -> int:
+    """Of all files of a form: graph and weights may lie apart."""
+    return sum(size for name, size in sizes.items() if name.partition(".")[0] == form)

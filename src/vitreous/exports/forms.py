@@ -1,0 +1,141 @@
+"""What is exported: the network, and around it the preprocessing before and the calibrated answer after.
+
+tensor form   images B C H W, float        -> logits B K [, attention_weights B L H N N]
+fixed form    the same, one image: 1 C H W
+image form    image h w C, uint8, any size -> probabilities K, score [, attention_map rows columns]
+"""
+
+from __future__ import annotations
+
+import copy
+
+import PIL
+import torch
+from torch import Tensor, nn
+
+from vitreous.errors import ConfigError
+from vitreous.exports.resampling import before_crop, first_line, fixed_point, line_matrix, pillow_bytes
+from vitreous.measures.rollout import rollout
+from vitreous.models.convolutions import StandardisedConv
+from vitreous.models.model import Model
+from vitreous.models.preprocess import Preprocess
+from vitreous.models.taps import taps
+from vitreous.models.vit import ViT
+
+__all__ = ["Answer", "ImageForm", "Network", "Preprocessing", "ready_to_export"]
+
+# Since 13, Pillow shrinks the rows first where they lose more than twice as much as the columns (its request 9549).
+PILLOW_TURNS = int(PIL.__version__.partition(".")[0]) >= 13
+# Around a pool's input, for zero: ONNX Runtime takes a frame of zeros for the pool's own, which is −∞.
+ALMOST_ZERO = 2.0**-23
+
+
+def ready_to_export(model: Model, *, half: bool = False) -> Model:
+    """A copy in plain memory that does not train, with what is the same for every image computed once."""
+    model = copy.deepcopy(model).to("cpu").float().eval()
+    model.gradient_checkpointing = False
+    for module in model.modules():
+        if isinstance(module, StandardisedConv):
+            with torch.no_grad():
+                module.weight.copy_(module.standardised())
+            module.standardised = lambda conv=module: conv.weight  # type: ignore[method-assign,misc]
+        if getattr(module, "beyond", None) == 0:
+            module.beyond = ALMOST_ZERO  # type: ignore[assignment]
+    return model.half() if half else model
+
+
+class Preprocessing(nn.Module):
+    """`images.decode.finish` and `images.preprocess.normalise`, as a graph."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, rule: Preprocess):
+        super().__init__()
+        if len(rule.mean) not in (1, 3):
+            raise ConfigError(f"the image form is of grey or RGB images, and the model wants {len(rule.mean)} channels")
+        self.rule = rule
+        self.register_buffer("mean", torch.tensor(rule.mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(rule.std).view(-1, 1, 1))
+
+    def forward(self, image: Tensor) -> Tensor:  # h w C, uint8
+        x = self.pixels(image.permute(2, 0, 1).float())  # C H W of 0 … 255
+        return ((x / 255 - self.mean) / self.std)[None]  # 1 C H W
+
+    def pixels(self, x: Tensor) -> Tensor:  # C h w
+        (rows, columns), rule = self.rule.size, self.rule
+        tall, wide = before_crop(x.shape[1], x.shape[2], rule)
+        across = line_matrix(x.shape[2], wide, first_line(wide, columns, rule), columns, rule)  # W w
+        down = line_matrix(x.shape[1], tall, first_line(tall, rows, rule), rows, rule)  # H h
+        if not rule.antialias or rule.resized_by == "torch":
+            return (down.float() @ (x @ across.float().mT)).round().clamp(0, 255)  # C H W
+        passes = x, torch.cat(fixed_point(across)).mT.contiguous(), torch.cat(fixed_point(down))
+        if not PILLOW_TURNS:
+            return _columns_first(*passes)
+        lost = x.shape[1] - tall
+        is_tall = (lost > 0) & (lost > 2 * (x.shape[2] - wide))
+        if torch.compiler.is_compiling():
+            return torch.cond(is_tall, _rows_first, _columns_first, passes)
+        return _rows_first(*passes) if is_tall else _columns_first(*passes)
+
+
+def _columns_first(x: Tensor, across: Tensor, down: Tensor) -> Tensor:  # C h w, w 2W, 2H h
+    x = pillow_bytes(*(x @ across).chunk(2, 2))  # C h W
+    return pillow_bytes(*(down @ x).chunk(2, 1))  # C H W
+
+
+def _rows_first(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
+    x = pillow_bytes(*(down @ x).chunk(2, 1))  # C H w
+    return pillow_bytes(*(x @ across).chunk(2, 2))  # C H W
+
+
+class Network(nn.Module):
+    """Images to logits, and to the attention weights of all layers where they are wanted."""
+
+    def __init__(self, model: Model, *, attention: bool = False):
+        super().__init__()
+        self.model, self.attention = model, attention
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:  # B C H W, float32
+        x = images.to(next(self.model.parameters()).dtype)
+        if not self.attention:
+            return self.model(x).float()  # B K
+        with taps(self.model, "blocks.*.attention.weights") as seen:
+            logits = self.model(x).float()
+        return logits, torch.stack(list(seen.values()), 1).float()  # B K, B L H N N
+
+
+class Answer(nn.Module):
+    """Logits of one image to calibrated probabilities and the score that the threshold is about."""
+
+    def __init__(self, model: Model, *, attention: bool = False):
+        super().__init__()
+        self.temperature, self.answers, self.attention = model.temperature, model.answers, attention
+        if attention:
+            assert isinstance(model, ViT)
+            self.grid, self.has_class_token = model.grid, model.config.embedding.class_token
+
+    def forward(self, logits: Tensor, weights: Tensor | None = None) -> tuple[Tensor, ...]:  # 1 K, 1 L H N N
+        z = logits[0] / self.temperature
+        p = z.sigmoid() if self.answers == "several" else z.softmax(-1)
+        if weights is None:
+            return p, logits[0].amax(-1)  # K, one number
+        return p, logits[0].amax(-1), self.map(weights)
+
+    def map(self, weights: Tensor) -> Tensor:  # 1 L H N N
+        """Rollout from the class token, or from the mean of all tokens, to the patches.  Returns rows columns."""
+        joined = rollout(weights.unbind(1))[0]  # N N
+        row = joined[0] if self.has_class_token else joined.mean(0)
+        return row[-self.grid[0] * self.grid[1] :].unflatten(0, self.grid)
+
+
+class ImageForm(nn.Module):
+    """An image of any size to its answer."""
+
+    def __init__(self, preprocessing: Preprocessing, network: Network, answer: Answer):
+        super().__init__()
+        self.preprocessing, self.network, self.answer = preprocessing, network, answer
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:  # h w C, uint8
+        seen = self.network(self.preprocessing(image))
+        return self.answer(*seen) if isinstance(seen, tuple) else self.answer(seen)

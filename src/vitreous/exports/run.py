@@ -1,0 +1,80 @@
+"""Run this exported model on images: python run.py photo.jpg [more.png] [--top 5] [--json]
+
+Needs numpy, Pillow and the runtime (pip install onnxruntime, or openvino); not PyTorch. Resize, crop and normalise are
+in the file, so what goes in is the picture itself.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+HERE = Path(__file__).resolve().parent
+
+
+def read(path: str, channels: int) -> np.ndarray:
+    """Upright, transparency on white.  H W C, uint8."""
+    image = ImageOps.exif_transpose(Image.open(path))
+    if image.mode.startswith(("I", "F")):
+        raise SystemExit(f"{path} has more than 8 bits a channel; save it as 8-bit PNG or JPEG")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        image = image.convert("RGB")
+    pixels = np.array(image.convert("L" if channels == 1 else "RGB"))
+    return pixels[:, :, None] if channels == 1 else pixels
+
+
+def load(about: dict[str, Any]) -> Any:
+    """A function from a picture to all outputs of the image form."""
+    path = str(HERE / about["files"]["image"])
+    if about["target"] == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return lambda image: session.run(None, {"image": image})
+    import openvino
+
+    # in bfloat16, the default of some processors, grey levels would be lost
+    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda image: [model([image])[output] for output in model.outputs]
+
+
+def answer(run: Any, image: np.ndarray, about: dict[str, Any], labels: list[str], top: int) -> dict[str, Any]:
+    probabilities, score, *_ = run(image)
+    best = np.argsort(-probabilities, kind="stable")[:top]
+    rows = [{"label": labels[k], "probability": float(probabilities[k])} for k in best]
+    threshold = about["threshold"]
+    is_unlike = threshold is not None and float(score) < threshold
+    if is_unlike:
+        said = []
+    elif about["answers"] == "several":
+        said = [row["label"] for row in rows if row["probability"] >= 0.5]
+    else:
+        said = [rows[0]["label"]]
+    return {"said": said, "is_unlike": is_unlike, "score": float(score), "top": rows}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("images", nargs="+")
+    arguments.add_argument("--top", type=int, default=5)
+    arguments.add_argument("--json", action="store_true", help="one object a line")
+    asked = arguments.parse_args()
+    about = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
+    labels = (HERE / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    run = load(about)
+    for path in asked.images:
+        found = answer(run, read(path, about["channels"]), about, labels, asked.top)
+        if asked.json:
+            print(json.dumps({"name": path, **found}, ensure_ascii=False), flush=True)
+        else:
+            rows = ", ".join(f"{row['label']} {100 * row['probability']:.1f} %" for row in found["top"])
+            print(f"{path}: {rows if found['said'] else f'none of these ({rows})'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Test vectors: pictures, the tensors that they become and what the model says of them, for runtimes we never saw.
+
+    vectors/00.png … 09.png    pictures of several sizes        vectors/00.npy …   tensors 1 C H W, float32
+    vectors/expected.json      {"limits": …, "tensor": {"00": logits}, "image": {"00": probabilities}}
+
+Another runtime's outputs are a file like expected.json with "tensor", "fixed" or "image", each with all ten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitreous.errors import DataError
+from vitreous.evaluation import calibration
+from vitreous.exports.parity import Limits, Parity, compare
+from vitreous.exports.pictures import generated
+from vitreous.images import decode
+from vitreous.images.preprocess import normalise
+from vitreous.models.model import Model
+
+__all__ = ["verify", "write"]
+
+COUNT, CANDIDATES = 10, 30
+FORMS = {"tensor": "tensor", "fixed": "tensor", "image": "image"}  # and whose expected outputs
+
+
+def write(model: Model, folder: Path, limits: Limits) -> None:
+    """model: in plain memory and not training. Of more pictures those are taken whose answers are clearest."""
+    rule = model.preprocess
+    pictures = [generated(i, len(rule.mean)) for i in range(CANDIDATES)]
+    tensors = torch.stack([normalise(decode.finish(picture, rule), rule) for picture in pictures])
+    with torch.inference_mode():
+        logits = torch.cat([model(part) for part in tensors.split(8)]).numpy()
+    first_two = np.sort(logits, -1)[:, -2:]
+    clearest = np.sort(np.argsort(first_two[:, 0] - first_two[:, -1], kind="stable")[:COUNT])
+    spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
+    folder.mkdir()
+    expected: dict[str, Any] = {"limits": asdict(limits), "tensor": {}, "image": {}}
+    for number, i in enumerate(clearest.tolist()):
+        name = f"{number:02d}"
+        Image.fromarray(pictures[i].squeeze()).save(folder / f"{name}.png")
+        np.save(folder / f"{name}.npy", tensors[i : i + 1].numpy())
+        expected["tensor"][name] = logits[i].tolist()
+        expected["image"][name] = spread(logits[i], model.temperature).tolist()
+    (folder / "expected.json").write_text(json.dumps(expected))
+
+
+def verify(outputs: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> Parity:
+    """What another runtime returned for vectors/, against what the model says.
+
+    folder: of the export; without it the one that `outputs` lies in, or the one around that.
+    """
+    path = Path(outputs)
+    place = _find(path, None if folder is None else Path(folder))
+    expected, given = _read(place), _read(path)
+    forms = [form for form in FORMS if form in given]
+    if not forms:
+        raise DataError(f"{path} has none of {', '.join(FORMS)}; write outputs as {place} has them")
+    compared = tuple(
+        compare(form, _rows(path, given[form], expected[FORMS[form]]), _rows(place, expected[FORMS[form]]))
+        for form in forms
+    )
+    limits = msgspec.convert(expected["limits"], Limits)
+    return Parity("another runtime", path.name, f"the vectors of {place.parent.parent}", compared, limits)
+
+
+def _find(outputs: Path, folder: Path | None) -> Path:
+    places = [outputs.parent, outputs.parent.parent] if folder is None else [folder]
+    for place in places:
+        for file in (place / "vectors" / "expected.json", place / "expected.json"):
+            if file.is_file():
+                return file
+    raise DataError(f"{places[0]} holds no vectors/expected.json; name the exported folder: vitreous export FOLDER")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}; check its name") from None
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON: {' '.join(str(error).split())[:80]}; write it again") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path} holds a {type(found).__name__}; write outputs as vectors/expected.json has them")
+    return found
+
+
+def _rows(path: Path, said: Any, like: Any = None) -> NDArray[np.float64]:
+    """N K, in the order of the names that `like` has."""
+    like = said if like is None else like
+    if not isinstance(said, dict) or set(said) != set(like):
+        raise DataError(f"{path} does not have {', '.join(like)}, each once; give the outputs of every vector")
+    try:
+        return np.stack([np.asarray(said[name], np.float64).reshape(len(like[name])) for name in like])
+    except (ValueError, TypeError):
+        lengths = len(next(iter(like.values())))
+        raise DataError(f"{path} does not have {lengths} numbers for every vector; write them as plain lists") from None

@@ -1,0 +1,251 @@
+"""How far, how widely and how alike the heads look (figures 7 and 11 of arXiv 2010.11929; 3 and 4 of arXiv 2108.08810).
+
+B images   H heads   T tokens, of which the last N = h·w are the patches
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from vitreous.measures.measure import Averages, Found, Measure, number_of, plain
+from vitreous.measures.subject import Subject, needs_attention, needs_class_token
+
+__all__ = [
+    "attention_distance",
+    "attention_entropy",
+    "class_attention",
+    "head_likeness",
+    "patch_distances",
+    "uniform_distance",
+]
+
+Pixels = float | tuple[float, float]  # of a patch; rows and columns where these differ
+
+
+def patch_distances(grid: tuple[int, int], patch: Pixels) -> Tensor:
+    """‖pᵢ − pⱼ‖ in pixels, between the places of a grid in raster order.  Returns N N."""
+    tall, wide = patch if isinstance(patch, tuple) else (patch, patch)
+    rows, columns = (torch.arange(n, dtype=torch.float64) for n in grid)
+    places = torch.cartesian_prod(tall * rows, wide * columns).reshape(-1, 2)  # N 2
+    return (places[:, None] - places).square().sum(-1).sqrt()
+
+
+def uniform_distance(grid: tuple[int, int], patch: Pixels, *, prefix: int = 0) -> float:
+    """The distance of a head that looks everywhere alike; prefix: tokens in front that take their share."""
+    places = grid[0] * grid[1]
+    return float(patch_distances(grid, patch).sum()) / (places * (places + prefix))
+
+
+def attention_distance(weights: Tensor, grid: tuple[int, int], patch: Pixels, *, renormalise: bool = False) -> Tensor:
+    """How far each head looks, in pixels (arXiv 2010.11929, figure 7).
+
+        distance[b, h] = mean over patches i of  Σⱼ weights[b, h, i, j] · ‖pᵢ − pⱼ‖
+
+    weights: B H T T.  Tokens in front are left out, as queries and as keys; what a patch gives them counts as distance
+    0, or, with `renormalise`, not at all.  patch: pixels from one patch to the next.  Returns B H.
+    """
+    n, tokens = grid[0] * grid[1], weights.shape[-1]
+    pixels = torch.zeros(tokens, tokens, dtype=torch.float64)
+    pixels[-n:, -n:] = patch_distances(grid, patch)
+    pixels = pixels.to(weights)
+    if renormalise:
+        per_query = (weights * pixels).sum(-1)[..., -n:]
+        return (per_query / weights[..., -n:, -n:].sum(-1)).mean(-1)
+    return weights.flatten(2) @ pixels.flatten() / n  # one product, no copy of B H T T
+
+
+def attention_entropy(weights: Tensor) -> Tensor:
+    """−Σⱼ a ln a, mean over queries, in nats: 0 for one token, ln T for all alike.  B H T T -> B H."""
+    return torch.special.entr(weights).sum(-1).mean(-1)
+
+
+def class_attention(weights: Tensor, places: int) -> Tensor:
+    """What the class token (the first) gives itself, other tokens in front, and the patches; and what patches give it.
+
+    weights: B H T T.  places: patches.  Returns B H 4; the first three sum to 1.
+    """
+    own, row = weights[:, :, 0, 0], weights[:, :, 0]
+    patches = row[..., -places:].sum(-1)
+    return torch.stack([own, 1 - own - patches, patches, weights[:, :, -places:, 0].mean(-1)], -1)
+
+
+def head_likeness(weights: Tensor) -> Tensor:
+    """Cosine between the attention of every two heads, each as one vector.  B H T T -> B H H."""
+    unit = torch.nn.functional.normalize(weights.flatten(2), dim=-1)
+    return unit @ unit.mT
+
+
+class _Distance(Averages):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__()
+        self.subject = subject
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        self.gather(tap, attention_distance(x.float(), self.subject.grid, self.subject.patch))
+
+    def finish(self) -> Found:
+        grid, patch, prefix = self.subject.grid, self.subject.patch, self.subject.prefix
+        uniform = uniform_distance(grid, patch)
+        means = torch.stack([self.mean(tap) for tap in self.sums])  # L H
+        errors = torch.stack([self.error(tap) for tap in self.sums])
+        return {
+            "uniform_px": uniform,
+            "uniform_with_front_tokens_px": uniform_distance(grid, patch, prefix=prefix),
+            "grid": list(grid),
+            "patch_px": list(patch),
+            "images": self.images,
+            "local_share_first_block": float((means[0] < uniform / 2).double().mean()),
+            "by_layer_px": plain(means.mean(1)),
+            "rows": [
+                {
+                    "layer": number_of(tap),
+                    "head": head,
+                    "distance_px": plain(means[layer, head].item()),
+                    "error_px": plain(errors[layer, head].item()),
+                }
+                for layer, tap in enumerate(self.sums)
+                for head in range(means.shape[1])
+            ],
+        }
+
+
+def _say_distance(found: Found) -> str:
+    first = [row["distance_px"] for row in found["rows"] if row["layer"] == 0]
+    by_layer, uniform = found["by_layer_px"], found["uniform_px"]
+    return (
+        f"heads of the first block look {min(first):.0f} to {max(first):.0f} px far, the last block's "
+        f"{by_layer[-1]:.0f} px on average; looking everywhere alike would be {uniform:.0f} px"
+    )
+
+
+WEIGHTS = {"vit": ("blocks.*.attention.weights",)}
+
+DISTANCE = Measure(
+    name="attention-distance",
+    sentence="How far each head looks from a patch, in pixels, against a head that looks everywhere alike.",
+    figure="P1 figure 7 (right) and 11; P2 figures 3 and 4",
+    saw="Low layers mix heads that look locally with heads that span the image; high layers look globally.",
+    start=_Distance,
+    says=_say_distance,
+    taps=WEIGHTS,
+    why_not=needs_attention,
+)
+
+
+class _Entropy(Averages):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__()
+        self.tokens = subject.grid[0] * subject.grid[1] + subject.prefix
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        self.gather(tap, attention_entropy(x.float()))
+
+    def finish(self) -> Found:
+        rows = [
+            {"layer": number_of(tap), "head": head, "entropy_nats": plain(value), "error_nats": plain(error)}
+            for tap in self.sums
+            for head, (value, error) in enumerate(zip(self.mean(tap).tolist(), self.error(tap).tolist(), strict=True))
+        ]
+        by_layer = [plain(self.mean(tap).mean().item()) for tap in self.sums]
+        return {"largest_nats": math.log(self.tokens), "images": self.images, "by_layer_nats": by_layer, "rows": rows}
+
+
+def _say_entropy(found: Found) -> str:
+    first, last = (math.exp(found["by_layer_nats"][layer]) for layer in (0, -1))
+    return (
+        f"a token of the first block spreads its look as over {first:.0f} tokens, one of the last block as over "
+        f"{last:.0f}, of {math.exp(found['largest_nats']):.0f}"
+    )
+
+
+ENTROPY = Measure(
+    name="attention-entropy",
+    sentence="Over how many tokens each head spreads its look.",
+    figure="not in P1 or P2; beside P1 figure 7",
+    saw="Not measured there.",
+    start=_Entropy,
+    says=_say_entropy,
+    taps=WEIGHTS,
+    why_not=needs_attention,
+)
+
+
+class _ClassAttention(Averages):
+    PARTS = ("to_itself", "to_front", "to_patches", "from_patches")
+
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__()
+        self.places = subject.grid[0] * subject.grid[1]
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        self.gather(tap, class_attention(x.float(), self.places))
+
+    def finish(self) -> Found:
+        rows = [
+            {"layer": number_of(tap), "head": head, **dict(zip(self.PARTS, plain(values.tolist()), strict=True))}
+            for tap in self.sums
+            for head, values in enumerate(self.mean(tap))
+        ]
+        by_layer = [dict(zip(self.PARTS, plain(self.mean(tap).mean(0).tolist()), strict=True)) for tap in self.sums]
+        return {"images": self.images, "by_layer": by_layer, "rows": rows}
+
+
+def _say_class(found: Found) -> str:
+    first, last = found["by_layer"][0], found["by_layer"][-1]
+    return (
+        f"the class token gives itself {100 * first['to_itself']:.0f} % of its look in the first block and "
+        f"{100 * last['to_itself']:.0f} % in the last; patches give it {100 * last['from_patches']:.0f} % there"
+    )
+
+
+CLASS = Measure(
+    name="class-attention",
+    sentence="How much the class token looks at itself and at the patches, and how much the patches look at it.",
+    figure="not in P1 or P2; beside P1 figure 6",
+    saw="Not measured there.",
+    start=_ClassAttention,
+    says=_say_class,
+    taps=WEIGHTS,
+    why_not=needs_class_token,
+)
+
+
+class _Likeness(Averages):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__()
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        self.gather(tap, head_likeness(x.float()))
+
+    def finish(self) -> Found:
+        matrices = [self.mean(tap) for tap in self.sums]  # each H H
+        rows = []
+        for tap, matrix in zip(self.sums, matrices, strict=True):
+            others = matrix[~torch.eye(len(matrix), dtype=torch.bool)]
+            mean, top = (others.mean().item(), others.max().item()) if len(others) else (1.0, 1.0)
+            rows.append({"layer": number_of(tap), "mean_cosine": plain(mean), "largest_cosine": plain(top)})
+        return {"images": self.images, "rows": rows, "heads": [plain(matrix, 4) for matrix in matrices]}
+
+
+def _say_likeness(found: Found) -> str:
+    most = max(found["rows"], key=lambda row: row["mean_cosine"])
+    least = min(found["rows"], key=lambda row: row["mean_cosine"])
+    return (
+        f"heads look most alike in block {most['layer']} (cosine {most['mean_cosine']:.2f}) and least in block "
+        f"{least['layer']} ({least['mean_cosine']:.2f})"
+    )
+
+
+LIKENESS = Measure(
+    name="head-likeness",
+    sentence="Whether the heads of a layer look at different things or all at the same.",
+    figure="not in P1 or P2; beside P1 figure 7",
+    saw="Not measured there.",
+    start=_Likeness,
+    says=_say_likeness,
+    taps=WEIGHTS,
+    why_not=needs_attention,
+)

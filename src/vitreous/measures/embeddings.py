@@ -1,0 +1,275 @@
+"""What a ViT learned before its first block: patch filters and positions (figure 7, left and middle, and 10 of P1).
+
+P patch   C channels   D width   h w rows and columns of patches   N = h·w
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.measures.attention import patch_distances
+from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.subject import Subject
+from vitreous.models.positions import Positions
+from vitreous.models.vit import ViT
+
+__all__ = [
+    "Components",
+    "filter_components",
+    "position_change",
+    "position_likeness",
+    "position_structure",
+    "position_table",
+    "rank_correlation",
+    "subspace_likeness",
+]
+
+SHOWN = 28  # components that P1 draws
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Orthonormal filters, the one that explains most first."""
+
+    filters: Tensor  # PPC count
+    singular_values: Tensor
+    explained: Tensor  # share of the variance, of each singular value
+
+
+def filter_components(filters: Tensor, count: int = SHOWN) -> Components:
+    """Principal components of the D columns of E, their mean taken out (C1). The largest number of each is positive.
+
+    filters: PPC D.  Returns at most `count`, and every singular value.
+    """
+    exact = filters.detach().double()
+    left, values, _ = torch.linalg.svd(exact - exact.mean(1, keepdim=True), full_matrices=False)
+    left = left[:, :count]
+    sign = left.gather(0, left.abs().argmax(0, keepdim=True)).sign()
+    power = values.square()
+    return Components(left * sign, values, power / power.sum().clamp(min=torch.finfo(torch.float64).tiny))
+
+
+def subspace_likeness(a: Tensor, b: Tensor) -> float:
+    """Mean squared cosine of the angles between two spaces, of orthonormal columns: 1 for the same space."""
+    return float((a.mT @ b).square().sum()) / min(a.shape[1], b.shape[1])
+
+
+def position_likeness(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Cosine between the position vectors of every two patches.  N D -> h w h w; tokens in front are left out."""
+    unit = F.normalize(table[-grid[0] * grid[1] :].detach().double(), dim=-1)
+    return (unit @ unit.mT).reshape(*grid, *grid)
+
+
+def position_structure(likeness: Tensor) -> dict[str, float | None]:
+    """What the pattern is: nearness as rank correlation of likeness with −distance; and rows and columns.
+
+    row_column: mean likeness in the same row or column, less that elsewhere.  axis_diagonal: the same at equal
+    distance, whole steps along an axis against the nearest on the diagonals.
+    """
+    h, w = likeness.shape[:2]
+    flat = likeness.reshape(h * w, h * w)
+    far = patch_distances((h, w), 1.0)
+    pair = ~torch.eye(h * w, dtype=torch.bool)
+    if not pair.any():
+        return {"nearness": None, "row_column": None, "axis_diagonal": None}
+    rows, columns = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
+    same = (rows.flatten()[:, None] == rows.flatten()) | (columns.flatten()[:, None] == columns.flatten())
+    near = rank_correlation((-far[pair]).tolist(), flat[pair].tolist())
+    axis, other = flat[pair & same], flat[pair & ~same]
+    gaps = []
+    for step in range(1, max(h, w)):
+        along = flat[pair & same & (far == step)]
+        across = flat[pair & ~same & ((far - step).abs() < 0.5)]
+        if len(along) and len(across):
+            gaps.append(float(along.mean() - across.mean()))
+    return {
+        "nearness": near,
+        "row_column": float(axis.mean() - other.mean()) if len(axis) and len(other) else None,
+        "axis_diagonal": sum(gaps) / len(gaps) if gaps else None,
+    }
+
+
+def position_change(a: Tensor, b: Tensor) -> float | None:
+    """Correlation of two models' patterns over the pairs of places: 1 for the same pattern.  a, b: h w h w."""
+    n = a.shape[0] * a.shape[1]
+    pair = torch.triu(torch.ones(n, n, dtype=torch.bool), 1)
+    x, y = (likeness.reshape(n, n)[pair] for likeness in (a, b))
+    x, y = x - x.mean(), y - y.mean()
+    size = float(x.norm() * y.norm())
+    return float(x @ y) / size if size > 0 else None
+
+
+def rank_correlation(x: Sequence[float | None], y: Sequence[float | None]) -> float | None:
+    """Spearman's, ties sharing their mean rank; None where one side is constant."""
+    a, b = (_ranks(torch.tensor(values, dtype=torch.float64)) for values in (x, y))
+    a, b = a - a.mean(), b - b.mean()
+    size = float(a.norm() * b.norm())
+    return float(a @ b) / size if size > 0 else None
+
+
+def _ranks(values: Tensor) -> Tensor:
+    _, which, counts = torch.unique(values, return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    return (last - (counts.double() - 1) / 2)[which]
+
+
+def position_table(model: ViT) -> Tensor | None:
+    """What positions add to each patch, N D; None where they add nothing before the first block."""
+    parts = [model.embedding.positions, *model.layer_positions.tables]
+    added = [part for part in parts if isinstance(part, Positions) and not part.in_attention]
+    if not added:
+        return None
+    width, tokens = model.config.encoder.width, model.config.prefix + model.grid[0] * model.grid[1]
+    nothing = torch.zeros(1, tokens, width, device=next(model.parameters()).device)
+    with torch.no_grad():
+        table = added[-1 if len(added) == 1 else 1](nothing, model.grid)[0, model.config.prefix :]
+    return table if bool(table.any()) else None
+
+
+def _filters(model: ViT) -> Tensor:
+    return model.embedding.projection.weight.detach().mT.cpu()  # PPC D
+
+
+def _small(size: int) -> bool:
+    return size <= 32 * 32 * 4  # numbers in one filter that a page can draw
+
+
+class _Filters(Reading):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.subject = subject
+
+    def finish(self) -> Found:
+        model: Any = self.subject.model
+        found = filter_components(_filters(model))
+        rows = [
+            {"component": i, "singular_value": plain(s), "explained": plain(e)}
+            for i, (s, e) in enumerate(zip(found.singular_values.tolist(), found.explained.tolist(), strict=True))
+        ]
+        shape = [self.subject.model.config.channels, *model.embedding.patch]
+        is_image = model.config.embedding.stem == "patch"
+        tiles = plain(found.filters.mT, 4) if is_image and _small(len(found.filters)) else None
+        held = float(found.explained[:SHOWN].sum())
+        return {"shape": shape, "components": tiles, "held_by_28": plain(held), "rows": rows}
+
+
+def _needs_vit(subject: Subject, other: Subject | None = None) -> str | None:
+    if isinstance(subject.model, ViT):
+        return None
+    return f"{subject.name} is a network of convolutions and cuts no patches"
+
+
+FILTERS = Measure(
+    name="patch-filters",
+    sentence="The shapes that the model looks for in every patch, the most used first.",
+    figure="P1 figure 7 (left)",
+    saw="The leading components look like basis functions for the fine structure of a patch.",
+    start=_Filters,
+    says=lambda found: f"28 shapes hold {100 * found['held_by_28']:.0f} % of what the patch filters look for",
+    cost="reads the weights alone",
+    why_not=_needs_vit,
+)
+
+
+class _Positions(Reading):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.subject = subject
+
+    def finish(self) -> Found:
+        model: Any = self.subject.model
+        table = position_table(model)
+        assert table is not None
+        likeness = position_likeness(table.cpu(), model.grid)
+        found: Found = {"grid": list(model.grid)} | plain(position_structure(likeness))
+        step = max(1, -(-max(model.grid) // 16))  # at most 16 tiles a side, for the page
+        kept = likeness[::step, ::step]
+        found |= {"tile_step": step, "tiles": plain(kept, 4)}
+        return found
+
+
+def _tile_rows(found: Found) -> list[dict[str, Any]]:
+    step = found["tile_step"]
+    return [
+        {"row": r * step, "column": c * step, "to_row": y, "to_column": x, "cosine": value}
+        for r, line in enumerate(found["tiles"])
+        for c, tile in enumerate(line)
+        for y, values in enumerate(tile)
+        for x, value in enumerate(values)
+    ]
+
+
+def _positions_why_not(subject: Subject, other: Subject | None = None) -> str | None:
+    if (why := _needs_vit(subject)) is not None:
+        return why
+    assert isinstance(subject.model, ViT)
+    if position_table(subject.model) is None:
+        return f"{subject.name} adds no position vectors to its patches"
+    return None
+
+
+def _say_positions(found: Found) -> str:
+    near, lines = found["nearness"], found["row_column"]
+    text = "positions have no pattern" if near is None else f"the nearer two places, the more alike: {near:.2f} of 1"
+    return text + ("" if lines is None else f"; the same row or column is more alike by {lines:.2f}")
+
+
+POSITIONS = Measure(
+    name="positions",
+    sentence="Which places of the image the model takes for near, by its position vectors.",
+    figure="P1 figure 7 (middle) and 10",
+    saw="Nearer patches have more similar positions, and rows and columns show.",
+    start=_Positions,
+    says=_say_positions,
+    cost="reads the weights alone",
+    why_not=_positions_why_not,
+    rows=_tile_rows,
+)
+
+
+class _Change(Reading):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        assert other is not None
+        self.models: list[Any] = [subject.model, other.model]
+
+    def finish(self) -> Found:
+        found: Found = {"filter_space": None, "position_pattern": None}
+        filters = [_filters(model) for model in self.models]
+        if filters[0].shape[0] == filters[1].shape[0]:
+            a, b = (filter_components(each).filters for each in filters)
+            found["filter_space"] = plain(subspace_likeness(a, b))
+        tables = [position_table(model) for model in self.models]
+        grids = [model.grid for model in self.models]
+        if tables[0] is not None and tables[1] is not None and grids[0] == grids[1]:
+            a, b = (position_likeness(table.cpu(), grids[0]) for table in tables if table is not None)
+            found["position_pattern"] = plain(position_change(a, b))
+        return found | {"rows": [dict(found)]}
+
+
+def _change_why_not(subject: Subject, other: Subject | None) -> str | None:
+    if other is None:
+        return "it compares two models, and one was named (--against MODEL2)"
+    return _needs_vit(subject) or _needs_vit(other)
+
+
+def _say_change(found: Found) -> str:
+    space, pattern = found["filter_space"], found["position_pattern"]
+    shapes = "patch filters of other sizes" if space is None else f"patch filters span the same space by {space:.2f}"
+    return shapes + ("" if pattern is None else f", position patterns correlate by {pattern:.2f}")
+
+
+CHANGE = Measure(
+    name="embeddings-change",
+    sentence="How much patch filters and position patterns differ between two models.",
+    figure="P1 figure 10",
+    saw="The position pattern depends on rate, decay and length of training.",
+    start=_Change,
+    says=_say_change,
+    cost="reads the weights alone",
+    why_not=_change_why_not,
+    is_pair=True,
+)

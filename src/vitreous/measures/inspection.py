@@ -1,0 +1,101 @@
+"""What `look` found, as a plain value, and how it is written down."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.files import atomic_write
+from vitreous.measures.measure import Found, Measure
+
+__all__ = ["Inspection", "save_arrays", "write"]
+
+SCHEMA = "vitreous.look/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """All numbers of one look: by measure, for the model and for the one it is compared with."""
+
+    model: dict[str, Any]  # name, digest, parameters, config, preprocess
+    data: dict[str, Any]
+    settings: dict[str, Any]
+    measures: Mapping[str, Measure]  # those that were asked for
+    found: dict[str, Found]
+    skipped: dict[str, str] = field(default_factory=dict)  # why a measure has no meaning here
+    against: dict[str, Any] | None = None
+    found_against: dict[str, Found] = field(default_factory=dict)
+    skipped_against: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, dict[str, NDArray[Any]]] = field(default_factory=dict)  # measure -> what JSON is too small for
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    record: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, measure: str) -> Found:
+        if measure in self.found:
+            return self.found[measure]
+        why = self.skipped.get(measure, f"it has: {', '.join(self.found)}")
+        raise KeyError(f"{measure} was not measured: {why}")
+
+    def to_json(self) -> dict[str, Any]:
+        told = {
+            name: {"sentence": m.sentence, "figure": m.figure, "papers_saw": m.saw} for name, m in self.measures.items()
+        }
+        body: dict[str, Any] = {"schema": SCHEMA, "model": self.model, "against": self.against, "data": self.data}
+        body |= {"settings": self.settings, "measures": told, "summary": self.lines(), "found": self.found}
+        body |= {"skipped": self.skipped, "found_against": self.found_against}
+        body |= {"skipped_against": self.skipped_against, "notes": list(self.notes), "seconds": round(self.seconds, 3)}
+        return body | {"record": self.record}
+
+    def lines(self) -> list[str]:
+        """What this model does, a line for each measure."""
+        return [self.measures[name].says(found) for name, found in self.found.items()]
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = list(zip(self.found, self.lines(), strict=True))
+        rows += [(f"{name} (against)", self.measures[name].says(found)) for name, found in self.found_against.items()]
+        return rows + [(name, f"not measured: {why}") for name, why in self.skipped.items()]
+
+    def __str__(self) -> str:
+        versus = f" against {self.against['name']}" if self.against else ""
+        first = f"{self.model['name']}{versus} on {self.data['images']:,} images of {self.data['path']}"
+        rows = self._rows()
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join([first, *(f"{name:<{width}}  {text}" for name, text in rows), *self.notes])
+
+    def _repr_html_(self) -> str:
+        cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in self._rows())
+        return f"<table>{''.join(cells)}</table>"
+
+
+def write(inspection: Inspection, out: str | os.PathLike[str], *, figures: str | None = None) -> None:
+    """All of it into the folder: inspection.json, look.html, figures under the papers' names, arrays/MEASURE.npz.
+
+    figures: P1 or P2, whose figures are written as PDF and LaTeX too.
+    """
+    from vitreous.measures.figures import draw, write_figures  # they draw an Inspection
+    from vitreous.measures.page import write_page
+
+    folder = Path(out)
+    for name, arrays in inspection.arrays.items():
+        save_arrays(folder / "arrays" / f"{name}.npz", arrays)
+    text = json.dumps(inspection.to_json(), ensure_ascii=False, allow_nan=False).encode()
+    atomic_write(folder / "inspection.json", lambda file: file.write(text), force=True)
+    drawn = draw(inspection)
+    write_figures(inspection, drawn, folder / "figures", papers=figures)
+    write_page(inspection, folder / "look.html", figures=drawn)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    held = io.BytesIO()
+    np.savez_compressed(held, allow_pickle=False, **arrays)
+    atomic_write(path, lambda file: file.write(held.getvalue()), force=True)

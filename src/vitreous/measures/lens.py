@@ -1,0 +1,90 @@
+"""What the model would answer if it stopped early: its final norm and head on every block's output (the logit lens)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.measures.measure import Averages, Found, Measure, number_of, plain
+from vitreous.measures.subject import Subject, needs_attention, needs_head
+from vitreous.models.vit import ViT
+
+__all__ = ["early_logits"]
+
+
+def early_logits(model: ViT, z: Tensor) -> Tensor:
+    """Final norm, pool and head on tokens of any depth.  B T D -> B K"""
+    return model.head(model.representation(model.pool(model.norm(z))))
+
+
+class _Lens(Averages):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__()
+        self.subject = subject
+        self.early: dict[str, Tensor] = {}
+        self.truth: Tensor | None = None
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        model: Any = self.subject.model
+        if tap != "logits":
+            self.early[tap] = early_logits(model, x).float()
+            return
+        final = x.float()
+        said = final.argmax(-1)
+        places: np.ndarray = self.subject.of_batch["places"]
+        truth = None
+        if self.subject.truth is not None and (self.subject.truth[places] >= 0).all():
+            truth = torch.from_numpy(self.subject.truth[places]).to(said.device)
+        for name, early in self.early.items():
+            answer = early.argmax(-1)
+            self.gather(f"{name} same", (answer == said).double())
+            self.gather(f"{name} chance", early.softmax(-1).gather(1, said[:, None])[:, 0])
+            if truth is not None:
+                self.gather(f"{name} right", (answer == truth).double())
+        self.early = {}
+
+    def drop(self) -> None:
+        super().drop()
+        self.early = {}
+
+    def finish(self) -> Found:
+        names = [name.removesuffix(" same") for name in self.sums if name.endswith(" same")]
+        rows = [
+            {
+                "layer": number_of(name),
+                "same_answer": plain(self.mean(f"{name} same").item()),
+                "same_answer_error": plain(self.error(f"{name} same").item()),
+                "chance_of_answer": plain(self.mean(f"{name} chance").item()),
+                "accuracy": plain(self.mean(f"{name} right").item()) if f"{name} right" in self.sums else None,
+            }
+            for name in names
+        ]
+        return {"images": self.images, "rows": rows}
+
+
+def _say(found: Found) -> str:
+    half = next((row["layer"] for row in found["rows"] if row["same_answer"] >= 0.5), None)
+    return (
+        f"half of the final answers stand after block {half}" if half is not None else "answers stand only at the end"
+    )
+
+
+def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
+    if needs_attention(subject) is not None:
+        return f"{subject.name} is a ResNet: the layers below have other channels than its head reads"
+    return needs_head(subject)
+
+
+LENS = Measure(
+    name="logit-lens",
+    sentence="After which block the answer stands, if the head read every block's output.",
+    figure="not in P1 or P2; beside P2 figure 13",
+    saw="Not measured there.",
+    start=_Lens,
+    says=_say,
+    taps={"vit": ("blocks.*.output", "logits")},
+    why_not=_why_not,
+)

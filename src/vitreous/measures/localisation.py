@@ -1,0 +1,193 @@
+"""Whether a late token still knows where it came from (figures 9, 10 and D.1 to D.3 of arXiv 2108.08810).
+
+B images   N places in raster order   Q of them asked
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.draws import permutation
+from vitreous.errors import DataError
+from vitreous.measures.measure import Averages, Found, Measure, Reading, plain
+from vitreous.measures.residual import as_tokens
+from vitreous.measures.similarity import NO_BATCH, NOTHING, centred, exact, is_whole
+from vitreous.measures.subject import Subject, needs_batches
+from vitreous.models.vit import patchify
+
+__all__ = ["TokenLikeness", "edge_places", "own_place", "token_grams"]
+
+MOST = 256  # tokens that are asked; of more, as many are drawn
+
+
+def token_grams(x: Tensor) -> Tensor:
+    """`similarity.centred_gram` of every token by itself, over the images of a batch.  B N D -> N B², unbiased."""
+    n = len(x)
+    rows = x.transpose(0, 1)  # N B D
+    rows = rows if rows.dtype == torch.float64 else rows.float()
+    mean = rows.mean(1, keepdim=True)  # N 1 D
+    rows = rows - mean
+    grams = exact(rows @ rows.mT)  # N B B
+    changes = grams.diagonal(dim1=1, dim2=2).sum(1)
+    out = centred(grams)
+    out[changes <= NOTHING * n * exact(mean).square().sum((1, 2))] = 0  # what is left there is rounding
+    return out.flatten(1)
+
+
+class TokenLikeness:
+    """CKA of each token with each input patch, over minibatches: HSIC is averaged first, and the ratio taken last."""
+
+    def __init__(self) -> None:
+        self.cross: Tensor | float = 0.0  # Q N
+        self.tokens: Tensor | float = 0.0  # Q
+        self.patches: Tensor | float = 0.0  # N
+
+    def add(self, tokens: Tensor, patches: Tensor) -> None:
+        """What `token_grams` made of one batch.  tokens: Q B².  patches: N B²"""
+        self.cross = self.cross + (tokens @ patches.mT).cpu()
+        self.tokens = self.tokens + tokens.square().sum(1).cpu()
+        self.patches = self.patches + patches.square().sum(1).cpu()
+
+    def heat(self) -> Tensor:
+        """Q N; 0 where a token or a patch is the same in all images."""
+        if not isinstance(self.tokens, Tensor) or not isinstance(self.patches, Tensor):
+            raise DataError(NO_BATCH)
+        size = (self.tokens[:, None] * self.patches).sqrt()
+        return torch.where(size > 0, self.cross / size, 0.0)
+
+
+def own_place(heat: Tensor, asked: Tensor | None = None) -> dict[str, Tensor]:
+    """How much each token stands out at its own patch.  heat: Q N.  asked: the place of each token; None is in order.
+
+    hit: whether the own patch is the most alike.  share: its part of all likeness above 0.  percentile: share of other
+    patches that are less alike (half of those equal).  margin: own less the mean of the others.  Each Q.
+    """
+    count = heat.shape[1]
+    asked = torch.arange(count, device=heat.device) if asked is None else asked
+    own = heat.gather(1, asked[:, None])  # Q 1
+    less = (heat < own).double().sum(1) + ((heat == own).double().sum(1) - 1) / 2
+    others = max(count - 1, 1)
+    return {
+        "hit": (heat.argmax(1) == asked).double(),
+        "share": own[:, 0].clamp(min=0) / heat.clamp(min=0).sum(1).clamp(min=1e-30),
+        "percentile": less / others,
+        "margin": own[:, 0] - (heat.sum(1) - own[:, 0]) / others,
+    }
+
+
+def edge_places(grid: tuple[int, int]) -> Tensor:
+    """Which places lie at the border: N of true and false."""
+    edge = torch.ones(grid, dtype=torch.bool)
+    edge[1:-1, 1:-1] = False
+    return edge.flatten()
+
+
+class _Localisation(Reading):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.subject, self.grid = subject, subject.grid
+        count = self.grid[0] * self.grid[1]
+        drawn = permutation(subject.settings.seed, "localisation", 0, count)[:MOST]
+        self.asked = torch.from_numpy(drawn).sort().values
+        self.likeness, self.cosines = TokenLikeness(), Averages()
+        self.batch: dict[str, Tensor] = {}
+        self.images = self.size = self.largest = 0
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        self.size = len(x)
+        if tap == "embedding.patches":
+            self.batch["embedded"] = F.normalize(x.float(), dim=-1)
+        elif is_whole(self.size, self.largest):
+            tokens = as_tokens(x)[:, -self.grid[0] * self.grid[1] :][:, self.asked.to(x.device)]
+            self.batch["tokens"] = token_grams(tokens)
+            self.batch["patches"] = token_grams(self._patches())
+            if "embedded" in self.batch:
+                unit = F.normalize(tokens.float(), dim=-1)
+                self.cosines.gather("cosine", unit @ self.batch.pop("embedded").mT)  # B Q N
+
+    def _patches(self) -> Tensor:
+        """The image in as many parts as there are places, B N PPC."""
+        pixels: Tensor = self.subject.of_batch["pixels"].float() / 255
+        h, w = (n // places for n, places in zip(pixels.shape[2:], self.grid, strict=True))
+        if (h * self.grid[0], w * self.grid[1]) != tuple(pixels.shape[2:]):
+            h, w = max(h, 1), max(w, 1)
+            pixels = F.interpolate(pixels, (h * self.grid[0], w * self.grid[1]), mode="bilinear", antialias=True)
+        return patchify(pixels, (h, w))
+
+    def update(self) -> None:
+        if "tokens" in self.batch:
+            self.likeness.add(self.batch["tokens"], self.batch["patches"])
+            self.images += self.size
+            self.largest = max(self.largest, self.size)
+            self.cosines.update()
+        self.drop()
+
+    def drop(self) -> None:
+        self.batch = {}
+        self.cosines.drop()
+
+    def finish(self) -> Found:
+        heat = self.likeness.heat()
+        edge = edge_places(self.grid)[self.asked]
+        kinds = {"all": torch.ones_like(edge), "interior": ~edge, "edge": edge}
+        measured = {"cka": heat}
+        if self.cosines.sums:
+            measured["cosine"] = self.cosines.mean("cosine")
+        rows = [
+            {"by": by, "tokens": kind, "count": int(of.sum())}
+            | {name: plain(value[of].mean().item()) for name, value in own_place(values, self.asked).items()}
+            for by, values in measured.items()
+            for kind, of in kinds.items()
+            if of.any()
+        ]
+        count = self.grid[0] * self.grid[1]
+        shown = _shown(self.grid, self.asked)
+        return {
+            "images": self.images,
+            "grid": list(self.grid),
+            "asked": len(self.asked),
+            "sampled": len(self.asked) < count,
+            "rows": rows,
+            "heat": [
+                {"row": int(self.asked[i]) // self.grid[1], "column": int(self.asked[i]) % self.grid[1]}
+                | {"cka": plain(heat[i].unflatten(0, self.grid), 4)}
+                for i in shown
+            ],
+        }
+
+
+def _shown(grid: tuple[int, int], asked: Tensor) -> list[int]:
+    """Four tokens to draw: the corner, one at an edge, two inside; those asked that lie nearest."""
+    h, w = grid
+    wanted = [(0, 0), (h // 2, 0), (h // 3, w // 3), (h // 2, w // 2)]
+    rows, columns = asked // w, asked % w
+    near = [int(((rows - r).square() + (columns - c).square()).argmin()) for r, c in wanted]
+    return list(dict.fromkeys(near))
+
+
+def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
+    if (why := needs_batches(subject)) is not None:
+        return why
+    return None if subject.grid[0] * subject.grid[1] > 1 else f"{subject.name} ends in a single place"
+
+
+def _say(found: Found) -> str:
+    row = found["rows"][0]
+    drawn = f" ({found['asked']} tokens drawn)" if found["sampled"] else ""
+    return (
+        f"{100 * row['hit']:.0f} % of the last tokens are most like the patch they came from, which is more like them "
+        f"than {100 * row['percentile']:.0f} % of the others{drawn}"
+    )
+
+
+LOCALISATION = Measure(
+    name="localisation",
+    sentence="Whether a token of the last block is still most like the patch of the image it came from.",
+    figure="P2 figures 9, 10 and D.1 to D.3",
+    saw="Tokens of a ViT with class token keep their place to the end; those of GAP and of ResNets lose it.",
+    start=_Localisation,
+    says=_say,
+    taps={"vit": ("embedding.patches", "blocks.{last}.output"), "bit": ("norm",)},
+    why_not=_why_not,
+)

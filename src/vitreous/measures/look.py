@@ -1,0 +1,229 @@
+"""`vitreous.look`: a model sees images once, and every inspection reads what it needs on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitreous.draws import permutation
+from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation.features import model_digest
+from vitreous.evaluation.labels import match_classes
+from vitreous.evaluation.predict import Progress, choose_device
+from vitreous.files import digest
+from vitreous.images import opening
+from vitreous.images.imageset import ImageSet
+from vitreous.machine import record
+from vitreous.measures import MEASURES
+from vitreous.measures.figures import check_papers
+from vitreous.measures.inspection import Inspection, write
+from vitreous.measures.jobs import Job, Store
+from vitreous.measures.measure import Measure
+from vitreous.measures.streaming import count_forwards, run
+from vitreous.measures.subject import Settings, Subject
+from vitreous.models.model import Model, unwrapped
+from vitreous.weights.loading import load
+
+__all__ = ["look"]
+
+Tell = Callable[[str], None]
+EMBEDDED = "fashion"
+LAYERS = ("every", "blocks")
+VERSION = 1  # of the numbers: kept parts of another one are not used
+
+
+def look(
+    model: Model | str | os.PathLike[str],
+    data: ImageSet | str | os.PathLike[str] | None = None,
+    *,
+    against: Model | str | os.PathLike[str] | None = None,
+    only: Sequence[str] | None = None,
+    images: int = 512,
+    out: str | os.PathLike[str] | None = None,
+    figures: str | None = None,
+    layers: str = "every",
+    exact: bool = False,
+    seed: int = 0,
+    batch: int | None = None,
+    device: torch.device | str | None = None,
+    workers: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+    tell: Tell | None = None,
+) -> Inspection:
+    """Everything both papers look at inside a model, while it sees some images.
+
+        vitreous.look("deit-tiny/", "photos", against="BiT-R50x1")
+        vitreous.look("last", only=["attention-distance", "similarity"], out="inside")
+
+    model, against: models, or words that `vitreous.load` takes.  data: a set, or a word that names one; None is the
+    embedded images.  only: names of MEASURES; None is all that have a meaning here.  images: drawn by the seed from all
+    of data.  layers: every sub-layer for likeness, or blocks.  exact: receptive fields by all channels and 32 images.
+    out: a folder for inspection.json, look.html and figures; finished measures are kept there and not computed again.
+    figures: P1 or P2, whose figures are written there as PDF and LaTeX too.
+    tell: called with a line when there is something to say, the cost first.
+    """
+    tell = tell or (lambda line: None)
+    settings = _settings(images, batch, layers, exact, seed)
+    check_papers(figures, out)
+    begin = time.monotonic()
+    subjects = _subjects(model, against, data, settings, device)
+    measures = _choose(only)
+    jobs, skipped = _plan(measures, subjects, is_asked=only is not None)
+    store = None if out is None else Store(Path(out), _identity(subjects, settings), force=force)
+    pending = [job for job in jobs if store is None or not store.load(job)]
+    tell(_cost(pending, subjects, settings))
+    notes = run(pending, subjects, workers, store, progress, tell)
+    found = tuple({job.measure.name: job.found for job in jobs if job.side == side} for side in (0, 1))
+    inspection = Inspection(
+        model=_about(subjects[0]),
+        against=_about(subjects[1]) if len(subjects) > 1 else None,
+        data=_about_data(subjects[0].data),
+        settings=asdict(settings),
+        measures=measures,
+        found=found[0],
+        found_against=found[1],
+        skipped=skipped[0],
+        skipped_against=skipped[1],
+        arrays={job.key: job.arrays for job in jobs if job.arrays},
+        notes=tuple(notes),
+        seconds=time.monotonic() - begin,
+        record=record(),
+    )
+    if out is not None:
+        write(inspection, out, figures=figures)
+    return inspection
+
+
+# What is asked -----------------------------------------------------------------------------------------------------
+
+
+def _settings(images: int, batch: int | None, layers: str, exact: bool, seed: int) -> Settings:
+    if images < 1:
+        raise ConfigError(f"{images} images are none to look at; say 1 or more")
+    if batch is not None and batch < 1:
+        raise ConfigError(f"{batch} images at a time are none; say --batch 4 or more")
+    if layers not in LAYERS:
+        raise ConfigError(f"layers={layers!r} are none; say {' or '.join(LAYERS)}")
+    settings = Settings(images=images, batch=batch, layers=layers, exact=exact, seed=seed)
+    return replace(settings, field_images=32) if exact else settings
+
+
+def _choose(only: Sequence[str] | None) -> dict[str, Measure]:
+    if only is None:
+        return dict(MEASURES)
+    if unknown := [name for name in only if name not in MEASURES]:
+        raise ConfigError(
+            f"there is no measure {unknown[0]!r}; there are: {', '.join(MEASURES)} (vitreous look --list)"
+        )
+    if not only:
+        raise ConfigError("no measure was named; name some of: vitreous look --list, or leave only= away for all")
+    return {name: MEASURES[name] for name in MEASURES if name in only}
+
+
+def _subjects(
+    model: Model | str | os.PathLike[str],
+    against: Model | str | os.PathLike[str] | None,
+    data: ImageSet | str | os.PathLike[str] | None,
+    settings: Settings,
+    device: torch.device | str | None,
+) -> list[Subject]:
+    named = [_named(one) for one in (model, against) if one is not None]
+    whole = opening.open(EMBEDDED if data is None else data)
+    if not len(whole):
+        raise DataError(f"{whole.path} has no images to look at; name another set")
+    chosen = whole.take(permutation(settings.seed, "look", 0, len(whole))[: settings.images])
+    out = []
+    for one, name in named:
+        place = choose_device(one, device)
+        subject = Subject(one, name, chosen, settings, place, model_digest(one))
+        subject.truth = _truth(one, chosen)
+        out.append(subject)
+    return out
+
+
+def _named(model: Model | str | os.PathLike[str]) -> tuple[Model, str]:
+    if isinstance(model, str | os.PathLike):
+        return unwrapped(load(model)), os.fspath(model)
+    inner = unwrapped(model)
+    return inner, str(inner.source.get("path") or f"this {type(inner).__name__}")
+
+
+def _truth(model: Model, data: ImageSet) -> NDArray[np.int64] | None:
+    """The model's class number of each image; None where the set has other classes, or none."""
+    if data.labels.ndim != 1 or not model.config.readout.classes:
+        return None
+    try:
+        numbers, _ = match_classes(data, model.labels, model.config.readout.classes)
+    except DataError:
+        return None
+    return np.where(data.labels < 0, -1, numbers[data.labels])
+
+
+def _plan(
+    measures: dict[str, Measure], subjects: list[Subject], *, is_asked: bool
+) -> tuple[list[Job], tuple[dict[str, str], dict[str, str]]]:
+    """What is measured of which model; and why what is not has no meaning, which is an error if it was asked for."""
+    jobs: list[Job] = []
+    skipped: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for measure in measures.values():
+        other = subjects[1] if len(subjects) > 1 else None
+        for side in range(1 if measure.is_pair else len(subjects)):
+            why = measure.why_not(subjects[side], other if measure.is_pair else None)
+            if why is None:
+                jobs.append(Job(measure, side))
+            else:
+                skipped[side][measure.name] = why
+                if is_asked and side == 0:
+                    raise ConfigError(
+                        f"{measure.name} has no meaning here: {why}; leave it away, or name another model"
+                    )
+    return jobs, skipped
+
+
+def _cost(jobs: list[Job], subjects: list[Subject], settings: Settings) -> str:
+    if not jobs:
+        return "all measures are there already; nothing to compute"
+    shared, more = count_forwards(jobs, subjects)
+    images = len(subjects[0].data)
+    text = f"{len(jobs)} measures on {images:,} images: {shared + more:,} forwards of an image"
+    return text + (f", {shared:,} of them shared by all measures" if shared and more else "")
+
+
+# What is kept ------------------------------------------------------------------------------------------------------
+
+
+def _identity(subjects: list[Subject], settings: Settings) -> str:
+    """Of all that decides the numbers."""
+    parts: dict[str, Any] = {"version": VERSION, "settings": asdict(settings), "data": subjects[0].data.content_id}
+    parts["images"] = digest(subjects[0].data.ids.tobytes())
+    parts["models"] = [subject.digest for subject in subjects]
+    parts["preprocess"] = [subject.model.preprocess.to_json() for subject in subjects]
+    return digest(json.dumps(parts, sort_keys=True).encode())
+
+
+def _about(subject: Subject) -> dict[str, Any]:
+    model = subject.model
+    return {
+        "name": subject.name,
+        "kind": "hybrid" if subject.has_stem else type(model).__name__,
+        "digest": subject.digest,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "config": model.config.to_json(),
+        "preprocess": model.preprocess.to_json(),
+        "grid": list(subject.grid),
+        "front_tokens": subject.prefix,
+    }
+
+
+def _about_data(data: ImageSet) -> dict[str, Any]:
+    return {"path": data.path, "images": len(data), "content_id": data.content_id, "classes": len(data.classes)}

@@ -1,0 +1,133 @@
+"""What an inspection is, as one value, and how its numbers grow while a model sees images.
+
+To add one: a file that holds a `Measure`, and a line in MEASURES (or an entry point in the group `vitreous.measures`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.measures.subject import Subject
+
+__all__ = ["Averages", "Measure", "Reading", "number_of", "plain", "rows_of"]
+
+Found = dict[str, Any]  # plain numbers, as they go into JSON
+
+
+class Reading:
+    """Numbers in the making. What `see` gathers of a batch counts once `update` comes, and is gone if `drop` comes."""
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        """One activation, while the forward runs; keep little of it.  side: 1 for the model that is compared with."""
+
+    def update(self) -> None:
+        """The batch went through."""
+
+    def drop(self) -> None:
+        """The batch did not go through; it comes again in smaller parts."""
+
+    def finish(self) -> Found:
+        """Plain numbers, once all batches went through; what needs forwards of its own runs them here."""
+        raise AssertionError("each reading says what it found")
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """What is too large for JSON."""
+        return {}
+
+
+class Averages(Reading):
+    """Means over images: `gather` what each image of a batch gives, under a name."""
+
+    def __init__(self) -> None:
+        self.batch: dict[str, Tensor] = {}  # B …
+        self.sums: dict[str, Tensor] = {}
+        self.squares: dict[str, Tensor] = {}
+        self.images = 0
+
+    def gather(self, name: str, values: Tensor) -> None:
+        self.batch[name] = values
+
+    def update(self) -> None:
+        count = 0
+        for name, values in self.batch.items():
+            held = values.detach()
+            held = held.cpu() if held.device.type == "mps" else held  # which has no float64
+            self.sums[name] = self.sums.get(name, 0) + held.sum(0, dtype=torch.float64).cpu()
+            self.squares[name] = self.squares.get(name, 0) + held.square().sum(0, dtype=torch.float64).cpu()
+            count = len(held)
+        self.images += count
+        self.batch = {}
+
+    def drop(self) -> None:
+        self.batch = {}
+
+    def mean(self, name: str) -> Tensor:
+        return self.sums[name] / self.images
+
+    def error(self, name: str) -> Tensor:
+        """Standard error of the mean over images."""
+        if self.images < 2:
+            return torch.full_like(self.sums[name], math.nan)
+        spread = (self.squares[name] / self.images - self.mean(name).square()).clamp(min=0)
+        return (spread / (self.images - 1)).sqrt()
+
+
+def rows_of(found: Found) -> list[dict[str, Any]]:
+    """The table of most measures: their `rows`."""
+    return list(found.get("rows", []))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One inspection. Its functions know nothing of files and pages.
+
+    taps: patterns by family (see `Subject.families`), {last} for the last block; all measures that name some share one
+    forward.
+    start: (model's subject, the one compared with) -> a reading.  forwards: of single images, beyond the shared ones; a
+    backward pass counts as two.  why_not: why it has no meaning here, in one line, or None.
+    """
+
+    name: str
+    sentence: str  # what it shows, for anybody
+    figure: str  # where the papers draw it
+    saw: str  # what the papers saw
+    start: Callable[[Subject, Subject | None], Reading]
+    says: Callable[[Found], str]  # one line with this model's numbers
+    taps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cost: str = "reads the shared forward"
+    forwards: Callable[[Subject], float] = lambda subject: 0.0
+    why_not: Callable[[Subject, Subject | None], str | None] = lambda subject, other: None
+    is_pair: bool = False  # compares two models
+    rows: Callable[[Found], list[dict[str, Any]]] = rows_of  # its table, for CSV
+
+    def patterns(self, subject: Subject) -> tuple[str, ...]:
+        """The taps it reads of this model."""
+        patterns = (pattern for family in subject.families for pattern in self.taps.get(family, ()))
+        return tuple(pattern.format(last=subject.depth - 1) for pattern in patterns)
+
+
+def number_of(tap: str) -> int:
+    """7 of blocks.7.attention.weights."""
+    return int(tap.split(".")[1])
+
+
+def plain(value: Any, digits: int = 6) -> Any:
+    """Tensors, arrays and numbers as JSON has them, to so many digits; None for what is no number."""
+    if isinstance(value, Tensor):
+        return plain(value.tolist(), digits)
+    if isinstance(value, list | tuple):
+        return [plain(each, digits) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each, digits) for key, each in value.items()}
+    if hasattr(value, "tolist"):  # numpy's
+        return plain(value.tolist(), digits)
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+    return value

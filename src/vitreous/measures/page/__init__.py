@@ -1,0 +1,227 @@
+"""An inspection as one page: what the model does in ten lines, then every measure with its figure and what it means.
+
+write_page(inspection, "look.html")     section(inspection), the short version for another page
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitreous.measures.figures import Figures, draw, figures_of, method_of, short_name, title_of
+from vitreous.measures.inspection import Inspection
+from vitreous.measures.measure import Found
+from vitreous.measures.page.looker import fitting, looker
+from vitreous.measures.page.matrices import matrices
+from vitreous.report import page as pages
+from vitreous.report.page import (
+    Block,
+    Drawing,
+    Drawings,
+    Fold,
+    Heading,
+    Note,
+    Page,
+    Point,
+    Points,
+    Section,
+    Table,
+    Text,
+    Widget,
+)
+
+__all__ = ["page", "section", "write_page"]
+
+HERE = Path(__file__).parent
+LIMIT = 11 * 2**20  # bytes of maps in a page, which stays below 15 MB with its figures
+LINES = 10
+TELLING = (  # whose lines stand at the top, the most telling first
+    "attention-distance", "similarity", "receptive-field", "localisation", "skip-ratio", "probes", "similarity-across",
+    "rollout", "logit-lens", "positions", "shift", "skip-removal", "class-attention", "heads-against-layers",
+    "patch-filters", "attention-entropy", "head-likeness", "embeddings-change",
+)  # fmt: skip
+SHORT = ("attention-distance", "similarity", "receptive-field")  # drawn in the short version
+ROWS = 20  # of the table of a measure that has no drawing
+FILES = "inspection.json beside this page holds every number; the folder figures/ every figure as SVG, PNG and CSV."
+PAPERS = "P1 is arXiv 2010.11929 (ViT), P2 is arXiv 2108.08810 (do ViTs see like CNNs?)."
+
+
+def write_page(
+    inspection: Inspection, path: str | os.PathLike[str], *, figures: Figures | None = None, limit: int = LIMIT
+) -> None:
+    """One self-contained page. limit: bytes of attention maps in it, coarser or of fewer images if need be."""
+    pages.write(page(inspection, figures=figures, limit=limit), path, force=True)
+
+
+def page(inspection: Inspection, *, figures: Figures | None = None, limit: int = LIMIT) -> Page:
+    """The page as a value. figures: those of `draw`, where they were drawn already."""
+    figures = draw(inspection) if figures is None else figures
+    shown = fitting(inspection, limit)
+    cells = matrices(inspection)
+    names = _names(inspection)
+    measured = {*inspection.found, *inspection.found_against}
+    data, model = inspection.data, inspection.model
+    return Page(
+        title=" against ".join(names),
+        over="vitreous look",
+        lead=f"{_kind(inspection)}, {model['parameters']:,} parameters, on {data['images']:,} images of "
+        f"{short_name(data['path'])}.",
+        top=[*(Note(note, "warn") for note in inspection.notes), *_lines(inspection)],
+        sections=[
+            Section(
+                title_of(name),
+                list(_measure(inspection, figures, name, shown is not None)),
+                badge="" if name in measured else "not measured",
+                summary="" if name in measured else "not measured",
+                anchor=name,
+            )
+            for name in inspection.measures
+        ]
+        + [_about(inspection)],
+        foot=f"Made by vitreous look. {PAPERS} {FILES}",
+        has_column=True,
+        style=(HERE / "look.css").read_text("utf-8"),
+        script=(HERE / "look.js").read_text("utf-8"),
+        data={"cells": json.dumps(cells, separators=(",", ":")), **({} if shown is None else shown.data)},
+    )
+
+
+def section(inspection: Inspection) -> Section:
+    """The short version, for the report of a run."""
+    drawings = [
+        Drawing(panel.svg, heading=panel.heading)
+        for name in SHORT
+        for figure in figures_of(inspection, name)[:1]
+        for panel in figure.panels[:1]
+    ]
+    words = Text(
+        f"What the papers look at inside a model, measured here on {inspection.data['images']:,} images. For all "
+        "of it, with every layer and head: vitreous look."
+    )
+    points = Points([Point(text) for _, text in _telling(inspection)])
+    return Section("What it does inside", [words, points, Drawings(drawings)], anchor="inside")
+
+
+def _names(inspection: Inspection) -> list[str]:
+    models = [inspection.model, *([inspection.against] if inspection.against else [])]
+    return [short_name(model["name"]) for model in models]
+
+
+def _kind(inspection: Inspection) -> str:
+    model = inspection.model
+    size, grid = model["config"].get("image_size", []), model.get("grid", [])
+    kind = {"ViT": "A Vision Transformer", "BiT": "A BiT ResNet", "hybrid": "A hybrid"}.get(
+        model["kind"], model["kind"]
+    )
+    return f"{kind} for {'×'.join(map(str, size))} pixels, {'×'.join(map(str, grid))} places"
+
+
+def _telling(inspection: Inspection) -> list[tuple[str, str]]:
+    """At most ten lines with numbers, in the order of the measures."""
+    ranks = {name: rank for rank, name in enumerate(TELLING)}
+    known = sorted((n for n in inspection.found if n != "attention-maps"), key=lambda n: ranks.get(n, -1))[:LINES]
+    told = {name: inspection.measures[name].says(inspection.found[name]) for name in inspection.found if name in known}
+    return [(name, _sentence(text)) for name, text in told.items()]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + _kept(text[1:]) + "."
+
+
+def _kept(text: str) -> str:
+    """A number is not parted from its sign of percent."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _lines(inspection: Inspection) -> Iterator[Block]:
+    lines = _telling(inspection)
+    if lines:
+        who = _names(inspection)[0] if inspection.against else "this model"
+        yield Heading(f"What {who} does")
+        yield Points([Point(text, name) for name, text in lines])
+
+
+def _measure(inspection: Inspection, figures: Figures, name: str, has_maps: bool) -> Iterator[Block]:
+    measure = inspection.measures[name]
+    yield Text(measure.sentence)
+    yield from _said(inspection, name)
+    if name == "attention-maps" and has_maps:
+        yield Widget(looker(inspection))
+    rows = _side_by_side([list(_drawings(inspection, figures, name, side)) for side in (0, 1)])
+    yield from (Drawings(row) for row in rows)
+    found = inspection.found.get(name) or inspection.found_against.get(name)
+    if found is not None and not rows:
+        yield from _table(measure.rows(found))
+    facts: list[list[str | pages.Bar]] = [["the papers saw", measure.saw], ["in the papers", measure.figure]]
+    if found is not None:
+        facts += [["how", how] for how in [method_of(name, found)] if how]
+        files = ", ".join(figure.name for side in (0, 1) for figure in figures.get((name, side), []))
+        facts += [["files", f"figures/{files}"]] if files else []
+    yield Table(["", ""], facts)
+
+
+def _side_by_side(sides: list[list[Drawing]]) -> list[list[Drawing]]:
+    """The same panel of both models beside each other; each model by itself where they have others."""
+    one, other = sides
+    if len(one) == len(other):
+        return [[drawing for both in zip(one, other, strict=True) for drawing in both]] if one else []
+    return [side for side in sides if side]
+
+
+def _said(inspection: Inspection, name: str) -> Iterator[Block]:
+    """What this model's numbers come to, and the other's."""
+    measure, names = inspection.measures[name], _names(inspection)
+    both = (inspection.found, inspection.skipped), (inspection.found_against, inspection.skipped_against)
+    for side, (found, skipped) in enumerate(both[: len(names)]):
+        who = f"{names[side]}: " if len(names) > 1 and not measure.is_pair else ""
+        if name in found:
+            text = measure.says(found[name])
+            yield Note(f"{who}{_kept(text)}." if who else _sentence(text))
+        elif name in skipped:
+            yield Note(f"{who}not measured: {skipped[name]}." if who else f"Not measured: {skipped[name]}.")
+
+
+def _drawings(inspection: Inspection, figures: Figures, name: str, side: int) -> Iterator[Drawing]:
+    names = _names(inspection)
+    is_pair = inspection.measures[name].is_pair
+    for figure in figures.get((name, side), []):
+        for panel in figure.panels:
+            whose = names[side] if len(names) > 1 and not is_pair else ""
+            yield Drawing(
+                panel.svg, caption=" · ".join(word for word in (whose, figure.name) if word), heading=panel.heading
+            )
+
+
+def _table(rows: list[Found]) -> Iterator[Block]:
+    """The numbers of a measure that nobody drew."""
+    if rows:
+        head = list(rows[0])
+        cells: list[list[str | pages.Bar]] = [[_cell(row.get(key)) for key in head] for row in rows]
+        yield Table(head, cells[:ROWS], caption="" if len(rows) <= ROWS else f"the first {ROWS} of {len(rows):,} rows")
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else str(value)
+
+
+def _about(inspection: Inspection) -> Section:
+    model, record = inspection.model, inspection.record
+    rows: list[list[str | pages.Bar]] = [
+        ["model", str(model["name"])],
+        ["digest", str(model.get("digest", ""))],
+        [
+            "images",
+            f"{inspection.data['images']:,} of {inspection.data['path']} ({inspection.data.get('content_id', '')})",
+        ],
+        ["settings", ", ".join(f"{key} {value}" for key, value in inspection.settings.items())],
+        ["versions", ", ".join(f"{key} {value}" for key, value in record.get("versions", {}).items() if value)],
+        ["commit", str(record.get("commit", ""))],
+        ["command", " ".join(map(str, record.get("command", [])))],
+    ]
+    if inspection.against:
+        rows.insert(2, ["against", str(inspection.against["name"])])
+    config = json.dumps({"config": model.get("config"), "preprocess": model.get("preprocess")}, indent=1)
+    blocks: list[Block] = [Table(["", ""], rows), Fold("Configuration", [pages.Code(config)])]
+    return Section("How to repeat it", blocks, anchor="about")

@@ -1,0 +1,129 @@
+"""What can be read from each layer by a linear fit (figures 11, 13 and D.4 of arXiv 2108.08810)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from vitreous.evaluation.features import Features, pooled
+from vitreous.evaluation.features import Reading as Pooling
+from vitreous.evaluation.probes import Probed, probe_features
+from vitreous.measures.layers import is_block
+from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.subject import Subject
+
+__all__: list[str] = []
+
+SHOTS = 10
+SEEDS = 3
+MOST = 2048  # images whose features are held
+LEAST = 2  # labelled train images of a class, so that a fit is one
+
+
+class _Probes(Reading):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.subject = subject
+        self.batch: dict[str, Tensor] = {}
+        self.values: dict[str, list[np.ndarray]] = {}
+        self.places: list[np.ndarray] = []
+        self.count = 0
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        if self.count >= MOST or not is_block(tap):
+            return
+        is_vit = tap.startswith("blocks.")
+        front = self.subject.prefix if is_vit else 0
+        pools = ["gap"] + (["cls"] if is_vit and self.subject.has_class_token else [])
+        if is_vit:
+            h, w = self.subject.grid
+            pools.append(f"token-{front + h // 2 * w + w // 2}")
+        for pool in pools:
+            name = f"{tap}:{'middle' if pool.startswith('token-') else pool}"
+            self.batch[name] = pooled(x, Pooling(tap, pool), front).cpu()
+
+    def update(self) -> None:
+        if self.batch:
+            places: np.ndarray = self.subject.of_batch["places"]
+            self.places.append(places)
+            self.count += len(places)
+            for name, rows in self.batch.items():
+                self.values.setdefault(name, []).append(rows.numpy())
+        self.batch = {}
+
+    def drop(self) -> None:
+        self.batch = {}
+
+    def finish(self) -> Found:
+        data = self.subject.data
+        places = np.concatenate(self.places)
+        values: dict[str, Any] = {name: np.concatenate(rows) for name, rows in self.values.items()}
+        whole = Features(
+            values, data.labels[places], data.ids[places], places, data.classes, (), self.subject.digest, "", False
+        )
+        train, test = (whole.take(data.splits[places] == split) for split in ("train", "test"))
+        shots = [probe_features(train, test, shots=SHOTS, seed=seed) for seed in range(SEEDS)]
+        full = probe_features(train, test)
+        rows = [_row(name, shots, full) for name in values]
+        return {
+            "images": full.images,
+            "fitted_on": full.fitted_on,
+            "shots": SHOTS,
+            "seeds": SEEDS,
+            "chance": plain(1 / len(data.classes)),
+            "rows": rows,
+        }
+
+
+def _row(name: str, shots: list[Probed], full: Probed) -> dict[str, Any]:
+    tap, _, pool = name.partition(":")
+    few = [probed[name].accuracy for probed in shots]
+    body = {"layer": tap.removesuffix(".output"), "tokens": pool, "ten_shot": plain(sum(few) / len(few))}
+    return body | {
+        "ten_shot_seeds": plain(few),
+        "linear": plain(full[name].accuracy),
+        "interval": plain(full[name].interval),
+    }
+
+
+def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
+    data = subject.data
+    if data.labels.ndim != 1 or not data.classes:
+        return f"{data.path} does not have one label for each image, which a probe needs"
+    train = data.labels[(data.splits == "train") & (data.labels >= 0)]
+    test = data.labels[(data.splits == "test") & (data.labels >= 0)]
+    counts = np.bincount(train, minlength=len(data.classes))
+    if not len(test) or (counts >= LEAST).sum() < 2:
+        most = int(np.bincount(data.labels[data.labels >= 0], minlength=1).max())
+        return (
+            f"a probe needs {LEAST} train images of two classes, and test images; the {len(data):,} drawn have at most "
+            f"{most} of a class, {len(train):,} of them to train on"
+        )
+    return None
+
+
+def _say(found: Found) -> str:
+    rows = found["rows"]
+    best = max(rows, key=lambda row: row["linear"])
+    return (
+        f"a linear fit reads the class best from {best['layer']} ({best['tokens']}): {100 * best['linear']:.0f} % "
+        f"right, {100 * best['ten_shot']:.0f} % by {found['shots']} shots; "
+        f"from {rows[0]['layer']} {100 * rows[0]['linear']:.0f} %"
+    )
+
+
+PROBES = Measure(
+    name="probes",
+    sentence="How much of the class a linear fit can read from each layer: class token, mean of patches, one patch.",
+    figure="P2 figures 11, 13 and D.4",
+    saw="Class-token models keep the answer in the class token; in GAP models every token holds it at the end.",
+    start=_Probes,
+    says=_say,
+    taps={
+        "vit": ("blocks.*.output",),
+        "stem": ("stem.stages.*.units.*.output",),
+        "bit": ("stages.*.units.*.output",),
+    },
+    why_not=_why_not,
+)

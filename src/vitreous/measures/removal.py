@@ -1,0 +1,125 @@
+"""What a skip connection is worth: the model without it, as it stands (a probe beside figure 8 of arXiv 2108.08810).
+
+P2 trains networks without a skip; here a trained one loses it, one block at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.similarity import LEAST, Likeness, cka
+from vitreous.measures.subject import Subject, in_chunks, needs_head
+from vitreous.models.taps import taps
+
+__all__ = ["cut_contrast", "places"]
+
+CHUNK = 32  # images at a time
+
+
+def cut_contrast(matrix: list[list[float | None]], cut: int) -> float | None:
+    """Likeness of layers on the two sides of a cut, less that within the sides.
+
+    matrix: L L, of CKA.  cut: the first layer of the upper side.
+    """
+    count = len(matrix)
+    pairs = [(i, j) for i in range(count) for j in range(i)]
+    across = [matrix[i][j] for i, j in pairs if (i < cut) != (j < cut)]
+    within = [matrix[i][j] for i, j in pairs if (i < cut) == (j < cut)]
+    a, b = ([value for value in values if value is not None] for values in (across, within))
+    return sum(a) / len(a) - sum(b) / len(b) if a and b else None
+
+
+def places(subject: Subject) -> dict[str, list[str]]:
+    """Blocks and units, and the skips of each."""
+    names = {name for name, _ in subject.model.named_modules()}
+    found: dict[str, list[str]] = {}
+    for name in names:
+        parts = name.removeprefix("stem.").split(".")
+        if parts[-1] in ("skip1", "skip2", "skip"):
+            found.setdefault(name.rsplit(".", 1)[0], []).append(name)
+    return dict(sorted(found.items(), key=lambda item: _order(item[0])))
+
+
+def _order(place: str) -> tuple[Any, ...]:
+    numbers = [int(part) for part in place.split(".") if part.isdecimal()]
+    return (not place.startswith("stem."), *numbers)
+
+
+class _Removal(Reading):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.subject = subject
+
+    def finish(self) -> Found:
+        subject = self.subject
+        blocks = places(subject)
+        outputs = [f"{place}.output" for place in blocks]
+        intact, answers, likeness = self._run([], outputs)
+        truth = None
+        if subject.truth is not None and subject.sample_places is not None:
+            truth = torch.from_numpy(subject.truth[subject.sample_places[: len(answers)]])
+        rows = []
+        for cut, (place, skips) in enumerate(blocks.items()):
+            features, said, changed = self._run(skips, outputs)
+            row: dict[str, Any] = {"block": place, "features_cka": None, "same_answer": None, "accuracy_change": None}
+            if len(features) >= LEAST:
+                row["features_cka"] = plain(cka(intact, features))
+            if needs_head(subject) is None:
+                row["same_answer"] = plain((said == answers).double().mean().item())
+            if truth is not None:
+                known = truth >= 0
+                right, was = ((each == truth)[known].double().mean().item() for each in (said, answers))
+                row["accuracy_change"] = plain(right - was)
+            before, after = (None if each is None else cut_contrast(each.matrix(), cut) for each in (likeness, changed))
+            rows.append(row | {"contrast_intact": plain(before), "contrast_without": plain(after)})
+        return {"images": len(intact), "rows": rows}
+
+    @torch.inference_mode()
+    def _run(self, skips: list[str], outputs: list[str]) -> tuple[Tensor, Tensor, Likeness | None]:
+        """Features, answers, and likeness of the blocks' outputs, with these skips cut."""
+        likeness, model = Likeness(), self.subject.model
+
+        def answer(part: Tensor, first: int) -> tuple[Tensor, Tensor]:
+            with taps(model, outputs, edit=dict.fromkeys(skips, torch.zeros_like)) as seen:
+                features = model.features(self.subject.normalised(part))
+            if len(part) >= LEAST:
+                likeness.add(seen)
+            self.subject.tick(len(part))
+            return features.float().cpu(), model.head(features).argmax(-1).cpu()
+
+        images = self.subject.first(self.subject.settings.few)
+        features, answers = zip(*in_chunks(images, CHUNK, answer), strict=True)
+        return torch.cat(features), torch.cat(answers), likeness if likeness.batches else None
+
+
+def _say(found: Found) -> str:
+    known = [row for row in found["rows"] if row["same_answer"] is not None]
+    if not known:
+        worst = min(found["rows"], key=lambda row: 1 if row["features_cka"] is None else row["features_cka"])
+        likeness = "unknown" if worst["features_cka"] is None else f"{worst['features_cka']:.2f}"
+        return f"without the skips of {worst['block']} the features are least what they were (likeness {likeness})"
+    worst, best = (pick(known, key=lambda row: row["same_answer"]) for pick in (min, max))
+    return (
+        f"without the skips of {worst['block']}, {100 * worst['same_answer']:.0f} % of the answers stay; without "
+        f"those of {best['block']}, {100 * best['same_answer']:.0f} %"
+    )
+
+
+def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
+    return None if places(subject) else f"{subject.name} has no skip connections"
+
+
+REMOVAL = Measure(
+    name="skip-removal",
+    sentence="What is left of the answers when one block loses its skip connections.",
+    figure="beside P2 figure 8, which trains without them",
+    saw="Without the skips of a block, layers below and above it become unlike.",
+    start=_Removal,
+    says=_say,
+    cost="a forward for each block, on 64 images",
+    forwards=lambda subject: (len(places(subject)) + 1) * min(subject.settings.few, len(subject.data)),
+    why_not=_why_not,
+)

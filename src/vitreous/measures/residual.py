@@ -1,0 +1,130 @@
+"""What goes by the skip connection and what by the branch (figures 7, 8, E.1 and E.2 of arXiv 2108.08810).
+
+B images   T tokens, or places of a map
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.measures.measure import Averages, Found, Measure, plain
+from vitreous.measures.subject import Subject
+
+__all__ = ["as_tokens", "skip_cosine", "skip_ratio"]
+
+MOST = 256  # tokens whose ratios are listed one by one
+PAIRS = {  # where a skip and its branch meet: endings of their taps
+    "skip1": ("skip1", "attention.output"),
+    "skip2": ("skip2", "mlp.output"),
+    "skip": ("skip", "branch"),
+}
+
+
+def as_tokens(x: Tensor) -> Tensor:
+    """B C h w as B h·w C; tokens as they are."""
+    return x.flatten(2).mT if x.dim() == 4 else x
+
+
+def skip_ratio(skip: Tensor, branch: Tensor) -> Tensor:
+    """‖z‖ / ‖f(z)‖ of each token; NaN where the branch adds nothing.  … D -> …"""
+    size = branch.norm(dim=-1)
+    return torch.where(size > 0, skip.norm(dim=-1) / size, torch.nan)
+
+
+def skip_cosine(skip: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine of the skip with the branch, and with their sum.  … D -> … each"""
+    return F.cosine_similarity(skip, branch, dim=-1), F.cosine_similarity(skip, skip + branch, dim=-1)
+
+
+class _SkipRatio(Averages):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__()
+        self.subject = subject
+        self.waiting: dict[str, tuple[str, Tensor]] = {}
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        for half, (skip, branch) in PAIRS.items():
+            for ending in (skip, branch):
+                if tap.endswith(f".{ending}"):
+                    self._meet(f"{tap.removesuffix(ending)}{half}", ending == skip, as_tokens(x).float())
+
+    def _meet(self, place: str, is_skip: bool, x: Tensor) -> None:
+        kind = "skip" if is_skip else "branch"
+        held = self.waiting.pop(place, None)
+        if held is None:
+            self.waiting[place] = (kind, x)
+            return
+        skip, branch = (x, held[1]) if is_skip else (held[1], x)
+        ratio = skip_ratio(skip, branch)  # B T
+        with_branch, with_sum = skip_cosine(skip, branch)
+        front = 0 if ".units." in place else self.subject.prefix
+        self.gather(f"{place} ratio", ratio)
+        self.gather(f"{place} patches", ratio[:, front:].nanmean(1))
+        self.gather(f"{place} cosine", with_branch[:, front:].mean(1))
+        self.gather(f"{place} cosine_with_sum", with_sum[:, front:].mean(1))
+        if front and self.subject.has_class_token:
+            self.gather(f"{place} class_cosine", with_branch[:, 0])
+
+    def drop(self) -> None:
+        super().drop()
+        self.waiting = {}
+
+    def finish(self) -> Found:
+        places = [name.removesuffix(" ratio") for name in self.sums if name.endswith(" ratio")]
+        rows, tokens = [], []
+        for place in places:
+            is_unit = ".units." in place
+            each = self.mean(f"{place} ratio")
+            has_class = self.subject.has_class_token and not is_unit
+            rows.append(
+                {
+                    "place": place,
+                    "layer": place.rsplit(".", 1)[0],
+                    "branch": {"skip1": "attention", "skip2": "mlp", "skip": "convolutions"}[place.split(".")[-1]],
+                    "class_ratio": plain(each[0].item()) if has_class else None,
+                    "patches_ratio": plain(self.mean(f"{place} patches").item()),
+                    "patches_error": plain(self.error(f"{place} patches").item()),
+                    "patches_cosine": plain(self.mean(f"{place} cosine").item()),
+                    "patches_cosine_with_sum": plain(self.mean(f"{place} cosine_with_sum").item()),
+                    "class_cosine": plain(self.mean(f"{place} class_cosine").item()) if has_class else None,
+                }
+            )
+            tokens.append({"place": place, "ratio": plain(each, 4) if len(each) <= MOST else None})
+        return {"images": self.images, "rows": rows, "by_token": tokens}
+
+
+def _half_means(rows: list[dict[str, Any]], key: str) -> tuple[float, float] | None:
+    """Of the first and of the second half of the network."""
+    known = [row[key] for row in rows if row[key] is not None]
+    half = len(known) // 2
+    if half == 0 or len(known) < len(rows):
+        return None
+    return sum(known[:half]) / half, sum(known[half:]) / (len(known) - half)
+
+
+def _say(found: Found) -> str:
+    patches = _half_means(found["rows"], "patches_ratio")
+    if patches is None:
+        return "some branches add nothing, so that all goes by their skips"
+    text = f"the skip is {patches[0]:.1f} times its branch in the first half and {patches[1]:.1f} in the second"
+    own = _half_means([row for row in found["rows"] if row["class_ratio"] is not None], "class_ratio")
+    return text + ("" if own is None else f"; for the class token {own[0]:.1f} and {own[1]:.1f}")
+
+
+SKIP_RATIO = Measure(
+    name="skip-ratio",
+    sentence="How much of a layer's output is carried over and how much is new, for the class token and the patches.",
+    figure="P2 figures 7, E.1 and E.2",
+    saw="A class token rides the skip in the first half of a ViT, patches in the second; ResNets skip less.",
+    start=_SkipRatio,
+    says=_say,
+    taps={
+        "vit": tuple(f"blocks.*.{ending}" for ending in ("skip1", "attention.output", "skip2", "mlp.output")),
+        "stem": ("stem.stages.*.units.*.skip", "stem.stages.*.units.*.branch"),
+        "bit": ("stages.*.units.*.skip", "stages.*.units.*.branch"),
+    },
+)

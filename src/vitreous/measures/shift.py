@@ -1,0 +1,90 @@
+"""What a shift of the image by a few pixels changes: answers and features (Q11, M55 to M58)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.subject import Subject, in_chunks, needs_head
+
+__all__ = ["shifted", "steps"]
+
+MOST = 16  # shifts
+CHUNK = 32  # images at a time
+
+
+def shifted(images: Tensor, pixels: int) -> Tensor:
+    """Moved to the right; the left edge fills what it leaves.  B C H W"""
+    if not 0 <= pixels < images.shape[-1]:
+        raise ValueError(f"a shift of {pixels} pixels leaves nothing of {images.shape[-1]}; take a smaller one")
+    width = images.shape[-1]
+    columns = (torch.arange(width, device=images.device) - pixels).clamp(min=0)
+    return images[..., columns]
+
+
+def steps(subject: Subject) -> list[int]:
+    """1 … P pixels, at most so many of them; P is the patch, or 16 where there is none."""
+    width = subject.model.config.image_size[1]
+    patch = min(round(subject.patch[1]) if "vit" in subject.families else 16, width - 1)
+    step = max(1, -(-patch // MOST))
+    return sorted({*range(step, patch + 1, step), 1, patch} - {0})
+
+
+class _Shift(Reading):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.subject = subject
+
+    @torch.inference_mode()
+    def finish(self) -> Found:
+        images = self.subject.first(self.subject.settings.few)
+        base, said, sure = self._run(images)
+        rows = []
+        for pixels in steps(self.subject):
+            features, answer, chance = self._run(shifted(images, pixels))
+            cosine = F.cosine_similarity(base, features, dim=-1)
+            row = {"shift_px": pixels, "feature_cosine": plain(cosine.mean().item())}
+            row["feature_cosine_error"] = _error(cosine)
+            has_head = needs_head(self.subject) is None
+            row["same_answer"] = plain((answer == said).double().mean().item()) if has_head else None
+            row["chance_change"] = plain((chance - sure).abs().sum(-1).mean().item() / 2) if has_head else None
+            rows.append(row)
+        return {"images": len(images), "rows": rows}
+
+    def _run(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, answers and their chances."""
+        model = self.subject.model
+
+        def answer(part: Tensor, first: int) -> tuple[Tensor, Tensor, Tensor]:
+            features = model.features(self.subject.normalised(part))
+            logits = model.head(features).float()
+            self.subject.tick(len(part))
+            return features.float(), logits.argmax(-1), logits.softmax(-1)
+
+        features, said, chances = zip(*in_chunks(images, CHUNK, answer), strict=True)
+        return torch.cat(features), torch.cat(said), torch.cat(chances)
+
+
+def _error(values: Tensor) -> float | None:
+    """Standard error of the mean; None of a single one."""
+    return plain((values.std() / len(values) ** 0.5).item()) if len(values) > 1 else None
+
+
+def _say(found: Found) -> str:
+    worst = min(found["rows"], key=lambda row: row["feature_cosine"])
+    text = f"features keep a cosine of {worst['feature_cosine']:.2f} under a shift of {worst['shift_px']} px"
+    kept = [row["same_answer"] for row in found["rows"] if row["same_answer"] is not None]
+    return text + (f"; at least {100 * min(kept):.0f} % of the answers stay" if kept else "")
+
+
+SHIFT = Measure(
+    name="shift",
+    sentence="How much answers and features change when the image moves by a few pixels.",
+    figure="not in P1 or P2; their claims on translation",
+    saw="Convolutions are translation-equivariant; a ViT is so for whole patches only, and its positions break that.",
+    start=_Shift,
+    says=_say,
+    cost="up to 17 forwards, on 64 images",
+    forwards=lambda subject: (len(steps(subject)) + 1) * min(subject.settings.few, len(subject.data)),
+)

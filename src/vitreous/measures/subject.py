@@ -1,0 +1,156 @@
+"""A model under inspection: what it is, where its patches lie, and the images it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.errors import DataError
+from vitreous.images.imageset import ImageSet
+from vitreous.measures.similarity import LEAST
+from vitreous.models.bit import BiT
+from vitreous.models.config import Size, ViTConfig
+from vitreous.models.model import Model
+from vitreous.models.pooling import MapPool
+from vitreous.models.taps import tap_names
+from vitreous.models.vit import ViT
+
+__all__ = ["Settings", "Subject", "in_chunks", "needs_attention", "needs_batches", "needs_class_token", "needs_head"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What decides an inspection's numbers, beside model and images."""
+
+    images: int = 512  # that the shared forward sees
+    batch: int | None = None  # images at a time; None is what suits the device
+    seed: int = 0
+    layers: str = "every"  # for likeness: every sub-layer, or blocks alone
+    exact: bool = False  # receptive fields by all channels and 32 images
+    few: int = 64  # images for what needs many forwards
+    field_images: int = 16  # for receptive fields
+    examples: int = 4  # images whose attention is kept
+
+
+@dataclass(eq=False)
+class Subject:
+    """One model with its images. sample: the first `few` of them, as bytes B C H W."""
+
+    model: Model
+    name: str
+    data: ImageSet
+    settings: Settings
+    device: torch.device = torch.device("cpu")
+    digest: str = ""
+    truth: NDArray[np.int64] | None = None  # the model's class of each image, where the set's classes are its own
+    sample: Tensor | None = None
+    sample_places: NDArray[np.int64] | None = None  # their numbers within the set
+    normalised: Callable[[Tensor], Tensor] = lambda images: images  # bytes to the model's input
+    tick: Callable[[int], None] = lambda forwards: None  # called with the forwards just done, of single images
+    of_batch: dict[str, Any] = field(default_factory=dict)  # what readings share; emptied after every batch
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """bit; or vit, after a stem where there is one, before an attention pool where there is one."""
+        if isinstance(self.model, BiT):
+            return ("bit",)
+        has_map = any(isinstance(part, MapPool) for part in self.model.modules())
+        return (*(["stem"] if self.has_stem else []), "vit", *(["map"] if has_map else []))
+
+    @property
+    def depth(self) -> int:
+        """Blocks; 0 in a ResNet."""
+        return self.model.config.encoder.depth if isinstance(self.model.config, ViTConfig) else 0
+
+    @property
+    def has_stem(self) -> bool:
+        return any(name.startswith("stem.stages.") for name in tap_names(self.model))
+
+    @property
+    def grid(self) -> Size:
+        """Rows and columns of patches; of the last map in a ResNet, whose reach is 32 pixels."""
+        if isinstance(self.model, ViT):
+            return self.model.grid
+        h, w = self.model.config.image_size
+        stride = self.stride
+        return -(-h // stride), -(-w // stride)
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image between two places of a ResNet's last map."""
+        config: Any = self.model.config
+        halvings = max(len(config.resnet.units) - 1, 0) + (0 if config.resnet.root == "small" else 2)
+        return int(2**halvings)
+
+    @property
+    def patch(self) -> tuple[float, float]:
+        """Pixels of the image from one patch to the next."""
+        (h, w), (rows, columns) = self.model.config.image_size, self.grid
+        return h / rows, w / columns
+
+    @property
+    def prefix(self) -> int:
+        """Tokens in front of the patches."""
+        return self.model.config.prefix if isinstance(self.model.config, ViTConfig) else 0
+
+    @property
+    def has_class_token(self) -> bool:
+        return isinstance(self.model.config, ViTConfig) and self.model.config.embedding.class_token
+
+    def first(self, count: int) -> Tensor:
+        """So many images of the sample, as bytes."""
+        assert self.sample is not None
+        return self.sample[:count]
+
+
+def in_chunks(images: Tensor, size: int, work: Callable[[Tensor, int], T]) -> list[T]:
+    """`work` on so many images at a time, with the number of the first; on half as many where memory is too small."""
+    out: list[T] = []
+    begin = 0
+    while begin < len(images):
+        try:
+            out.append(work(images[begin : begin + size], begin))
+            begin += size
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise DataError("one image is more than the device's memory holds; say device=cpu") from None
+            size //= 2
+            torch.cuda.empty_cache()
+    return out
+
+
+def needs_batches(subject: Subject, other: Subject | None = None) -> str | None:
+    """Likeness is estimated from batches of at least LEAST images."""
+    if len(subject.data) < LEAST:
+        return f"likeness needs {LEAST} images or more, and there are {len(subject.data)}"
+    if subject.settings.batch is not None and subject.settings.batch < LEAST:
+        return f"likeness needs batches of {LEAST} images or more, not of {subject.settings.batch}"
+    return None
+
+
+def needs_attention(subject: Subject, other: Subject | None = None) -> str | None:
+    if isinstance(subject.model, ViT):
+        return None
+    return f"{subject.name} is a network of convolutions and has no attention"
+
+
+def needs_class_token(subject: Subject, other: Subject | None = None) -> str | None:
+    if (why := needs_attention(subject)) is not None:
+        return why
+    return None if subject.has_class_token else f"{subject.name} has no class token"
+
+
+def needs_head(subject: Subject, other: Subject | None = None) -> str | None:
+    if not subject.model.config.readout.classes:
+        return f"{subject.name} has no head, so it gives no answers"
+    if not any(bool(parameter.any()) for parameter in subject.model.head.parameters()):
+        return f"{subject.name} has a head of zeros, which gives every image the same answer"
+    return None

@@ -1,0 +1,194 @@
+"""The page of a look in real Chromium: block, head, patch and rollout are chosen by mouse and by keys alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+import small_look
+
+from vitreous.measures.page import write_page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return small_look.pair()
+
+
+@pytest.fixture(scope="module")
+def address(seen, tmp_path_factory):
+    path = tmp_path_factory.mktemp("look") / "look.html"
+    write_page(seen, path)
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Open the page; afterwards nothing was wrong and nothing was asked of anybody else."""
+    wrong: list[str] = []
+    contexts = []
+
+    def go(**how):
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **how})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
+        page.on("request", lambda asked: asked.url.startswith((address, "data:")) or wrong.append(asked.url))
+        page.goto(address)
+        if how.get("java_script_enabled", True):
+            page.wait_for_selector("#looker[data-ready]")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def said(page):
+    return page.locator("#said0").inner_text()
+
+
+def pixels(page):
+    return page.evaluate("document.querySelector('#looker canvas').toDataURL()")
+
+
+def expected(seen, image, layer, head, query):
+    """Row, column and percent of the patch that a query looks at most, from the arrays."""
+    kept = seen.arrays["attention-maps"]
+    maps = kept["maps"][image, layer, :, query] / 255 * kept["peaks"][image, layer, :, query, None].astype(np.float64)
+    row = maps.mean(0) if head is None else maps[head]
+    most, columns = int(row.argmax()), seen["attention-maps"]["pooled_to"][1]
+    return f"row {most // columns}, column {most % columns}", float(row[most])
+
+
+def test_sliders_choose_block_and_head_and_a_click_a_patch(visit, seen):
+    page = visit()
+    where, share = expected(seen, 0, 2, None, 0)
+    assert said(page).startswith(f"Block 2, mean of heads: the class token looks most at {where} (")
+    assert float(re.search(r"\(([\d.]+) %\)", said(page))[1]) == pytest.approx(100 * share, abs=0.6)
+    first = pixels(page)
+
+    page.locator("[data-layer]").first.fill("0")
+    page.locator("[data-head]").first.fill("3")
+    where, _ = expected(seen, 0, 0, 3, 0)
+    assert said(page).startswith(f"Block 0, head 3: the class token looks most at {where}")
+    assert pixels(page) != first
+
+    canvas = page.locator("#looker canvas").first
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] * 0.6, "y": box["height"] * 0.1})  # row 0, column 2 of 4 × 4
+    where, _ = expected(seen, 0, 0, 3, 3 + 2)  # three tokens stand in front
+    assert said(page).startswith(f"Block 0, head 3: the patch at row 0, column 2 looks most at {where}")
+
+    page.locator(".heads button").nth(1).click()
+    assert "head 1: the patch at row 0, column 2" in said(page)
+    page.locator("[data-images] button").nth(1).click()
+    where, _ = expected(seen, 1, 0, 1, 5)
+    assert where in said(page)
+    page.get_by_role("button", name="register 1").click()
+    assert "the register 1 looks most at" in said(page)
+
+
+def test_coarser_maps_say_nearly_the_same(browser, seen, tmp_path):
+    write_page(seen, tmp_path / "small.html", limit=1)
+    page = browser.new_page()
+    page.goto((tmp_path / "small.html").as_uri())
+    page.wait_for_selector("#looker[data-ready]")
+    assert "kept in 8 steps" in page.locator("[data-fine]").inner_text()
+    _, share = expected(seen, 0, 2, None, 0)
+    assert float(re.search(r"\(([\d.]+) %\)", said(page))[1]) == pytest.approx(100 * share, rel=0.15)
+    page.close()
+
+
+def test_keys_alone_suffice(visit, seen):
+    page = visit()
+    page.locator("[data-layer]").first.focus()
+    page.keyboard.press("ArrowLeft")
+    assert said(page).startswith("Block 1, mean of heads: the class token")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert "head 0" in said(page)
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    where, _ = expected(seen, 0, 1, 0, 3 + 5)
+    assert said(page).startswith(f"Block 1, head 0: the patch at row 1, column 1 looks most at {where}")
+
+
+def test_rollout_lies_over_the_image(visit, seen):
+    page = visit()
+    first = pixels(page)
+    page.locator("[data-show]").select_option("rollout")
+    heat = seen.arrays["attention-maps"]["rollout"][0].astype(np.float64)
+    row, column = np.unravel_index(heat.argmax(), heat.shape)
+    assert said(page) == f"Most of what the head reads comes from row {row}, column {column}."
+    assert page.locator("[data-layer]").first.is_disabled()
+    assert pixels(page) != first
+    page.locator("[data-show]").select_option("seen")
+    page.locator("#looker canvas").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert "is looked at most from" in said(page)
+
+
+def test_a_cell_of_a_heatmap_says_its_number(visit, seen):
+    page = visit()
+    figure = page.locator("#similarity-across .scroll").first
+    figure.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    found = seen["similarity-across"]
+    words = page.locator("#similarity-across .cell").inner_text()
+    assert words.startswith(f"{found['rows_of_matrix'][1]} and {found['columns_of_matrix'][0]}: ")
+    assert float(words.split(": ")[1]) == pytest.approx(found["cka"][1][0], abs=6e-4)
+    page.locator("#similarity-across image").first.hover()
+    assert page.locator("#similarity-across .cell").inner_text() != words
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_nothing_sticks_out_and_charts_can_be_read(visit, width, scheme):
+    page = visit(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    least = page.evaluate(
+        """Math.min(...[...document.querySelectorAll("svg.chart text")]
+            .map((t) => parseFloat(getComputedStyle(t).fontSize) * t.ownerSVGElement.getScreenCTM().a))"""
+    )
+    assert least >= 7.5
+    beside = page.evaluate("document.querySelector('nav').getBoundingClientRect().right < 300")
+    assert beside == (width == 1280)
+
+
+def test_every_control_has_a_name(visit):
+    page = visit()
+    nameless = page.evaluate(
+        """[...document.querySelectorAll("#looker :is(button, input, select, canvas)")]
+            .filter((e) => !(e.getAttribute("aria-label") || e.innerText || e.labels?.[0]?.innerText
+                             || e.querySelector("img")?.alt) && !e.closest("button:has(canvas)")).length"""
+    )
+    assert nameless == 0
+    assert page.get_by_role("slider").count() == 2
+    assert page.get_by_role("button", name="image ").count() == 4
+
+
+def test_without_scripts_the_figures_stand(visit):
+    page = visit(java_script_enabled=False)
+    assert page.locator("section svg").count() > 20
+    assert "needs JavaScript" in page.locator("#looker").inner_text()

@@ -1,0 +1,355 @@
+"""A folder for another runtime: what lies in it, and that it says what the model says."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from picture_files import photo
+from PIL import Image
+from small_runs import image_set
+from tiny_models import BIT, VIT, awake, images, line_of
+
+import vitreous
+from vitreous.errors import ConfigError, DataError, ExistsError, MissingExtraError
+from vitreous.exports import export, vectors
+from vitreous.exports.card import steps
+from vitreous.exports.forms import ready_to_export
+from vitreous.exports.target import make_parts
+from vitreous.models.preprocess import Preprocess
+
+
+def has(*packages):
+    for package in packages:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+
+
+def torch_answer(model, picture):
+    """(probabilities, the answer of `predict`)."""
+    (answer,) = vitreous.predict(model, picture, top=model.config.readout.classes)
+    shares = dict(zip(answer.classes, answer.probabilities, strict=True))
+    return [shares[k] for k in range(len(shares))], answer
+
+
+def outside(folder: Path, *words):
+    """run.py in a process that has no torch."""
+    code = "import sys; sys.modules['torch'] = None; sys.argv = sys.argv[1:]; import runpy; "
+    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    call = [sys.executable, "-c", code, str(folder / "run.py"), *map(str, words)]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# What lies in it --------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_is_whole_and_says_what_it_is(onnx_export):
+    folder, parity = onnx_export
+    assert parity.passed
+    assert [form.form for form in parity.forms] == ["tensor", "fixed", "image"]
+    assert all(form.agreement == 1 for form in parity.forms)
+    assert parity.grey_levels <= 1
+    files = {file.name for file in folder.iterdir()}
+    assert files == {
+        *("image.onnx", "tensor.onnx", "fixed.onnx", "labels.txt", "export.json", "parity.json"),
+        *("CARD.md", "run.py", "vectors"),
+    }
+    assert (folder / "labels.txt").read_text().splitlines() == ["ash", "beech", "cedar", "date palm", "elm"]
+    assert json.loads((folder / "parity.json").read_text())["passed"] is True
+    card = (folder / "CARD.md").read_text()
+    for words in ("opset ai.onnx 18", "short side is 18", "T = 1.7", "threshold 0.5", "attention_map", "agrees with"):
+        assert words in card
+    assert not list(folder.parent.glob(".*"))  # nothing half-written beside it
+
+
+def test_the_files_name_no_path_of_this_machine(onnx_export):
+    folder, _ = onnx_export
+    for file in folder.glob("*.onnx"):
+        assert b"site-packages" not in file.read_bytes()
+        assert b"/src/vitreous" not in file.read_bytes()
+
+
+def test_the_fixed_form_suits_phones(onnx_export):
+    import onnx
+
+    graph = onnx.load(onnx_export[0] / "fixed.onnx").graph
+    assert [d.dim_value for d in graph.input[0].type.tensor_type.shape.dim] == [1, 3, 16, 16]
+    assert all(d.dim_value for value in graph.output for d in value.type.tensor_type.shape.dim)
+    assert not {node.op_type for node in graph.node} & {"Resize", "Shape", "If", "Loop"}
+
+
+def test_the_image_form_has_no_resize(onnx_export):
+    """OpenVINO silently ignores an antialiased one."""
+    import onnx
+
+    assert "Resize" not in {node.op_type for node in onnx.load(onnx_export[0] / "image.onnx").graph.node}
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Preprocess(size=(32, 32)), "to 32 rows and 32 columns, whatever its shape: bilinear, sampled at half-pixel"),
+        (Preprocess(size=(24, 40), fit="crop", short_side=30), "so that it just covers 30 rows and 50 columns;"),
+        (Preprocess(size=(8, 8), fit="squash-crop", short_side=9, antialias=True), "to 9 rows and 9 columns, whatever"),
+        (Preprocess(mean=(0.5,), std=(0.5,)), "make it grey: 0.299 R + 0.587 G + 0.114 B"),
+    ],
+)
+def test_preprocessing_is_told_in_at_most_ten_lines(rule, words):
+    lines = steps(rule)
+    assert len(lines) <= 10
+    assert words in " ".join(lines)
+
+
+# That it says the same ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (40, 32), (90, 20), (16, 16)])
+def test_an_image_of_any_size_has_the_answer_of_predict(onnx_export, vit, shape):
+    run = export.TARGETS["onnx"].open(onnx_export[0] / "image.onnx")
+    picture = np.asarray(photo(3, (shape[1], shape[0])))
+    probabilities, answer = torch_answer(vit, picture)
+    found, score, attention = run(picture)
+    assert found == pytest.approx(probabilities, abs=2e-3)
+    assert float(score) == pytest.approx(answer.score, abs=0.02)
+    assert attention.shape == (4, 4)
+
+
+def test_attention_is_that_of_the_taps(onnx_export, vit):
+    x = images(vit, 3)
+    with torch.inference_mode(), vitreous.taps(vit, "blocks.*.attention.weights") as seen:
+        vit(x)
+    logits, weights = export.TARGETS["onnx"].open(onnx_export[0] / "tensor.onnx")(x.numpy())
+    assert logits.shape == (3, 5)
+    assert weights == pytest.approx(torch.stack(list(seen.values()), 1).numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+def test_the_script_runs_without_torch_from_the_file_to_the_label(runtime, vit, request, tmp_path):
+    folder, _ = request.getfixturevalue(f"{runtime}_export")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    photo(1).save(tmp_path / "turned.jpg", exif=turned, quality=90)
+    photo(2).convert("RGBA").save(tmp_path / "clear.png")
+    rows = [json.loads(line) for line in outside(folder, *sorted(tmp_path.iterdir()), "--json").splitlines()]
+    answers = list(vitreous.predict(vit, sorted(tmp_path.iterdir())))
+    assert [row["top"][0]["label"] for row in rows] == [answer.labels[0] for answer in answers]
+    assert [row["said"] for row in rows] == [list(answer.said) for answer in answers]
+    for row, answer in zip(rows, answers, strict=True):
+        assert [each["probability"] for each in row["top"]] == pytest.approx(answer.probabilities, abs=2e-3)
+
+
+def test_openvino_agrees_and_its_fixed_form_is_fixed(openvino_export):
+    import openvino as ov
+
+    folder, parity = openvino_export
+    assert parity.passed
+    fixed = ov.Core().read_model(folder / "fixed.xml")
+    assert list(fixed.input(0).shape) == [1, 3, 16, 16]
+
+
+@pytest.mark.slow
+def test_weights_of_a_large_network_lie_beside_its_graph(vit, tmp_path, monkeypatch):
+    """A graph's file ends at 2 GiB; image and tensor form share one file of weights."""
+    has("onnx", "onnxscript", "onnxruntime")
+    monkeypatch.setattr("vitreous.exports.onnx.LARGE", 0)
+    parity = vitreous.export(vit, tmp_path / "out", to="onnx", images=5)
+    assert parity.passed
+    assert {"tensor.onnx.data", "fixed.onnx.data"} < set(parity.files)
+    assert parity.files["image.onnx"] < 200_000
+
+
+@pytest.mark.slow
+def test_pt2_agrees(tmp_path):
+    model = awake(VIT)  # by Google's rule, which is quicker to trace
+    parity = vitreous.export(model, tmp_path / "out", to="pt2", images=10)
+    assert parity.passed
+    assert not (tmp_path / "out" / "run.py").exists()
+    program = torch.export.load(tmp_path / "out" / "tensor.pt2").module()
+    x = images(model, 5)
+    with torch.inference_mode():
+        torch.testing.assert_close(program(x), model(x), atol=1e-5, rtol=0)
+
+
+HYBRID = {"stem": "resnet", "units": (1, 1), "resnet_width": 0.25, "patch": 1, "root": "small"}
+VARIANTS = {
+    "gap-registers-rectangle": (VIT, {"pool": "gap", "registers": 2, "image_size": (16, 24), "class_token": False}),
+    "hybrid": (VIT, HYBRID),
+    "BiT": (BIT, {}),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_kind_of_network_agrees_in_both_runtimes(name, tmp_path):
+    has("onnx", "onnxscript", "onnxruntime", "openvino")
+    from vitreous.exports import onnx, openvino
+
+    config, changes = VARIANTS[name]
+    model = awake(config, **changes)
+    path = tmp_path / "network.onnx"
+    onnx.write_network(make_parts(ready_to_export(model)), path, 18)
+    x = images(model, 3)
+    with torch.inference_mode():
+        ours = model(x).numpy()
+    for runtime in (onnx, openvino):
+        theirs = runtime.open_file(path)(x.numpy())[0]
+        assert np.abs(theirs - ours).max() <= 1e-4 * max(1, np.abs(ours).max()), runtime.__name__
+
+
+def test_labels_by_several_classes_are_sigmoids(vit):
+    from vitreous.exports.forms import Answer
+
+    model = awake(VIT)
+    model.answers, model.temperature = "several", 2.0
+    z = torch.tensor([[-2.0, 0.0, 2.0, 4.0, 6.0]])
+    p, score = Answer(model)(z)
+    torch.testing.assert_close(p, torch.sigmoid(z[0] / 2))
+    assert float(score) == 6
+
+
+# int8 and fp16 ------------------------------------------------------------------------------------------------------
+
+
+def test_int8_of_a_network_is_near_it_and_smaller(onnx_export, vit, tmp_path):
+    from vitreous.exports import onnx
+
+    path = tmp_path / "tensor.onnx"
+    path.write_bytes((onnx_export[0] / "tensor.onnx").read_bytes())
+    small, x = onnx.quantise(path), images(vit, 8)
+    off = np.abs(onnx.open_file(small)(x.numpy())[0] - onnx.open_file(path)(x.numpy())[0]).max()
+    assert 1e-4 < off < 0.2
+    assert "MatMulInteger" in onnx.describe(small)["operators"]
+
+
+def test_openvino_calibrates_its_int8_on_images(openvino_export, vit, tmp_path):
+    has("nncf")
+    import openvino as ov
+
+    from vitreous.exports import openvino
+
+    path, x = openvino_export[0] / "tensor.xml", images(vit, 8)
+    ov.save_model(openvino.quantise(ov.Core().read_model(path), x.numpy()), tmp_path / "int8.xml")
+    off = np.abs(openvino.open_file(tmp_path / "int8.xml")(x.numpy())[0] - openvino.open_file(path)(x.numpy())[0]).max()
+    assert 1e-4 < off < 0.5
+    assert "FakeQuantize" in openvino.describe(tmp_path / "int8.xml")["operators"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
+def test_int8_is_judged_on_the_test_images(to, tmp_path):
+    has("onnx", "onnxscript", "onnxruntime", *(["openvino", "nncf"] if to == "openvino" else []))
+    model, data = awake(VIT, classes=4), image_set(24, test=12)
+    parity = vitreous.export(model, tmp_path / "out", to=to, int8=True, data=data, anyway=True)
+    assert parity.precision == "int8"
+    assert parity.accuracy.images == 12
+    assert "12 images of shapes (test)" in str(parity)
+    assert 1e-4 < parity.forms[0].difference < 0.2
+
+
+def test_an_export_that_disagrees_is_not_kept_unless_told(tmp_path, monkeypatch):
+    monkeypatch.setitem(export.LIMITS, "float16", replace(export.LIMITS["float16"], difference=1e-9))
+    parity = vitreous.export(awake(VIT), tmp_path / "out", to="pt2", fp16=True, images=4)
+    assert all(form.difference < 0.01 for form in parity.forms)  # half precision all the same
+    assert parity.faults[0].startswith("tensor form: max difference")
+    assert parity.folder is None
+    assert list(tmp_path.iterdir()) == []
+
+
+# vectors ------------------------------------------------------------------------------------------------------------
+
+
+def outputs_of(folder):
+    """What a runtime of its own would write: both forms, from the files in vectors/ alone."""
+    runs = {form: export.TARGETS["onnx"].open(folder / f"{form}.onnx") for form in ("image", "tensor")}
+    found = {"image": {}, "tensor": {}}
+    for picture in sorted((folder / "vectors").glob("*.png")):
+        found["image"][picture.stem] = runs["image"](np.asarray(Image.open(picture)))[0].tolist()
+        found["tensor"][picture.stem] = runs["tensor"](np.load(picture.with_suffix(".npy")))[0][0].tolist()
+    return found
+
+
+def test_outputs_for_the_vectors_are_verified(onnx_export, tmp_path):
+    folder, _ = onnx_export
+    found, file = outputs_of(folder), tmp_path / "outputs.json"
+    assert len(found["image"]) == 10
+    file.write_text(json.dumps(found))
+    assert vectors.verify(file, folder).passed
+    found["tensor"]["03"][0] += 0.1
+    file.write_text(json.dumps(found))
+    wrong = vectors.verify(file, folder)
+    assert [fault.split(":")[0] for fault in wrong.faults] == ["tensor form"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "holds a list"),
+        ("{}", "has none of tensor, fixed, image"),
+        ('{"tensor": {"00": [1, 2]}}', "give the outputs of every vector"),
+    ],
+)
+def test_outputs_that_are_none_are_named(onnx_export, tmp_path, text, words):
+    file = tmp_path / "outputs.json"
+    file.write_text(text)
+    with pytest.raises(DataError) as error:
+        vectors.verify(file, onnx_export[0])
+    line_of(error.value, "outputs.json", words)
+
+
+def test_outputs_without_vectors_are_named(tmp_path):
+    (tmp_path / "outputs.json").write_text("{}")
+    with pytest.raises(DataError) as error:
+        vectors.verify(tmp_path / "outputs.json")
+    line_of(error.value, "holds no vectors/expected.json", "vitreous export FOLDER")
+
+
+# Bad input ----------------------------------------------------------------------------------------------------------
+
+BAD = {
+    "target": ({"to": "tflite"}, "there is no export to 'tflite'; say onnx, openvino, pt2"),
+    "opset": ({"to": "onnx", "opset": 9}, "opset 9 cannot be written; say 18 to 23"),
+    "opset of pt2": ({"to": "pt2", "opset": 18}, "pt2 has no opset; leave it out"),
+    "two precisions": ({"to": "onnx", "int8": True, "fp16": True}, "int8 and fp16 are two precisions"),
+    "int8 of pt2": ({"to": "pt2", "int8": True}, "there is no int8 for pt2; say --to onnx or openvino"),
+    "int8 of nothing": ({"to": "onnx", "int8": True}, "name them: --data DATA"),
+    "no images": ({"to": "pt2", "images": 0}, "0 images are none"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_is_said_before_any_work(name, vit, tmp_path):
+    options, words = BAD[name]
+    with pytest.raises(ConfigError) as error:
+        vitreous.export(vit, tmp_path / "out", **options)
+    line_of(error.value, words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_without_a_head_has_nothing_to_export(tmp_path):
+    with pytest.raises(ConfigError, match="the model has no head"):
+        vitreous.export(awake(VIT, classes=0), tmp_path / "out", to="pt2")
+
+
+def test_a_network_without_attention_exports_none(tmp_path):
+    with pytest.raises(ConfigError, match="a BiT has no attention to export"):
+        vitreous.export(awake(BIT), tmp_path / "out", to="pt2", attention=True)
+
+
+def test_what_exists_is_not_overwritten(vit, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ExistsError, match="--force"):
+        vitreous.export(vit, tmp_path, to="pt2")
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("to", "extra"), [("onnx", "export"), ("openvino", "export,openvino")])
+def test_a_missing_extra_is_named_with_its_command(vit, tmp_path, monkeypatch, to, extra):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError) as error:
+        vitreous.export(vit, tmp_path / "out", to=to)
+    line_of(error.value, f"export to {to}", f"pip install 'vitreous[{extra}]'")

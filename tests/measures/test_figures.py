@@ -1,0 +1,113 @@
+"""Figures of a look as files: the papers' names, three kinds of file, and PDF with LaTeX for one paper."""
+
+import csv
+import io
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import small_look
+from PIL import Image
+from tiny_models import line_of
+
+from vitreous.errors import ConfigError
+from vitreous.measures import MEASURES
+from vitreous.measures.drawings import DRAWINGS, spans
+from vitreous.measures.figures import METHODS, check_papers, draw, paper_name, short_name, write_figures
+from vitreous.report.charts import Span
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return small_look.pair()
+
+
+@pytest.fixture(scope="module")
+def figures(seen):
+    return draw(seen)
+
+
+@pytest.fixture(scope="module")
+def folder(seen, figures, tmp_path_factory):
+    out = tmp_path_factory.mktemp("look") / "figures"
+    write_figures(seen, figures, out)
+    return out
+
+
+def test_every_measure_is_drawn_and_says_how_it_was_measured():
+    assert set(DRAWINGS) == set(METHODS) == set(MEASURES)
+
+
+def test_files_are_named_as_in_the_papers(folder):
+    names = {file.stem for file in folder.glob("*.svg")}
+    wanted = {"P1-fig7-attention-distance", "P2-fig3-attention-distance", "P1-fig6-rollout", "P1-fig7-positions"}
+    wanted |= {"P2-fig1-similarity", "P2-fig1-similarity-against", "P2-fig2-similarity-across", "P2-fig13-probes"}
+    wanted |= {"P2-fig5-heads-against-layers", "P2-fig6-receptive-field", "P2-fig7-skip-ratio", "P2-fig9-localisation"}
+    assert wanted <= names
+    assert {"attention-entropy", "logit-lens", "skip-removal", "shift"} <= names  # which the papers do not have
+    assert paper_name(MEASURES["attention-distance"]) == "P1-fig7-attention-distance"
+    assert paper_name(MEASURES["skip-removal"]) == "skip-removal"
+
+
+def test_each_figure_is_there_three_times_with_one_content(folder, figures):
+    for figure in (figure for drawn in figures.values() for figure in drawn):
+        text = (folder / f"{figure.name}.svg").read_text("utf-8")
+        root = ElementTree.fromstring(text)
+        assert "var(" not in text  # stands alone
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+        with Image.open(folder / f"{figure.name}.png") as picture:
+            assert picture.size == (2 * int(root.attrib["width"]), 2 * int(root.attrib["height"]))
+            assert len(picture.resize((120, 80)).getcolors(2**16)) > 20  # something is drawn
+        if figure.rows:
+            table = list(csv.DictReader(io.StringIO((folder / f"{figure.name}.csv").read_text("utf-8"))))
+            assert len(table) == len(figure.rows)
+            assert list(table[0]) == list(figure.rows[0])
+
+
+def test_captions_say_model_images_and_method(figures):
+    (figure,) = figures["similarity", 0]
+    assert "24 images" in figure.caption
+    assert figure.method.startswith("Linear CKA, unbiased, on 24 images in 3 batches")
+    assert all(figure.caption and figure.method for drawn in figures.values() for figure in drawn)
+
+
+def test_a_papers_figures_come_as_pdf_with_caption_method_and_bibtex(seen, figures, tmp_path):
+    pytest.importorskip("matplotlib", reason="PDF needs the extra plot")
+    few = {key: figures[key] for key in (("attention-distance", 0), ("similarity", 0), ("shift", 0))}
+    write_figures(seen, few, tmp_path, papers="P2")
+    assert {file.stem for file in tmp_path.glob("*.pdf")} == {"P2-fig3-attention-distance", "P2-fig1-similarity"}
+    assert (tmp_path / "P2-fig1-similarity.pdf").read_bytes().startswith(b"%PDF")
+    text = (tmp_path / "P2-fig1-similarity.tex").read_text("utf-8")
+    assert r"\includegraphics[width=\linewidth]{P2-fig1-similarity.pdf}" in text
+    assert "Linear CKA, unbiased" in text
+    assert r"\cite{P2}" in text
+    bib = (tmp_path / "papers.bib").read_text("utf-8")
+    assert re.findall(r"@\w+\{(\w+),", bib) == ["P1", "P2", "vitreous"]
+    assert "VERSION" not in bib
+
+
+def test_what_hinders_a_pdf_is_said_before_the_work(monkeypatch):
+    with pytest.raises(ConfigError) as error:
+        check_papers("P3", "out")
+    line_of(error.value, "P3", "P1 or P2")
+    with pytest.raises(ConfigError) as error:
+        check_papers("P1", None)
+    line_of(error.value, "--out DIR")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError) as error:
+        check_papers("P1", "out")
+    line_of(error.value, "matplotlib", "pip install 'vitreous[plot]'")
+    check_papers(None, None)  # SVG, PNG and CSV need none of it
+
+
+def test_layers_are_named_by_their_block():
+    names = ["embedding.tokens", "blocks.0.norm1", "blocks.0.output", "blocks.10.mlp.hidden"]
+    assert spans(names) == [Span("tokens"), Span("block 0", 2), Span("block 10")]
+    assert spans(["stem.root", "stem.stages.0.units.1.conv1"]) == [Span("stem root"), Span("stem unit 0.1")]
+
+
+def test_a_model_is_called_by_the_end_of_its_path_and_by_nothing_less(tmp_path):
+    assert short_name(str(tmp_path / "deit-tiny")) == "deit-tiny"
+    assert short_name("S/16 positions=none") == "S/16 positions=none"
+    assert short_name("hf:owner/name") == "hf:owner/name"

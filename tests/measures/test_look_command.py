@@ -1,0 +1,122 @@
+"""`vitreous look` as a shell calls it, and a measure from outside the tree."""
+
+import json
+import os
+
+import pytest
+from commands import run_all
+from picture_files import class_folders
+from tiny_models import BIT, VIT, awake
+
+import vitreous
+
+OUTSIDE = '''
+"""How bright the images are: a measure that is one file."""
+
+from vitreous.measures.measure import Averages, Measure
+
+
+class Brightness(Averages):
+    def __init__(self, subject, other=None):
+        super().__init__()
+
+    def see(self, tap, x, side=0):
+        self.gather("mean", x.mean((1, 2)))
+
+    def finish(self):
+        return {"brightness": self.mean("mean").item(), "rows": [{"brightness": self.mean("mean").item()}]}
+
+
+BRIGHTNESS = Measure(
+    name="brightness", sentence="How large the tokens are.", figure="none", saw="Nothing.", start=Brightness,
+    says=lambda found: f"the mean is {found['brightness']:.3f}", taps={"vit": ("embedding.tokens",)},
+)
+'''
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """Models, pictures, and a package that brings a measure."""
+    root = tmp_path_factory.mktemp("desk")
+    vitreous.save(awake(classes=2), root / "vit.safetensors")
+    vitreous.save(awake(VIT.change(pool="gap", class_token=False)), root / "gap.safetensors")
+    vitreous.save(awake(BIT, image_size=16), root / "bit.safetensors")
+    class_folders(root / "photos", {"cat": 6, "dog": 6})
+    class_folders(root / "three", {"cat": 3})
+    (root / "outside.py").write_text(OUTSIDE)
+    record = root / "outside-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
+    (record / "entry_points.txt").write_text("[vitreous.measures]\nbrightness = outside:BRIGHTNESS\n")
+    return root
+
+
+def test_the_command(desk):
+    vit, photos, out = desk / "vit.safetensors", desk / "photos", desk / "inside"
+    distance = ["--only", "attention-distance,similarity", "--batch", "6"]
+    listed, as_json, told, kept, whole, fast = run_all(
+        [
+            ["look", "--list"],
+            ["look", "--list", "--json"],
+            ["look", vit, photos, *distance, "--out", out],
+            ["look", vit, photos, *distance, "--out", out],
+            ["look", vit, photos, "--json", "--images", "8", "--against", desk / "bit.safetensors"],
+            ["look", "Ti/16 depth=1 width=32 heads=2 mlp=32 image_size=32", "--only", "positions"],
+        ]
+    )
+    assert [done.code for done in (listed, as_json, told, kept, whole, fast)] == [0] * 6
+    assert "P1 figure 7" in listed.stdout
+    assert {"name", "sentence", "figure", "papers_saw", "cost"} == set(json.loads(as_json.stdout)["measures"][0])
+    assert "heads of the first block look" in told.stdout
+    assert f"numbers: {out}/inspection.json" in told.stdout
+    assert told.stderr.startswith("2 measures on 12 images: 12 forwards")
+    assert "nothing to compute" in kept.stderr
+    body = json.loads(whole.stdout)
+    assert next(iter(body)) == "schema"
+    assert body["schema"] == "vitreous.look/1"
+    assert "similarity-across" in body["found"]
+    assert "similarity" in body["found_against"]
+    assert "images of fashion" in fast.stdout
+
+
+def test_bad_input_is_one_line(desk):
+    vit, gap, bit, photos = (
+        desk / name for name in ("vit.safetensors", "gap.safetensors", "bit.safetensors", "photos")
+    )
+    (desk / "full").mkdir()
+    (desk / "full" / "inspection.json").write_text("{}")
+    calls = {
+        ("look",): "name a model: vitreous look MODEL",
+        ("look", vit, photos, "--only", "clas-attention"): "there is no measure 'clas-attention'",
+        ("look", gap, photos, "--only", "class-attention"): "has no class token; leave it away",
+        ("look", bit, photos, "--only", "attention-distance"): "is a network of convolutions and has no attention",
+        ("look", vit, desk / "three", "--only", "similarity"): "likeness needs 4 images or more, and there are 3",
+        (
+            "look",
+            vit,
+            photos,
+            "--only",
+            "similarity-across",
+        ): "compares two models, and one was named (--against MODEL2)",
+        ("look", vit, photos, "--images", "0"): "0 images are none to look at",
+        ("look", vit, photos, "--layers", "odd"): "layers='odd' are none",
+        ("look", vit, desk / "no-such-folder"): "no-such-folder",
+        ("look", "no-such-model", photos): "no-such-model",
+        ("look", vit, photos, "--out", desk / "full", "--only", "positions"): "inspection.json exists already",
+    }
+    for done, words in zip(run_all(list(calls)), calls.values(), strict=True):
+        assert words in done.line
+
+
+def test_a_measure_from_outside_is_one_file_and_one_line(desk):
+    there = {**os.environ, "PYTHONPATH": str(desk)}
+    listed, looked = run_all(
+        [
+            ["look", "--list"],
+            ["look", desk / "vit.safetensors", desk / "photos", "--only", "brightness", "--out", desk / "b", "--json"],
+        ],
+        environment=there,
+    )
+    assert "brightness" in listed.stdout
+    assert json.loads(looked.stdout)["found"]["brightness"]["brightness"] != 0
+    assert (desk / "b" / "figures" / "brightness.csv").is_file()

@@ -1,0 +1,204 @@
+"""The page of a look: whole, alone, in the table's order, and with the numbers that were measured."""
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import zlib
+
+import numpy as np
+import pytest
+import small_look
+from picture_sets import arrays
+from tiny_models import BIT, VIT, awake
+
+import vitreous
+from vitreous.measures import MEASURES
+from vitreous.measures.measure import Measure
+from vitreous.measures.page import LINES, page, section, write_page
+from vitreous.measures.page.looker import fitting
+from vitreous.report import page as pages
+
+HOSTILE = "<script>alert(1)</script>\"'&</style>"
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return small_look.pair()
+
+
+@pytest.fixture(scope="module")
+def html(seen):
+    return pages.render(page(seen))
+
+
+def data_of(html: str, name: str):
+    return json.loads(re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', html)[1])
+
+
+def test_the_page_needs_nothing_beside_itself(html):
+    """Only its own script may run, by its digest, and nothing may be loaded."""
+    script = re.search(r'<script type="module">(.*?)</script>', html, re.DOTALL)[1]
+    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{own}'\"" in html
+    assert not re.search(r"https?://", html.replace("http://www.w3.org/2000/svg", ""))
+    assert not re.search(r"url\(|@import|<link|<iframe|fetch\(|XMLHttp|import\(", html)
+    assert all(address.startswith("data:") for address in re.findall(r'(?:src|href)="([^"#][^"]*)"', html))
+
+
+def test_every_measure_has_its_section_in_the_tables_order(seen, html):
+    sections = re.findall(r'<section id="([\w-]+)">', html)
+    assert sections == [*MEASURES, "about"]
+    assert re.findall(r'<a href="#([\w-]+)">', html.split("<nav")[1].split("</nav>")[0]) == sections
+    parts = dict(zip(sections, re.split(r'<section id="', html)[1:], strict=True))
+    for name, measure in MEASURES.items():
+        text = parts[name].replace("&#39;", "'")
+        for words in (measure.sentence, measure.saw, measure.figure):
+            assert words in text, (name, words)
+        assert ("<svg" in text) == (name in seen.found or name in seen.found_against), name
+    assert "cuts no patches" in parts["embeddings-change"]
+    assert "not measured: " in parts["rollout"]  # of the ResNet beside it
+
+
+def test_ten_lines_at_the_top_with_numbers(html):
+    lines = re.search(r'<ol class="points">(.*?)</ol>', html, re.DOTALL)[1]
+    lines = re.findall(r'<li><a href="#([\w-]+)">(.*?)</a></li>', lines)
+    assert len(lines) == LINES
+    assert [name for name, _ in lines] == [name for name in MEASURES if name in dict(lines)]
+    assert sum(bool(re.search(r"\d", text)) for _, text in lines) >= LINES - 1
+    assert html.index('class="points"') < html.index("<section")
+
+
+def test_the_page_holds_the_maps_that_were_measured(seen, html):
+    told = data_of(html, "attention")
+    (model,) = told["models"]
+    kept = seen.arrays["attention-maps"]
+    raw = zlib.decompress(base64.b64decode(data_of(html, "maps0")))
+    maps, count = kept["maps"], kept["maps"].size
+    assert raw[:count] == maps.tobytes()
+    peaks = np.frombuffer(raw[count : count + 2 * kept["peaks"].size], "<u2") / 65535
+    assert np.abs(peaks - kept["peaks"].astype(np.float64).ravel()).max() < 1e-4
+    grid = model["grid"][0] * model["grid"][1]
+    assert len(raw) == count + 2 * kept["peaks"].size + len(model["rollouts"]) * len(maps) * grid
+    assert model["front"] == ["class token", "register 0", "register 1"]
+    assert (model["layers"], model["heads"], model["queries"]) == maps.shape[1:4]
+    assert told["steps"] == 256
+
+
+def test_a_page_that_would_be_too_large_holds_coarser_maps_of_fewer_images(seen):
+    def images(limit):
+        told = json.loads((shown := fitting(seen, limit)).data["attention"])
+        return told["steps"], len(told["models"][0]["images"]), len(shown.data["maps0"])
+
+    whole = images(10**9)
+    assert whole[:2] == (256, 4)
+    coarse = images(whole[2] - 3)
+    assert coarse[0] in (64, 32)
+    assert coarse[1] == 4
+    few = images(whole[2] // 4)
+    assert few[1] < 4
+    assert few[2] <= whole[2] // 4 + 2
+    assert images(1)[:2] == (8, 1)  # as small as can be
+
+
+def test_coarser_maps_keep_small_weights(seen):
+    """By the square root: no weight is off by more than its steps allow, and a row still sums to what it did."""
+    shown = fitting(seen, len(fitting(seen, 10**9).data["maps0"]) - 3)
+    steps = json.loads(shown.data["attention"])["steps"]
+    maps = seen.arrays["attention-maps"]["maps"]
+    raw = zlib.decompress(base64.b64decode(json.loads(shown.data["maps0"])))
+    coarse = (np.frombuffer(raw[: maps.size], np.uint8).reshape(maps.shape) / (steps - 1)) ** 2
+    assert np.abs(np.sqrt(coarse) - np.sqrt(maps / 255)).max() <= 0.51 / (steps - 1)
+    assert np.abs(coarse.sum(-1) / (maps / 255).sum(-1) - 1).mean() < 0.01
+
+
+def test_heatmaps_say_their_numbers(seen, html):
+    cells = {(each["section"], each["place"]): each for each in data_of(html, "cells")}
+    across = cells["similarity-across", 0]
+    found = seen["similarity-across"]
+    assert (across["rows"], across["columns"]) == (found["rows_of_matrix"], found["columns_of_matrix"])
+    assert across["thousandths"][1] == round(1000 * found["cka"][0][1])
+    for each in cells.values():
+        assert f'aria-label="{each["title"]}"' in html
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "gap", "class_token": False, "depth": 1, "heads": 1},
+        {"pool": "map", "class_token": False, "image_size": (16, 24), "patch": (4, 8)},
+        {"pool": "cls-and-distillation", "distillation_token": True, "classes": 0, "positions": "none"},
+        {"image_size": 4, "channels": 1, "skips": (1,)},
+        {"stem": "resnet", "image_size": 32, "patch": 1, "units": (1, 1), "resnet_width": 0.25},
+    ],
+    ids=str,
+)
+def test_every_kind_of_network_has_a_page(changes):
+    model = awake(VIT.change(**changes))
+    found = vitreous.look(model, arrays(8, side=16, channels=changes.get("channels", 3)), batch=8, images=6)
+    html = pages.render(page(found))
+    assert html.count("<section") == len(MEASURES) + 1
+    for why in found.skipped.values():
+        assert why.split(";")[0][:30].replace("'", "&#39;") in html
+
+
+def test_a_resnet_has_a_page_without_attention():
+    found = vitreous.look(awake(BIT, image_size=16), arrays(8, side=16), batch=8)
+    html = pages.render(page(found))
+    assert "has no attention" in html
+    assert 'id="looker"' not in html
+    assert 'id="attention"' not in html
+
+
+def test_of_two_models_the_second_alone_may_have_attention():
+    found = vitreous.look(awake(BIT, image_size=16), arrays(8, side=16), against=awake(), batch=8)
+    html = pages.render(page(found))
+    (model,) = data_of(html, "attention")["models"]
+    assert model["name"] == "this ViT"
+    assert "<h3>this ViT</h3>" in html
+    assert "this BiT: not measured: this BiT is a network of convolutions" in html
+
+
+def test_hostile_names_stay_text(seen):
+    named = dataclasses.replace(
+        seen,
+        model=seen.model | {"name": HOSTILE},
+        data=seen.data | {"path": HOSTILE},
+        against=seen.against | {"name": HOSTILE},
+        notes=(HOSTILE,),
+    )
+    html = pages.render(page(named))
+    assert "<script>alert" not in html
+    assert html.count("</style>") == 1
+    assert html.count("<script") == 4  # three of data, one of ours
+
+
+def test_the_short_version_is_a_section_of_any_page(seen):
+    short = section(seen)
+    html = pages.render(pages.Page(title="a run", sections=[short]))
+    assert "What it does inside" in html
+    assert 3 <= html.count("<svg") <= 4
+    assert html.count("<li>") == LINES
+    assert "<script" not in html
+
+
+def test_a_measure_from_outside_is_shown_as_its_table(seen):
+    rows = [{"layer": i, "brightness": 0.25 * i} for i in range(30)]
+    outside = Measure(
+        name="brightness", sentence="How bright it is.", figure="none", saw="Nothing.", start=lambda own, other: None,
+        says=lambda found: f"it is {found['rows'][1]['brightness']} bright",
+    )  # fmt: skip
+    found = {"brightness": {"rows": rows}}
+    more = dataclasses.replace(seen, measures={**seen.measures, "brightness": outside}, found=seen.found | found)
+    html = pages.render(page(more))
+    part = html.split('<section id="brightness">')[1].split("</section>")[0]
+    assert "<td>0.25</td>" in part
+    assert "the first 20 of 30 rows" in part
+    assert "It is 0.25 bright." in html.split("<section")[0]  # and is told at the top
+
+
+def test_a_page_is_written_again_over_the_old_one(seen, tmp_path):
+    for _ in range(2):
+        write_page(seen, tmp_path / "look.html", limit=10_000)
+    assert 10_000 < (tmp_path / "look.html").stat().st_size < 15e6
