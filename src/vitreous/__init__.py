@@ -8,20 +8,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous import errors as errors
     from vitreous import evaluation as evaluation
+    from vitreous import exports as exports
     from vitreous import images as images
     from vitreous import measures as measures
     from vitreous import models as models
     from vitreous import report as report
+    from vitreous import server as server
     from vitreous import training as training
     from vitreous import weights as weights
     from vitreous.evaluation.evaluate import evaluate as evaluate
     from vitreous.evaluation.predict import predict as predict
+    from vitreous.exports.export import export as export
     from vitreous.images.health import check as check
     from vitreous.images.pack import pack as pack
     from vitreous.machine import doctor as doctor
+    from vitreous.measures.look import look as look
     from vitreous.models.catalog import build as build
     from vitreous.models.taps import tap_names as tap_names
     from vitreous.models.taps import taps as taps
+    from vitreous.server.serve import serve as serve
     from vitreous.training.demo import demo as demo
     from vitreous.training.fit import fit as fit
     from vitreous.weights.loading import load as load
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-ROOMS = ["errors", "report", "models", "weights", "images", "evaluation", "measures", "training"]
+ROOMS = ["errors", "report", "models", "weights", "images", "evaluation", "measures", "training", "exports", "server"]
 HOME = {
     "build": "models.catalog",
     "load": "weights.loading",
@@ -42,9 +47,12 @@ HOME = {
     "pack": "images.pack",
     "evaluate": "evaluation.evaluate",
     "predict": "evaluation.predict",
+    "look": "measures.look",
     "doctor": "machine",
     "demo": "training.demo",
     "fit": "training.fit",
+    "export": "exports.export",
+    "serve": "server.serve",
 }
 
 __all__ = ["__version__", *HOME, *ROOMS]

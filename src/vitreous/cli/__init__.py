@@ -25,10 +25,13 @@ __all__ = ["main"]
 COMMANDS = {  # in the order and under the titles of --help
     "fit": "Start",
     "predict": "Start",
+    "look": "Start",
+    "serve": "Start",
     "demo": "Start",
     "check": "Data",
     "pack": "Data",
     "eval": "Science",
+    "export": "Ship",
     "convert": "Ship",
     "models": "Machine",
     "doctor": "Machine",

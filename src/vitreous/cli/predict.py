@@ -25,6 +25,9 @@ def run(
     batch: Annotated[int | None, typer.Option(metavar="N", help="Images at a time.")] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Readers; by default one for each core.")] = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write where each answer came from, as a picture, into DIR.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Answer what is in each image, with calibrated confidence, or "none of these".
@@ -39,6 +42,10 @@ def run(
     loaded = vitreous.load(model)
     named = images[0] if len(images) == 1 else images
     answers = vitreous.predict(loaded, named, top=top, device=device, batch=batch, workers=workers)
+    if explain is not None:
+        from vitreous.server.overlays import explained
+
+        answers = explained(loaded, named, answers, explain)
     write = {"table": _table_row, "csv": _csv_row, "json": _json_row}["json" if json else format]
     count = broken = 0
     for answer in answers:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation.accuracy import ClassRow, wilson
 from vitreous.images.imageset import ImageSet
+from vitreous.measures.page import section as inside
 from vitreous.report import charts
 from vitreous.report import page as pages
 from vitreous.report.page import (
@@ -76,6 +77,7 @@ def page(story: Story) -> Page:
         _mistakes(story),
         _typical(story),
         _attention(story),
+        None if story.inspection is None else inside(story.inspection),
         _suspects(story),
         _data(story),
         _training(story),

@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.errors import VitreousError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.accuracy import Result
 from vitreous.files import atomic_write
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import record
+from vitreous.measures.inspection import Inspection
+from vitreous.measures.look import look
+from vitreous.models.config import BiTConfig
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.training import attention, runs
@@ -43,6 +47,8 @@ __all__ = [
 ]
 
 MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
+LOOKED = 32  # images of the short look inside
+INSIDE = ("attention-distance", "similarity", "skip-ratio")  # what it measures: all read one forward
 FEWEST = 20  # answers below which "answer only above" says nothing
 
 
@@ -190,7 +196,19 @@ def story_of(
         notes=_notes(job, trained),
         folder=str(where),
     )
-    return replace(story, attention=attention.look_at(model, trained.judged, places_to_look_at(story)))
+    seen = attention.look_at(model, trained.judged, places_to_look_at(story))
+    return replace(story, attention=seen, inspection=_look_inside(model, trained.judged))
+
+
+def _look_inside(model: Model, judged: ImageSet) -> Inspection | None:
+    """A short look: what one forward of a few images shows. Where it cannot be had the page goes without."""
+    if len(judged) < LOOKED:
+        return None
+    only = INSIDE[1:] if isinstance(model.config, BiTConfig) else INSIDE
+    try:
+        return look(model, judged, only=only, images=LOOKED, layers="blocks")
+    except VitreousError:
+        return None
 
 
 def _notes(job: Job, trained: Trained) -> list[str]:

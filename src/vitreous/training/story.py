@@ -15,6 +15,7 @@ from vitreous.evaluation.accuracy import Result, measure
 from vitreous.evaluation.calibration import Above, above
 from vitreous.images.health import Health, confident_errors
 from vitreous.images.imageset import ImageSet
+from vitreous.measures.inspection import Inspection
 from vitreous.training.attention import Attention
 from vitreous.training.recipe import Recipe
 from vitreous.training.sweep import Trial
@@ -86,6 +87,7 @@ class Story:
     record: Mapping[str, Any] = field(default_factory=dict)  # `machine.record()`
     health: Health | None = None
     attention: Attention | None = None
+    inspection: Inspection | None = None  # a short look inside
     temperature: float = 1.0
     answer_above: float | None = None  # the confidence chosen on dev
     answer_target: float = 0.95  # share right that it was chosen for

@@ -1,0 +1,280 @@
+"""`vitreous serve` against a naive FastAPI app on the same model.   python benchmarks/serve.py [--toy] [--out FILE]
+
+The naive app is what one writes first: an async route that decodes, resizes and runs the model on the event loop. It is
+measured twice, with torch's default threads and with one. Each server is a process of its own; 32 clients on loopback
+send JPEG photographs, the servers by turns, round after round; the 503s of a full queue would count as failures.
+Ratios are medians over rounds: requests/s (ours / naive, more is better), p99 (ours / naive, less is better), and
+requests per CPU second of the server, which a busy machine changes least. Where there is a GPU, all of them use it, and
+`batching` is measured beside: 32 threads that ask for one image each, through the batcher and one by one. --batching
+measures that alone, without the extra serve.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+import vitreous
+from vitreous.machine import record
+
+CLIENTS = 32
+NAIVE = """
+import io, sys
+import torch, uvicorn
+from fastapi import FastAPI, Request
+from PIL import Image
+import vitreous
+from vitreous.images.preprocess import apply
+
+if sys.argv[3] != "default":
+    torch.set_num_threads(int(sys.argv[3]))
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = vitreous.load(sys.argv[1]).eval().to(device)
+app = FastAPI()
+
+@app.post("/api/predict")
+async def predict(request: Request):
+    image = Image.open(io.BytesIO(await request.body())).convert("RGB")
+    with torch.inference_mode():
+        shares = model(apply(image, model.preprocess)[None].to(device))[0].softmax(-1)
+    best = shares.topk(5)
+    return {"top": [{"class": int(k), "probability": float(p)} for p, k in zip(*best)]}
+
+@app.get("/healthz")
+async def healthz():
+    return {"status": "ok"}
+
+uvicorn.run(app, port=int(sys.argv[2]), log_level="error")
+"""
+
+
+def photographs(count: int, side: int) -> list[bytes]:
+    """Files as cameras write them: smooth scenes with some noise."""
+    import io
+
+    found = []
+    for i in range(count):
+        rng = np.random.default_rng(i)
+        scene = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize((side, side * 3 // 4), 3)
+        noisy = np.asarray(scene, np.int16) + rng.integers(-12, 13, (side * 3 // 4, side, 3))
+        stream = io.BytesIO()
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(stream, "JPEG", quality=90)
+        found.append(stream.getvalue())
+    return found
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+@contextmanager
+def running(name: str, command: list[str], port: int):
+    """A server process; yields (port, how many CPU seconds it has used)."""
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 120
+        while not answers(port):
+            assert process.poll() is None, f"{name} ended"
+            assert time.monotonic() < end, f"{name} never answered"
+            time.sleep(0.2)
+        yield port, lambda: cpu_seconds(process.pid)
+    finally:
+        process.terminate()
+        process.wait(40)
+
+
+def answers(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def load(port: int, seconds: float, clients: int, files: list[bytes]) -> tuple[list[float], int, float]:
+    """Seconds of each answered request, failures, and how long it took until all clients were done."""
+    took: list[float] = []
+    failed = [0] * clients
+    start = time.monotonic()
+
+    def client(number: int) -> None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=120)
+        turn = number
+        while time.monotonic() - start < seconds:
+            begin = time.monotonic()
+            connection.request("POST", "/api/predict", files[turn % len(files)], {"Content-Type": "image/jpeg"})
+            reply = connection.getresponse()
+            reply.read()
+            turn += 1
+            if reply.status == 200:
+                took.append(time.monotonic() - begin)
+            else:
+                failed[number] += 1
+        connection.close()
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return took, sum(failed), time.monotonic() - start
+
+
+def measure(servers: dict, rounds: int, seconds: float, clients: int, files: list[bytes]) -> dict[str, list[dict]]:
+    found: dict[str, list[dict]] = {name: [] for name in servers}
+    for port, _ in servers.values():
+        load(port, min(1.0, seconds), 4, files)  # warm
+    for _ in range(rounds):
+        for name, (port, used) in servers.items():
+            before = used()
+            took, failed, wall = load(port, seconds, clients, files)
+            cpu = used() - before
+            row = {"requests": len(took), "failed": failed, "per_second": len(took) / wall}
+            row |= {"p50": float(np.quantile(took, 0.5)), "p99": float(np.quantile(took, 0.99))}
+            found[name].append(row | {"per_cpu_second": len(took) / max(cpu, 1e-9)})
+    return found
+
+
+def ratios(rows: dict[str, list[dict]], theirs: str) -> dict[str, float]:
+    def ratio(what: str) -> float:
+        pairs = zip(rows["ours"], rows[theirs], strict=True)
+        return round(statistics.median(ours[what] / their[what] for ours, their in pairs), 3)
+
+    return {what: ratio(what) for what in ("per_second", "p50", "p99", "per_cpu_second")}
+
+
+def batching(name: str, seconds: float) -> dict:
+    """Images/s of 32 threads that ask for one image at a time: in common batches, and one after the other."""
+    import torch
+
+    from vitreous.evaluation.predict import choose_device
+    from vitreous.server.batching import Batcher
+    from vitreous.server.engine import Engine
+
+    model = vitreous.build(name, seed=0).eval().requires_grad_(False)
+    device = choose_device(model)
+    model.to(device)
+    rule = model.preprocess
+    images = np.random.default_rng(0).integers(0, 256, (64, *rule.size, 3), dtype=np.uint8)
+    batcher = Batcher(Engine(model, device))
+    lock = threading.Lock()
+
+    def rate(ask) -> float:
+        done = [0] * CLIENTS
+        start = time.monotonic()
+
+        def client(number: int) -> None:
+            while time.monotonic() - start < seconds:
+                ask([images[(number + done[number]) % len(images)]])
+                done[number] += 1
+
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(done) / (time.monotonic() - start)
+
+    with Engine(model, device).at_work() as single:
+
+        def one_by_one(seen: list) -> np.ndarray:
+            with lock:
+                return single.logits(seen)
+
+        np.testing.assert_allclose(batcher.logits(list(images[:4])), one_by_one(list(images[:4])), rtol=0.05, atol=0.05)
+        pairs = [(rate(batcher.logits), rate(one_by_one)) for _ in range(3)]
+    batcher.close()
+    return {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "model": name,
+        "batched_to_one_by_one": round(statistics.median(a / b for a, b in pairs), 3),
+        "images_per_second": [{"batched": a, "one_by_one": b} for a, b in pairs],
+        "images_per_batch": round(batcher.images / batcher.batches, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--toy", action="store_true", help="a tiny model and half a second: does it run?")
+    parser.add_argument("--batching", action="store_true", help="that alone")
+    parser.add_argument("--model", default="Ti/16", help="a name of the catalog")
+    parser.add_argument("--runtime", default="torch", help="what ours answers with: torch, onnx or openvino")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each round, for each server")
+    parser.add_argument("--out", help="write the JSON there too")
+    args = parser.parse_args()
+    clients, side = CLIENTS, 500
+    if args.toy:
+        args.model, args.rounds, args.seconds, clients, side = "Ti/16 depth=1", 1, 0.5, 4, 100
+    if args.batching:
+        show({"benchmark": "serve", "batching": batching(args.model, args.seconds), **record()}, args.out)
+        return
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        path = Path(folder) / "model.safetensors"
+        vitreous.save(vitreous.build(args.model, seed=0), path)
+        script = Path(folder) / "naive.py"
+        script.write_text(NAIVE)
+        servers = {}
+        for name, command in {
+            "ours": ["-m", "vitreous", "serve", str(path), "--port", "PORT", "--runtime", args.runtime],
+            "naive": [str(script), str(path), "PORT", "default"],
+            "naive_one_thread": [str(script), str(path), "PORT", "1"],
+        }.items():
+            port = free_port()
+            words = [str(port) if word == "PORT" else word for word in command]
+            servers[name] = stack.enter_context(running(name, words, port))
+        rows = measure(servers, args.rounds, args.seconds, clients, photographs(16, side))
+    result = {
+        "benchmark": "serve",
+        "model": args.model,
+        "runtime": args.runtime,
+        "clients": clients,
+        "rounds": args.rounds,
+        "seconds": args.seconds,
+        "ours_to_naive": ratios(rows, "naive"),
+        "ours_to_naive_one_thread": ratios(rows, "naive_one_thread"),
+        "failed": {name: sum(row["failed"] for row in each) for name, each in rows.items()},
+        "rows": rows,
+        "batching": batching(args.model, args.seconds) if has_gpu() else None,
+        **record(),
+    }
+    show(result, args.out)
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def show(result: dict, out: str | None) -> None:
+    text = json.dumps(result, indent=1)
+    print(text)
+    if out:
+        Path(out).write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""vitreous serve"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vitreous.cli.show import Json, show
+
+if TYPE_CHECKING:
+    from vitreous.server.serve import Address
+
+EXAMPLE = "vitreous serve last --data photos"
+
+
+def run(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
+    ] = "last",
+    data: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Training images, of which the most similar are shown.")
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen to.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="The port; 0 is any that is free.")] = 8000,
+    lan: Annotated[
+        bool, typer.Option("--lan", metavar="", help="For everybody on this network who has the token it prints.")
+    ] = False,
+    token: Annotated[
+        str | None, typer.Option(metavar="WORD", help="Ask every caller for this token.", envvar="VITREOUS_TOKEN")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="One more name it is called by, behind a proxy.")
+    ] = None,
+    runtime: Annotated[
+        str, typer.Option(metavar="torch|onnx|openvino", help="What answers; attention stays with torch.")
+    ] = "torch",
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Threads that answer; they share the cores.")] = None,
+    json: Json = False,
+) -> None:
+    """Answer over HTTP, with a page: drop an image, see the answer and why, try to break it.
+
+    Only for this machine unless --lan is said. Nothing is stored, nothing leaves it.
+    """
+    import vitreous
+
+    def tell(address: Address) -> None:
+        show("serve", address, json=json)
+        sys.stdout.flush()  # also into a pipe: whoever started it waits for the address
+
+    vitreous.serve(
+        model,
+        data=data,
+        host=host,
+        port=port,
+        lan=lan,
+        token=token,
+        names=tuple(name or ()),
+        runtime=runtime,
+        device=device,
+        workers=workers,
+        tell=tell,
+    )

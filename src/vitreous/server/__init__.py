@@ -1,0 +1,1 @@
+"""A model answers over HTTP, with a page that shows why."""

@@ -1,0 +1,357 @@
+"""The routes. Each takes its words, has the work done at the desk, and answers JSON; a refusal is {"error": line}."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from PIL import Image
+from starlette.exceptions import HTTPException
+
+from vitreous.models.vit import ViT
+from vitreous.server import pages
+from vitreous.server.batching import Worker
+from vitreous.server.breaking import Break
+from vitreous.server.engine import Attended, Pixels, grid_of
+from vitreous.server.guard import Door, Guard
+from vitreous.server.limits import Limits, shown_name
+from vitreous.server.refusals import Busy, Refusal
+from vitreous.server.served import Served, thumbnail
+from vitreous.server.shelf import Kept
+from vitreous.server.uploads import Given, images_of, single
+
+__all__ = ["make_app"]
+
+log = logging.getLogger("vitreous.server")
+SCHEMA = "vitreous.serve/1"
+
+IMAGE_BODY = {
+    "requestBody": {
+        "description": "The image: as it is, or in a form of multipart/form-data; not needed beside ?image=ID.",
+        "content": {
+            "image/*": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}},
+                }
+            },
+        },
+    }
+}
+ERROR = {
+    "description": "Refused, and why in one line.",
+    "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}},
+}
+STATUSES = (400, 401, 403, 404, 408, 413, 415, 421, 422, 501, 503)
+REFUSALS: dict[int | str, dict[str, Any]] = dict.fromkeys(STATUSES, ERROR)
+
+ImageId = Annotated[str | None, Query(max_length=64, description="The id that /api/predict gave an image.")]
+ImageIds = Annotated[list[str] | None, Query(max_length=64, description="Ids that /api/predict gave images.")]
+
+
+class _Desk:
+    """The desk as a coroutine sees it."""
+
+    def __init__(self, served: Served, limits: Limits):
+        self.served, self.limits = served, limits
+
+    async def do(self, request: Request, works: list[Callable[[Worker], Any]]) -> list[Any]:
+        """Results of the works: of all of them, or a refusal."""
+        left = self.limits.seconds - (time.monotonic() - request.scope["vitreous.start"])
+        futures = self.served.desk.submit_all(works, left)
+        try:
+            async with asyncio.timeout(left):
+                return await asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
+        except TimeoutError:
+            raise Busy(f"no answer within {self.limits.seconds:g} s; ask again later", after=5) from None
+        finally:
+            for future in futures:
+                future.cancel()
+
+    async def do_one(self, request: Request, work: Callable[[Worker], Any]) -> Any:
+        return (await self.do(request, [work]))[0]
+
+
+def make_app(served: Served, door: Door, limits: Limits) -> Guard:
+    """The whole application, behind its guard."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        served.open()
+        yield
+        await asyncio.to_thread(served.close)
+
+    app = FastAPI(
+        title="vitreous serve",
+        summary="A model answers what is in an image, and shows where it looked.",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        lifespan=life,
+        responses=REFUSALS,
+    )
+    app.exception_handler(Refusal)(_refused)
+    app.exception_handler(RequestValidationError)(_invalid)
+    app.exception_handler(HTTPException)(_http)
+    app.exception_handler(Exception)(_unexpected)
+    for add in (_add_answers, _add_inside, _add_facts):
+        add(app, served, limits)
+    pages.add(app)
+    routes = {route.path: route.path for route in app.routes if hasattr(route, "path")}
+    return Guard(app, door, limits, served.counts, routes)
+
+
+# Routes --------------------------------------------------------------------------------------------------------------
+
+
+def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
+    desk = _Desk(served, limits)
+
+    @app.post("/api/predict", summary="What is in one or several images", openapi_extra=IMAGE_BODY)
+    async def predict(
+        request: Request,
+        image: ImageIds = None,
+        top: Annotated[int, Query(ge=1, le=1000, description="How many of the likeliest classes.")] = 5,
+    ) -> JSONResponse:
+        """One row for each image, in their order: the likeliest classes with calibrated probabilities, what is said
+        (nothing, where the image is unlike anything learned), and an id by which the image can be asked about again.
+
+        Where several are sent, one that cannot be read has its `error` in its row.
+        """
+        given = await images_of(request, served, limits, image or [])
+        is_alone = len(given) == 1
+
+        def answering(one: Given) -> Callable[[Worker], dict[str, Any]]:
+            def work(worker: Worker) -> dict[str, Any]:
+                try:
+                    key, kept = one.kept(worker)
+                except Refusal as refusal:
+                    if is_alone:
+                        raise
+                    return {"name": one.name, "error": refusal.line}
+                answer = worker.engine.answer(kept.name, worker.logits([kept.seen])[0], top)
+                return answer.to_json() | {"image": key} | ({"note": kept.note} if kept.note else {})
+
+            return work
+
+        rows = await desk.do(request, [answering(one) for one in given])
+        served.counts.add_images(sum("error" not in row for row in rows))
+        return JSONResponse({"schema": SCHEMA, "images": rows})
+
+    @app.post("/api/similar", summary="The training images most like it", openapi_extra=IMAGE_BODY)
+    async def similar(
+        request: Request, image: ImageId = None, count: Annotated[int, Query(ge=1, le=24)] = 6
+    ) -> JSONResponse:
+        """Most alike first, by the cosine of what the head reads. Only where the server was given data."""
+        neighbours = served.neighbours
+        if neighbours is None:
+            raise Refusal(404, "this server was given no training images; start it with --data")
+        one = single(await images_of(request, served, limits, [image] if image else []))
+
+        def work(worker: Worker) -> dict[str, Any]:
+            key, kept = one.kept(worker)
+            found = neighbours.find(worker.engine.feature(kept.seen), count)
+            rows = [asdict(each) | {"picture": thumbnail(neighbours.data.read(each.place))} for each in found]
+            return {"schema": SCHEMA, "image": key, "of": neighbours.total, "similar": rows}
+
+        return JSONResponse(await desk.do_one(request, work))
+
+
+def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
+    desk = _Desk(served, limits)
+
+    @app.post("/api/attention", summary="Where the answer, or one patch, looks", openapi_extra=IMAGE_BODY)
+    async def attention(
+        request: Request,
+        image: ImageId = None,
+        patch: Annotated[int | None, Query(ge=0, description="A patch's number; without, what the head reads.")] = None,
+        layer: Annotated[int | None, Query(ge=0, description="One layer alone.")] = None,
+        head: Annotated[int | None, Query(ge=0, description="One head alone.")] = None,
+    ) -> Response:
+        """Maps over the patches, row by row, for every layer and head, and rolled out through all layers."""
+        one = single(await images_of(request, served, limits, [image] if image else []))
+        _check_place(served, patch=patch, layer=layer, head=head)
+
+        def work(worker: Worker) -> bytes:
+            key, kept = one.kept(worker)
+            found = worker.engine.attend(kept.seen, patch)[1]
+            assert found is not None
+            return _encoded({"schema": SCHEMA, "image": key, **found.to_json(layer, head)})
+
+        return _json(await desk.do_one(request, work))
+
+    @app.post("/api/tokens", summary="What goes into the first block", openapi_extra=IMAGE_BODY)
+    async def tokens(
+        request: Request,
+        image: ImageId = None,
+        numbers: Annotated[int, Query(ge=1, le=128, description="Of each token, its first so many numbers.")] = 48,
+    ) -> Response:
+        """The tokens, those in front first and then the patches row by row: positions are in them."""
+        one = single(await images_of(request, served, limits, [image] if image else []))
+        _check_place(served)
+
+        def work(worker: Worker) -> bytes:
+            key, kept = one.kept(worker)
+            return _encoded({"schema": SCHEMA, "image": key, "tokens": worker.engine.tokens(kept.seen, numbers)})
+
+        return _json(await desk.do_one(request, work))
+
+    @app.post("/api/break", summary="The answer before and after something is broken", openapi_extra=IMAGE_BODY)
+    async def break_(
+        request: Request,
+        image: ImageId = None,
+        shuffle: Annotated[int | None, Query(ge=0, le=2**31, description="Shuffle the patches; a seed.")] = None,
+        positions: Annotated[bool, Query(description="Take all positions away.")] = False,
+        head: Annotated[list[str] | None, Query(max_length=512, description="Silence BLOCK.HEAD, from 0.")] = None,
+        block: Annotated[list[int] | None, Query(max_length=512, description="Leave a block out, from 0.")] = None,
+        skip: Annotated[list[str] | None, Query(max_length=512, description="Cut BLOCK.1 or BLOCK.2.")] = None,
+        hide: Annotated[list[int] | None, Query(max_length=4096, description="Cover a patch, from 0.")] = None,
+        top: Annotated[int, Query(ge=1, le=1000)] = 5,
+    ) -> JSONResponse:
+        """Answers and rollouts of the same image, whole and broken, and `order`: which patch stands at each place."""
+        one = single(await images_of(request, served, limits, [image] if image else []))
+        broken = Break(
+            shuffle=shuffle,
+            positions=positions,
+            heads=_pairs(head, "head"),
+            blocks=tuple(block or ()),
+            skips=_pairs(skip, "skip"),
+            hide=tuple(dict.fromkeys(hide or ())),
+        )
+        grid = grid_of(served.model)
+        broken.check(served.model, grid)
+
+        def work(worker: Worker) -> dict[str, Any]:
+            key, kept = one.kept(worker)
+            before, after = (worker.engine.attend(kept.seen, None, each) for each in (None, broken))
+            return {
+                "schema": SCHEMA,
+                "image": key,
+                "broken": broken.said(),
+                "order": broken.order(grid[0] * grid[1]),
+                "before": _told(worker, kept, *before, top),
+                "after": _told(worker, kept, *after, top),
+            }
+
+        return JSONResponse(await desk.do_one(request, work))
+
+
+def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
+    @app.get("/api/seen", summary="An image as the model sees it", response_class=Response)
+    async def seen(image: Annotated[str, Query(max_length=64, description="The id of an image.")]) -> Response:
+        """PNG, resized and cropped as the model wants it."""
+        kept = served.shelf.get(image)
+        return Response(await asyncio.to_thread(_png, kept.seen), media_type="image/png")
+
+    @app.get("/api/model", summary="What the model is, and what may be sent")
+    async def model() -> JSONResponse:
+        told = {"upload": limits.upload, "pixels": limits.pixels, "files": limits.files, "seconds": limits.seconds}
+        return JSONResponse({"schema": SCHEMA, **served.about(), "limits": told})
+
+    @app.get("/api/examples", summary="Images to begin with")
+    async def examples() -> JSONResponse:
+        return JSONResponse({"schema": SCHEMA, "examples": served.examples})
+
+    @app.get("/healthz", summary="Whether it is alive")
+    async def healthz() -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/metrics", summary="Counts, as Prometheus reads them", response_class=PlainTextResponse)
+    async def metrics() -> PlainTextResponse:
+        at = served.desk
+        text = served.counts.text(waiting=at.waiting, held=at.held, limit=at.limit)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+# Words ---------------------------------------------------------------------------------------------------------------
+
+
+def _check_place(
+    served: Served, *, patch: int | None = None, layer: int | None = None, head: int | None = None
+) -> None:
+    model = served.model
+    if not isinstance(model, ViT):
+        raise Refusal(501, "this model is a network of convolutions and has no attention")
+    encoder, grid = model.config.encoder, model.grid
+    for what, number, count in (
+        ("patch", patch, grid[0] * grid[1]),
+        ("layer", layer, encoder.depth),
+        ("head", head, encoder.heads),
+    ):
+        if number is not None and number >= count:
+            raise Refusal(422, f"there is no {what} {number}; count from 0 to {count - 1}")
+
+
+def _pairs(words: list[str] | None, what: str) -> tuple[tuple[int, int], ...]:
+    """3.1 -> (3, 1)."""
+    found = []
+    for word in words or ():
+        first, dot, second = word.partition(".")
+        if not (dot and first.isdecimal() and second.isdecimal() and word.isascii() and len(word) <= 12):
+            raise Refusal(422, f"{shown_name(word)!r} names no {what}; write BLOCK.NUMBER, such as 3.1")
+        found.append((int(first), int(second)))
+    return tuple(dict.fromkeys(found))
+
+
+def _told(worker: Worker, kept: Kept, logits: np.ndarray[Any, Any], found: Attended | None, top: int) -> dict[str, Any]:
+    answer = worker.engine.answer(kept.name, logits, top).to_json()
+    return answer | {"rollout": None if found is None else found.to_json(0, 0)["rollout"]}
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    """As JSON; the worker's work, since a hundred thousand numbers would hold up all other clients."""
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _png(pixels: Pixels) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(stream, "PNG")
+    return stream.getvalue()
+
+
+# What went wrong ---------------------------------------------------------------------------------------------------
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refusal)
+    return JSONResponse({"error": error.line}, error.status, error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """The first word that does not fit."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:] if not isinstance(part, int)) or "the request"
+    said = str(first["msg"])
+    return JSONResponse({"error": f"{shown_name(where)} does not fit: {said[:1].lower()}{said[1:]}"}, 422)
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    lines = {404: "there is nothing here; see /docs", 405: "this is not how it is asked; see /docs"}
+    return JSONResponse({"error": lines.get(error.status_code, str(error.detail))}, error.status_code, error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    """Our own mistake: its traceback goes to the server's own log, and a number to find it by to the client."""
+    number = secrets.token_hex(4)
+    log.error("mistake %s in %s", number, request.url.path, exc_info=error)
+    return JSONResponse({"error": f"the server made a mistake ({number}); its log says more"}, 500)

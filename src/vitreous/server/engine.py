@@ -1,0 +1,169 @@
+"""One model at work for the server: answers, attention, and both again when something in it is broken.
+
+Every worker has an engine of its own: the same weights in memory, but its own modules, since an open tap or an edit
+belongs to a module and must not show in another client's answer.
+
+B images   H heads   N tokens   P patches
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.evaluation.predict import Answer, at_work, class_names, ready
+from vitreous.evaluation.predict import _answer as answer_of
+from vitreous.images import decode
+from vitreous.measures.rollout import read_rows, rollout
+from vitreous.models.model import Model
+from vitreous.models.pooling import MapPool
+from vitreous.models.taps import taps
+from vitreous.models.vit import ViT
+from vitreous.server.breaking import Break, unplaced
+
+__all__ = ["Attended", "Engine", "Pixels", "attended", "grid_of", "replica"]
+
+Pixels = NDArray[np.uint8]  # H W C
+WEIGHTS = "blocks.*.attention.weights"
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """Where one query looks: in every layer and head, and through all layers. query: a patch, or None for the answer.
+
+    Each map sums to at most 1; the rest went to the tokens in front of the patches.
+    """
+
+    grid: tuple[int, int]
+    query: int | None
+    heads: NDArray[np.float32]  # layers H P
+    rollout: NDArray[np.float32]  # P
+
+    def to_json(self, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
+        """All layers and heads; or those that are asked for."""
+        maps = self.heads[:, [head]] if head is not None else self.heads
+        maps = maps[[layer]] if layer is not None else maps
+        return {
+            "grid": list(self.grid),
+            "query": "answer" if self.query is None else self.query,
+            "layers": [layer] if layer is not None else list(range(len(self.heads))),
+            "heads": [head] if head is not None else list(range(self.heads.shape[1])),
+            "maps": _short(maps),
+            "rollout": _short(self.rollout),
+        }
+
+
+def _short(x: NDArray[np.float32]) -> Any:
+    """Lists of numbers for people and pages, to five digits behind the point."""
+    return np.round(x.astype(np.float64), 5).tolist()
+
+
+def replica(model: Model) -> Model:
+    """The same tensors under modules of their own."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
+class Engine:
+    """A replica of the model, ready on its device."""
+
+    def __init__(self, model: Model, device: torch.device):
+        self.model, self.device = replica(model), device
+        self.names = class_names(model)
+        self.pool = next((f"{name}.weights" for name, m in self.model.named_modules() if isinstance(m, MapPool)), None)
+        self._unplaced: Model | None = None
+
+    @contextmanager
+    def at_work(self) -> Iterator[Engine]:
+        """Inside, it answers."""
+        with ready(self.model, self.device) as logits, at_work(self.model, self.device) as (normalised, cast):
+            self._logits, self._normalised, self._cast = logits, normalised, cast
+            yield self
+
+    def pixels(self, image: Pixels) -> Pixels:
+        """What the model sees of an image."""
+        return decode.finish(image, self.model.preprocess)
+
+    def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
+        """B K.  seen: images as the model sees them."""
+        return self._logits(_stacked(seen)).cpu().numpy()
+
+    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Answer:
+        """With the same calibrated confidence as `vitreous predict`."""
+        return answer_of(self.model, self.names, name, logits, top)
+
+    def attend(
+        self, seen: Pixels, patch: int | None = None, broken: Break | None = None
+    ) -> tuple[NDArray[np.float32], Attended | None]:
+        """Logits K and attention of one image; without attention (a ResNet), None."""
+        model = self.model if broken is None or not broken.positions else self._without_positions()
+        x = self._normalised(_stacked([seen]))
+        edits = {}
+        if broken is not None:
+            x, edits = broken.covered(x, grid_of(model)), broken.edits(model)
+        reads = [WEIGHTS, *([self.pool] if self.pool else [])] if isinstance(model, ViT) else []
+        with torch.inference_mode():
+            if not reads and not edits:
+                return self._answered(model, x), None
+            with taps(model, reads, edit=edits) as found:
+                logits = self._answered(model, x)
+            if not isinstance(model, ViT):
+                return logits, None
+            asked = found.pop(self.pool)[0].float().mean(0) if self.pool else None  # 1 P
+            return logits, attended(list(found.values()), model, patch, asked)
+
+    def _answered(self, model: Model, x: Tensor) -> NDArray[np.float32]:
+        """Logits K as `evaluation.predict.ready` makes them: the head in the type of its weights, not in autocast's."""
+        kind = next(model.parameters()).dtype
+        with self._cast():
+            features = model.features(x.to(kind))
+        return model.logits(model.head(features.to(kind)))[0].float().cpu().numpy()
+
+    def tokens(self, seen: Pixels, numbers: int) -> Any:
+        """N rows of the first `numbers` numbers that go into the first block."""
+        with torch.inference_mode(), self._cast(), taps(self.model, "embedding.tokens") as found:
+            self.model.features(self._normalised(_stacked([seen])))
+        return _short(found["embedding.tokens"][0, :, :numbers].float().cpu().numpy())
+
+    def feature(self, seen: Pixels) -> NDArray[np.float32]:
+        """What the head reads of one image, D."""
+        with torch.inference_mode(), self._cast():
+            return self.model.features(self._normalised(_stacked([seen])))[0].float().cpu().numpy()
+
+    def _without_positions(self) -> Model:
+        if self._unplaced is None:
+            self._unplaced = unplaced(replica(self.model))
+        return self._unplaced
+
+
+def attended(layers: list[Tensor], model: ViT, patch: int | None, asked: Tensor | None = None) -> Attended:
+    """layers: of one image, 1 H N N.  asked: the weights of an attention pool, 1 P."""
+    grid = model.grid
+    places = grid[0] * grid[1]
+    weights = torch.stack([layer[0].float() for layer in layers])  # L H N N
+    whole = rollout(list(weights[:, None]))  # 1 N N
+
+    def row(flow: Tensor) -> Tensor:  # B N N -> B P
+        if patch is not None:
+            return flow[:, flow.shape[-1] - places + patch, -places:]
+        each = None if asked is None else asked.expand(len(flow), -1)
+        return read_rows(flow, model.config.readout.pool, places, each)
+
+    heads = row(weights.flatten(0, 1)).unflatten(0, weights.shape[:2])  # L H P
+    return Attended(grid, patch, heads.cpu().numpy(), row(whole)[0].cpu().numpy())
+
+
+def grid_of(model: Model) -> tuple[int, int]:
+    """Patches of an image, in rows and columns; of a network without patches, as fine as is worth covering."""
+    return model.grid if isinstance(model, ViT) else (7, 7)
+
+
+def _stacked(seen: list[Pixels]) -> Tensor:
+    return torch.from_numpy(np.stack(seen)).permute(0, 3, 1, 2).contiguous()  # B C H W

@@ -1,0 +1,69 @@
+"""`vitreous predict --explain`: beside each answer, a picture with light on what counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import nn
+
+from vitreous.errors import ConfigError, DataError, ExistsError
+from vitreous.evaluation.predict import Answer, _items
+from vitreous.files import atomic_write
+from vitreous.images import decode
+from vitreous.images.preprocess import normalise
+from vitreous.models.model import unwrapped
+from vitreous.models.vit import ViT
+from vitreous.training.attention import Look, attention_maps, overlay
+
+__all__ = ["explained"]
+
+
+def explained(
+    model: nn.Module, images: Any, answers: Iterable[Answer], folder: str | os.PathLike[str]
+) -> Iterator[Answer]:
+    """The answers, as they come; before each, its picture is written into the folder, which must be new or empty."""
+    network = unwrapped(model)
+    if not isinstance(network, ViT):
+        raise ConfigError("the model is a network of convolutions and has no attention to show; leave --explain out")
+    place = Path(folder).expanduser()
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise ExistsError(f"{place} is there and not empty; name another folder for the pictures")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{place} cannot be made: {error.strerror}; name another folder") from None
+    return _written(network, images, answers, place)
+
+
+def _written(model: ViT, images: Any, answers: Iterable[Answer], folder: Path) -> Iterator[Answer]:
+    taken: set[str] = set()
+    for answer, (_, read) in zip(answers, _items(images), strict=False):  # both in the order of the images
+        if answer.error is None:
+            seen = decode.finish(read(), model.preprocess)
+            x = normalise(seen, model.preprocess)[None].to(next(model.parameters()).device)
+            flow = attention_maps(model, x)[0].float().cpu().numpy()
+            rgb = np.repeat(seen, 3, 2) if seen.shape[2] == 1 else seen[:, :, :3]
+            picture = Image.fromarray(overlay(Look(0, rgb, flow)))
+            _save(picture, folder / _free_name(answer.name, taken))
+        yield answer
+
+
+def _save(picture: Image.Image, path: Path) -> None:
+    atomic_write(path, lambda file: picture.save(file, "PNG"))
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """photos/cat.jpg -> cat.png; a second cat is cat-2.png."""
+    stem = PurePath(name.replace("\\", "/")).stem or "image"
+    clean = "".join(c if c.isprintable() and c not in '<>:"|?*' else "-" for c in stem)[:100]
+    number, free = 1, clean
+    while free.lower() in taken:
+        number += 1
+        free = f"{clean}-{number}"
+    taken.add(free.lower())
+    return f"{free}.png"

@@ -1,0 +1,103 @@
+// "Try to break it": what is taken away, and the answer before and after.
+
+import { ask } from "./api.js";
+import { draw, list, pickable } from "./drawing.js";
+
+const $ = (id) => document.getElementById(id);
+
+export class Breaking {
+  constructor(model, complain) {
+    Object.assign(this, { model, complain, image: null, bitmap: null, found: null, hidden: new Set(), seed: 1, turn: 0, at: null });
+    for (const part of document.querySelectorAll("#breaks .vit")) part.hidden = !model.attention;
+    $("block").max = model.depth;
+    $("block").value = Math.ceil(model.depth / 2);
+    $("silent").max = model.heads;
+    $("positions").disabled = model.positions === "none";
+    $("breaks").addEventListener("input", (event) => {
+      if (event.target.id === "shuffle" && event.target.checked) this.seed += 1; // another order each time
+      this.run();
+    });
+    $("breaks").addEventListener("submit", (event) => event.preventDefault());
+    $("uncover").addEventListener("click", () => this.cover(new Set()));
+    $("hide-most").addEventListener("click", () => this.cover(this.strongest()));
+    pickable($("before-stage"), () => model.grid, (patch) => this.toggle(patch), (patch) => this.walk(patch));
+    this.say();
+  }
+
+  /** Another picture: everything is whole again. */
+  async see(image, bitmap) {
+    Object.assign(this, { image, bitmap, hidden: new Set(), at: null });
+    $("breaks").reset();
+    $("block").value = Math.max(Math.ceil(this.model.depth / 2), 1);
+    $("break").hidden = false;
+    await this.run();
+  }
+
+  asked() {
+    const on = (id) => $(id).checked, block = $("block").value - 1, head = Number($("silent").value);
+    return {
+      shuffle: on("shuffle") ? this.seed : null,
+      positions: on("positions"),
+      block: on("no-block") ? block : null,
+      skip: [on("no-skip1") && `${block}.1`, on("no-skip2") && `${block}.2`].filter(Boolean),
+      head: head ? `${block}.${head - 1}` : null,
+      hide: [...this.hidden],
+    };
+  }
+
+  async run() {
+    this.say();
+    if (!this.image) return;
+    const turn = ++this.turn;
+    try {
+      const found = await ask("/api/break", { image: this.image, ...this.asked() });
+      if (turn !== this.turn) return; // something else was asked meanwhile
+      this.found = found;
+      this.paint();
+    } catch (error) {
+      if (turn === this.turn) this.complain(error);
+    }
+  }
+
+  paint() {
+    const { before, after, order, broken } = this.found, { grid } = this.model, hidden = [...this.hidden];
+    draw($("before"), this.bitmap, { map: before.rollout, grid, hidden, patch: this.at });
+    draw($("after"), this.bitmap, { map: after.rollout, grid, order, hidden: order ? order.flatMap((from, to) => (this.hidden.has(from) ? [to] : [])) : hidden });
+    list($("before-top"), before.top);
+    list($("after-top"), after.top, before.top[0].label);
+    const same = before.top[0].label === after.top[0].label, note = $("broken-says");
+    note.className = broken.length ? `note ${same ? "good" : "bad"}` : "note";
+    const sure = (each) => `${each.top[0].label}, ${(100 * each.top[0].probability).toFixed(1)} %`;
+    note.textContent = broken.length ? `With ${broken.join(", ")}: ${same ? "it still says" : `no longer ${before.top[0].label}, but`} ${sure(after)}.` : "Nothing is broken yet.";
+  }
+
+  cover(hidden) {
+    this.hidden = hidden;
+    this.run();
+  }
+
+  toggle(patch) {
+    this.at = patch;
+    if (!this.hidden.delete(patch)) this.hidden.add(patch);
+    this.run();
+  }
+
+  walk(patch) {
+    this.at = patch;
+    $("before-stage").setAttribute("aria-label", `Patches to cover; at row ${Math.floor(patch / this.model.grid[1]) + 1}, column ${(patch % this.model.grid[1]) + 1}`);
+    if (this.found) this.paint();
+  }
+
+  /** A quarter of the patches: those that gave most; without attention, the middle. */
+  strongest() {
+    const [rows, columns] = this.model.grid, map = this.found?.before.rollout;
+    const middle = (i) => -Math.hypot(Math.floor(i / columns) - (rows - 1) / 2, (i % columns) - (columns - 1) / 2);
+    const order = [...Array(rows * columns).keys()].sort((a, b) => (map ? map[b] - map[a] : middle(b) - middle(a)));
+    return new Set(order.slice(0, Math.max(Math.round(order.length / 4), 1)));
+  }
+
+  say() {
+    $("block-says").textContent = $("block").value;
+    $("silent-says").textContent = Number($("silent").value) || "–";
+  }
+}

@@ -1,0 +1,123 @@
+// Pictures with light on what counted: the scale and the mixture of the reports of vitreous.
+
+const STOPS = [[22, 18, 56], [40, 63, 120], [33, 122, 138], [82, 181, 118], [190, 222, 88], [253, 246, 178]];
+const DIM = 0.8, LIT = 0.3; // share of the map's colour over the picture, where least and where most came from
+const SMALL = 64; // pixels up to which a picture shows its pixels
+
+export function colour(share) {
+  const x = Math.min(Math.max(share, 0), 1) * (STOPS.length - 1);
+  const i = Math.min(Math.floor(x), STOPS.length - 2);
+  return STOPS[i].map((low, c) => Math.round(low + (x - i) * (STOPS[i + 1][c] - low)));
+}
+
+/** Numbers to 0…1; one stray patch must not dim all others. */
+export function stretched(map) {
+  const sorted = Float64Array.from(map).sort();
+  const at = (q) => {
+    const x = q * (sorted.length - 1), i = Math.floor(x);
+    return sorted[i] + (x - i) * ((sorted[i + 1] ?? sorted[i]) - sorted[i]);
+  };
+  const low = at(0.02), high = at(0.98);
+  return map.map((value) => (high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0));
+}
+
+/** Draw an image, with a map over its patches, a chosen patch, covered patches, and patches in another order. */
+export function draw(canvas, image, { map = null, grid = null, patch = null, hidden = [], order = null, lines = false } = {}) {
+  const ratio = image.height / image.width;
+  canvas.height = Math.round(canvas.width * ratio);
+  const { width, height } = canvas;
+  const paint = canvas.getContext("2d");
+  paint.imageSmoothingEnabled = Math.max(image.width, image.height) > SMALL;
+  paint.imageSmoothingQuality = "high";
+  const box = (place, w, h) => {
+    const [rows, columns] = grid, r = Math.floor(place / columns), c = place % columns;
+    return [(c * w) / columns, (r * h) / rows, w / columns, h / rows];
+  };
+  if (order) order.forEach((from, to) => paint.drawImage(image, ...box(from, image.width, image.height), ...box(to, width, height)));
+  else paint.drawImage(image, 0, 0, width, height);
+  if (map) light(paint, map, grid, width, height);
+  paint.fillStyle = "#808080";
+  for (const place of hidden) paint.fillRect(...box(place, width, height));
+  if (lines) {
+    paint.strokeStyle = "rgba(255, 255, 255, .75)";
+    paint.lineWidth = 1;
+    for (let i = 1; i < grid[1]; i++) line(paint, (i * width) / grid[1], 0, (i * width) / grid[1], height);
+    for (let i = 1; i < grid[0]; i++) line(paint, 0, (i * height) / grid[0], width, (i * height) / grid[0]);
+  }
+  if (patch !== null) {
+    const [x, y, w, h] = box(patch, width, height);
+    for (const [style, wide] of [["#000", 5], ["#fff", 2.5]]) {
+      paint.strokeStyle = style;
+      paint.lineWidth = wide;
+      paint.strokeRect(x, y, w, h);
+    }
+  }
+}
+
+function light(paint, map, [rows, columns], width, height) {
+  const small = new OffscreenCanvas(columns, rows);
+  const pixels = new ImageData(columns, rows);
+  stretched(map).forEach((share, i) => pixels.data.set([...colour(share), Math.round(255 * (DIM + (LIT - DIM) * share))], 4 * i));
+  small.getContext("2d").putImageData(pixels, 0, 0);
+  paint.save();
+  paint.imageSmoothingEnabled = true;
+  paint.imageSmoothingQuality = "high";
+  paint.drawImage(small, 0, 0, width, height);
+  paint.restore();
+}
+
+function line(paint, x, y, toX, toY) {
+  paint.beginPath();
+  paint.moveTo(x, y);
+  paint.lineTo(toX, toY);
+  paint.stroke();
+}
+
+export const percent = (share) => (share >= 0.9995 ? "100 %" : `${(100 * share).toFixed(1)} %`);
+
+/** Rows of labels with bars. */
+export function list(element, top, said = null) {
+  element.replaceChildren(
+    ...top.map(({ label, probability }, i) => {
+      const item = document.createElement("li"), name = document.createElement("span"), value = document.createElement("span");
+      name.textContent = label;
+      value.textContent = percent(probability);
+      item.style.setProperty("--share", probability);
+      if (said && i === 0 && said !== label) item.className = "gone";
+      item.append(name, value);
+      return item;
+    }),
+  );
+}
+
+/** What a map says, in words. */
+export function told(map, [rows, columns]) {
+  const best = map.indexOf(Math.max(...map)), sum = map.reduce((a, b) => a + b, 0) || 1;
+  const where = `row ${Math.floor(best / columns) + 1}, column ${(best % columns) + 1}`;
+  return `most: ${where}, ${((map[best] / sum) * map.length).toFixed(1)} times the mean of the ${rows} × ${columns} patches`;
+}
+
+/** Let people pick patches of a stage: by pointer, arrow keys, and Enter or space. */
+export function pickable(stage, size, picked, walked = picked) {
+  let at = null;
+  const grid = () => size();
+  stage.addEventListener("pointerdown", (event) => {
+    const area = stage.getBoundingClientRect(), [rows, columns] = grid();
+    const c = Math.floor(((event.clientX - area.left) / area.width) * columns), r = Math.floor(((event.clientY - area.top) / area.height) * rows);
+    at = Math.min(Math.max(r, 0), rows - 1) * columns + Math.min(Math.max(c, 0), columns - 1);
+    picked(at);
+  });
+  stage.addEventListener("keydown", (event) => {
+    const [rows, columns] = grid();
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
+    if (step) {
+      event.preventDefault();
+      const next = at === null ? Math.floor(rows / 2) * columns + Math.floor(columns / 2) : at + step;
+      const stays = Math.abs(step) === 1 && at !== null && Math.floor(next / columns) !== Math.floor(at / columns);
+      if (next >= 0 && next < rows * columns && !stays) walked((at = next));
+    } else if ((event.key === "Enter" || event.key === " ") && at !== null) {
+      event.preventDefault();
+      picked(at);
+    }
+  });
+}

@@ -1,0 +1,204 @@
+// The page: a picture comes, the answer and where it came from are shown, and people look closer.
+
+import { ask, get, Refused, seen, send } from "./api.js";
+import { Breaking } from "./breaking.js";
+import { draw, list, pickable, told } from "./drawing.js";
+
+const $ = (id) => document.getElementById(id);
+const state = { model: null, image: null, bitmap: null, answer: null, maps: null, patch: null, turn: 0 };
+let breaking = null;
+
+function complain(error) {
+  if (!(error instanceof Refused)) console.error(error);
+  $("message").textContent = error instanceof Refused ? error.message : "something went wrong on this page; load it again";
+  $("message").hidden = false;
+}
+
+async function begin() {
+  try {
+    const [model, { examples }] = await Promise.all([get("/api/model"), get("/api/examples")]);
+    state.model = model;
+    introduce(model);
+    examples.forEach(addExample);
+    listen();
+    breaking = new Breaking(model, complain);
+    if (examples.length && state.image === null && !state.turn) await show({ image: examples[0].image });
+  } catch (error) {
+    complain(error);
+  }
+}
+
+function introduce(model) {
+  $("title").textContent = `What does ${model.name} see?`;
+  document.title = `${model.name} · vitreous`;
+  const few = model.labels.slice(0, 3).join(", ");
+  const size = `${model.image_size[0]} × ${model.image_size[1]} pixels`;
+  const inside = model.attention ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
+  $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${inside}, ${model.parameters.toLocaleString("en")} numbers.`;
+  $("layer").max = $("layer").value = model.depth;
+  $("head").max = model.heads;
+  $("layer-says").textContent = model.depth;
+  $("controls").hidden = !model.attention;
+  $("no-attention").hidden = model.attention;
+  $("no-attention").textContent = "A network of convolutions has no attention that could be shown.";
+  if (!model.attention) $("stage").tabIndex = -1;
+}
+
+function addExample({ image, label, picture }) {
+  const button = document.createElement("button"), small = document.createElement("img");
+  button.type = "button";
+  button.dataset.image = image;
+  button.setAttribute("aria-pressed", "false");
+  small.src = picture;
+  small.alt = "";
+  if (picture.startsWith("data:image/png")) small.className = "pixels";
+  button.append(small, label);
+  button.addEventListener("click", () => show({ image }));
+  $("examples").append(button);
+}
+
+/** An example or a file: its answer first, then where it came from. */
+async function show({ image = null, file = null }) {
+  const turn = ++state.turn;
+  $("message").hidden = true;
+  document.body.setAttribute("aria-busy", "true");
+  try {
+    if (file) fits(file);
+    const { images } = file ? await send("/api/predict", file) : await ask("/api/predict", { image });
+    const bitmap = await seen(images[0].image);
+    if (turn !== state.turn) return; // another picture came meanwhile
+    Object.assign(state, { image: images[0].image, answer: images[0], bitmap, maps: null, patch: null });
+    for (const button of $("examples").children) button.setAttribute("aria-pressed", String(button.dataset.image === state.image));
+    showAnswer();
+    await look(null); // first: it is what people wait for
+    await Promise.all([similar(), breaking.see(state.image, bitmap)]);
+  } catch (error) {
+    if (turn === state.turn) complain(error);
+  } finally {
+    if (turn === state.turn) document.body.removeAttribute("aria-busy");
+  }
+}
+
+function fits(file) {
+  const most = state.model.limits.upload;
+  if (file.size > most * 0.99) throw new Refused(`${file.name} has ${(file.size / 2 ** 20).toFixed(1)} MiB; at most ${Math.floor(most / 2 ** 20)} are taken here: shrink it`);
+}
+
+function showAnswer() {
+  const { answer } = state, said = document.createElement("span"), why = document.createElement("small");
+  said.textContent = answer.said.length ? answer.said.join(", ") : "unlike anything I learned";
+  why.textContent = answer.said.length ? "" : answer.is_unlike ? "If it must be one of these:" : "None of the classes reaches one half.";
+  $("said").replaceChildren(said, why);
+  list($("top"), answer.top);
+  $("image-note").textContent = answer.note ?? "";
+  $("image-note").hidden = !answer.note;
+  $("result").hidden = false;
+  $("whole").hidden = true;
+  repaint();
+}
+
+/** Where the answer, or a patch, looks. */
+async function look(patch) {
+  if (!state.model.attention) return;
+  const turn = state.turn;
+  const maps = await ask("/api/attention", { image: state.image, patch });
+  if (turn !== state.turn) return;
+  state.maps = maps;
+  state.patch = patch;
+  $("whole").hidden = patch === null;
+  repaint();
+}
+
+function chosen() {
+  const { maps } = state, kind = $("controls").elements.show.value;
+  if (!maps || kind === "plain") return { map: null, words: "The picture as the model sees it." };
+  const who = state.patch === null ? "the answer" : `patch ${state.patch + 1}`;
+  if (kind === "rollout") return { map: maps.rollout, words: `What came into ${who} through all layers` };
+  const layer = maps.maps[$("layer").value - 1], head = Number($("head").value);
+  const map = head ? layer[head - 1] : layer[0].map((_, i) => layer.reduce((sum, each) => sum + each[i], 0) / layer.length);
+  return { map, words: `Where ${who} looks in layer ${$("layer").value}, ${head ? `head ${head}` : "mean of all heads"}` };
+}
+
+function repaint() {
+  if (!state.bitmap) return;
+  const { map, words } = chosen(), { grid } = state.model;
+  draw($("view"), state.bitmap, { map, grid, patch: state.patch });
+  $("stage-says").textContent = map ? `${words}; ${told(map, grid)}.` : words;
+  $("layer-says").textContent = $("layer").value;
+  $("head-says").textContent = Number($("head").value) || "all";
+}
+
+async function similar() {
+  $("similar").hidden = !state.model.similar;
+  if (!state.model.similar) return;
+  const turn = state.turn;
+  if (!state.model.similar.is_ready) {
+    state.model.similar = (await get("/api/model")).similar;
+    const { is_ready, read, images } = state.model.similar;
+    if (turn !== state.turn) return;
+    if (!is_ready) {
+      $("similar-says").textContent = `The training images are being read: ${read.toLocaleString("en")} of ${images.toLocaleString("en")}.`;
+      setTimeout(() => turn === state.turn && similar().catch(complain), 2000);
+      return;
+    }
+  }
+  const found = await ask("/api/similar", { image: state.image });
+  if (turn !== state.turn) return;
+  $("neighbours").replaceChildren(...found.similar.map(neighbour));
+  $("similar-says").textContent = `Of ${found.of.toLocaleString("en")} images, by what the head reads.`;
+}
+
+function neighbour({ label, likeness, picture, name }) {
+  const figure = document.createElement("figure"), image = document.createElement("img"), below = document.createElement("figcaption");
+  figure.className = "shot neighbour";
+  image.src = picture;
+  image.alt = label || name;
+  if (picture.startsWith("data:image/png")) image.className = "small";
+  below.textContent = `${label || name} · ${(100 * likeness).toFixed(0)}\u00a0%`;
+  figure.append(image, below);
+  return figure;
+}
+
+function saved(blob, ending) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = `${(state.answer.name || "image").replace(/\.\w+$/, "").replace(/[^\w-]+/g, "-")}-${ending}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+function listen() {
+  for (const id of ["file", "camera"])
+    $(id).addEventListener("change", (event) => {
+      const [file] = event.target.files;
+      event.target.value = ""; // the same file may be chosen again
+      if (file) show({ file });
+    });
+  const drop = $("drop");
+  for (const [type, is] of [["dragenter", true], ["dragover", true], ["dragleave", false], ["drop", false]])
+    addEventListener(type, (event) => {
+      event.preventDefault();
+      drop.classList.toggle("over-it", is);
+    });
+  addEventListener("drop", (event) => {
+    const [file] = event.dataTransfer.files;
+    if (file) show({ file });
+    else complain(new Refused("that was no file; save the picture first, or copy and paste it"));
+  });
+  addEventListener("paste", (event) => {
+    const file = [...(event.clipboardData?.files ?? [])][0];
+    if (file) show({ file });
+  });
+  $("controls").addEventListener("input", (event) => {
+    if (["layer", "head"].includes(event.target.id)) $("controls").elements.show.value = "head";
+    repaint();
+  });
+  $("controls").addEventListener("submit", (event) => event.preventDefault());
+  pickable($("stage"), () => state.model.grid, (patch) => state.image && look(patch === state.patch ? null : patch).catch(complain), (patch) => state.image && look(patch).catch(complain));
+  $("whole").addEventListener("click", () => look(null).catch(complain));
+  $("save").addEventListener("click", () => $("view").toBlob((blob) => saved(blob, "attention.png")));
+  $("numbers").addEventListener("click", () =>
+    saved(new Blob([JSON.stringify({ answer: state.answer, attention: state.maps }, null, 1)], { type: "application/json" }), "attention.json"));
+}
+
+begin();

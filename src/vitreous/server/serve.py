@@ -1,0 +1,213 @@
+"""`vitreous.serve`: a model answers over HTTP until it is told to stop."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
+from vitreous.evaluation.predict import choose_device
+from vitreous.images import opening
+from vitreous.images.imageset import ImageSet
+from vitreous.machine import doctor
+from vitreous.models.model import Model, unwrapped
+from vitreous.server import examples, runtimes
+from vitreous.server.batching import Desk
+from vitreous.server.engine import replica
+from vitreous.server.guard import Door
+from vitreous.server.limits import Limits
+from vitreous.server.served import Served
+from vitreous.server.similar import Neighbours
+from vitreous.weights.loading import load, newest_run
+
+__all__ = ["Address", "serve"]
+
+NEEDED = ("fastapi", "uvicorn", "python_multipart")
+CLOSING = 30  # seconds in which what was taken is finished
+CONNECTIONS, BACKLOG = 1024, 128
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server listens. shown: what to open in a browser, with the token behind # where there is one."""
+
+    host: str
+    port: int
+    shown: tuple[str, ...]
+    token: str | None
+    model: str
+    workers: int
+    threads: int
+
+    def to_json(self) -> dict[str, Any]:
+        body = {"addresses": list(self.shown), "host": self.host, "port": self.port, "token": self.token}
+        return body | {"model": self.model, "workers": self.workers, "threads": self.threads}
+
+    def __str__(self) -> str:
+        if len(self.shown) == 1 and not self.token:
+            return f"{self.model} answers at {self.shown[0]} (Ctrl-C ends it)"
+        where = [f"  {address}" for address in self.shown[:1]]
+        where += [f"  {address}   on this network" for address in self.shown[1:]]
+        token = [f"Programs send: Authorization: Bearer {self.token}"] if self.token else []
+        return "\n".join([f"{self.model} answers at", *where, *token, "Ctrl-C ends it."])
+
+
+def serve(
+    model: str | os.PathLike[str] | Model = "last",
+    *,
+    data: str | os.PathLike[str] | ImageSet | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    lan: bool = False,
+    token: str | None = None,
+    names: tuple[str, ...] = (),
+    runtime: str = "torch",
+    device: str | None = None,
+    workers: int | None = None,
+    limits: Limits = LIMITS,
+    tell: Callable[[Address], None] | None = None,
+) -> None:
+    """Answer over HTTP, with a page, until Ctrl-C or SIGTERM; what was taken is finished first.
+
+    data: training images, of which the most similar are shown.  lan: for everybody on this network, who needs the token
+    (one is made where none is given).  port: 0 is any that is free.  names: further host names that the server answers
+    to, behind a proxy.  runtime: what answers; torch, or on a CPU onnx and openvino, which the model is written for
+    first.  device: None is a GPU where there is one.  workers: threads that compute; by default they share
+    the cores.  tell: called with the address once it answers.
+    """
+    _check(token, port, workers)
+    runtimes.check(runtime, device)
+    loaded, name = _model(model)
+    images = None if data is None else opening.open(data)
+    with _listen("0.0.0.0" if lan else host, port) as listening:  # noqa: S104  only where it was asked for
+        door = _door(listening, token, (*names, host), lan=lan)
+        outside = None if runtime == "torch" else runtimes.Outside(loaded, runtime)
+        place = choose_device(loaded, device if outside is None else "cpu")
+        desk = Desk(loaded, place, limits.queue, cores=doctor().cores, workers=workers, runtime=outside)
+        desk.open()  # the model is on its device now
+        neighbours = None if images is None else Neighbours(replica(loaded), images)
+        served = Served(desk, loaded, neighbours, name=name, runtime=runtime, examples=examples.choose(images))
+        _run(served, door, limits, listening, tell, _addresses(listening, door.token, lan=lan))
+
+
+def _run(
+    served: Served,
+    door: Door,
+    limits: Limits,
+    listening: socket.socket,
+    tell: Callable[[Address], None] | None,
+    shown: tuple[str, ...],
+) -> None:
+    import uvicorn
+
+    from vitreous.server.app import make_app
+
+    config = uvicorn.Config(
+        make_app(served, door, limits),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=CLOSING,
+        ws="none",
+    )
+    listening.listen(BACKLOG)  # whoever is told the address may call at once
+    host, port = listening.getsockname()[:2]
+    if tell is not None:
+        tell(Address(host, port, shown, door.token, served.name, served.desk.count, served.desk.threads))
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _check(token: str | None, port: int, workers: int | None) -> None:
+    if any(find_spec(package) is None for package in NEEDED):
+        raise MissingExtraError("serve", "vitreous serve")
+    if token is not None and (len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token):
+        raise ConfigError("a token is 8 or more plain letters and digits; leave --token out of --lan and one is made")
+    if not 0 <= port < 2**16:
+        raise ConfigError(f"port {port} is none; say one from 1 to 65535, or 0 for any that is free")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"{workers} workers answer nothing; say 1 or more, or leave it out")
+
+
+def _model(model: str | os.PathLike[str] | Model) -> tuple[Model, str]:
+    """The model, and what to call it: never with folders of ours."""
+    if isinstance(model, Model):
+        loaded, name = unwrapped(model), type(model).__name__
+    else:
+        text = os.fspath(model)
+        if text == "last" and not Path(text).exists():
+            text = str(_newest())
+        loaded, name = load(text), Path(text).resolve().name if Path(text).exists() else text
+    if not loaded.config.readout.classes:
+        raise ConfigError(f"{name} has no head, so it answers nothing; fit one: vitreous fit DATA --weights {name}")
+    return loaded.eval().requires_grad_(False), name
+
+
+def _newest() -> Path:
+    try:
+        return newest_run()
+    except CheckpointError:
+        raise CheckpointError(
+            "there is no finished run here to serve; name a model: vitreous serve MODEL, or make one: vitreous demo"
+        ) from None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that has the port, so that a port that is taken is said before anything else is."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    except (socket.gaierror, UnicodeError):
+        raise ConfigError(f"{host} is no address of this machine; say 127.0.0.1, or --lan for the network") from None
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    if os.name != "nt":  # there it would share a port that is taken
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        if isinstance(error, PermissionError):
+            raise ConfigError(f"port {port} is not for users; choose one above 1023: --port 8000") from None
+        if error.errno in (98, 48, 10048):  # in use: Linux, macOS, Windows
+            raise BusyError(f"port {port} of {host} is taken; choose another: --port {port % 65535 + 1}") from None
+        raise ConfigError(f"{host}:{port} cannot be listened to: {error.strerror}; say --host 127.0.0.1") from None
+    return listening
+
+
+def _door(listening: socket.socket, token: str | None, names: tuple[str, ...], *, lan: bool) -> Door:
+    """Whoever can call from elsewhere needs a token."""
+    is_local = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+    own = socket.gethostname().lower()
+    known = {name.lower() for name in names} | ({own, f"{own}.local"} if lan else set())
+    return Door(
+        is_local=is_local,
+        names=frozenset(known),
+        token=token if token or is_local else secrets.token_urlsafe(12),
+    )
+
+
+def _addresses(listening: socket.socket, token: str | None, *, lan: bool) -> tuple[str, ...]:
+    host, port = listening.getsockname()[:2]
+    behind = f"#token={token}" if token else ""
+    here = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host  # noqa: S104
+    found = [here, *([_own_address()] if lan else [])]
+    return tuple(f"http://{each}:{port}/{behind}" for each in dict.fromkeys(found))
+
+
+def _own_address() -> str:
+    """This machine's address on its network. A datagram socket that is `connected` sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()

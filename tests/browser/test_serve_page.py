@@ -1,0 +1,369 @@
+"""The page in real Chromium: people get their answer, look closer and break it, with a mouse, a thumb or keys alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import serving
+from serving import LABELS, encoded, need_extra, picture
+from tiny_models import BIT, awake
+
+need_extra()
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+
+from vitreous.server.guard import Door  # noqa: E402
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    from vitreous.images import opening
+    from vitreous.server.engine import replica
+    from vitreous.server.similar import Neighbours
+
+    folder = tmp_path_factory.mktemp("photos")
+    for i in range(12):
+        (folder / LABELS[i % 3]).mkdir(exist_ok=True)
+        picture(100 + i).save(folder / LABELS[i % 3] / f"{i}.png")
+    model = serving.tiny()
+    neighbours = Neighbours(replica(model), opening.open(folder))
+    with serving.thread(model, neighbours=neighbours, workers=2) as (caller, served, _):
+        served.neighbours.wait(30)
+        yield caller
+
+
+@pytest.fixture
+def visit(browser, server):
+    """Open an address of the server; afterwards nothing was wrong and nothing was asked of anybody else."""
+    wrong: list[str] = []
+    contexts = []
+
+    def go(path="/", *, url=None, **how):
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **how})
+        contexts.append(context)
+        page = context.new_page()
+        home = url or server.url
+        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
+        page.on("request", lambda asked: asked.url.startswith((home, "blob:", "data:")) or wrong.append(asked.url))
+        page.goto(home + path)
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def words(page, selector):
+    return page.locator(selector).inner_text()
+
+
+def says(page, selector, text):
+    """Waits until it does."""
+    sync_api.expect(page.locator(selector)).to_contain_text(text)
+
+
+def pixels(page, selector="#view"):
+    return page.evaluate("(selector) => document.querySelector(selector).toDataURL()", selector)
+
+
+def shown(page):
+    says(page, "#stage-says", "most: ")
+    page.wait_for_selector("body:not([aria-busy])")
+
+
+def test_a_first_visit_shows_an_answer_and_where_it_came_from(visit, server):
+    page = visit()
+    shown(page)
+    (row,) = server.call("POST", "/api/predict?image=example-0").json["images"]
+    assert words(page, "#said").strip() == row["said"][0]
+    assert page.locator("#top li").count() == 5
+    assert row["top"][0]["label"] in words(page, "#top li:first-child")
+    assert f"{100 * row['top'][0]['probability']:.1f} %" in words(page, "#top li:first-child")
+    assert words(page, "#stage-says").startswith("What came into the answer through all layers")
+    assert page.locator("#neighbours figure").count() == 6
+
+
+def test_a_chosen_a_dropped_and_a_pasted_file_are_answered_alike(visit, server, tmp_path):
+    raw = encoded(picture(7))
+    (tmp_path / "mine.png").write_bytes(raw)
+    (row,) = server.send("/api/predict", raw).json["images"]
+    page = visit()
+    shown(page)
+    first = words(page, "#top")
+    page.set_input_files("#file", tmp_path / "mine.png")
+    page.wait_for_function("(before) => document.getElementById('top').innerText !== before", arg=first)
+    shown(page)
+    chosen = words(page, "#top")
+    assert f"{100 * row['top'][0]['probability']:.1f} %" in chosen
+    for kind in ("drop", "paste"):
+        page.click("#examples button")
+        page.wait_for_function("(before) => document.getElementById('top').innerText === before", arg=first)
+        page.evaluate(
+            """([bytes, kind]) => {
+                const data = new DataTransfer();
+                data.items.add(new File([new Uint8Array(bytes)], "mine.png", { type: "image/png" }));
+                const event = kind === "drop"
+                  ? new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true })
+                  : new ClipboardEvent("paste", { clipboardData: data, bubbles: true });
+                document.getElementById("drop").dispatchEvent(event);
+            }""",
+            [list(raw), kind],
+        )
+        page.wait_for_function("(wanted) => document.getElementById('top').innerText === wanted", arg=chosen)
+
+
+def test_sliders_show_every_layer_and_head(visit):
+    page = visit()
+    shown(page)
+    seen = {pixels(page)}
+    for layer in (1, 2):
+        for head in (0, 1, 2):
+            page.fill("#layer", str(layer))
+            page.fill("#head", str(head))
+            assert f"in layer {layer}, {f'head {head}' if head else 'mean of all heads'}" in words(page, "#stage-says")
+            seen.add(pixels(page))
+    assert page.locator("input[name=show][value=head]").is_checked()
+    assert len(seen) >= 6
+    page.check("input[name=show][value=plain]")
+    assert words(page, "#stage-says") == "The picture as the model sees it."
+
+
+def test_a_clicked_patch_shows_where_it_looks(visit, server):
+    page = visit()
+    shown(page)
+    before = pixels(page)
+    box = page.locator("#stage").bounding_box()
+    page.mouse.click(box["x"] + 0.6 * box["width"], box["y"] + 0.1 * box["height"])  # row 1, column 3
+    says(page, "#stage-says", "into patch 3 through")
+    assert pixels(page) != before
+    row = server.call("POST", "/api/attention?image=example-0&patch=2").json["rollout"]
+    best = row.index(max(row))
+    assert f"most: row {best // 4 + 1}, column {best % 4 + 1}" in words(page, "#stage-says")
+    page.click("#whole")
+    says(page, "#stage-says", "into the answer")
+    assert pixels(page) == before
+
+
+def test_breaking_it_shows_before_and_after(visit, server):
+    page = visit()
+    shown(page)
+    page.wait_for_selector("#after-top li")
+    assert words(page, "#broken-says") == "Nothing is broken yet."
+    before = pixels(page, "#after")
+    page.check("#no-block")
+    says(page, "#broken-says", "block 1 left out")
+    found = server.call("POST", "/api/break?image=example-0&block=0").json
+    assert f"{100 * found['after']['top'][0]['probability']:.1f} %" in words(page, "#after-top li:first-child")
+    page.check("#shuffle")
+    says(page, "#broken-says", "patches shuffled")
+    assert pixels(page, "#after") != before
+    page.click("#hide-most")
+    says(page, "#broken-says", "4 patches hidden")
+    page.click("#uncover")
+    page.locator("#before-stage").click(position={"x": 10, "y": 10})
+    says(page, "#broken-says", "1 patch hidden")
+
+
+def test_a_bad_file_shows_its_message_and_the_page_goes_on(browser, server, tmp_path):
+    (tmp_path / "notes.png").write_bytes(b"these are no pixels")
+    page = browser.new_page()
+    page.goto(server.url)
+    shown(page)
+    page.set_input_files("#file", tmp_path / "notes.png")
+    page.wait_for_selector("#message:not([hidden])")
+    assert words(page, "#message").startswith("notes.png is no image that is read here; send JPEG")
+    assert page.get_attribute("#message", "role") == "alert"
+    page.click("#examples button")
+    page.wait_for_selector("#message", state="hidden")
+    shown(page)
+    page.close()
+
+
+def test_hostile_names_stay_text(visit, tmp_path):
+    name = "<img src=x onerror=alert(1)>.png"
+    (tmp_path / name).write_bytes(encoded(picture(5)))
+    page = visit()
+    shown(page)
+    page.set_input_files("#file", tmp_path / name)
+    page.wait_for_selector("#examples button[aria-pressed=true]", state="detached")
+    shown(page)
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_what_is_shown_can_be_saved(visit):
+    page = visit()
+    shown(page)
+    with page.expect_download() as picture_file:
+        page.click("#save")
+    assert picture_file.value.suggested_filename == "grey-attention.png"
+    with page.expect_download() as numbers:
+        page.click("#numbers")
+    saved = json.loads(numbers.value.path().read_text())
+    assert saved["attention"]["grid"] == [4, 4]
+    assert len(saved["answer"]["top"]) == 5
+
+
+def test_keys_alone_are_enough(visit):
+    page = visit()
+    shown(page)
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "stage":
+            break
+    page.keyboard.press("ArrowRight")
+    says(page, "#stage-says", "into patch 11 through")
+    page.keyboard.press("ArrowUp")
+    says(page, "#stage-says", "into patch 7 through")
+    reached = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id"))
+    assert {"layer", "head", "save", "shuffle", "block", "silent", "hide-most", "before-stage"} <= reached
+
+
+def test_the_lesson_has_six_steps(visit, server):
+    page = visit("/lesson")
+    page.wait_for_selector("#words p")
+    says(page, "#count", "Step 1 of 6")
+    seen = [words(page, "#heading")]
+    for step in range(2, 7):
+        page.keyboard.press("ArrowRight")
+        assert words(page, "#count") == f"Step {step} of 6"
+        seen.append(words(page, "#heading"))
+        assert words(page, "#caption").strip()
+    assert len(set(seen)) == 6
+    assert page.locator("#more .top li").count() == 5
+    assert page.locator("#next").is_disabled()
+    page.click("#steps li:nth-child(4) button")
+    before = pixels(page)
+    page.locator("#stage").click(position={"x": 10, "y": 10})
+    says(page, "#caption", "Where patch 1 looks")
+    assert pixels(page) != before
+
+
+@pytest.mark.parametrize("path", ["/", "/lesson", "/docs"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_nothing_sticks_out_and_words_can_be_read(visit, path, scheme):
+    page = visit(path, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True, is_mobile=True)
+    if path == "/":
+        shown(page)
+        assert page.locator(".button.phone").is_visible()
+    if path == "/lesson":
+        page.wait_for_selector("#words p")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    small = page.evaluate(
+        """() => [...document.querySelectorAll("button, .button, input[type=range]")]
+            .filter((e) => e.offsetParent && e.getBoundingClientRect().height < 28).map((e) => e.id || e.textContent)"""
+    )
+    assert small == []
+    assert page.evaluate(CONTRAST) == []
+
+
+CONTRAST = """() => {  // words whose contrast with their ground is below 4.5 (WCAG AA)
+  const numbers = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const linear = (v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const ground = (e) => {
+    if (!e) return [255, 255, 255];
+    const colour = numbers(getComputedStyle(e).backgroundColor);
+    return colour.length === 3 || colour[3] === 1 ? colour : ground(e.parentElement);
+  };
+  const speaks = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  const poor = [];
+  for (const e of document.querySelectorAll("p, li, label, button, h1, h2, h3, a, span, legend, figcaption, small")) {
+    if (!e.offsetParent || !speaks(e) || e.matches(":disabled, .unseen")) continue;
+    const [a, b] = [light(numbers(getComputedStyle(e).color)), light(ground(e))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) poor.push(`${e.tagName} ${e.textContent.trim().slice(0, 30)} ${ratio.toFixed(2)}`);
+  }
+  return poor;
+}"""
+NAMELESS = """() => [...document.querySelectorAll("button, input, canvas[role], [role=application], img, a")]
+  .filter((e) => !["aria-label", "aria-labelledby", "aria-describedby", "alt"].some((name) => e.hasAttribute(name)))
+  .filter((e) => !e.textContent.trim() && !e.labels?.length)
+  .map((e) => e.outerHTML)"""
+
+
+def test_everything_has_a_name_for_a_screen_reader(visit):
+    page = visit()
+    shown(page)
+    assert page.evaluate(NAMELESS) == []
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map((e) => Number(e.tagName[1]))")
+    assert levels[0] == 1
+    assert all(b <= a + 1 for a, b in pairwise(levels))
+    assert page.evaluate("document.documentElement.lang") == "en"
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_what_is_unlike_anything_learned_is_said_so(visit):
+    model = serving.tiny()
+    model.threshold = 1e9
+    with serving.thread(model) as (caller, _, _):
+        page = visit("/", url=caller.url)
+        shown(page)
+        assert words(page, "#said").startswith("unlike anything I learned")
+        assert page.locator("#top li").count() == 5
+        assert page.locator("#similar").is_hidden()
+
+
+def test_a_network_without_attention_has_a_page_and_no_lesson(visit):
+    with serving.thread(awake(BIT)) as (caller, _, _):
+        page = visit("/", url=caller.url)
+        says(page, "#stage-says", "The picture as the model sees it.")
+        assert page.locator("#controls").is_hidden()
+        assert words(page, "#no-attention") == "A network of convolutions has no attention that could be shown."
+        page.wait_for_selector("#after-top li")
+        assert page.locator("#shuffle").is_hidden()
+        page.click("#hide-most")
+        says(page, "#broken-says", "12 patches hidden")
+        page.goto(f"{caller.url}/lesson")
+        says(page, "#message", "this model is a network of convolutions; the lesson is about Vision Transformers")
+        assert page.locator("#step").is_hidden()
+
+
+@pytest.mark.parametrize("path", ["/", "/lesson#4", "/docs"])
+def test_axe_finds_no_fault(browser, server, path):
+    axe = pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install axe-playwright-python")
+    script = next(Path(axe.__path__[0]).rglob("axe.min.js")).read_text("utf-8")
+    for scheme in ("light", "dark") if path == "/" else ("dark",):
+        page = browser.new_page(color_scheme=scheme, bypass_csp=True)
+        page.goto(server.url + path)
+        if path == "/":
+            shown(page)
+        page.wait_for_selector("h2")
+        page.evaluate(script)
+        found = page.evaluate("axe.run()")["violations"]
+        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
+        page.close()
+
+
+def test_the_token_behind_the_address_opens_the_page_and_leaves_it(browser, visit):
+    with serving.thread(door=Door(token="correct-horse")) as (caller, _, _):
+        page = visit("/#token=correct-horse", url=caller.url)
+        shown(page)
+        assert page.url == f"{caller.url}/"
+        closed = browser.new_page()
+        closed.goto(caller.url)
+        closed.wait_for_selector("#message:not([hidden])")
+        assert re.match("this server wants its token", words(closed, "#message"))
+        closed.close()

@@ -1,0 +1,389 @@
+"""Nobody gets more than the limits allow, everybody is told why, and the server goes on."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import threading
+import zlib
+
+import numpy as np
+import pytest
+import serving
+from PIL import Image
+from serving import encoded, need_extra, picture, until
+
+need_extra()
+
+from vitreous.server.guard import Door  # noqa: E402
+from vitreous.server.limits import Limits, shown_name, sniff  # noqa: E402
+
+GOOD = encoded(picture(1))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving.thread() as (caller, _, _):
+        yield caller
+
+
+def is_well(caller) -> bool:
+    return caller.send("/api/predict", GOOD).status == 200
+
+
+def flat_png(columns: int, rows: int, *, lies: bool = False) -> bytes:
+    """A black picture of one bit a pixel: some kilobytes however large it is, or says it is."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    packer = zlib.compressobj(9)
+    line = bytes(1 + (columns + 7) // 8)
+    packed = b"".join(packer.compress(line) for _ in range(1 if lies else rows)) + packer.flush()
+    head = struct.pack(">IIBBBBB", columns, rows, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+def test_one_pixel_is_an_image(server):
+    assert server.send("/api/predict", flat_png(1, 1)).status == 200
+
+
+def test_a_hundred_megapixels_are_refused_before_they_are_unpacked(server):
+    raw = flat_png(10_000, 10_000)
+    assert len(raw) < 100_000
+    reply = server.form("/api/predict", [("wall.png", raw)])
+    assert reply.status == 413
+    assert reply.error == "wall.png has 100.0 megapixels; at most 50 are read here: shrink it"
+
+
+def test_a_bomb_is_refused(server):
+    reply = server.form("/api/predict", [("bomb.png", flat_png(60_000, 60_000, lies=True))])
+    assert reply.status == 413
+    assert reply.error == "bomb.png has far more than 100 megapixels; at most 50 are read here: shrink it"
+
+
+def test_ten_thousand_files_are_refused_in_one_line(server):
+    reply = server.form("/api/predict", [(f"{i}.png", b"x") for i in range(10_000)])
+    assert reply.status == 413
+    assert reply.error == "one request takes at most 32 images; send them in parts"
+    assert is_well(server)
+
+
+def test_ten_thousand_ids_are_refused(server):
+    reply = server.call("POST", "/api/predict?" + "&".join(["image=example-0"] * 3000))
+    assert reply.status in (413, 422)
+    assert reply.error
+
+
+def test_an_upload_that_says_it_is_too_large_is_not_read():
+    with serving.thread(limits=Limits(upload=10_000)) as (caller, _, _):
+        reply = caller.send("/api/predict", bytes(20_000))
+        assert reply.status == 413
+        assert reply.error == "one request takes at most 0.00953674 MiB; shrink or split it"
+        assert is_well(caller)
+
+
+def test_an_upload_that_does_not_say_its_size_is_counted():
+    with serving.thread(limits=Limits(upload=10_000)) as (caller, _, _):
+        from http.client import HTTPConnection
+
+        connection = HTTPConnection("127.0.0.1", caller.port, timeout=10)
+        chunks = (bytes(1000) for _ in range(30))
+        connection.request("POST", "/api/predict", chunks, {"Content-Type": "image/png"}, encode_chunked=True)
+        assert connection.getresponse().status == 413
+        connection.close()
+        assert is_well(caller)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "status", "line"),
+    [
+        ("note.txt", b"hello", 415, "note.txt is no image that is read here"),
+        ("page.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "page.eps is no image that is read"),
+        ("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "drawing.svg is no image that is read"),
+        ("none.png", b"", 422, "none.png is empty (0 bytes); send an image"),
+        ("half.png", GOOD[: len(GOOD) // 2], 422, "half.png is "),
+        ("half.jpg", encoded(picture(1), "JPEG")[:300], 422, "half.jpg is cut short; send it again, or another"),
+        ("liar.jpg", b"\xff\xd8\xff" + bytes(64), 422, "liar.jpg is "),
+        ("scans.jpg", b"\xff\xd8\xff" + b"\xff\xda" * 300, 422, "scans.jpg has more than 200 scans"),
+        ("../../etc/passwd", b"root", 415, "passwd is no image that is read here"),
+        ("<script>alert(1)</script>.png", b"x", 415, "script>.png is no image that is read here"),
+        ("phone.heic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40), 415, "phone.heic is a HEIC picture"),
+    ],
+)
+def test_what_is_no_image_is_told_so(server, name, raw, status, line):
+    reply = server.form("/api/predict", [(name, raw)])
+    if name == "phone.heic" and reply.status == 422:
+        pytest.skip("HEIC is read here")
+    assert reply.status == status
+    assert reply.error.startswith(line)
+
+
+def test_the_declared_type_is_not_believed(server):
+    reply = server.call("POST", "/api/predict", b"hello", {"Content-Type": "image/png"})
+    assert reply.status == 415
+    assert server.call("POST", "/api/predict", GOOD, {"Content-Type": "text/html"}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data; boundary=EDGE", b"--EDGE\r\nnonsense"),
+        ("multipart/form-data; boundary=EDGE", b""),
+        ("multipart/form-data", GOOD),
+        (
+            "multipart/form-data; boundary=EDGE",
+            b"--EDGE\r\nContent-Disposition: form-data; name=a\r\n\r\nb\r\n--EDGE--\r\n",
+        ),
+        ("application/json", b""),
+    ],
+)
+def test_a_form_without_images_is_told_so(server, kind, body):
+    reply = server.call("POST", "/api/predict", body, {"Content-Type": kind})
+    assert reply.status in (400, 422)
+    assert reply.error
+
+
+def test_no_address_is_fetched_and_no_path_is_opened(server):
+    for word in ("http://127.0.0.1:1/a.png", "file:///etc/passwd", "/etc/passwd", "../../etc/passwd"):
+        assert server.call("POST", f"/api/predict?image={word}").status == 404
+        assert server.send("/api/predict", word.encode()).status == 415
+    for path in ("/../pyproject.toml", "/page/../app.py", "/%2e%2e/app.py", "/house.css/../../app.py"):
+        assert server.get(path).status == 404
+
+
+# Who may call ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/lesson", "/docs", "/serve.js", "/house.css", "/api/model", "/healthz", "/none"]
+)
+def test_every_answer_carries_the_headers(server, path):
+    headers = server.get(path).headers
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert not {"server", "x-powered-by", "access-control-allow-origin"} & set(headers)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.168.0.7", "", "[::2]"]
+)
+def test_a_name_that_is_not_ours_is_refused(server, host):
+    """DNS rebinding: a page of evil.example whose name suddenly means 127.0.0.1."""
+    reply = server.get("/api/model", Host=host)
+    assert reply.status == 421
+    assert "does not answer to that name" in reply.error
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:80", "LOCALHOST:9", "[::1]:8000", "127.8.8.8"])
+def test_loopback_names_are_ours(server, host):
+    assert server.get("/api/model", Host=host).status == 200
+
+
+def test_a_page_of_another_address_may_not_call(server):
+    for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert server.call("POST", "/api/predict", GOOD, headers).status == 403
+    own = {"Origin": server.url, "Host": f"127.0.0.1:{server.port}", "Sec-Fetch-Site": "same-origin"}
+    assert server.call("POST", "/api/predict", GOOD, own).status == 200
+    preflight = server.call(
+        "OPTIONS", "/api/predict", headers={"Origin": server.url, "Access-Control-Request-Method": "POST"}
+    )
+    assert not [name for name in preflight.headers if name.startswith("access-control")]
+
+
+def test_a_door_open_to_a_network_takes_addresses_and_its_own_names():
+    door = Door(is_local=False, names=frozenset({"desk.local"}))
+    assert all(door.knows(host) for host in ("192.168.0.7:8000", "10.0.0.1", "desk.local:8000", "[fe80::1]:80"))
+    assert not any(door.knows(host) for host in ("evil.example", "desk.local.evil.example", ""))
+
+
+def test_the_token_opens_the_api_and_nothing_else_does():
+    with serving.thread(door=Door(token="correct-horse")) as (caller, _, _):
+        assert caller.get("/api/model").status == 200
+        for wrong in (
+            "Bearer wrong-horse",
+            "Bearer",
+            "",
+            "Basic correct-horse",
+            "Bearer correct-horse-2",
+            "correct-horse",
+        ):
+            reply = caller.call("GET", "/api/model", headers={"Authorization": wrong})
+            assert reply.status == 401
+            assert reply.headers["www-authenticate"] == "Bearer"
+            assert "correct" not in reply.error
+        bare = serving.Caller(caller.port)
+        assert [bare.get(path).status for path in ("/", "/healthz", "/docs", "/metrics", "/api/model")] == [
+            200, 200, 200, 401, 401,
+        ]  # fmt: skip
+        assert bare.call("POST", "/api/predict", GOOD).status == 401
+        assert bare.get("/api/model?token=correct-horse").status == 401
+
+
+# Too much at once --------------------------------------------------------------------------------------------------
+
+
+def in_background(work, count):
+    found, threads = [], []
+    for _ in range(count):
+        thread = threading.Thread(target=lambda: found.append(work()))
+        thread.start()
+        threads.append(thread)
+    return found, threads
+
+
+def held_up(served):
+    """The only worker is busy until the event is set."""
+    free = threading.Event()
+    served.desk.submit_all([lambda worker: free.wait(30)], 30)
+    return free
+
+
+def test_a_full_queue_answers_503_with_retry_after_and_keeps_what_it_took():
+    with serving.thread(limits=Limits(queue=3)) as (caller, served, _):
+        free = held_up(served)
+        found, threads = in_background(lambda: caller.send("/api/predict", GOOD), 3)
+        until(lambda: served.desk.held == 4)
+        refused = caller.send("/api/predict", GOOD)
+        assert refused.status == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.error == "3 images are waiting already; ask again later"
+        assert caller.get("/healthz").status == 200  # the event loop is free
+        assert b"vitreous_waiting 3\n" in caller.get("/metrics").body
+        free.set()
+        for thread in threads:
+            thread.join()
+        assert [reply.status for reply in found] == [200, 200, 200]
+        assert is_well(caller)
+
+
+def test_all_clients_together_send_no_more_than_the_memory_is_for():
+    with serving.thread(limits=Limits(in_flight=2 * len(GOOD) + 10)) as (caller, served, _):
+        free = held_up(served)
+        found, threads = in_background(lambda: caller.send("/api/predict", GOOD), 2)
+        until(lambda: served.desk.held == 3)
+        refused = caller.send("/api/predict", GOOD)
+        assert refused.status == 503
+        assert refused.error == "more is being sent than the memory here is for; ask again later"
+        free.set()
+        for thread in threads:
+            thread.join()
+        assert [reply.status for reply in found] == [200, 200]
+        assert is_well(caller)
+
+
+def test_an_answer_that_takes_too_long_is_given_up():
+    with serving.thread(limits=Limits(seconds=0.4)) as (caller, served, _):
+        free = held_up(served)
+        late = caller.send("/api/predict", GOOD)
+        assert late.status == 503
+        assert late.error == "no answer within 0.4 s; ask again later"
+        free.set()
+        until(lambda: served.desk.held == 0)
+        assert is_well(caller)
+
+
+def test_a_body_that_never_ends_is_given_up():
+    import socket
+
+    with serving.thread(limits=Limits(seconds=0.4)) as (caller, _, _):
+        with socket.create_connection(("127.0.0.1", caller.port), timeout=10) as line:
+            head = b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\nabc"
+            line.sendall(head)
+            assert b" 408 " in line.recv(4096)
+        assert is_well(caller)
+
+
+def test_closing_finishes_what_was_taken():
+    with serving.thread() as (caller, served, server):
+        free = held_up(served)
+        found, threads = in_background(lambda: caller.send("/api/predict", GOOD), 5)
+        until(lambda: served.desk.held == 6)
+        server.should_exit = True
+        threading.Timer(0.3, free.set).start()
+        for thread in threads:
+            thread.join(20)
+        assert [reply.status for reply in found] == [200] * 5
+
+
+def test_our_own_mistake_is_a_number_for_the_client_and_a_traceback_for_the_log(caplog):
+    with serving.thread() as (caller, served, _):
+        served.model.labels = None
+        served.shelf.get = lambda key: 1 / 0
+        reply = caller.call("POST", "/api/predict?image=example-0")
+        assert reply.status == 500
+        assert reply.error.startswith("the server made a mistake (")
+        assert "division" not in reply.error
+        assert "division by zero" in caplog.text
+        number = reply.error.partition("(")[2][:8]
+        assert number in caplog.text
+
+
+# Hostile pictures --------------------------------------------------------------------------------------------------
+
+
+def mutated(seed: int) -> bytes:
+    """A real file with bytes changed, cut, repeated or joined to another."""
+    rng = random.Random(seed)
+    kind = rng.choice(["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF"])
+    mode = rng.choice(["RGB", "L", "P"]) if kind in ("PNG", "GIF", "BMP", "TIFF") else "RGB"
+    raw = bytearray(encoded(picture(seed, size=(rng.randint(1, 90), rng.randint(1, 90)), mode=mode), kind))
+    for _ in range(rng.randint(1, 12)):
+        at = rng.randrange(len(raw))
+        match rng.randrange(6):
+            case 0:
+                raw[at] = rng.randrange(256)
+            case 1:
+                raw[at : at + rng.randint(1, 40)] = rng.randbytes(rng.randint(0, 40))
+            case 2:
+                del raw[max(at, 12) :]
+            case 3:
+                raw[at:at] = raw[at : at + 200]
+            case 4:
+                raw[at : at + 4] = b"\xff\xff\xff\xff"
+            case 5:
+                raw[at : at + 4] = b"\0\0\0\0"
+        raw = raw or bytearray(b"x")
+    return bytes(raw)
+
+
+def survives(caller, seeds) -> None:
+    statuses = set()
+    for seed in seeds:
+        reply = caller.send("/api/predict", mutated(seed))
+        statuses.add(reply.status)
+        assert reply.status in (200, 413, 415, 422), (seed, reply.body)
+        if reply.status != 200:
+            assert "/" not in reply.error.replace("H/W", ""), reply.error
+    assert {200, 422} <= statuses
+    assert is_well(caller)
+
+
+def test_mutated_images_are_answered_or_refused(server):
+    survives(server, range(20))
+
+
+@pytest.mark.slow
+def test_hundreds_of_mutated_images_are_answered_or_refused(server):
+    survives(server, range(20, 620))
+
+
+def test_names_and_formats_are_what_they_look_like():
+    assert shown_name("C:\\photos\\cat.jpg") == "cat.jpg"
+    assert shown_name("a\r\nb\0c") == "a??b?c"
+    assert shown_name(None) == shown_name("///") == "the image"
+    assert len(shown_name("x" * 300)) == 60
+    for kind in ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "AVIF"):
+        assert sniff(encoded(picture(), kind)) == kind
+    for kind in ("PPM", "TGA", "ICO", "PCX", "EPS"):
+        assert sniff(encoded(picture(), kind)) is None
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(buffer, "PDF")
+    assert sniff(buffer.getvalue()) is None

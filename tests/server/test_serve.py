@@ -1,0 +1,340 @@
+"""The command: what it says when it cannot, how it ends, and what works inside it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import serving
+import torch
+from commands import run_all
+from PIL import Image
+from serving import encoded, need_extra, picture, tiny, until
+from tiny_models import BIT, awake
+
+import vitreous
+from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
+
+need_extra()
+
+from vitreous.server.batching import Batcher, Desk, share_cores  # noqa: E402
+from vitreous.server.engine import Engine, replica  # noqa: E402
+from vitreous.server.refusals import Busy  # noqa: E402
+from vitreous.server.runtimes import Outside  # noqa: E402
+from vitreous.server.serve import serve  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "tiny.safetensors"
+    vitreous.save(tiny(), path)
+    return path
+
+
+BAD = {
+    "port": "is taken; choose another: --port ",
+    "missing": "none.safetensors is not there; give a file or folder of weights",
+    "runtime": "there is no runtime 'abacus' to serve with; say torch, onnx, openvino",
+    "token": "a token is 8 or more plain letters and digits",
+    "no port": "port 70000 is none; say one from 1 to 65535, or 0 for any that is free",
+    "workers": "0 workers answer nothing; say 1 or more, or leave it out",
+    "host": "no.such.host.invalid is no address of this machine",
+    "data": "nowhere",
+    "headless": "headless.safetensors has no head, so it answers nothing; fit one",
+    "explain again": "is there and not empty; name another folder for the pictures",
+    "explain bit": "has no attention to show; leave --explain out",
+}
+
+
+@pytest.fixture(scope="module")
+def done(file, tmp_path_factory):
+    """All calls of the command that end by themselves, in one process: torch starts once."""
+    folder = tmp_path_factory.mktemp("calls")
+    headless, bit = folder / "headless.safetensors", folder / "bit.safetensors"
+    vitreous.save(_headless(), headless)
+    vitreous.save(awake(BIT), bit)
+    images = []
+    for place, seed in (("a", 1), ("b", 2)):
+        (folder / place).mkdir()
+        images.append(folder / place / "cat.png")
+        picture(seed).save(images[-1])
+    (folder / "broken.png").write_bytes(b"junk")
+    images.append(folder / "broken.png")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        calls = {
+            "port": ["serve", file, "--port", taken.getsockname()[1]],
+            "missing": ["serve", folder / "none.safetensors"],
+            "runtime": ["serve", file, "--runtime", "abacus"],
+            "token": ["serve", file, "--token", "short"],
+            "no port": ["serve", file, "--port", "70000"],
+            "workers": ["serve", file, "--workers", "0"],
+            "host": ["serve", file, "--host", "no.such.host.invalid"],
+            "data": ["serve", file, "--data", folder / "nowhere"],
+            "headless": ["serve", headless],
+            "explain": ["predict", file, *images, "--explain", folder / "why", "--json"],
+            "explain again": ["predict", file, *images, "--explain", folder / "why"],
+            "explain bit": ["predict", bit, *images, "--explain", folder / "other"],
+        }
+        return dict(zip(calls, run_all(calls.values()), strict=True)) | {"folder": folder}
+
+
+@pytest.mark.parametrize("which", BAD)
+def test_each_bad_call_is_one_line(done, which):
+    assert BAD[which] in done[which].line
+
+
+def test_explain_writes_a_picture_for_each_answer(done):
+    assert done["explain"].code == 0
+    assert len(done["explain"].stdout.splitlines()) == 3
+    why = done["folder"] / "why"
+    assert sorted(each.name for each in why.iterdir()) == ["cat-2.png", "cat.png"]
+    with Image.open(why / "cat.png") as overlay:
+        assert overlay.size == (224, 224)
+    assert (why / "cat.png").read_bytes() != (why / "cat-2.png").read_bytes()
+
+
+def _headless():
+    from dataclasses import replace
+
+    from tiny_models import VIT
+
+    return awake(replace(VIT, readout=replace(VIT.readout, classes=0)))
+
+
+def test_without_the_extra_the_line_names_the_command(file, monkeypatch):
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr("vitreous.server.serve.find_spec", lambda name: None if name == "uvicorn" else real(name))
+    with pytest.raises(
+        MissingExtraError, match=r"vitreous serve needs the extra 'serve'; pip install 'vitreous\[serve\]'"
+    ):
+        serve(file)
+
+
+def test_without_a_run_the_line_says_what_to_give(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="name a model: vitreous serve MODEL, or make one: vitreous demo"):
+        serve()
+
+
+def test_a_port_for_the_system_is_said(file, monkeypatch):
+    def bind(self, address):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    with pytest.raises(ConfigError, match="port 80 is not for users; choose one above 1023"):
+        serve(file, port=80)
+
+
+def test_a_taken_port_is_busy(file):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(BusyError, match="is taken"):
+        serve(file, port=taken.getsockname()[1])
+
+
+def test_sigterm_finishes_what_was_taken_and_lan_asks_for_the_token(file):
+    """Requests under way when the signal comes get their answers; new ones find nobody; the exit says SIGTERM."""
+    big = encoded(picture(1, size=(900, 700)), "JPEG")
+    with serving.process(file, "--lan") as caller:
+        assert caller.token
+        assert serving.Caller(caller.port).get("/api/model").status == 401
+        assert caller.get("/api/model").status == 200
+        with ThreadPoolExecutor(4) as pool:
+            pending = [
+                pool.submit(caller.form, "/api/predict", [(f"{i}.jpg", big) for i in range(16)]) for _ in range(4)
+            ]
+            until(lambda: b"vitreous_held 0\n" not in caller.get("/metrics").body)
+            caller.process.send_signal(signal.SIGTERM)
+            replies = [each.result() for each in pending]
+        assert caller.process.wait(30) == 143
+        assert [reply.status for reply in replies] == [200] * 4
+        assert all("top" in row for reply in replies for row in reply.json["images"])
+        with pytest.raises(ConnectionRefusedError):
+            caller.get("/healthz")
+        assert "Traceback" not in caller.process.stderr.read()
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_twenty_thousand_requests(file):
+    with serving.process(file) as caller:
+        files = [encoded(picture(i), "JPEG") for i in range(200)]
+
+        def many(count):
+            with ThreadPoolExecutor(8) as pool:
+                replies = pool.map(lambda i: caller.send("/api/predict", files[i % 200]).status, range(count))
+                assert set(replies) == {200}
+
+        def resident():
+            status = Path(f"/proc/{caller.process.pid}/status").read_text()
+            return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
+
+        many(2_000)
+        before = resident()
+        many(20_000)
+        assert resident() - before < 32  # MiB
+
+
+# Inside ------------------------------------------------------------------------------------------------------------
+
+
+def test_workers_share_the_cores():
+    for cores in range(1, 130):
+        workers, threads = share_cores(cores)
+        assert 1 <= workers * threads <= cores
+    assert share_cores(2) == (2, 1)
+    assert share_cores(16) == (4, 4)
+
+
+def test_replicas_share_memory_and_no_hooks():
+    model = tiny()
+    twin = replica(model)
+    assert all(a is b for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+    with vitreous.taps(model, "blocks.0.output", edit={"blocks.0.output": torch.zeros_like}) as seen:
+        x = torch.randn(1, 3, 16, 16)
+        apart = twin(x)
+        assert not seen
+        assert not torch.equal(model(x), apart)
+
+
+def test_a_batch_holds_the_images_of_all_who_ask_and_gives_each_its_own():
+    """What came while one batch was at work goes together in the next."""
+    engine = Engine(tiny(), CPU)
+    rng = np.random.default_rng(0)
+    seen = [[rng.integers(0, 256, (16, 16, 3), dtype=np.uint8) for _ in range(1 + i % 3)] for i in range(24)]
+    with Engine(tiny(), CPU).at_work() as alone:
+        wanted = [alone.logits(each) for each in seen]
+    first, go = threading.Event(), threading.Event()
+    real = engine.logits
+
+    def slow(images):
+        first.set()
+        go.wait(10)
+        return real(images)
+
+    engine.logits = slow
+    batcher = Batcher(engine, limit=16)
+    with ThreadPoolExecutor(24) as pool:
+        found = [pool.submit(batcher.logits, seen[0])]
+        first.wait(10)
+        found += [pool.submit(batcher.logits, each) for each in seen[1:]]
+        until(lambda: batcher._asked.qsize() == 23)
+        go.set()
+        for each, ours in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(each.result(10), ours, rtol=1e-4, atol=1e-5)
+    batcher.close()
+    assert batcher.images == sum(map(len, seen))
+    assert batcher.batches <= 5  # 1 image, then 47 in parts of 16 to 18
+
+
+def test_a_batch_that_fails_tells_all_who_asked():
+    engine = Engine(tiny(), CPU)
+    engine.logits = lambda images: 1 / 0
+    batcher = Batcher(engine)
+    with pytest.raises(ZeroDivisionError):
+        batcher.logits([np.zeros((16, 16, 3), np.uint8)])
+    batcher.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "package"), [("onnx", "onnxruntime"), ("openvino", "openvino")])
+def test_another_runtime_says_what_torch_says(name, package):
+    """Two workers at once, each with a session of its own."""
+    pytest.importorskip(package, reason=f"needs {package}")
+    pytest.importorskip("onnxscript", reason="needs the extra export")
+    model = tiny()
+    desk = Desk(model, CPU, 100, cores=2, workers=2, runtime=Outside(model, name))
+    desk.open()
+    rng = np.random.default_rng(0)
+    seen = [rng.integers(0, 256, (16, 16, 3), dtype=np.uint8) for _ in range(20)]
+    futures = desk.submit_all(
+        [lambda worker, one=one: (worker.logits([one]), worker.engine.logits([one])) for one in seen], 30
+    )
+    for future in futures:
+        theirs, ours = future.result(30)
+        np.testing.assert_allclose(theirs, ours, rtol=1e-3, atol=1e-3)
+    desk.close()
+
+
+def test_a_runtime_that_answers_otherwise_is_refused():
+    model = tiny()
+    outside = Outside.__new__(Outside)
+    outside.name, outside.rule = "onnx", model.preprocess
+    with Engine(model, CPU).at_work() as engine, pytest.raises(ConfigError, match="onnx answers otherwise than torch"):
+        outside._compare(lambda x: [np.zeros((1, 5), np.float32)], engine)
+
+
+def test_a_closed_desk_takes_nothing():
+    desk = Desk(tiny(), CPU, 4, cores=1, workers=1)
+    desk.open()
+    (future,) = desk.submit_all([lambda worker: 7], 5)
+    assert future.result(5) == 7
+    desk.close()
+    with pytest.raises(Busy, match="closing"):
+        desk.submit_all([lambda worker: 7], 5)
+
+
+def test_a_job_whose_time_is_over_is_not_begun():
+    desk = Desk(tiny(), CPU, 4, cores=1, workers=1)
+    desk.open()
+    (future,) = desk.submit_all([lambda worker: 7], -1)
+    with pytest.raises(Busy, match="not reached in time"):
+        future.result(5)
+    desk.close()
+
+
+def test_a_network_without_attention_answers_and_can_be_covered():
+    model = awake(BIT)
+    with serving.thread(model) as (caller, _, _):
+        raw = encoded(picture(1))
+        assert caller.send("/api/predict", raw).json["images"][0]["top"]
+        assert caller.get("/api/model").json["attention"] is False
+        assert (
+            caller.send("/api/attention", raw).error == "this model is a network of convolutions and has no attention"
+        )
+        found = caller.send("/api/break?" + "&".join(f"hide={i}" for i in range(25)), raw).json
+        assert found["before"]["top"] != found["after"]["top"]
+        assert found["before"]["rollout"] is None
+        refused = caller.send("/api/break?shuffle=1", raw)
+        assert refused.error == "this model has no tokens, positions or heads to break; hide patches instead"
+        assert (
+            caller.send("/api/similar", raw).error == "this server was given no training images; start it with --data"
+        )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "gap", "class_token": False},
+        {"pool": "map"},
+        {"pool": "cls-and-gap", "registers": 2},
+        {"positions": "relative"},
+        {"positions": "sincos-2d", "positions_at": "every-layer"},
+        {"positions": "none"},
+        {"norm": "post"},
+    ],
+    ids=str,
+)
+def test_every_kind_of_transformer_can_be_looked_into_and_broken(changes):
+    from vitreous.server.breaking import Break
+
+    model = tiny(**changes)
+    seen = np.array(picture(3, size=(16, 16)))
+    broken = Break(shuffle=1, positions=True, heads=((0, 1),), blocks=(1,), skips=((0, 1),), hide=(3,))
+    with Engine(model, CPU).at_work() as engine:
+        whole, found = engine.attend(seen)
+        np.testing.assert_allclose(whole, engine.logits([seen])[0], rtol=1e-4, atol=1e-4)
+        assert found.heads.shape == (2, 2, 16)
+        assert (found.heads.sum(-1) <= 1 + 1e-5).all()
+        assert (engine.attend(seen, None, broken)[0] != whole).any()
+        without = engine.attend(seen, None, Break(positions=True))[0]
+        shuffled = engine.attend(seen, None, Break(positions=True, shuffle=5))[0]
+        np.testing.assert_allclose(shuffled, without, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(engine.attend(seen)[0], whole)  # nothing stays behind
