@@ -73,6 +73,10 @@ class RunError(VitreousError):
     """A training run cannot go on, or cannot be resumed."""
 
 
+class NotFiniteError(RunError):
+    """A loss or gradient was no number; the state before it is saved."""
+
+
 class MissingExtraError(VitreousError):
     """An optional part of vitreous is not installed."""
 

@@ -351,6 +351,9 @@ def test_axe_finds_no_fault(browser, server, path):
         if path == "/":
             shown(page)
         page.wait_for_selector("h2")
+        if path.startswith("/lesson"):
+            page.wait_for_function("document.getElementById('heading').textContent.trim().length > 1")
+            page.wait_for_selector("#view[aria-label]")
         page.evaluate(script)
         found = page.evaluate("axe.run()")["violations"]
         assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []

@@ -2,7 +2,9 @@
 
 import json
 import tomllib
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from shared_files import ROOT
 from tiny_models import awake, line_of
 
 import vitreous
-from vitreous.errors import VitreousError
+from vitreous.errors import ConfigError, VitreousError
 from vitreous.evaluation import suite, suite_cells, suite_file, suite_page
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import extract
@@ -232,7 +234,7 @@ def test_trainings_of_several_seeds_make_one_row_and_go_on_where_they_were(asked
     found = suite(both, out=tmp_path / "out", workers=0, fit=fit, device="cpu")
     assert trained == [("one", 0), ("one", 1), ("one", 1), (new, 0), (new, 1)]
     assert [(row.measure, row.steps, len(row.accuracy), row.images) for row in found.rows] == [
-        ("fit small-data", 2, 2, 18)
+        ("fit small-data, length=2 steps, batch=6", 2, 2, 18)
     ] * 2
     run = next((tmp_path / "out/fits").glob("one-set-0-*"))
     judged = json.loads((run / "metrics.json").read_text())["judged"]
@@ -240,6 +242,74 @@ def test_trainings_of_several_seeds_make_one_row_and_go_on_where_they_were(asked
     with pytest.raises(VitreousError) as error:
         suite(both, out=tmp_path / "out", workers=0)
     line_of(error.value, "fit=vitreous.fit")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("device", ["'device'", "the suite itself says", "take it out of set"]),
+        ("seed", ["'seed'", "the suite itself says"]),
+        ("lenght", ["'lenght'", "no field of a recipe", "near: length"]),
+        ("on_nan", ["'on_nan'", "no field of a recipe"]),
+    ],
+)
+def test_what_is_no_field_of_a_recipe_is_refused_before_anything_is_computed(asked, tmp_path, name, words):
+    task = {"kind": "fit", "set": {**SMALL, name: "cpu"}}
+    with pytest.raises(ConfigError) as error:
+        suite(asked | {"tasks": [task]}, out=tmp_path / "out", fit=vitreous.fit)
+    line_of(error.value, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_fields_of_recipe_and_augmentation_may_be_set():
+    """And of a `fit` that does not tell its recipe's type, any but what the suite says itself."""
+    fields = {"length": "5 epochs", "policy": "head", "mixup": 0.2}
+    suite_cells.check_set([suite_file.Fit(set=fields)], vitreous.fit)
+    for bare in (lambda data, **how: None, partial(vitreous.fit, log=())):
+        suite_cells.check_set([suite_file.Fit(set={"anything": 1})], bare)
+        with pytest.raises(ConfigError):
+            suite_cells.check_set([suite_file.Fit(set={"device": "cpu"})], bare)
+
+
+def test_trainings_that_differ_in_what_they_set_are_rows_of_their_own(asked, place, tmp_path):
+    """On the page, too; tasks that no title tells apart are refused."""
+
+    def fit(data, **how):
+        judged = {"right": how["batch"], "images": 18}
+        return SimpleNamespace(metrics={"judged": judged, "judged_by": "test", "steps": 1, "seconds": 0.1})
+
+    only = {"models": {"one": asked["models"]["one"]}, "data": {"set": asked["data"]["set"]}, "seeds": 1}
+    tasks = [{"kind": "fit", "set": {"batch": batch}} for batch in (3, 6, 9)]
+    there = suite(asked | only | {"tasks": tasks}, out=tmp_path / "out", fit=fit, device="cpu")
+    assert [(row.task, row.mean) for row in there.rows] == [(f"fit auto, batch={n}", n / 18) for n in (3, 6, 9)]
+    side = suite_page._side_by_side(there, ["set"], ["one"])
+    assert [line[0] for line in side.rows] == [row.task for row in there.rows]
+    with pytest.raises(ConfigError) as error:
+        suite_file.read(asked | {"tasks": [{"kind": "knn", "neighbours": n} for n in (1, 5)]})
+    line_of(error.value, "two tasks are both called 'knn' for one on set", "give each a name")
+
+
+def test_a_cell_is_known_by_all_that_decides_it(asked, place, tmp_path, monkeypatch):
+    """A training by device, head and labels, a probe by neither; both by our version."""
+
+    def keys(head=0, labels=NAMES, device="cpu", version="1"):
+        model = awake(classes=3)
+        model.head.weight.data += head
+        model.labels = labels
+        vitreous.save(model, tmp_path / "m.safetensors", force=True)
+        tasks = [{"kind": "fit", "set": SMALL}, {"kind": "knn"}]
+        only = {"models": {"m": str(tmp_path / "m.safetensors")}, "data": {"set": asked["data"]["set"]}}
+        wanted = suite_file.read(asked | only | {"tasks": tasks})
+        monkeypatch.setattr(suite_cells, "doctor", lambda: SimpleNamespace(vitreous=version))
+        bench = suite_cells.Bench(wanted, tmp_path, None, device, 0, "auto")
+        return [bench._key(plan, 0) for plan in wanted.plans()]
+
+    first = keys()
+    assert keys() == first
+    for change in ({"head": 1}, {"labels": ("ant", "bee", "dog")}, {"device": "meta"}):
+        fit, knn = keys(**change)
+        assert (fit != first[0], knn == first[1]) == (True, True), change
+    assert not set(keys(version="2")) & set(first)
 
 
 # What it leaves
@@ -299,7 +369,7 @@ def test_a_file_says_what_is_to_be_done(tmp_path):
     assert (found.name, found.seeds) == ("pets", 3)
     assert [(plan.model, plan.data, plan.title) for plan in found.plans()] == [
         ("deit", "pets", "few-shot"),
-        ("deit", "pets", "fit fine-tune"),
+        ("deit", "pets", "fit fine-tune, length=5 epochs, peak_lr=0.003, mixup=0.2"),
     ]
     assert suite_file.read(found) is found
 

@@ -1,5 +1,6 @@
 """Taps: any activation can be read or changed by name, and nobody else pays for it."""
 
+import threading
 import weakref
 
 import pytest
@@ -297,6 +298,29 @@ def test_on_a_compiled_model_taps_fire_and_afterwards_the_compiled_path_runs(vit
         assert torch.equal(fast(images), plain)
     assert len(runs) == 2
     torch.compiler.reset()
+
+
+def test_taps_open_in_two_threads_leave_compiling_as_it_was(vit, images):
+    """The one that came first leaves first: the stance belongs to all threads."""
+    runs = []
+    fast = torch.compile(lambda x: x + 1, backend=lambda graph, _: lambda *x: (runs.append(1), graph.forward(*x))[1])
+    inside, go = threading.Event(), threading.Event()
+
+    def other():
+        with vitreous.taps(vit, "logits"):
+            inside.set()
+            go.wait()
+            vit(images)
+
+    with vitreous.taps(vit, "logits"):
+        thread = threading.Thread(target=other)
+        thread.start()
+        inside.wait()
+        vit(images)
+    go.set()
+    thread.join()
+    fast(torch.ones(3))
+    assert runs == [1]
 
 
 def test_a_compiled_model_is_given_back_when_the_body_raises(vit, images):

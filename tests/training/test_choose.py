@@ -78,7 +78,7 @@ def test_what_frozen_features_are_worth_decides_what_moves(images, share, device
     assert (choice.recipe.name, choice.recipe.policy) == (name, policy)
     first, second = choice.reasons
     assert f"{100 * share:.1f} %" in first
-    assert "leave-one-out, chance 10 %, LogME 0.50; 6 s" in first
+    assert "left out, chance 10 %, LogME 0.50; 6 s" in first
     assert words in second
 
 

@@ -153,7 +153,7 @@ def test_copies_are_left_out_together(weights, tmp_path):
     fooled = solve.solve(frozen.rows, data.labels, 2, (1.0,))
     assert fooled.right[1.0] > found.metrics["judged"]["right"] + 10
     assert (
-        "rounds, one of each class; 80 have copies or bursts, left out together"
+        "rounds, some of each class; 80 have copies or bursts, left out together"
         in run_file(found, "report.html").read_text()
     )
 

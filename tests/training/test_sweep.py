@@ -10,7 +10,7 @@ from small_runs import MODEL, SIDE, assert_equal_states, image_set, network
 from tiny_models import line_of
 
 import vitreous
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, NotFiniteError
 from vitreous.training import runs, sweep
 from vitreous.training.recipe import Recipe
 
@@ -85,7 +85,36 @@ def test_ended_anywhere_a_sweep_goes_on_to_the_same_end(run, data, rate, tmp_pat
     assert runs.without_clocks(runs.read(out)) == runs.without_clocks(runs.read(run.path))
 
 
+def test_a_rate_that_breaks_the_loss_is_passed_over_and_said(data, tmp_path):
+    said = []
+    asked = FAST | {"recipe": SMALL.change(optimizer="sgd", clip=None)}
+    tell = lambda event: said.append(event.get("text", ""))  # noqa: E731
+    run = vitreous.fit(data, sweep=(0.01, 1e12), out=tmp_path / "run", tell=tell, **asked)
+    assert [trial["rate"] for trial in run.metrics["sweep"]] == [0.01]
+    assert any(line.startswith("rate 1e+12 is too high") for line in said)
+    with pytest.raises(NotFiniteError):
+        vitreous.fit(data, sweep=(1e12, 1e13), out=tmp_path / "none", **asked)
+
+
+def test_seconds_are_for_all_rates_together_and_each_takes_as_many_steps(data, tmp_path):
+    run = vitreous.fit(data, sweep=RATES, out=tmp_path / "run", **FAST | {"recipe": SMALL.change(length="3 seconds")})
+    last = {event["stage"]: event["step"] for event in runs.read(run.path) if event["kind"] == "step"}
+    assert len(last) == len(RATES)
+    assert len(set(last.values())) == 1
+
+
 # ---------------------------------------------------------------------------------------------------------- which rates
+
+
+@pytest.mark.parametrize("asked", ["0.1,0.2", ("a",), 0.1, (), (0.0,), (float("nan"),)])
+def test_what_are_no_rates_are_refused_in_a_line(data, asked):
+    with pytest.raises(ConfigError, match="are no rates"):
+        vitreous.fit(data, sweep=asked, **FAST)
+
+
+def test_no_two_rates_share_a_stage():
+    assert len({sweep.stage_of(rate) for rate in (0.01, 0.01004, 1e3, 1234567.0)}) == 4
+    assert "+" not in sweep.stage_of(1e30)
 
 
 def test_sgd_is_swept_over_the_papers_rates_and_others_around_their_own():

@@ -77,7 +77,7 @@ def test_the_number_to_beat_is_told_before_anything_is_trained(auto):
     (place,) = [i for i, line in enumerate(said) if line.startswith("frozen features and a closed-form classifier")]
     assert place < said.index("solved")
     assert f"{100 * estimate['accuracy']:.1f} % (" in said[place]
-    assert "by exact leave-one-out, chance 25 %, LogME" in said[place]
+    assert "of images left out, chance 25 %, LogME" in said[place]
     assert said[place][1:] in (Path(run.path) / "report.html").read_text()
 
 
@@ -124,7 +124,7 @@ def test_a_large_set_is_measured_by_a_part(alike, weights, monkeypatch):
     model = begin(weights, None, Recipe(), vitreous.images.open(alike), None)
     estimate = transfer.measure(model, vitreous.images.open(alike), workers=0)
     assert (estimate.images, estimate.of) == (100, 260)
-    assert "leave-one-out of 100 images, chance 25 %" in str(estimate)
+    assert "left out of 100 images, chance 25 %" in str(estimate)
     assert transfer.from_json(json.loads(json.dumps(estimate.to_json()))) == estimate
 
 
@@ -309,8 +309,10 @@ def test_a_starter_that_knows_nothing_of_the_images_is_left_out_and_said(tmp_pat
 
 
 @pytest.mark.slow
-def test_the_first_of_two_processes_measures_and_solves(alike, weights, auto, tmp_path):
+@pytest.mark.parametrize("judged", ["leave-one-out", "test"])
+def test_the_first_of_two_processes_measures_and_solves(alike, weights, auto, tmp_path, judged):
     words = ["fit", str(alike), "--weights", weights, "--device", "cpu", "--workers", "0", "--no-check"]
+    words += ["--folds", "0"] if judged == "test" else []
     two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     call = [sys.executable, *two, "-m", "vitreous", *words, "--out", str(tmp_path / "two"), "--json"]
     with subprocess.Popen(
@@ -320,13 +322,15 @@ def test_the_first_of_two_processes_measures_and_solves(alike, weights, auto, tm
             said, wrong = job.communicate(timeout=120)
         finally:
             if job.poll() is None:
-                os.killpg(job.pid, signal.SIGKILL)  # the ranks too
+                os.killpg(job.pid, signal.SIGKILL)
     assert job.returncode == 0, wrong
     body = json.loads(said)
-    assert body["judged"]["right"] == auto[0].metrics["judged"]["right"]
-    ours, theirs = (vitreous.load(path).state_dict() for path in (tmp_path / "two", auto[0].path))
-    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+    assert body["judged_by"] == judged
     assert [event["kind"] for event in runs.read(tmp_path / "two")] == ["solved"]
+    if judged == "leave-one-out":
+        assert body["judged"]["right"] == auto[0].metrics["judged"]["right"]
+        ours, theirs = (vitreous.load(path).state_dict() for path in (tmp_path / "two", auto[0].path))
+        assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

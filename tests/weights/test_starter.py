@@ -209,6 +209,10 @@ def test_a_file_that_does_not_hold_what_it_says_is_refused_by_the_tensor(file, t
     refused(forged(tmp_path / "short.safetensors", short, metadata), "damaged", KERNEL)
     refused(forged(tmp_path / "longer.safetensors", longer, metadata), "damaged", KERNEL)
     refused(forged(tmp_path / "steps.safetensors", steps, metadata), "damaged", KERNEL)
+    for kind in (torch.bfloat16, torch.float32):  # numpy has no bfloat16
+        other = {**tensors, KERNEL: tensors[KERNEL].to(kind)}
+        words = ["damaged", KERNEL, str(kind).removeprefix("torch."), "not of bytes"]
+        refused(forged(tmp_path / "kind.safetensors", other, metadata), *words)
     refused(forged(tmp_path / "extra.safetensors", {**tensors, "more": torch.ones(3)}, metadata), "more")
     refused(forged(tmp_path / "version.safetensors", tensors, metadata, version=9), "version 9", "upgrade")
     save_file(tensors, tmp_path / "bare.safetensors", metadata={"vitreous": json.dumps({quantised.KEY: 1})})

@@ -71,7 +71,7 @@ def run(
     changes = _pairs(set_) | _length(epochs, steps, seconds) | ({} if seed is None else {"seed": seed})
     Recipe().change(**changes)  # a name that is no field is said before anything is read
     Recipe().change(**_pairs(then_set))
-    model = changes.pop("model", model)
+    model, policy = changes.pop("model", model), changes.pop("policy", policy)
     with display() as tell:
         result = vitreous.fit(
             data,

@@ -52,6 +52,7 @@ from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.models.taps import matching, tap_names
 from vitreous.models.taps import taps as open_taps
 from vitreous.ranks import Ranks
+from vitreous.weights.loading import load
 
 __all__ = ["FEATURES", "POOLS", "Features", "Reading", "choose_readings", "extract", "model_digest", "pooled"]
 
@@ -120,7 +121,7 @@ class Reading:
 
 
 def extract(
-    model: nn.Module,
+    model: nn.Module | str | os.PathLike[str],
     data: str | os.PathLike[str] | ImageSet,
     taps: str | Iterable[str] = FEATURES,
     *,
@@ -135,12 +136,13 @@ def extract(
 ) -> Features:
     """Rows of numbers for every image of a set; a head is neither needed nor looked at.
 
-    taps: `features`, what the head reads; or patterns over `tap_names`, such as "blocks.*.output", each with a pool of
-    its own if written "blocks.*.output:gap".  pool: cls, gap (the mean of the patches), mean (of all tokens), max,
-    tokens (all of them), token-K; of several, each; None is the model's own.  keep: auto is float16 for what is large,
-    if its rounding stays below a hundredth of each feature's deviation.  cache: whether, or in which folder, rows are
-    kept.  Images that cannot be read are named in `skipped`.
+    model: one, or a word that `load` takes.  taps: `features`, what the head reads; or patterns over `tap_names`, such
+    as "blocks.*.output", each with a pool of its own if written "blocks.*.output:gap".  pool: cls, gap (the mean of the
+    patches), mean (of all tokens), max, tokens (all of them), token-K; of several, each; None is the model's own.
+    keep: auto is float16 for what is large, if its rounding stays below a hundredth of each feature's deviation.
+    cache: whether, or in which folder, rows are kept.  Images that cannot be read are named in `skipped`.
     """
+    model = load(model) if isinstance(model, str | os.PathLike) else model
     inner = unwrapped(model)
     if keep not in ("auto", "float32", "float16"):
         raise ConfigError(f"keep={keep!r} is no way to keep numbers; say auto, float32 or float16")

@@ -39,6 +39,7 @@ __all__ = [
     "Answer",
     "Logits",
     "Underway",
+    "answer_of",
     "at_work",
     "choose_batch",
     "choose_device",
@@ -46,6 +47,7 @@ __all__ = [
     "in_parts",
     "logits",
     "make_batches",
+    "pictures_of",
     "predict",
     "ready",
 ]
@@ -346,7 +348,7 @@ def predict(
         raise ConfigError(f"the {top} likeliest classes are none; say top=1 or more")
     if batch is not None and batch < 1:
         raise ConfigError(f"a batch of {batch} holds no image; say 1 or more, or leave it out")
-    items = _items(images)
+    items = pictures_of(images)
     place = choose_device(model, device)
     return _stream(unwrapped(model), model, items, top, place, batch, workers, precision)
 
@@ -380,7 +382,7 @@ def _stream(
         rows, underway = waiting.popleft()
         values = iter(() if underway is None else underway.values())
         for name, error in rows:
-            yield Answer(name, error=error) if error is not None else _answer(inner, names, name, next(values), top)
+            yield Answer(name, error=error) if error is not None else answer_of(inner, names, name, next(values), top)
 
     with (
         ready(model, device, precision) as answer,
@@ -404,7 +406,7 @@ def class_names(model: Model) -> tuple[str, ...]:
     return model.labels or tuple(f"class {k}" for k in range(model.config.readout.classes))
 
 
-def _answer(model: Model, names: tuple[str, ...], name: str, z: NDArray[np.float32], top: int) -> Answer:
+def answer_of(model: Model, names: tuple[str, ...], name: str, z: NDArray[np.float32], top: int) -> Answer:
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
     p, score = spread(z, model.temperature), float(calibration.score(z[None])[0])
     best = np.argsort(-z, kind="stable")[:top].tolist()
@@ -436,7 +438,7 @@ def _ahead(
 # Which pictures --------------------------------------------------------------------------------------------------
 
 
-def _items(images: Picture | Iterable[Picture]) -> Iterator[tuple[str, Read]]:
+def pictures_of(images: Picture | Iterable[Picture]) -> Iterator[tuple[str, Read]]:
     """(name, how to read it) of every picture; none at all is an error before anything is computed."""
     if isinstance(images, str | os.PathLike):
         found = _named(os.fspath(images), is_alone=True)

@@ -22,7 +22,7 @@ from vitreous.errors import BusyError, ConfigError, ExistsError
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.fewshot import mean_interval
 from vitreous.evaluation.predict import Precision
-from vitreous.evaluation.suite_cells import Bench, Cell, Measured, Trainer
+from vitreous.evaluation.suite_cells import Bench, Cell, Measured, Trainer, check_set
 from vitreous.evaluation.suite_file import FewShots, Fit, Plan, Suite, read
 from vitreous.files import atomic_write, lock
 from vitreous.machine import record
@@ -187,6 +187,8 @@ def suite(
     plans = list(wanted.plans())
     if fit is None and any(isinstance(plan.task, Fit) for plan in plans):
         raise ConfigError("the suite has a task that trains; hand training over: suite(..., fit=vitreous.fit)")
+    if fit is not None:
+        check_set(wanted.tasks, fit)
     _refuse_strangers(folder)
     try:
         with lock(folder / "lock", seconds=0):

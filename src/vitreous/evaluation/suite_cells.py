@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -27,14 +28,16 @@ from vitreous.files import atomic_write, digest
 from vitreous.images import opening
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.images.sources.finding import few
+from vitreous.machine import doctor
 from vitreous.models.catalog import build
 from vitreous.models.model import Model
 from vitreous.weights.loading import is_new, load
 
-__all__ = ["Bench", "Cell", "Cost", "Measured", "Ran", "Trainer", "watched"]
+__all__ = ["Bench", "Cell", "Cost", "Measured", "Ran", "Trainer", "check_set", "watched"]
 
 FORMAT = 1
 UNSAID = {"models", "data", "name", "seeds"}  # of a task, what does not decide a cell's numbers
+SAID = {"data", "model", "weights", "recipe", "out", "resume", "device", "workers", "check", "folds", "seed"}  # to fit
 PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # where Linux tells the largest memory, and forgets it
 
 
@@ -85,6 +88,7 @@ class Bench:
     ):
         self.suite, self.folder, self.fit = suite, folder, fit
         self.device, self.workers, self.precision = device, workers, precision
+        self._version = doctor().vitreous
         self._model: tuple[str, Model] | None = None
         self._data: tuple[str, ImageSet] | None = None
         self._features: tuple[tuple[str, str], tuple[Features, Features]] | None = None
@@ -122,14 +126,16 @@ class Bench:
     def _key(self, plan: Plan, seed: int | None) -> str:
         model, data, said = self.model(plan.model), self.data(plan.data), self.suite.models[plan.model]
         task = {k: v for k, v in msgspec.to_builtins(plan.task).items() if k not in UNSAID}
-        needs_head = isinstance(plan.task, Accuracy)
-        parts: dict[str, Any] = {"format": FORMAT, "task": task, "seed": seed}
+        needs_head = isinstance(plan.task, Accuracy | Fit)  # a training goes on from the head where classes match
+        parts: dict[str, Any] = {"format": FORMAT, "version": self._version, "task": task, "seed": seed}
         is_from_nothing = isinstance(plan.task, Fit) and is_new(said)
         parts["model"] = said if is_from_nothing else model_digest(model, with_head=needs_head)
         parts["preprocess"] = model.preprocess.to_json()
         parts["labels"] = model.labels if needs_head else None
         if isinstance(plan.task, FewShots):
             parts["seeds"] = plan.task.seeds or self.suite.seeds
+        if isinstance(plan.task, Fit):
+            parts["device"] = choose_device(model, self.device).type
         chosen = data.ids.tobytes() + "".join(data.splits.tolist()).encode()
         parts["data"] = [data.content_id, digest(chosen), data.classes]
         return digest(json.dumps(parts, sort_keys=True).encode())
@@ -243,6 +249,30 @@ class Bench:
         told = {"device": device.type, "run": str(where), "judged_by": run.metrics["judged_by"], "seed": seed}
         measured = Measured((int(judged["right"]),), int(judged["images"]))
         return Cell((measured,), run.metrics["steps"], run.metrics["seconds"], cost.peak_memory, (), told)
+
+
+def check_set(tasks: Iterable[Any], fit: Trainer) -> None:
+    """`set` names fields of the recipe that `fit` takes, and none of what a suite says to `fit` itself."""
+    fields = _fields(fit)
+    for task in tasks:
+        for name in task.set if isinstance(task, Fit) else ():
+            if name in SAID:
+                raise ConfigError(
+                    f"a fit task sets {name!r}, which the suite itself says to each training; take it out of set"
+                )
+            if fields and name not in fields:
+                near = difflib.get_close_matches(name, fields, 3, 0.4) or fields[:6]
+                raise ConfigError(f"a fit task sets {name!r}, which is no field of a recipe; near: {', '.join(near)}")
+
+
+def _fields(fit: Trainer) -> list[str]:
+    """Of the recipe, augmentation's among them, by the type in the signature of `fit`; none where it names no type."""
+    with suppress(TypeError, NameError):  # a partial has no hints
+        for kind in get_args(get_type_hints(fit).get("recipe")):
+            if hasattr(kind, "to_json"):
+                said = kind().to_json()
+                return sorted({*said, *said["augment"]} - {"augment", "size", *SAID})
+    return []
 
 
 def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:

@@ -123,10 +123,12 @@ class Plan(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Of the task, in the table."""
+        """Of the task, in the table: its name, or what it is."""
         if self.task.name:
             return self.task.name
-        return f"fit {self.task.recipe}" if isinstance(self.task, Fit) else self.kind
+        if not isinstance(self.task, Fit):
+            return self.kind
+        return ", ".join([f"fit {self.task.recipe}", *(f"{key}={value}" for key, value in self.task.set.items())])
 
 
 def read(source: str | os.PathLike[str] | Mapping[str, Any] | Suite) -> Suite:
@@ -223,3 +225,16 @@ def _check_values(suite: Suite, where: str) -> None:
     for name, value in counts:
         if value is not None and not value > 0:
             raise ConfigError(f"{where}: {name} = {value} is none; say a number above 0")
+    _check_titles(suite, where)
+
+
+def _check_titles(suite: Suite, where: str) -> None:
+    """A row is found by its model, set and title."""
+    seen = set()
+    for plan in suite.plans():
+        row = plan.model, plan.data, plan.title
+        if row in seen:
+            raise ConfigError(
+                f"{where}: two tasks are both called {plan.title!r} for {plan.model} on {plan.data}; give each a name"
+            )
+        seen.add(row)

@@ -84,6 +84,7 @@ def _export(
     import onnx
 
     size = sum(p.numel() * p.element_size() for p in module.parameters())
+    torch._dynamo.reset()  # what was compiled in this process before would count against limits of the trace
     with quietly(), torch.no_grad():
         torch.onnx.export(
             module,

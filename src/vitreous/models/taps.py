@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +87,7 @@ def taps(
     seen: dict[str, Tensor] = {}
     silent = dict.fromkeys([*reading, *(name for names in changing.values() for name in names)])
     with ExitStack() as stack:
-        stack.enter_context(torch.compiler.set_stance("force_eager"))  # a compiled forward would not see the hooks
+        stack.enter_context(_eager())
         for pattern, names in changing.items():
             for name in names:
                 stack.callback(
@@ -97,6 +98,26 @@ def taps(
         yield seen
     if silent:
         raise TapError(f"{_list(silent)} never fired; call the model, whole, inside `with taps(...)`")
+
+
+_lock = threading.Lock()
+_inside: list[Any] = []  # the stance, once for each `taps` that is open in any thread
+
+
+@contextmanager
+def _eager() -> Iterator[None]:
+    """A compiled forward would not see the hooks. The stance is one for all threads: the last to leave puts it back."""
+    with _lock:
+        _inside.append(_inside[0] if _inside else torch.compiler.set_stance("force_eager"))
+        if len(_inside) == 1:
+            _inside[0].__enter__()
+    try:
+        yield
+    finally:
+        with _lock:
+            stance = _inside.pop()
+            if not _inside:
+                stance.__exit__(None, None, None)
 
 
 def _points(model: nn.Module) -> dict[str, nn.Module]:

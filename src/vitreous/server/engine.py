@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.evaluation.predict import Answer, at_work, class_names, ready
-from vitreous.evaluation.predict import _answer as answer_of
+from vitreous.evaluation.predict import Answer, answer_of, at_work, class_names, ready
 from vitreous.images import decode
 from vitreous.measures.rollout import read_rows, rollout
 from vitreous.models.model import Model

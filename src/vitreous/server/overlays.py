@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 from vitreous.errors import ConfigError, DataError, ExistsError
-from vitreous.evaluation.predict import Answer, _items
+from vitreous.evaluation.predict import Answer, pictures_of
 from vitreous.files import atomic_write
 from vitreous.images import decode
 from vitreous.images.preprocess import normalise
@@ -42,7 +42,7 @@ def explained(
 
 def _written(model: ViT, images: Any, answers: Iterable[Answer], folder: Path) -> Iterator[Answer]:
     taken: set[str] = set()
-    for answer, (_, read) in zip(answers, _items(images), strict=False):  # both in the order of the images
+    for answer, (_, read) in zip(answers, pictures_of(images), strict=False):  # both in the order of the images
         if answer.error is None:
             seen = decode.finish(read(), model.preprocess)
             x = normalise(seen, model.preprocess)[None].to(next(model.parameters()).device)

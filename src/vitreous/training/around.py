@@ -70,5 +70,7 @@ class Around:
         finally:
             self.writers.close()
 
-    def answers(self, model: Model, data: ImageSet) -> predict.Logits:
-        return predict.logits(model, data, device=self.device, workers=self.workers, skip_unreadable=True)
+    def answers(self, model: Model, data: ImageSet, *, alone: bool = False) -> predict.Logits:
+        """alone: the first rank asks, and the others are not there to share the work."""
+        ranks = Ranks() if alone else None
+        return predict.logits(model, data, device=self.device, workers=self.workers, skip_unreadable=True, ranks=ranks)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from vitreous.training import policy, transfer
 from vitreous.training.recipe import Recipe
 from vitreous.training.transfer import Estimate
 from vitreous.weights import starter
-from vitreous.weights.loading import load
+from vitreous.weights.loading import load, newest_run
 from vitreous.weights.surgery import swap_head
 
 __all__ = ["FEW", "Beginning", "begin", "choose_beginning", "name_of_network", "pool_of", "seen_before"]
@@ -63,7 +64,7 @@ def choose_beginning(
         if "policy" in overrides:
             raise ConfigError("a policy says which layers of given weights train; give them: --weights MODEL")
         return Beginning()
-    name = starter.NAME if weights is None else weights
+    name = starter.NAME if weights is None else _one_path(weights)
     if recipe != "auto":
         return Beginning(name)
     known = {field: value for field, value in overrides.items() if field in ("image_size", "seed")}
@@ -77,6 +78,11 @@ def choose_beginning(
     if is_tried and not is_clear and "policy" not in overrides:
         return Beginning(reasons=(f"the starter knows little of these images ({estimate}), so it is left out",))
     return Beginning(name, start, estimate)
+
+
+def _one_path(weights: str) -> str:
+    """`last` as the run it means now: another may end while this one trains."""
+    return str(newest_run()) if weights == "last" and not Path(weights).exists() else weights
 
 
 def pool_of(data: ImageSet, folds: int | None) -> ImageSet:

@@ -97,7 +97,8 @@ def _transferred(
     else on a GPU                                                       train every layer
     on a CPU, similar to what the weights have seen                     solve the head, move nothing
     on a CPU, different                                                 train what `policy.CASES` says
-    a policy, or something that only steps can do, was asked for        that
+    a policy was asked for                                              that
+    something was asked for that only steps can do                      train, on a CPU what `policy.CASES` says
     """
     first = () if estimate is None else (str(estimate),)
     begin = f"{_pictures(given)}, and weights to begin with"
@@ -115,20 +116,20 @@ def _transferred(
         if asked == "head" and may_solve:
             return solved("the head alone was asked for, so it is solved in closed form")
         return trained(f"the policy {asked} was asked for")
-    if estimate is None or not may_solve:
+    if estimate is None:
         return trained("")
-    if given.images < TOO_FEW:
+    if given.images < TOO_FEW and may_solve:
         return solved(f"fewer than {TOO_FEW} are too few to move any layer")
-    if estimate.accuracy >= NEARLY_ALL:
+    if estimate.accuracy >= NEARLY_ALL and may_solve:
         return solved(f"frozen features are right on {100 * NEARLY_ALL:.0f} % already, so no layer need move")
     size, like = transfer.size(given.images, given.classes), transfer.likeness(estimate)
     numbers = f"{estimate.above_chance:.2f} of the way from chance to certain, {transfer.ALIKE} is the border"
     if not on_cpu:
         return trained(f"{size} and {like} ({numbers}); a GPU has the time to move every layer")
-    if like == "similar":
+    if like == "similar" and may_solve:
         return solved(f"{size} and similar ({numbers}), so the features stay and the head is solved")
     case = policy.choose(size, like, weights)
-    return trained(f"{size} and different ({numbers}): {case.policy}, {case.why}", case.policy)
+    return trained(f"{size} and {like} ({numbers}): {case.policy}, {case.why}", case.policy)
 
 
 def _fine_tuned(given: Given, weights: nn.Module, on_cpu: bool) -> tuple[Recipe, str]:

@@ -49,7 +49,7 @@ from vitreous.training.results import (
 from vitreous.training.runs import RunFolder
 from vitreous.training.step import Compiled, precision_on
 from vitreous.training.story import Rival
-from vitreous.training.sweep import at_rate, best
+from vitreous.training.sweep import at_rate, best, checked
 from vitreous.training.ways import cross_validated, decoded, measured_for, solved, with_dev
 from vitreous.weights.saving import save
 
@@ -109,7 +109,9 @@ def fit(
     if model is not None and weights is not None:
         raise ConfigError("--model and --weights each say what network to begin with; give one")
     layers = {} if policy is None else {"policy": policy}
-    rates: Rates = sweep if isinstance(sweep, bool) else tuple(sweep)
+    rates: Rates = sweep if isinstance(sweep, bool) else checked(sweep)
+    if compiled not in (None, "whole", "blocks", "none"):
+        raise ConfigError(f"compiled={compiled!r} is not one of whole, blocks, none")
     with _process_group(predict.choose_device(torch.nn.Identity(), device)) as (place, ranks):
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
 

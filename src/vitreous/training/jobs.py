@@ -45,7 +45,7 @@ HELD = 0.2  # share of the memory that decoded pictures may take
 PACKED = 64 * 2**30  # bytes that a pack of our own may take
 MARGIN = 8 / 7  # of a packed picture's short side to the network's: 256 to 224
 
-NO_STEPS = {"policy", "image_size", "seed", "precision", "l2"}  # fields that a closed form reads, too
+NO_STEPS = {"policy", "image_size", "seed", "l2"}  # fields that a closed form reads, too
 
 Say = Callable[[str], object]
 Progress = Callable[[str, int, int], None]  # what is done, how many, of how many
@@ -140,7 +140,8 @@ def plan(
         workers=workers,
         progress=watch,
     )
-    chosen, reasons = _choose(recipe, images, typical, model, found, device, overrides)
+    may_solve = set(overrides) <= NO_STEPS and not rates
+    chosen, reasons = _choose(recipe, images, typical, model, found, device, overrides.get("policy"), may_solve)
     chosen = _changed(chosen, overrides, images.labels.ndim == 2)
     swept = sweep.rates(chosen, rates, say)
     if chosen.task != "classify" or swept:
@@ -196,6 +197,8 @@ def refuse_early(job: Job, ranks: Ranks, log: Sequence[str]) -> None:
     per_epoch = max(_train_size(job.data, r, job.folds) // r.batch, 1)
     schedule.rates(r, steps_of(r, per_epoch) or 10**4, per_epoch)
     policy.frozen(blueprint(job.config), r.policy)
+    if r.task != "classify" and r.policy != "full":
+        raise ConfigError(f"task={r.task} trains every layer, so policy={r.policy} means nothing; leave it out")
     part, left = divmod(r.batch, ranks.world * r.accumulation)
     if left:
         raise ConfigError(f"a batch of {r.batch} has no {ranks.world * r.accumulation} equal parts; give a multiple")
@@ -330,7 +333,8 @@ def _choose(
     model: str | None,
     found: Beginning,
     device: torch.device,
-    overrides: dict[str, Any],
+    policy: str | None,
+    may_solve: bool,
 ) -> tuple[Recipe, tuple[str, ...]]:
     if isinstance(asked, Recipe):
         return (asked if model is None else replace(asked, model=model)), (f"the recipe {asked.name}, as given",)
@@ -346,9 +350,9 @@ def _choose(
         device.type,
         data.labels.ndim == 2,
         model=model,
-        asked=overrides.get("policy"),
+        asked=policy,
         estimate=found.estimate,
-        may_solve=set(overrides) <= NO_STEPS and (found.start is None or solve.has_room(len(data), found.start)),
+        may_solve=may_solve and (found.start is None or solve.has_room(len(data), found.start)),
     )
     return suited.recipe, (*found.reasons, *suited.reasons)
 
@@ -384,9 +388,10 @@ def _fitted(
     rule = start.preprocess if weights is not None else _rule(start.config.image_size, typical, data.channels)
     train = int((data.splits == TRAIN).sum())
     if recipe.is_solved:
-        if folds:
-            say("a closed form leaves out each image by itself, so --folds changes nothing")
         pool = pool_of(data, folds)
+        if folds:
+            judged = "each image is left out in its turn" if len(pool) == len(data) else "test judges it"
+            say(f"a closed form takes no {folds} folds; {judged}")
         folds = len(pool) if len(pool) == len(data) else 0
     elif folds is None:
         folds = FOLDS if len(data) < FEW else 0

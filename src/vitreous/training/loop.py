@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.errors import ConfigError, Interrupted, RunError
+from vitreous.errors import ConfigError, Interrupted, NotFiniteError, RunError
 from vitreous.evaluation import accuracy, predict
 from vitreous.images.batches import Batch, Batches
 from vitreous.images.imageset import ImageSet
@@ -298,7 +298,7 @@ class Loop:
         about = found.about
         self.at, self.consumed, self.steps = about["step"], about["consumed"], about["steps"]
         self.best, self.without_gain, self.skipped = about["best"], about["without_gain"], about["skipped"]
-        self.top = about["top"]
+        self.top = about.get("top")  # a run begun before this was kept has none
         self.seconds, self.is_over, self.step.parts = about["seconds"], about["is_over"], about["parts"]
         self.best_state = {n.removeprefix("best."): t for n, t in found.tensors.items() if n.startswith("best.")}
         self.step.average.steps = self.steps
@@ -371,7 +371,9 @@ class Loop:
             loss, right = float(result.loss), float(result.top1)
             is_best = self.top is None or (right, -loss) > tuple(self.top)
             self.top = [right, -loss] if is_best or self.top is None else self.top
-            is_kept = right >= self.top[0] - math.sqrt(self.top[0] * (1 - self.top[0]) / max(len(found.labels), 1))
+            count = len(found.labels)
+            top = (self.top[0] * count + 1) / (count + 2)  # all right of a few is not certain
+            is_kept = right >= self.top[0] - math.sqrt(top * (1 - top) / max(count, 1))
             if is_kept:
                 self.best = {"step": self.at, "accuracy": right, "loss": loss}
                 state = self.model.state_dict()
@@ -402,7 +404,7 @@ class Loop:
         rescue = "start again at a lower rate (--set peak_lr=…)"
         rescue += "" if tried else ", or go on past it with --resume --on-nan rollback"
         kept = f", the batch in {place}" if place else ""
-        raise RunError(
+        raise NotFiniteError(
             f"the loss or gradient of step {bad} is not finite{tried}; the weights before it are saved{kept}; {rescue}"
         )
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import DataError
 from vitreous.evaluation.features import extract
-from vitreous.evaluation.fewshot import Ridge, decompose
+from vitreous.evaluation.fewshot import Decomposed, Ridge, decompose
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
@@ -30,7 +30,7 @@ from vitreous.models.vit import TwoHeads
 __all__ = ["Frozen", "Solved", "frozen_features", "has_room", "memory_needed", "put_into_head", "rounds", "solve"]
 
 ROUNDS = 200  # at most; of so many images a class, one more or less makes no difference
-COPIES = 4  # of N D float64 that the decomposition holds at once
+COPIES, ANSWERS = 4, 8  # of N D and of N K float64 that are held at once
 SHARE = 0.5  # of the memory that they may take
 
 Progress = Callable[[int, int], None]
@@ -98,7 +98,21 @@ def solve(
     Not the one with most rows right: that count is coarse, so the best of nine flatters itself, and on new rows it is
     no better.
     """
-    parts = decompose(rows, labels, classes, device=device)
+    try:
+        parts = decompose(rows, labels, classes, device=device)
+        return _best(parts, labels, classes, l2s, groups)
+    except torch.OutOfMemoryError:  # of a GPU: the host has more room
+        parts = decompose(rows, labels, classes, device="cpu")
+        return _best(parts, labels, classes, l2s, groups)
+
+
+def _best(
+    parts: Decomposed,
+    labels: NDArray[np.int64],
+    classes: int,
+    l2s: Sequence[float],
+    groups: NDArray[np.int64] | None,
+) -> Solved:
     targets = 2.0 * (labels[:, None] == np.arange(classes)) - 1
     right: dict[float, int] = {}
     least, best, best_scores = np.inf, 0.0, np.zeros((0, classes))
@@ -120,7 +134,9 @@ def rounds(data: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], int]:
     groups = data.groups if data.groups is not None else splits.find_groups(data)[0]
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
     of_class = np.bincount(data.labels[first])
-    count = min(max(int(np.median(of_class[of_class > 0])), 2), ROUNDS, len(first))
+    count = min(max(int(of_class.max()), 2), ROUNDS, len(first))
+    if count < 2:
+        raise DataError(f"all images of {data.path} are copies of one, so none can be judged by the others; add some")
     return splits.folds(replace(data, groups=groups), count, seed), int(sizes[sizes > 1].sum())
 
 
@@ -143,9 +159,10 @@ def _set(head: nn.Module, weight: Tensor, bias: Tensor) -> None:
 
 
 def memory_needed(images: int, model: Model) -> int:
-    """Bytes that a closed form takes, which holds all rows at once."""
+    """Bytes that a closed form takes, which holds all rows and all answers at once."""
     heads = [part for part in model.head.modules() if isinstance(part, nn.Linear)]
-    return COPIES * 8 * images * sum(head.in_features for head in heads)
+    features, classes = sum(head.in_features for head in heads), max((head.out_features for head in heads), default=0)
+    return 8 * images * (COPIES * features + ANSWERS * classes)
 
 
 def has_room(images: int, model: Model) -> bool:

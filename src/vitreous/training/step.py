@@ -78,7 +78,7 @@ class Step:
                 "of whole pairs where images are mixed; give another number"
             )
         is_gpu = device.type == "cuda"
-        self.compiled = compiled or ("whole" if is_gpu else "none")
+        self.compiled = compiled if compiled is not None else "whole" if is_gpu else "none"
         self.is_captured = (is_gpu and ranks.world == 1) if captured is None else captured
         self.precision = precision_on(device, recipe.precision)
         self.network = task.network  # before it is wrapped

@@ -173,7 +173,8 @@ class Story:
             case "leave-one-out":
                 return (
                     f"Measured by leave-one-out: each of the {n} images was judged by a head that had seen neither it "
-                    "nor a copy of it. The model that was saved has learned from all of them."
+                    "nor a copy of it; only the strength of its penalty was chosen with all of them. The model that "
+                    "was saved has learned from all."
                 )
             case "test":
                 return f"Measured on {n} test images that were used neither for training nor for any choice."
@@ -273,7 +274,7 @@ def happenings(events: Iterable[Mapping[str, Any]]) -> list[str]:
                 with_copies = (
                     f"; {event['copies']:,} have copies or bursts, left out together" if event["copies"] else ""
                 )
-                told.append(f"Images were left out in {event['rounds']} rounds, one of each class{with_copies}.")
+                told.append(f"Images were left out in {event['rounds']} rounds, some of each class{with_copies}.")
             case "note":
                 told.append(str(event["text"]))
     return told

@@ -10,7 +10,7 @@ from typing import Any
 from vitreous.errors import ConfigError
 from vitreous.training.recipe import Recipe
 
-__all__ = ["Trial", "at_rate", "best", "no_folds", "rates", "stage_of"]
+__all__ = ["Trial", "at_rate", "best", "checked", "no_folds", "rates", "stage_of"]
 
 SGD = (0.001, 0.003, 0.01, 0.03)  # P1's
 FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's own rate, for the others
@@ -43,9 +43,17 @@ def rates(recipe: Recipe, asked: bool | Sequence[float], say: Callable[[str], ob
         raise ConfigError("a sweep chooses on dev, and dev=0 leaves none; give a share, such as --set dev=0.1")
     if asked is True:
         return SGD if recipe.optimizer == "sgd" else tuple(recipe.peak_lr * factor for factor in FACTORS)
-    found = tuple(sorted({float(rate) for rate in asked}))
-    if not found or not all(0 < rate < math.inf for rate in found):
-        raise ConfigError(f"sweep={tuple(asked)} are no rates; give numbers above 0")
+    return checked(asked)
+
+
+def checked(asked: Any) -> tuple[float, ...]:
+    """Rates that were named, in rising order."""
+    try:
+        found = tuple(sorted({float(rate) for rate in asked}))
+    except (TypeError, ValueError):
+        found = ()
+    if isinstance(asked, str) or not found or not all(0 < rate < math.inf for rate in found):
+        raise ConfigError(f"sweep={asked!r} are no rates; give numbers above 0, such as (0.001, 0.01)")
     return found
 
 
@@ -65,7 +73,7 @@ def at_rate(recipe: Recipe, rate: float) -> Recipe:
 
 def stage_of(rate: float) -> str:
     """The name of a trial's stage in events and states."""
-    return f"rate-{rate:.3g}"
+    return f"rate-{rate!r}".replace("+", "")
 
 
 def best(trials: Sequence[Trial]) -> Trial:

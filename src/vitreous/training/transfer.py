@@ -33,7 +33,7 @@ WORK = {"cpu": 5e12, "cuda": 5e14}  # multiply-adds that they may take: about a 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Exact leave-one-out of the least-squares probe, and LogME (arXiv 2102.11005)."""
+    """The least-squares probe on images that were left out of it, and LogME (arXiv 2102.11005)."""
 
     right: int
     images: int  # judged
@@ -60,8 +60,8 @@ class Estimate:
         low, high = (100 * x for x in wilson(self.right, self.images))
         part = f" of {self.images:,} images" if self.images < self.of else ""
         return (
-            f"frozen features and a closed-form classifier: {100 * self.accuracy:.1f} % ({low:.1f} to {high:.1f}) by "
-            f"exact leave-one-out{part}, chance {100 * self.chance:.0f} %, LogME {self.logme:.2f}; {self.seconds:.0f} s"
+            f"frozen features and a closed-form classifier: {100 * self.accuracy:.1f} % ({low:.1f} to {high:.1f}) of "
+            f"images left out{part}, chance {100 * self.chance:.0f} %, LogME {self.logme:.2f}; {self.seconds:.0f} s"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vitreous.errors import NotFiniteError
 from vitreous.evaluation import accuracy
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
@@ -78,15 +79,27 @@ def _swept(
     trials: list[Trial] = []
     kept: Outcome | None = None
     seconds = 0.0
+    recipe, failed = job.recipe, None
+    if isinstance(recipe.length, Seconds):  # for all of them together, and of equal steps
+        recipe = replace(recipe, length=Seconds(recipe.length.count / len(job.rates)))
     for rate in job.rates:
         model.load_state_dict(start)
-        outcome = _train(job, at_rate(job.recipe, rate), model, train, dev, stage_of(rate), folder, around)
+        try:
+            outcome = _train(job, at_rate(recipe, rate), model, train, dev, stage_of(rate), folder, around)
+        except NotFiniteError as error:
+            failed = error
+            around.say(f"rate {rate:.3g} is too high: {str(error).partition(';')[0]}")
+            around.happened(folder, {"kind": "trial", "stage": stage_of(rate), "rate": rate, "failed": True})
+            continue
         assert outcome.dev is not None
+        recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
         trials.append(Trial(rate, outcome.dev["accuracy"], outcome.dev["loss"], outcome.step))
         seconds += outcome.seconds
         kept = outcome if best(trials).rate == rate else kept
         around.happened(folder, {"kind": "trial", "stage": stage_of(rate), **trials[-1].to_json()})
-    assert kept is not None
+    if kept is None:
+        assert failed is not None
+        raise failed
     chosen = best(trials).rate
     around.say(f"rate {chosen:.3g} is kept, chosen on dev among {len(trials)}")
     model.load_state_dict(kept.state)
@@ -132,7 +145,7 @@ def solved(job: Job, folder: RunFolder | None, where: Path, around: Around) -> T
     if job.folds:
         part = groups % jobs.FOLDS
         return Trained(model, outcome, found.images, logits, "leave-one-out", logits, labels, used, seconds, part=part)
-    answers = around.answers(model, data.split(TEST))
+    answers = around.answers(model, data.split(TEST), alone=True)
     judged = data.split(TEST).take(answers.places)
     used["test"] = len(judged)
     return Trained(model, outcome, judged, answers.values, "test", logits, labels, used, seconds)

@@ -97,8 +97,10 @@ def _coded(codes: Tensor) -> Tensor:
 
 def _decoded(stream: Tensor, count: int) -> Tensor:
     """So many codes, exactly; nothing grows beyond them."""
+    if stream.dtype != torch.uint8:  # before numpy, which has no bfloat16
+        raise ValueError(f"its stream is of {str(stream.dtype).removeprefix('torch.')}, not of bytes")
     raw = stream.numpy().tobytes()
-    if stream.dtype != torch.uint8 or count > 8 * len(raw):
+    if count > 8 * len(raw):
         raise ValueError(f"{len(raw)} bytes cannot hold {count} numbers")
     decoder = zlib.decompressobj(-15)
     found = decoder.decompress(raw, count + 1)
@@ -146,7 +148,7 @@ def unpack(packed: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], path:
             try:
                 rows, length = as_rows(shape)
                 value = restore(_decoded(value, rows * length).view(rows, length), steps.view(rows)).view(shape)
-            except (ValueError, IndexError, RuntimeError, zlib.error) as error:
+            except (ValueError, TypeError, IndexError, RuntimeError, zlib.error) as error:
                 raise CheckpointError(
                     f"tensor {name} of {path} is damaged: {one_line(error)}; fetch or write the file again"
                 ) from None

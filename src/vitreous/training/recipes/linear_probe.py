@@ -13,7 +13,7 @@ def linear_probe(given: Given) -> Recipe:
     """The head alone, solved in closed form on frozen features: seconds on a CPU.
 
     Source: ours. The least-squares probe of arXiv 2010.11929, section 4.1, on every picture, its penalty chosen by
-    exact leave-one-out.
+    leave-one-out.
     Command: vitreous fit DATA --weights MODEL --recipe linear-probe
     Cost: every picture goes through the network once.
     """
