@@ -11,6 +11,7 @@ __all__ = [
     "ImageSizeError",
     "Interrupted",
     "MissingExtraError",
+    "NotFiniteError",
     "ModelNameError",
     "RoomError",
     "RunError",
