@@ -46,9 +46,9 @@ ASKED = 10  # steps between two questions to the other ranks whether to stop
 LOGS = 200  # lines of loss that a long run leaves
 LOOKS = 50  # at dev, at most
 FOR_ONE_THREAD = 4e9  # FLOP of a step on a CPU: of 2e9, two threads beside the one that draws were 0.6 times as fast
-LONG, SHORT = 90.0, 12.0  # seconds of training, were it not compiled, from which a GPU's step is: whole, by blocks
+LONG, SHORT = 90.0, 12.0  # seconds it would train uncompiled, from which a GPU's step is: whole; by blocks (a guess)
 EAGER = 1.2e14  # FLOP/s of a step that is captured but not compiled; seen on an H200
-CROPPING = 1.2e-9  # seconds for each value of an augmented picture, likewise
+CROPPING = 1.2e-9  # seconds for each value of an augmented picture: what one slow run there left unexplained
 TRIAL_SECONDS = 2.0  # how long steps are timed to turn a budget into their number
 TRIAL_STEPS = 10
 MOST_SKIPPED = 10  # bad batches that rollback passes over
@@ -188,7 +188,7 @@ class Loop:
 
     @property
     def _compiling(self) -> Compiled:
-        """Compiling takes up to a minute, a block alone a quarter of that; a short run does not give it back."""
+        """Compiling takes up to a minute, which a short run does not give back; one block for all is less."""
         if self.compiled is not None or self.device.type != "cuda":
             return self.compiled or "none"
         if isinstance(self.recipe.length, Seconds):

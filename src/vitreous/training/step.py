@@ -68,7 +68,7 @@ class Step:
         captured: bool | None = None,
         parts: int | None = None,
     ):
-        """compiled: whole; blocks, which takes a quarter of the time to compile and nearly as little to run; or not."""
+        """compiled: whole; blocks, one graph for all of them, which is less to compile; or none."""
         self.task, self.recipe, self.rule, self.classes = task, recipe, rule, classes
         self.device, self.ranks = device, ranks
         self.parts = recipe.accumulation if parts is None else parts
