@@ -157,7 +157,7 @@ def pretrain(asked: argparse.Namespace, folder: Path) -> None:
         if asked.toy and name == "BiT":
             continue
         changes = FOR_BIT if name == "BiT" else {}
-        length = Seconds(3.0 if asked.toy else asked.seconds)
+        length = Seconds(3.0) if asked.toy else asked.length or Seconds(asked.seconds)
         done = vitreous.fit(
             data,
             model=f"{model} depth=1" if asked.toy else model,
@@ -203,6 +203,7 @@ def main() -> None:
     arguments.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     arguments.add_argument("--steps", type=int, default=600)
     arguments.add_argument("--seconds", type=float, default=90.0, help="of pre-training")
+    arguments.add_argument("--length", help="of pre-training, such as '9 epochs', instead")
     arguments.add_argument("--part", type=int, default=0)
     arguments.add_argument("--of", type=int, default=1)
     arguments.add_argument("--device")

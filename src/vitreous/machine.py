@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Device", "Extra", "Machine", "doctor", "memory", "record"]
+__all__ = ["Device", "Extra", "Machine", "core_count", "doctor", "memory", "record"]
 
 GIB = 2**30
 
@@ -109,7 +109,7 @@ def doctor() -> Machine:
         torch_cuda=torch.version.cuda,
         numpy=metadata.version("numpy"),
         system=platform.platform(),
-        cores=_cores(),
+        cores=core_count(),
         memory=memory(),
         threads=torch.get_num_threads(),
         omp_wait_policy=os.environ.get("OMP_WAIT_POLICY"),
@@ -220,7 +220,7 @@ def _torchvision_fault(torch: str, is_cuda_build: bool) -> str | None:
     return None
 
 
-def _cores() -> int:
+def core_count() -> int:
     """Cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

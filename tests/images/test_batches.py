@@ -590,8 +590,8 @@ def ragged(sizes):
     return replace(data, source=HeldPixels(data.source, data.ids, pictures, np.zeros(len(sizes), bool)))
 
 
-def test_pictures_of_several_sizes_lie_in_one_frame_where_it_wastes_less_than_half():
-    near, far = ragged([(12, 16), (16, 12), (14, 14)] * 4), ragged([(8, 40), (40, 8), (14, 14)] * 4)
+def test_pictures_of_several_sizes_lie_in_one_frame_that_is_no_more_than_eight_times_their_mean():
+    near, far = ragged([(12, 16), (16, 12), (14, 14)] * 4), ragged([(2, 60), (60, 2), (14, 14)] * 4)
     how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT, "batch": 4}
     assert train(near, **how, device="meta")._resident() is None  # of its own accord on a GPU alone
     batches = train(near, **how, resident=True)

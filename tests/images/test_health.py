@@ -389,7 +389,7 @@ def test_a_script_without_a_main_guard_may_check(tmp_path):
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from pictures_in_memory import clean_files, make_set\n"
         "import vitreous\n"
-        "print(vitreous.check(make_set(clean_files(130)), workers=2, cache=False).verdict)\n"
+        "print(vitreous.check(make_set(clean_files(420)), workers=6, cache=False).verdict)\n"
     )
     words = [sys.executable, str(script), str(ROOT / "tests")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -9,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from picture_files import class_folders, encoded, photo
-from pictures_in_memory import noise_picture
+from pictures_in_memory import clean_files, encode, make_set, noise_picture
 from PIL import Image
 
 from vitreous import images
 from vitreous.errors import DataError
 from vitreous.images import splits
+from vitreous.images.health import duplicates
 from vitreous.images.sources import picture
 
 
@@ -112,6 +114,46 @@ def test_what_check_calls_a_duplicate_no_split_separates(tmp_path):
         assert not torn
     shuffled = np.where(np.random.default_rng(0).random(len(data)) < 0.5, "test", "train")
     assert images.health.check(replace(data, splits=shuffled)).find("leak").cases, "the law is not empty"
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sets(st.integers(0, 47), min_size=6), st.randoms(use_true_random=False))
+def test_a_part_of_a_checked_set_has_the_groups_of_one_read_alone(chosen, random):
+    """Nothing is read again after a check, and a run that goes on without one cuts the same dev split."""
+    data = _with_copies()
+    images.health.check(data, cache=False, workers=0)
+    order = sorted(chosen)
+    random.shuffle(order)
+    part = data.take(np.array(order))
+    recalled, told = splits.find_groups(part)
+    duplicates.remember(replace(data, source=noise_source()), None, None)  # of another set: it must read
+    read, said = splits.find_groups(part)
+    assert _partition(recalled) == _partition(read)
+    assert told == said
+
+
+@cache
+def _with_copies():
+    """16 pictures, each with an exact copy, and a copy saved anew."""
+    files = {f"{c}/{i}-{kind}.jpg": raw for i in range(16) for c in "ab"[i % 2] for kind, raw in _thrice(i)}
+    return make_set(files)
+
+
+def _thrice(i):
+    picture = noise_picture(i)
+    first = encode(picture, quality=90)
+    return ("one", first), ("same", first), ("near", encode(picture, quality=60))
+
+
+def noise_source():
+    return make_set(clean_files(3)).source
+
+
+def _partition(groups):
+    members = {}
+    for place, group in enumerate(groups.tolist()):
+        members.setdefault(group, set()).add(place)
+    return sorted(map(sorted, members.values()))
 
 
 def test_a_turned_copy_is_a_near_copy(tmp_path):

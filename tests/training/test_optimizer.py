@@ -1,6 +1,7 @@
 """Optimisers, clipping and averages: what must not change does not, then the recorded steps."""
 
 import math
+import traceback
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from shared_files import ROOT
 from tiny_models import BIT, VIT, awake, line_of
 from torch import Tensor, nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitreous.errors import CheckpointError, ConfigError
 from vitreous.models.config import HYBRID_RESNET
@@ -249,6 +251,29 @@ def test_a_rate_as_a_tensor_gives_the_same_weights(optimizer):
         results.append(copy_of(model))
     for name in results[0]:
         assert_close(results[0][name], results[1][name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_no_number_of_a_step_is_read_by_the_host(optimizer):
+    """A graph cannot be captured around such a question, and without one each costs a wait."""
+    model = awake(VIT)
+    made = make(model, Recipe(optimizer=optimizer, peak_lr=0.01), CPU)
+    if optimizer in ("muon", "lamb"):  # torch's own fused steps take tensors here on a GPU alone
+        for group in made.param_groups:
+            group["lr"] = torch.tensor(group["lr"])
+        made.found_inf = torch.zeros(())
+    give_gradients(model, 0)
+    asked = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+            if call is torch.ops.aten._local_scalar_dense.default:
+                asked.append("".join(traceback.format_stack(limit=3)))
+            return call(*args, **(kwargs or {}))
+
+    with Watch():
+        made.step()
+    assert not asked, asked[0]
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "later"])

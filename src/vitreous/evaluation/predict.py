@@ -30,6 +30,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.images.sources import picture
 from vitreous.images.sources.fashion import NAME as FASHION
 from vitreous.images.sources.finding import find_place, is_junk, is_picture
+from vitreous.machine import core_count
 from vitreous.models.config import Size
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import Ranks, gather, here
@@ -365,7 +366,6 @@ def _stream(
 ) -> Iterator[Answer]:
     rule = inner.preprocess
     size = choose_batch(rule.size, device) if batch is None else batch
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     names = class_names(inner)
     waiting: deque[tuple[list[tuple[str, str | None]], Underway | None]] = deque()
 
@@ -386,7 +386,7 @@ def _stream(
 
     with (
         ready(model, device, precision) as answer,
-        ThreadPoolExecutor(min(cores, 8) if workers is None else max(workers, 1), "vitreous-predict") as pool,
+        ThreadPoolExecutor(min(core_count(), 8) if workers is None else max(workers, 1), "vitreous-predict") as pool,
     ):
         try:
             found = _ahead(pool, read, items, 2 * size)

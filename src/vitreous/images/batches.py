@@ -14,7 +14,6 @@ resize ahead, into pinned memory.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,6 +41,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.images.memory import HeldPixels, find_places
 from vitreous.images.pack import PackedPixels, same_pixels
 from vitreous.images.sources.shards import Shards
+from vitreous.machine import core_count
 from vitreous.machine import memory as machine_memory
 from vitreous.models import preprocess as rules
 from vitreous.models.config import Size
@@ -55,7 +55,7 @@ RESIDENT_SHARE = 0.4  # of the device's free memory that a resident set may take
 MANY = 50_000  # pictures to read from which worker processes give back the seconds that their start takes
 SMALL_SIDE = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
 RESIDENT_ON_CPU = 2**31  # bytes, where the device's memory is the machine's
-RAGGED = 2.0  # times the mean picture that the frame of a resident set may be
+RAGGED = 8.0  # times the mean picture that the frame of a resident set may be
 SLICE = 256  # pictures on their way to the device at once
 COPY = 2**40  # added to a picture's id to draw for its next copy
 APART = 8  # pictures between two copies of one
@@ -164,7 +164,7 @@ class Batches:
         self.repeats, self.on_unreadable, self.labelled = repeats, on_unreadable, labelled
         self.replaced: list[tuple[str, str]] = []  # name, why
         self._noted: set[int] = set()  # of these
-        self._workers = min(_cores(), 8) if workers is None else workers
+        self._workers = min(core_count(), 8) if workers is None else workers
         reads = len(data) * epochs if reads is None else reads
         is_long = reads >= MANY and not isinstance(data.source, HeldPixels)
         many = self._workers > 2 and is_long  # more threads than that wait for each other, but processes start slowly
@@ -850,7 +850,3 @@ def _free_memory() -> int:
     lines = path.read_text().splitlines() if path.exists() else []
     free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     return min([most, *free])
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from vitreous.errors import DataError
 from vitreous.images import decode
 from vitreous.images.imageset import TRAIN, ImageSet, Source
+from vitreous.machine import core_count
 from vitreous.models.preprocess import Preprocess
 
 __all__ = ["HeldPixels", "find", "find_places", "hold"]
@@ -80,8 +80,7 @@ def hold(
     workers: threads; decoding lets the interpreter go.  progress: hears (done, total), now and then.
     """
     order = np.argsort(data.ids, kind="stable")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = workers or min(cores, 16)
+    threads = workers or min(core_count(), 16)
     pictures: list[NDArray[np.uint8]] = []
     unread: dict[int, str] = {}
 

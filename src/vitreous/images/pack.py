@@ -40,6 +40,7 @@ from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import shards
 from vitreous.images.sources.finding import find_place, shown
 from vitreous.images.sources.packs import INDEX
+from vitreous.machine import core_count
 from vitreous.models import preprocess as rules
 from vitreous.models.preprocess import Preprocess
 
@@ -475,7 +476,7 @@ def _workers(data: ImageSet, workers: int | None) -> int:
         return workers if workers > 1 else 0
     if len(data) < SMALL or data.raw(0) is None:  # little to do, or nothing to decode and much to send
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = core_count()
     return cores if cores > 1 else 0
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vitreous.draws import uniform
 from vitreous.errors import DataError
 from vitreous.images import hashes
-from vitreous.images.health.duplicates import find_twins
+from vitreous.images.health.duplicates import Twins, find_twins, recall
 from vitreous.images.health.facts import Facts
 from vitreous.images.health.reading import Progress, Readers, cache_file, choose_workers, gather
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
@@ -248,9 +248,7 @@ def find_groups(data: ImageSet, known: Places | None = None, progress: Progress 
     if n > LOOKED_AT:
         groups = hashes.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
         return groups, f"more than {LOOKED_AT:,} images, so near duplicates were not looked for"
-    with Readers(data.source, choose_workers(data, None)) as readers:
-        facts = gather(readers, data, cache_file(data), progress).facts
-        twins = find_twins(readers, data, facts)
+    facts, twins = recall(data) or _read(data, progress)
     copies = _pairs((group[0], i) for group in twins.exact for i in group[1:])
     near, bursts = _pairs((pair.i, pair.j) for pair in twins.near), _bursts(facts)
     groups = hashes.groups(np.concatenate([*pairs, copies, near, bursts]), n)
@@ -258,6 +256,12 @@ def find_groups(data: ImageSet, known: Places | None = None, progress: Progress 
     told += [f"{_joined(bursts, n):,} in bursts"] if len(bursts) else []
     is_any = len(copies) + len(near) + len(bursts) > 0
     return groups, f"kept together: {', '.join(told)}" if is_any else "no duplicates found"
+
+
+def _read(data: ImageSet, progress: Progress | None) -> tuple[Facts, Twins]:
+    with Readers(data.source, choose_workers(data, None)) as readers:
+        facts = gather(readers, data, cache_file(data), progress).facts
+        return facts, find_twins(readers, data, facts)
 
 
 def _bursts(facts: Facts) -> Places:

@@ -48,7 +48,6 @@ LOOKS = 50  # at dev, at most
 FOR_ONE_THREAD = 4e9  # FLOP of a step on a CPU: of 2e9, two threads beside the one that draws were 0.6 times as fast
 LONG, SHORT = 90.0, 12.0  # seconds it would train uncompiled, from which a GPU's step is: whole; by blocks (a guess)
 EAGER = 1.2e14  # FLOP/s of a step that is captured but not compiled; seen on an H200
-CROPPING = 1.2e-9  # seconds for each value of an augmented picture: what one slow run there left unexplained
 TRIAL_SECONDS = 2.0  # how long steps are timed to turn a budget into their number
 TRIAL_STEPS = 10
 MOST_SKIPPED = 10  # bad batches that rollback passes over
@@ -194,9 +193,7 @@ class Loop:
         if isinstance(self.recipe.length, Seconds):
             expected = self.recipe.length.count
         else:
-            each = training_flops(self.model.config) / EAGER + CROPPING * math.prod(self.rule.size) * len(
-                self.rule.mean
-            )
+            each = training_flops(self.model.config) / EAGER
             expected = each * self.recipe.batch * self.steps / self.ranks.world
         has_blocks = isinstance(self.model.config, ViTConfig)
         return "whole" if expected > LONG else "blocks" if expected > SHORT and has_blocks else "none"

@@ -349,7 +349,8 @@ class Lamb(torch.optim.Optimizer):
         gradients = [skip.clean(p.grad) for p in params]
         kept = [self.state[p] for p in params]
         steps, means, squares = ([s[name] for s in kept] for name in ("step", "exp_avg", "exp_avg_sq"))
-        torch._foreach_add_(steps, skip.rate(1.0))
+        one = torch.ones_like(steps[0]) if self.found_inf is None else 1 - self.found_inf
+        torch._foreach_add_(steps, [one] * len(steps))  # a tensor alone would be read back by the host
         torch._foreach_mul_(means, skip.decay(beta1))
         torch._foreach_add_(means, torch._foreach_mul(gradients, 1 - beta1))
         torch._foreach_mul_(squares, skip.decay(beta2))

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from vitreous.draws import uniform
 from vitreous.errors import DataError, ExistsError
-from vitreous.images.health.duplicates import DISTANCE, find_twins
+from vitreous.images.health.duplicates import DISTANCE, find_twins, remember
 from vitreous.images.health.facts import FINE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
 from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
@@ -60,6 +60,8 @@ def check(
     with Readers(some.source, choose_workers(some, workers)) as readers:
         seen = gather(readers, some, kept, progress)
         twins = find_twins(readers, some, seen.facts, near)
+    if near == DISTANCE:
+        remember(some, seen.facts, twins)
     findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
     health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
     if out is not None:

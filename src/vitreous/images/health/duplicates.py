@@ -8,6 +8,7 @@ that shirts and digits look alike; of them more is asked.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,42 @@ class Twins:
         members = {group[0]: group for group in self.exact}
         yield from ((group, group, None) for group in self.exact)
         yield from ((members.get(n.i, [n.i]), members.get(n.j, [n.j]), n) for n in self.near)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What was found about a whole set, kept for whoever asks again about a part of it."""
+
+    source: weakref.ref[Source]
+    ids: NDArray[np.int64]
+    facts: Facts
+    twins: Twins
+
+
+_found: list[Found] = []  # of the last set alone
+
+
+def remember(data: ImageSet, facts: Facts, twins: Twins) -> None:
+    """For `recall`, as long as the source lives."""
+    _found[:] = [Found(weakref.ref(data.source), data.ids, facts, twins)]
+
+
+def recall(data: ImageSet) -> tuple[Facts, Twins] | None:
+    """What would be found about these pictures, where the last set remembered holds them all."""
+    if not _found or _found[0].source() is not data.source or not np.isin(data.ids, _found[0].ids).all():
+        return None
+    whole = _found[0]
+    order = np.argsort(whole.ids, kind="stable")
+    places = order[np.searchsorted(whole.ids, data.ids, sorter=order)]
+    here = dict(zip(places.tolist(), range(len(places)), strict=True))
+    exact, near = [], []
+    for one, other, pair in whole.twins.pairs():
+        a, b = (sorted(here[place] for place in group if place in here) for group in (one, other))
+        if pair is None:
+            exact += [a] if len(a) > 1 else []
+        elif a and b:
+            near.append(replace(pair, i=min(a[0], b[0]), j=max(a[0], b[0])))
+    return whole.facts[places], Twins(exact, near)
 
 
 def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = DISTANCE) -> Twins:

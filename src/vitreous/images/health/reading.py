@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -22,11 +21,14 @@ from numpy.typing import NDArray
 
 from vitreous.errors import BusyError, DataError
 from vitreous.files import digest, lock
+from vitreous.images import processes
 from vitreous.images.health.facts import FACTS, FINE, VERSION, Facts, Seen, look
 from vitreous.images.imageset import ImageSet, Source
+from vitreous.machine import core_count
 
 CHUNK = 64  # pictures a worker takes at once
 ALONE = 512  # fewer pictures are read faster than two processes start
+MOST = 8  # workers; more start more slowly than they read
 KEEP = 2_000  # sets of fewer pictures are read again faster than their facts are kept
 HEAD = f"vitreous facts {VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
 
@@ -74,14 +76,12 @@ class Readers:
             yield from ((question, function(self.source, question)) for question in questions)
             return
         if self.pool is None:
-            context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(self.workers, context, _start, (self.source,))
+            self.pool = processes.start(self.workers, _start, self.source)
         waiting: deque[tuple[Any, Future[Answer]]] = deque()
         ahead = iter(questions)
         try:
-            with _no_main_module():  # the pool starts its processes while the first questions come
-                for question in islice(ahead, 2 * self.workers + 2):
-                    waiting.append((question, self.pool.submit(_ask, function, question)))
+            for question in islice(ahead, 2 * self.workers + 2):
+                waiting.append((question, self.pool.submit(_ask, function, question)))
             while waiting:
                 question, future = waiting.popleft()
                 yield question, future.result()
@@ -95,13 +95,15 @@ class Readers:
 
 
 def choose_workers(data: ImageSet, workers: int | None) -> int:
-    """As said; else two, or none where they would start more slowly than this process reads."""
+    """As said; else by the cores, or none where they would start more slowly than this process reads."""
     if workers is not None:
         if workers < 0:
             raise DataError(f"workers is {workers}; give 0 (this process) or more")
         return workers
     is_of_main = type(data.source).__module__ == "__main__"  # a worker could not find its class
-    return 0 if len(data) < ALONE or is_of_main else 2
+    if len(data) < ALONE or is_of_main:
+        return 0
+    return min(max(core_count(), 2), MOST, -(-len(data) // ALONE) + 1)
 
 
 def cache_file(data: ImageSet) -> Path:
@@ -225,20 +227,3 @@ def _mend(path: Path) -> None:
 def _sealed(row: Facts) -> bytes:
     body = row.tobytes()[: FACTS.itemsize - 4]
     return body + zlib.crc32(body).to_bytes(4, "little")
-
-
-@contextmanager
-def _no_main_module() -> Iterator[None]:
-    """While processes start, hide where the main module lies, so that they do not run the user's script again.
-
-    They need nothing of it, and a script without `if __name__ == "__main__":` would start processes without end.
-    """
-    main = sys.modules["__main__"]
-    hidden: dict[str, Any] = {
-        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__
-    }
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)
