@@ -6,16 +6,21 @@ import multiprocessing
 import pickle
 import signal
 import sys
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from vitreous.errors import DataError
 
 __all__ = ["died", "one_thread", "start"]
+
+PIPE = 2**15  # bytes of arguments from which a file carries them: a full pipe would start one process after the other
 
 
 def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
@@ -25,8 +30,13 @@ def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> Proces
     something that it defines. They start with the signal blocked: a mask outlives the start of another program, and a
     handler of theirs would come only after their imports.
     """
-    context = _Spawn() if _is_whole_without_main(arguments) else multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, prepare, arguments)
+    packed = _packed_without_main(arguments)
+    context = _Spawn() if packed is not None else multiprocessing.get_context("spawn")
+    file = None if packed is None or len(packed) < PIPE else _written(packed)
+    how = (prepare, arguments) if file is None else (_prepare_from, (prepare, file))
+    pool = ProcessPoolExecutor(workers, context, *how)
+    if file is not None:
+        weakref.finalize(pool, Path(file).unlink, missing_ok=True)
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         return pool
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -60,13 +70,23 @@ def _main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _is_whole_without_main(arguments: Any) -> bool:
+def _packed_without_main(arguments: Any) -> bytes | None:
+    """None where they hold something that the calling script defines."""
     with _main_hidden():
         try:
-            pickle.dumps(arguments)
+            return pickle.dumps(arguments)
         except (pickle.PicklingError, AttributeError):
-            return False
-    return True
+            return None
+
+
+def _written(packed: bytes) -> str:
+    with tempfile.NamedTemporaryFile(prefix="vitreous-", suffix=".start", delete=False) as file:
+        file.write(packed)
+    return file.name
+
+
+def _prepare_from(prepare: Callable[..., None], file: str) -> None:
+    prepare(*pickle.loads(Path(file).read_bytes()))  # noqa: S301  # what this very run has just written for itself
 
 
 def one_thread() -> None:

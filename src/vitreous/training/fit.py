@@ -50,6 +50,7 @@ from vitreous.training.runs import RunFolder
 from vitreous.training.step import Compiled, precision_on
 from vitreous.training.story import Rival
 from vitreous.training.sweep import at_rate, best, checked
+from vitreous.training.warming import warming
 from vitreous.training.ways import cross_validated, decoded, measured_for, solved, with_dev
 from vitreous.weights.saving import save
 
@@ -129,21 +130,22 @@ def fit(
             asked = _asked(model, weights, how, changes, rates)
             if resume and (where / runs.CONFIG).is_file():
                 return _go_on(where, None, asked, around)
-            job = jobs.plan(
-                images,
-                model=model if weights is None else None,
-                weights=weights,
-                recipe=how,
-                device=place,
-                checked=check,
-                folds=folds,
-                overrides=dict(changes),
-                say=around.say,
-                progress=around.progress,
-                rates=rates,
-                ranks=ranks,
-                workers=workers,
-            )
+            with warming(place):
+                job = jobs.plan(
+                    images,
+                    model=model if weights is None else None,
+                    weights=weights,
+                    recipe=how,
+                    device=place,
+                    checked=check,
+                    folds=folds,
+                    overrides=dict(changes),
+                    say=around.say,
+                    progress=around.progress,
+                    rates=rates,
+                    ranks=ranks,
+                    workers=workers,
+                )
             jobs.refuse_early(job, ranks, log)
             return _begin(job, where, asked, around, force)
 
@@ -284,7 +286,8 @@ def _rivals(job: Job, trained: Trained, around: Around) -> list[Rival]:
     found = [] if around.rival is None else [around.rival(job.data.split(TRAIN), trained.judged)]
     if job.estimate is not None and not job.recipe.is_solved:
         start, place, workers = jobs.start_model(job, around.device), around.device, around.workers
-        found.append(transfer.rival(start, job.estimate, job.data, trained.judged, device=place, workers=workers))
+        judged = trained.judged if trained.pixels is None else trained.pixels
+        found.append(transfer.rival(start, job.estimate, job.data, judged, device=place, workers=workers))
     return found
 
 

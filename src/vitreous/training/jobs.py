@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -37,7 +38,7 @@ from vitreous.training.step import precision_on
 from vitreous.training.transfer import Estimate
 from vitreous.weights.loading import load
 
-__all__ = ["Job", "decoded_once", "is_packed", "plan", "planned", "refuse_early", "start_model"]
+__all__ = ["Job", "decoded_once", "for_judging", "is_packed", "plan", "planned", "refuse_early", "start_model"]
 
 FOLDS = 5
 SAMPLE = 20_000  # images that the check reads of a larger set
@@ -262,6 +263,22 @@ def decoded_once(
         say(f"decoding {len(wanted):,} images once, into {folder / 'pack'}")
         found = pack(wanted, folder / "pack", short_side=side, preprocess=job.rule)
     return lambda some: replace(_found_there(found, some), path=some.path)
+
+
+def for_judging(job: Job, judged: ImageSet, ranks: Ranks) -> ImageSet:
+    """The pictures as an evaluation sees them, decoded once where two networks are judged on them and memory allows."""
+    size = math.prod(job.rule.size) * len(job.rule.mean) * len(judged)
+    is_read_twice = job.estimate is not None and not job.recipe.is_solved
+    if not is_read_twice or not _is_encoded(judged) or ranks.world > 1 or size > HELD * (machine_memory() or 2**33):
+        return judged
+    return hold(judged, short_side=min(job.rule.size), preprocess=job.rule, on_unreadable="defer")
+
+
+def _is_encoded(data: ImageSet) -> bool:
+    try:
+        return data.raw(0) is not None
+    except DataError:  # of a file that cannot be read
+        return True
 
 
 def _found_there(there: ImageSet, some: ImageSet) -> ImageSet:

@@ -111,6 +111,7 @@ class Trained:
     part: NDArray[np.int64] | None = None  # of each image judged: its fold
     test: Result | None = None  # of the set's own test split, beside a cross-validated number
     trials: tuple[Trial, ...] = ()  # of a sweep
+    pixels: ImageSet | None = None  # those judged, as an evaluation sees them, where they lie decoded
 
 
 def calibrated(job: Job, trained: Trained) -> Model:

@@ -43,14 +43,15 @@ def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) ->
     model = jobs.start_model(job, around.device)
     outcome, trials = _swept(job, model, find(train), dev and find(dev), folder, around)
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
-    chosen = labels = None
+    chosen = labels = pixels = None
     if dev is not None:
         found = around.answers(model, dev)
         chosen, labels = found.values, found.labels
     if (data.splits == TEST).any():
         judged, how = data.split(TEST), "test"
-        found = around.answers(model, judged)
-        judged, logits = judged.take(found.places), found.values
+        pixels = jobs.for_judging(job, judged, around.ranks)
+        found = around.answers(model, pixels)
+        judged, pixels, logits = judged.take(found.places), pixels.take(found.places), found.values
     elif dev is not None and chosen is not None:
         judged, how, logits = dev, "dev", chosen
     else:
@@ -66,6 +67,7 @@ def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) ->
         {**used, "test": len(judged) * (how == "test")},
         outcome.seconds,
         trials=trials,
+        pixels=pixels,
     )
 
 
