@@ -109,7 +109,15 @@ def fitted(data: ImageSet, asked: argparse.Namespace, folder: Path, seconds: flo
 
     settings = {"dev": asked.dev, "length": Seconds(seconds), "seed": asked.seed, **CROP, **options, **asked.changes}
     return vitreous.fit(
-        data, recipe="small-data", out=folder, check=False, folds=0, device=asked.device, tell=tell, **settings
+        data,
+        recipe="small-data",
+        out=folder,
+        check=False,
+        folds=0,
+        device=asked.device,
+        compiled=asked.compiled,
+        tell=tell,
+        **settings,
     )
 
 
@@ -237,6 +245,7 @@ def main() -> None:
     arguments.add_argument("--dev", type=float, default=0.02)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="fields of the recipe")
+    arguments.add_argument("--compiled", choices=["whole", "blocks", "none"])
     arguments.add_argument("--toy", action="store_true")
     asked = arguments.parse_args()
     asked.changes = dict(pair.split("=", 1) for pair in asked.set)

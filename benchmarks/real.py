@@ -11,6 +11,7 @@ machine. --toy rehearses on a CPU in seconds, with few images.
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -151,7 +152,8 @@ def pets(data: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
         words = [word for name, value in asked.changes.items() for word in ("--set", f"{name}={value}")]
         line = ["fit", data, "--weights", asked.weights, "--out", f"{folder}/run", "--seed", str(seed), *words]
         begin = time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "vitreous", *line], capture_output=True, text=True)
+        cold = os.environ | {"VITREOUS_CACHE": f"{folder}/cache"}  # nothing is known from the seed before
+        done = subprocess.run([sys.executable, "-m", "vitreous", *line], capture_output=True, text=True, env=cold)
         wall = time.monotonic() - begin
         if done.returncode:
             raise SystemExit(done.stderr)

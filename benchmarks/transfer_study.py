@@ -4,7 +4,8 @@ pretrain     a ViT, a hybrid and a BiT ResNet on tiny-imagenet100-64, each for t
 policies     {all, 300} images x {imagenette: like ImageNet, fashion: not} x policies, with and without augmentation
 resolution   imagenette at 64, 96, 128 pixels from 64: positions resized in two dimensions, in one, or drawn anew
 amounts      from scratch against transferred with 100 … 10,000 images
-cost         every model on every set: right answers, seconds and steps of fine-tuning
+cost         every model on every set that is there: right answers, seconds and steps of fine-tuning
+all          these four, one seed after the other
 
 Few-shot tables are `vitreous eval --suite`. Each run is one line of --out (JSON lines), kept: a second call goes on
 with what is missing, and --part K --of N shares the runs among processes on one device. `table` sums --out up.
@@ -37,16 +38,19 @@ ARMS = {
     "BiT": "BiT-R50x1 root=small",
 }
 FOR_BIT = {"optimizer": "sgd", "peak_lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0}
-POLICIES = ("head", "last-3", "last-6", "all", "layer-decay", "full")
+POLICIES = ("head", "last-3", "all", "layer-decay", "full")
 PLAIN = {"crop": "none", "flip": 0.0, "mixup": 0.0, "cutmix": 0.0}
+EXPERIMENTS = ("policies", "resolution", "amounts", "cost")
+COSTED = (("pets", None), ("imagenette", None), ("cifar10", 1000), ("cifar10", None))
+PLACES = {"imagenette": "imagenette-128-*.zip", "pets": "oxford-pets-160-*.zip", "cifar10": "cifar10.npz"}
 AMOUNTS = (100, 300, 1000, 3000, 10_000)
 
 Cell = dict[str, Any]
 
 
-def cells(asked: argparse.Namespace) -> Iterator[Cell]:
+def cells(experiment: str, asked: argparse.Namespace) -> Iterator[Cell]:
     """Every run of the experiment, as what tells it apart."""
-    if asked.experiment == "policies":
+    if experiment == "policies":
         for name in ("imagenette", "fashion"):
             for images in (None, 300):
                 for policy in POLICIES:
@@ -59,37 +63,37 @@ def cells(asked: argparse.Namespace) -> Iterator[Cell]:
                                 "augmented": augmented,
                                 "seed": seed,
                             }
-    elif asked.experiment == "resolution":
+    elif experiment == "resolution":
         for pixels in (64, 96, 128):
             for positions in ("two", "one", "new") if pixels > 64 else ("two",):
                 for seed in asked.seeds:
                     yield {"data": "imagenette", "pixels": pixels, "positions": positions, "seed": seed}
-    elif asked.experiment == "amounts":
+    elif experiment == "amounts":
         for images in AMOUNTS:
             for begun in ("weights", "scratch"):
                 for seed in asked.seeds:
                     yield {"data": asked.set, "train": images, "begun": begun, "seed": seed}
-    elif asked.experiment == "cost":
-        for name, images in (("pets", None), ("imagenette", None), ("cifar10", 1000), ("cifar10", None)):
+    elif experiment == "cost":
+        for name, images in ((name, images) for name, images in COSTED if has(name, asked)):
             for model in sorted(path.name for path in asked.models.iterdir()):
                 for seed in asked.seeds:
                     yield {"data": name, "train": images, "model": model, "seed": seed}
 
 
-def run(cell: Cell, asked: argparse.Namespace, folder: Path) -> Cell:
+def run(experiment: str, cell: Cell, asked: argparse.Namespace, folder: Path) -> Cell:
     data = opened(cell["data"], cell.get("train"), asked)
     length = "2 steps" if asked.toy else f"{asked.steps} steps"
     common: dict[str, Any] = {"length": length, "seed": cell["seed"], "dev": 0.0, "batch": 16 if asked.toy else 64}
     weights: Path | None = asked.weights
-    if asked.experiment == "policies":
+    if experiment == "policies":
         common |= {"policy": cell["policy"]} | ({} if cell["augmented"] else PLAIN)
         if cell["policy"] == "head" and not cell["augmented"]:
             common["optimizer"] = "adamw"  # steps, as the others take; not the closed form
-    elif asked.experiment == "resolution":
+    elif experiment == "resolution":
         weights = positioned(asked.weights, cell["pixels"], cell["positions"], folder / "begin.safetensors")
-    elif asked.experiment == "amounts" and cell["begun"] == "scratch":
+    elif experiment == "amounts" and cell["begun"] == "scratch":
         weights = None
-    elif asked.experiment == "cost":
+    elif experiment == "cost":
         weights = asked.models / cell["model"]
     if weights is None:
         network = vitreous.load(asked.weights).config.change(classes=len(data.classes))
@@ -116,10 +120,14 @@ def run(cell: Cell, asked: argparse.Namespace, folder: Path) -> Cell:
     }
 
 
+def has(name: str, asked: argparse.Namespace) -> bool:
+    """What is not there is left out."""
+    return any(asked.data.glob(PLACES[name]))
+
+
 def opened(name: str, train: int | None, asked: argparse.Namespace) -> ImageSet:
     """A set by name under --data; so many of its training images, fewer within more."""
-    places = {"imagenette": "imagenette-128-*.zip", "pets": "oxford-pets-160-*.zip", "cifar10": "cifar10.npz"}
-    data = vitreous.images.open("fashion" if name == "fashion" else str(asked.data / places[name]))
+    data = vitreous.images.open("fashion" if name == "fashion" else str(asked.data / PLACES[name]))
     if asked.toy:
         train = min(train or 40, 40)
         data = data.take(
@@ -170,6 +178,7 @@ def pretrain(asked: argparse.Namespace, folder: Path) -> None:
             dev=0.02,
             crop="inception",
             area=(0.35, 1.0),
+            compiled=asked.compiled,
             **changes,
         )
         vitreous.save(done.load(), asked.models / f"{name}.safetensors")
@@ -184,7 +193,8 @@ def table(asked: argparse.Namespace) -> None:
     kinds: dict[str, list[Cell]] = {}
     for line in asked.out.read_text().splitlines():
         one = json.loads(line)
-        kinds.setdefault(json.dumps({k: v for k, v in one["cell"].items() if k != "seed"}), []).append(one)
+        kind = {"experiment": one["experiment"]} | {k: v for k, v in one["cell"].items() if k != "seed"}
+        kinds.setdefault(json.dumps(kind), []).append(one)
     for kind, found in kinds.items():
         right = [one["accuracy"] for one in found]
         low, high = mean_interval(right) if len(right) > 1 else (float("nan"),) * 2
@@ -194,7 +204,7 @@ def table(asked: argparse.Namespace) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("experiment", choices=["pretrain", "policies", "resolution", "amounts", "cost", "table"])
+    arguments.add_argument("experiment", choices=["pretrain", *EXPERIMENTS, "all", "table"])
     arguments.add_argument("--data", type=Path, default=Path("data"))
     arguments.add_argument("--weights", type=Path, help="what is transferred")
     arguments.add_argument("--models", type=Path, default=Path("models"))
@@ -204,6 +214,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=600)
     arguments.add_argument("--seconds", type=float, default=90.0, help="of pre-training")
     arguments.add_argument("--length", help="of pre-training, such as '9 epochs', instead")
+    arguments.add_argument("--compiled", choices=["whole", "blocks", "none"], help="of pre-training")
     arguments.add_argument("--part", type=int, default=0)
     arguments.add_argument("--of", type=int, default=1)
     arguments.add_argument("--device")
@@ -219,14 +230,17 @@ def main() -> None:
             pretrain(asked, Path(place))
             return
         known = asked.out.read_text().splitlines() if asked.out.exists() else []
-        done = {json.dumps(json.loads(line)["cell"]) for line in known}
-        mine = [cell for i, cell in enumerate(cells(asked)) if i % asked.of == asked.part]
-        for number, cell in enumerate(one for one in mine if json.dumps(one) not in done):
+        names = EXPERIMENTS if asked.experiment == "all" else (asked.experiment,)
+        work = [{"experiment": name, "cell": cell} for name in names for cell in cells(name, asked)]
+        work.sort(key=lambda one: one["cell"]["seed"])  # what time cuts off is seeds, not cells
+        done = [{name: json.loads(line)[name] for name in ("experiment", "cell")} for line in known]
+        mine = [one for one in work[asked.part :: asked.of] if one not in done]
+        for number, one in enumerate(mine):
             if number == asked.most:
                 break
             folder = Path(place) / str(number)
             folder.mkdir()
-            line = {"experiment": asked.experiment, "cell": cell, **run(cell, asked, folder)}
+            line = {**one, **run(one["experiment"], one["cell"], asked, folder)}
             if not number:
                 line |= {"steps_asked": asked.steps, **record()}
             with asked.out.open("a") as file:
