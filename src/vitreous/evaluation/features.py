@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation.lanes import in_lanes, may_part
 from vitreous.evaluation.predict import (
     IN_FLIGHT,
     Precision,
@@ -285,21 +286,20 @@ def _run(
     def store() -> None:
         nonlocal saved
         end, places, parts = waiting.popleft()
-        rows = [part.values() for part in parts]
-        for (_, column), values in zip(missing, rows, strict=True):
+        for (_, column), values in zip(missing, (part.values() for part in parts), strict=True):
             column.add(values, places, total, keep)
         if time.monotonic() - saved > SYNC_SECONDS:
             _save(missing, end)
             saved = time.monotonic()
 
     with _reader(model, [reading for reading, _ in missing], device, precision) as read:
+        go = in_lanes if device.type == "cpu" and may_part(model) else in_parts
         end = begin
         for part in batches:
             end = min(end + size, total)
             if len(part):
-                waiting.append(
-                    (end, part.places, [Underway(values) for values in in_parts(read, part.images, _joined)])
-                )
+                rows = go(read, part.images, _joined)
+                waiting.append((end, part.places, [Underway(values) for values in rows]))
             if waiting and (len(waiting) > IN_FLIGHT or device.type == "cpu"):
                 store()
             if progress is not None:

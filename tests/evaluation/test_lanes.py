@@ -1,0 +1,81 @@
+"""Lanes change when images are worked on, never what comes out."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import BIT, VIT, awake
+from torch.testing import assert_close
+
+import vitreous
+from vitreous.evaluation.lanes import MOST, in_lanes, may_part
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    assert torch.get_num_threads() == before
+    torch.set_num_threads(before)
+
+
+def joined(parts):
+    return torch.cat(list(parts))
+
+
+@settings(deadline=None, max_examples=30)
+@given(count=st.integers(1, 3 * MOST + 1), cores=st.integers(1, 5))
+def test_every_image_is_answered_once_and_in_order(count, cores):
+    before, seen = torch.get_num_threads(), []
+
+    def answer(part):
+        seen.append(len(part))
+        return part * 2
+
+    torch.set_num_threads(cores)
+    try:
+        images = torch.arange(count * 3.0).view(count, 3)
+        assert (in_lanes(answer, images, joined) == images * 2).all()
+        assert torch.get_num_threads() == cores
+    finally:
+        torch.set_num_threads(before)
+    assert sum(seen) == count
+    assert len(seen) == 1 if cores == 1 or count == 1 else max(seen) <= MOST
+    assert len(seen) >= min(cores, count) - 1  # nobody idles where there is work for all
+
+
+@pytest.mark.parametrize("config", [VIT, BIT], ids=["vit", "bit"])
+def test_logits_are_those_of_the_model(config):
+    model = awake(config).eval()
+    x = torch.rand(19, len(model.preprocess.mean), *model.config.image_size)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with torch.inference_mode():
+            found = in_lanes(torch.inference_mode()(model), x, joined)
+            assert_close(found, model(x), rtol=1e-5, atol=1e-6)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_an_error_in_a_lane_comes_out_as_it_is_and_the_cores_come_back():
+    def answer(part):
+        raise ValueError("not this one")
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match="not this one"):
+            in_lanes(answer, torch.zeros(32, 1), joined)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_model_that_somebody_listens_to_is_not_parted():
+    model = awake(VIT).eval()
+    assert may_part(model)
+    with vitreous.taps(model, "blocks.0.output"):
+        assert not may_part(model)
+        model(torch.zeros(1, len(model.preprocess.mean), *model.config.image_size))
+    assert may_part(model)
