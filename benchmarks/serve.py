@@ -1,12 +1,13 @@
 """`vitreous serve` against a naive FastAPI app on the same model.   python benchmarks/serve.py [--toy] [--out FILE]
 
 The naive app is what one writes first: an async route that decodes, resizes and runs the model on the event loop. It is
-measured twice, with torch's default threads and with one. Each server is a process of its own; 32 clients on loopback
-send JPEG photographs, the servers by turns, round after round; the 503s of a full queue would count as failures.
-Ratios are medians over rounds: requests/s (ours / naive, more is better), p99 (ours / naive, less is better), and
-requests per CPU second of the server, which a busy machine changes least. Where there is a GPU, all of them use it, and
-`batching` is measured beside: 32 threads that ask for one image each, through the batcher and one by one. --batching
-measures that alone, without the extra serve.
+measured three times: as it starts by itself; with OMP_WAIT_POLICY=PASSIVE, which importing vitreous sets for ours, so
+that torch's threads do not spin while clients want the core; and with one thread. Each server is a process of its own;
+32 clients on loopback send JPEG photographs, the servers by turns, round after round; the 503s of a full queue would
+count as failures. Ratios are medians over rounds: requests/s (ours / naive, more is better), p99 (ours / naive, less is
+better), and requests per CPU second of the server, which a busy machine changes least. Where there is a GPU, all of
+them use it, and `batching` is measured beside: 32 threads that ask for one image each, through the batcher and one by
+one. --batching measures that alone, without the extra serve.
 """
 
 import argparse
@@ -82,9 +83,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(name: str, command: list[str], port: int):
+def running(name: str, command: list[str], port: int, policy: str | None):
     """A server process; yields (port, how many CPU seconds it has used)."""
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
+    env = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    env |= {"OMP_WAIT_POLICY": policy} if policy else {}
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, env=env)
     try:
         end = time.monotonic() + 120
         while not answers(port):
@@ -237,14 +240,16 @@ def main() -> None:
         script = Path(folder) / "naive.py"
         script.write_text(NAIVE)
         servers = {}
-        for name, command in {
-            "ours": ["-m", "vitreous", "serve", str(path), "--port", "PORT", "--runtime", args.runtime],
-            "naive": [str(script), str(path), "PORT", "default"],
-            "naive_one_thread": [str(script), str(path), "PORT", "1"],
-        }.items():
+        ours = ["-m", "vitreous", "serve", str(path), "--port", "PORT", "--runtime", args.runtime]
+        for name, command, policy in (
+            ("ours", ours, None),
+            ("naive", [str(script), str(path), "PORT", "default"], None),
+            ("naive_passive", [str(script), str(path), "PORT", "default"], "PASSIVE"),
+            ("naive_one_thread", [str(script), str(path), "PORT", "1"], "PASSIVE"),
+        ):
             port = free_port()
             words = [str(port) if word == "PORT" else word for word in command]
-            servers[name] = stack.enter_context(running(name, words, port))
+            servers[name] = stack.enter_context(running(name, words, port, policy))
         rows = measure(servers, args.rounds, args.seconds, clients, photographs(16, side))
     result = {
         "benchmark": "serve",
@@ -254,6 +259,7 @@ def main() -> None:
         "rounds": args.rounds,
         "seconds": args.seconds,
         "ours_to_naive": ratios(rows, "naive"),
+        "ours_to_naive_passive": ratios(rows, "naive_passive"),
         "ours_to_naive_one_thread": ratios(rows, "naive_one_thread"),
         "failed": {name: sum(row["failed"] for row in each) for name, each in rows.items()},
         "rows": rows,

@@ -27,7 +27,7 @@ from vitreous.server.batching import Batcher, Desk, share_cores  # noqa: E402
 from vitreous.server.engine import Engine, replica  # noqa: E402
 from vitreous.server.refusals import Busy  # noqa: E402
 from vitreous.server.runtimes import Outside  # noqa: E402
-from vitreous.server.serve import serve  # noqa: E402
+from vitreous.server.serve import _listen, serve  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -138,6 +138,12 @@ def test_a_port_for_the_system_is_said(file, monkeypatch):
 def test_a_taken_port_is_busy(file):
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(BusyError, match="is taken"):
         serve(file, port=taken.getsockname()[1])
+
+
+def test_an_answer_does_not_wait_for_the_clients_acknowledgement():
+    """asyncio turns Nagle's algorithm off for a socket that says it is TCP, else every answer takes 40 ms more."""
+    with _listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
 
 
 def test_sigterm_finishes_what_was_taken_and_lan_asks_for_the_token(file):

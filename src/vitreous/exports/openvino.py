@@ -109,7 +109,7 @@ def open_file(path: Path) -> Run:
     import openvino as ov
 
     avoid_broken_amx()
-    threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "ENABLE_CPU_PINNING": False}  # else all on one core
     model = ov.Core().compile_model(path, "CPU", EXACT | threads)
 
     def run(x: Array) -> list[Array]:
