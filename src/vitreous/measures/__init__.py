@@ -31,6 +31,7 @@ from vitreous.measures.residual import SKIP_RATIO, skip_cosine, skip_ratio
 from vitreous.measures.rollout import ROLLOUT, rollout
 from vitreous.measures.shift import SHIFT, shifted
 from vitreous.measures.similarity import Likeness, best_match, cka, hsic, uniformity
+from vitreous.measures.token_probes import TOKEN_PROBES
 from vitreous.models.registry import Registry
 
 __all__ = [
@@ -77,6 +78,7 @@ OURS = [
     SKIP_RATIO,
     LOCALISATION,
     PROBES,
+    TOKEN_PROBES,
     LENS,
     FIELD,
     REMOVAL,

@@ -67,22 +67,33 @@ def rgb(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return moved[..., :3] if moved.shape[-1] > 2 else np.repeat(moved[..., :1], 3, -1)
 
 
-def _small(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _small(picture: NDArray[np.uint8], side: int = OVERLAY) -> NDArray[np.uint8]:
     h, w = picture.shape[:2]
-    factor = OVERLAY / max(h, w)
+    factor = side / max(h, w)
     size = max(round(w * factor), 1), max(round(h * factor), 1)
     way = Image.Resampling.BOX if factor < 1 else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(picture).resize(size, way))
 
 
-def overlaid(picture: NDArray[np.uint8], heat: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """The picture, dark where the map is low and lit where it is high, on the map's own scale.  H W 3, h w -> H W 3."""
-    below = _small(picture).astype(np.float32)
+def overlaid(
+    picture: NDArray[np.uint8],
+    heat: NDArray[np.floating],
+    *,
+    side: int = OVERLAY,
+    lit: float = LIT,
+    tails: float = 0.0,
+) -> NDArray[np.uint8]:
+    """The picture, dark where the map is low and lit where it is high, on the map's own scale.  H W 3, h w -> H W 3.
+
+    side: pixels of the longer side.  lit: share of the map's colour where most is.  tails: share of the map beyond each
+    end of the scale, since one stray patch would dim all others.
+    """
+    below = _small(picture, side).astype(np.float32)
     size = below.shape[1], below.shape[0]
-    low, high = float(heat.min()), float(heat.max())
-    share = ((heat - low) / (high - low) if high > low else np.zeros_like(heat)).astype(np.float32)
+    low, high = map(float, np.quantile(heat, (tails, 1 - tails)))
+    share = ((heat - low) / (high - low) if high > low else np.zeros_like(heat)).clip(0, 1).astype(np.float32)
     light = np.clip(np.asarray(Image.fromarray(share).resize(size, Image.Resampling.BILINEAR)), 0, 1)
-    mix = (DIM + (LIT - DIM) * light)[..., None]
+    mix = (DIM + (lit - DIM) * light)[..., None]
     return ((1 - mix) * below + mix * colours(light, 1.0)).round().astype(np.uint8)
 
 
@@ -454,6 +465,30 @@ def _probes(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     ]  # fmt: skip
 
 
+def _token_probes(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    layers, pictures = found["layers"], []
+    for layer in layers:
+        own = [row for row in found["rows"] if (row["layer"], row["token"]) == (layer["layer"], "patch")]
+        low, high = layer["lowest"], layer["highest"]
+        name = _block_name(f"{layer['layer']}.output").replace("stem unit", "stem")
+        shades = charts.shaded(_column(own, "ten_shot").reshape(layer["asked"]), low, high)
+        pictures.append(Tile(f"{name}: {100 * low:.0f}–{100 * high:.0f} %", shades))
+    maps = charts.tiles(pictures, title="accuracy of a probe on every place", columns=min(3, len(pictures)))
+    depth = _column(layers, "depth")
+    low, high = _column(layers, "lowest"), _column(layers, "highest")
+    series = [Line("one place", depth, _column(layers, "mean"), low, high, has_points=True)]
+    if any(layer["class_token"] is not None for layer in layers):
+        series.append(Line("class token", depth, _column(layers, "class_token"), has_points=True))
+    chart = charts.lines(
+        series, title=f"accuracy of {found['shots']}-shot probes on single tokens", x_title="depth", x_is_share=True,
+        is_share=True, y_range=(0.0, 1.0), level=(found["chance"], "chance"),
+    )  # fmt: skip
+    return [
+        Drawn("P2-figD.4", [Panel(maps, "Right by place, each map on its own scale"),
+                            Panel(chart, "Mean of places; band: lowest to highest")]),
+    ]  # fmt: skip
+
+
 def _lens(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     x = _column(rows, "layer")
@@ -551,6 +586,7 @@ DRAWINGS: dict[str, Callable[[Found, Found | None, Arrays], list[Drawn]]] = {
     "skip-ratio": _skips,
     "localisation": _localisation,
     "probes": _probes,
+    "token-probes": _token_probes,
     "logit-lens": _lens,
     "receptive-field": _field,
     "skip-removal": _removal,

@@ -112,6 +112,12 @@ METHODS: dict[str, Callable[[Found], str]] = {
         f"Regularised least squares on frozen features of each layer: {f['shots']} images a class, {f['seeds']} draws; "
         f"and all {f['fitted_on']:,}. Judged on {f['images']:,} test images."
     ),
+    "token-probes": lambda f: (
+        f"Regularised least squares on each token by itself: {f['shots']} images a class "
+        f"({f['fitted_on']:,} in all), mean of {f['seeds']} draws, judged on {f['images']:,} test images, so that one "
+        f"standard error of a token is about {100 * max(layer['error'] for layer in f['layers']):.0f} points. Rows of "
+        f"{f['held']:,} images in float16 ({f['held_at_most']:,} at most){_asked(f)}{_still(f)}."
+    ),
     "logit-lens": lambda f: (
         f"Final norm, pool and head on every block's output, over {f['images']:,} images, against the model's answer; "
         "bands are two standard errors."
@@ -286,6 +292,18 @@ def _pooled(found: Found) -> str:
 
 def _every(step: int) -> str:
     return "" if step == 1 else f", one place in {step}"
+
+
+def _asked(found: Found) -> str:
+    """Of which grids some places alone were asked."""
+    steps = dict.fromkeys((*layer["grid"], layer["step"]) for layer in found["layers"] if layer["step"] > 1)
+    words = [f"one row and column in {step} of {h}×{w}" for h, w, step in steps]
+    return f"; at most {found['places_at_most']} places are asked: {', '.join(words)}" if words else ""
+
+
+def _still(found: Found) -> str:
+    layers = [f"{layer['constant']} of {layer['layer']}" for layer in found["layers"] if layer["constant"]]
+    return f"; places that are the same in all shots count as chance: {', '.join(layers)}" if layers else ""
 
 
 def _channels(count: int | str) -> str:

@@ -1,7 +1,8 @@
-"""What can be read from each layer by a linear fit (figures 11, 13 and D.4 of arXiv 2108.08810)."""
+"""What can be read from each layer by a linear fit (figures 11 and 13 of arXiv 2108.08810)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from vitreous.measures.layers import is_block
 from vitreous.measures.measure import Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject
 
-__all__: list[str] = []
+__all__ = ["LAYERS", "SEEDS", "SHOTS", "Held", "needs_labels"]
 
 SHOTS = 10
 SEEDS = 3
@@ -22,13 +23,52 @@ MOST = 2048  # images whose features are held
 LEAST = 2  # labelled train images of a class, so that a fit is one
 
 
-class _Probes(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
+LAYERS = {  # the output of every block and unit
+    "vit": ("blocks.*.output",),
+    "stem": ("stem.stages.*.units.*.output",),
+    "bit": ("stages.*.units.*.output",),
+}
+
+
+class Held(Reading):
+    """Rows of the first `most` images under names, for probes to be fitted on and judged by."""
+
+    def __init__(self, subject: Subject, most: int):
+        self.subject, self.most = subject, most
         self.batch: dict[str, Tensor] = {}
         self.values: dict[str, list[np.ndarray]] = {}
         self.places: list[np.ndarray] = []
         self.count = 0
+
+    def hold(self, name: str, rows: Tensor) -> None:
+        """What a batch gives, an image a row."""
+        self.batch[name] = rows[: self.most - self.count].cpu()
+
+    def update(self) -> None:
+        if self.batch:
+            places: np.ndarray = self.subject.of_batch["places"][: self.most - self.count]
+            self.places.append(places)
+            self.count += len(places)
+            for name, rows in self.batch.items():
+                self.values.setdefault(name, []).append(rows.numpy())
+        self.batch = {}
+
+    def drop(self) -> None:
+        self.batch = {}
+
+    def release(self, names: list[str]) -> tuple[Features, Features]:
+        """Train and test rows under these names, which are held no longer."""
+        data, places = self.subject.data, np.concatenate(self.places)
+        values: dict[str, Any] = {name: np.concatenate(self.values.pop(name)) for name in names}
+        whole = Features(
+            values, data.labels[places], data.ids[places], places, data.classes, (), self.subject.digest, "", False
+        )
+        return whole.take(data.splits[places] == "train"), whole.take(data.splits[places] == "test")
+
+
+class _Probes(Held):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__(subject, MOST)
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         if self.count >= MOST or not is_block(tap):
@@ -41,37 +81,19 @@ class _Probes(Reading):
             pools.append(f"token-{front + h // 2 * w + w // 2}")
         for pool in pools:
             name = f"{tap}:{'middle' if pool.startswith('token-') else pool}"
-            self.batch[name] = pooled(x, Pooling(tap, pool), front).cpu()
-
-    def update(self) -> None:
-        if self.batch:
-            places: np.ndarray = self.subject.of_batch["places"]
-            self.places.append(places)
-            self.count += len(places)
-            for name, rows in self.batch.items():
-                self.values.setdefault(name, []).append(rows.numpy())
-        self.batch = {}
-
-    def drop(self) -> None:
-        self.batch = {}
+            self.hold(name, pooled(x, Pooling(tap, pool), front))
 
     def finish(self) -> Found:
-        data = self.subject.data
-        places = np.concatenate(self.places)
-        values: dict[str, Any] = {name: np.concatenate(rows) for name, rows in self.values.items()}
-        whole = Features(
-            values, data.labels[places], data.ids[places], places, data.classes, (), self.subject.digest, "", False
-        )
-        train, test = (whole.take(data.splits[places] == split) for split in ("train", "test"))
+        train, test = self.release(list(self.values))
         shots = [probe_features(train, test, shots=SHOTS, seed=seed) for seed in range(SEEDS)]
         full = probe_features(train, test)
-        rows = [_row(name, shots, full) for name in values]
+        rows = [_row(name, shots, full) for name in train.values]
         return {
             "images": full.images,
             "fitted_on": full.fitted_on,
             "shots": SHOTS,
             "seeds": SEEDS,
-            "chance": plain(1 / len(data.classes)),
+            "chance": plain(1 / len(train.classes)),
             "rows": rows,
         }
 
@@ -87,20 +109,26 @@ def _row(name: str, shots: list[Probed], full: Probed) -> dict[str, Any]:
     }
 
 
-def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
-    data = subject.data
-    if data.labels.ndim != 1 or not data.classes:
-        return f"{data.path} does not have one label for each image, which a probe needs"
-    train = data.labels[(data.splits == "train") & (data.labels >= 0)]
-    test = data.labels[(data.splits == "test") & (data.labels >= 0)]
-    counts = np.bincount(train, minlength=len(data.classes))
-    if not len(test) or (counts >= LEAST).sum() < 2:
-        most = int(np.bincount(data.labels[data.labels >= 0], minlength=1).max())
-        return (
-            f"a probe needs {LEAST} train images of two classes, and test images; the {len(data):,} drawn have at most "
-            f"{most} of a class, {len(train):,} of them to train on"
-        )
-    return None
+def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
+    """A probe on the first `most` images needs labels in both splits."""
+
+    def why_not(subject: Subject, other: Subject | None = None) -> str | None:
+        data = subject.data
+        if data.labels.ndim != 1 or not data.classes:
+            return f"{data.path} does not have one label for each image, which a probe needs"
+        labels, splits = data.labels[:most], data.splits[:most]
+        train = labels[(splits == "train") & (labels >= 0)]
+        test = labels[(splits == "test") & (labels >= 0)]
+        counts = np.bincount(train, minlength=len(data.classes))
+        if not len(test) or (counts >= LEAST).sum() < 2:
+            largest = int(np.bincount(labels[labels >= 0], minlength=1).max())
+            return (
+                f"a probe needs {LEAST} train images of two classes, and test images; the {len(labels):,} drawn have "
+                f"at most {largest} of a class, {len(train):,} of them to train on"
+            )
+        return None
+
+    return why_not
 
 
 def _say(found: Found) -> str:
@@ -116,14 +144,10 @@ def _say(found: Found) -> str:
 PROBES = Measure(
     name="probes",
     sentence="How much of the class a linear fit can read from each layer: class token, mean of patches, one patch.",
-    figure="P2 figures 11, 13 and D.4",
+    figure="P2 figures 11 and 13",
     saw="Class-token models keep the answer in the class token; in GAP models every token holds it at the end.",
     start=_Probes,
     says=_say,
-    taps={
-        "vit": ("blocks.*.output",),
-        "stem": ("stem.stages.*.units.*.output",),
-        "bit": ("stages.*.units.*.output",),
-    },
-    why_not=_why_not,
+    taps=LAYERS,
+    why_not=needs_labels(MOST),
 )

@@ -39,8 +39,8 @@ LIMIT = 11 * 2**20  # bytes of maps in a page, which stays below 15 MB with its 
 LINES = 10
 TELLING = (  # whose lines stand at the top, the most telling first
     "attention-distance", "similarity", "receptive-field", "localisation", "skip-ratio", "probes", "similarity-across",
-    "rollout", "logit-lens", "positions", "shift", "skip-removal", "class-attention", "heads-against-layers",
-    "patch-filters", "attention-entropy", "head-likeness", "embeddings-change",
+    "rollout", "logit-lens", "positions", "shift", "skip-removal", "class-attention", "token-probes",
+    "heads-against-layers", "patch-filters", "attention-entropy", "head-likeness", "embeddings-change",
 )  # fmt: skip
 SHORT = ("attention-distance", "similarity", "receptive-field")  # drawn in the short version
 ROWS = 20  # of the table of a measure that has no drawing
