@@ -18,7 +18,7 @@ from shared_files import ROOT
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.images import augment, preprocess
-from vitreous.images import batches as batching
+from vitreous.images import resident as residing
 from vitreous.images.augment import Augment
 from vitreous.images.batches import Batches, Coverage, _Order
 from vitreous.images.memory import HeldPixels, hold
@@ -240,14 +240,14 @@ def test_a_set_that_fits_lies_whole_on_the_device_and_gives_the_same_pictures():
     how = {"preprocess": SMALL_RULE, "epochs": 2, "shuffle": True, "augment": None}
     streamed, whole = train(data, **how, resident=False), train(data, **how)
     assert rows(streamed) == rows(whole)
-    assert whole._resident().shape == (40, 3, 12, 12)
+    assert whole._whole.images.shape == (40, 3, 12, 12)
     found = next(iter(train(data, preprocess=SMALL_RULE, augment=SMALL_AUGMENT)))
     assert not found.is_cropped
     assert augment.apply(found.images, found.plan, cropped=found.is_cropped).shape == (8, 3, 12, 12)
 
 
 def test_pictures_that_differ_in_size_cannot_lie_whole(many):
-    assert train(many)._resident() is None
+    assert train(many)._whole is None
     with pytest.raises(ConfigError, match="a/set cannot lie whole on cpu"):
         next(iter(train(many, resident=True)))
 
@@ -519,9 +519,9 @@ def test_replacements_in_a_resident_set_are_those_of_a_streamed_one(broken):
     whole, streamed = train(data, **how), train(data, **how, resident=False)
     ids = [[b.ids.tolist() for b in batches] for batches in (whole, streamed)]
     assert ids[0] == ids[1]
-    assert (whole._resident() is None) == (len(broken) == 8)  # the size is read off one of the first
+    assert (whole._whole is None) == (len(broken) == 8)  # the size is read off one of the first
     assert sorted(whole.replaced) == sorted(streamed.replaced)
-    for batch in whole if whole._resident() is not None else ():
+    for batch in whole if whole._whole is not None else ():
         for i, image in zip(batch.ids, batch.images, strict=True):
             assert (image.permute(1, 2, 0).numpy() == data.read(i)).all()
 
@@ -577,7 +577,7 @@ def test_a_resident_set_is_never_twice_on_the_host(device):
     data = as_set(Arrays(np.zeros((4096, 16, 16, 3), np.uint8)))
     batches = Batches(data, batch=8, preprocess=Preprocess(size=(16, 16)), device=device, rank=0, world=1)
     tracemalloc.start()
-    whole = batches._resident()
+    whole = batches._whole.images
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert whole.shape == (4096, 3, 16, 16)
@@ -593,24 +593,24 @@ def ragged(sizes):
 def test_pictures_of_several_sizes_lie_in_one_frame_that_is_no_more_than_eight_times_their_mean():
     near, far = ragged([(12, 16), (16, 12), (14, 14)] * 4), ragged([(2, 60), (60, 2), (14, 14)] * 4)
     how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT, "batch": 4}
-    assert train(near, **how, device="meta")._resident() is None  # of its own accord on a GPU alone
+    assert train(near, **how, device="meta")._whole is None  # of its own accord on a GPU alone
     batches = train(near, **how, resident=True)
     for batch in batches:
         for i, image, (tall, wide) in zip(batch.ids, batch.images, batch.sizes, strict=True):
             assert (image[:, :tall, :wide].permute(1, 2, 0).numpy() == near.read(i)).all()
             assert image[:, tall:].sum() == image[:, :, wide:].sum() == 0
-    assert batches._resident().shape == (12, 3, 16, 16)
+    assert batches._whole.images.shape == (12, 3, 16, 16)
     with pytest.raises(ConfigError, match="a/set cannot lie whole on cpu"):
-        train(far, **how, resident=True)._resident()
+        next(iter(train(far, **how, resident=True)))
 
 
 def test_a_set_larger_than_the_free_memory_is_streamed(monkeypatch):
     data = arrays(40)
-    monkeypatch.setattr(batching, "_free_memory", lambda: int(40 * 12 * 12 * 3 / batching.RESIDENT_SHARE) + 1)
-    assert train(data, preprocess=SMALL_RULE, augment=SMALL_AUGMENT)._resident() is not None
-    assert train(data, preprocess=SMALL_RULE, augment=SMALL_AUGMENT, world=2)._resident() is None
+    monkeypatch.setattr(residing, "_free_memory", lambda: int(40 * 12 * 12 * 3 / residing.RESIDENT_SHARE) + 1)
+    assert train(data, preprocess=SMALL_RULE, augment=SMALL_AUGMENT)._whole is not None
+    assert train(data, preprocess=SMALL_RULE, augment=SMALL_AUGMENT, world=2)._whole is None
     monkeypatch.undo()
-    assert 2**20 < batching._free_memory() < 2**50
+    assert 2**20 < residing._free_memory() < 2**50
 
 
 def test_processes_start_where_enough_is_read_to_pay_for_them(many):
@@ -638,7 +638,7 @@ def test_a_picture_is_never_its_own_replacement():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_a_gpu_is_given_the_same_pictures_slice_by_slice(monkeypatch):
-    monkeypatch.setattr(batching, "SLICE", 5)
+    monkeypatch.setattr(residing, "SLICE", 5)
     data = as_set(Arrays(arrays(24).source.pixels, {3, 11}))
     how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT, "repeats": 2, "on_unreadable": "replace"}
     for there, here in zip(train(data, **how, device="cuda"), train(data, **how), strict=True):

@@ -20,20 +20,7 @@ from vitreous.training.recipe import L2S, Recipe
 
 NUMBERS = ("temperature", "threshold", "judged", "how_judged")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITREOUS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    """Random, but for a head of other classes."""
-    path = tmp_path_factory.mktemp("weights") / "model.safetensors"
-    vitreous.save(network(classes=7), path)
-    return str(path)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")

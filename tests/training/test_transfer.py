@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_runs import CPU, MODEL, SIDE, image_set, network, rule, tinted_folder
+from small_runs import CPU, MODEL, SIDE, image_set, rule, tinted_folder
 from tiny_models import BIT, VIT, awake, images, line_of
 
 import vitreous
@@ -27,19 +27,7 @@ from vitreous.weights import starter
 
 FAST = {"device": "cpu", "workers": 0, "check": False}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VITREOUS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    path = tmp_path_factory.mktemp("weights") / "model.safetensors"
-    vitreous.save(network(classes=7), path)
-    return str(path)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(scope="module")

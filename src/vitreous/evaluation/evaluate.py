@@ -21,7 +21,7 @@ from vitreous.evaluation.features import extract
 from vitreous.evaluation.fewshot import FewShot
 from vitreous.evaluation.fewshot import fewshot as measure_shots
 from vitreous.evaluation.labels import match_classes, read_labels
-from vitreous.evaluation.predict import Precision, Progress, choose_device, class_names, logits
+from vitreous.evaluation.predict import Logits, Precision, Progress, choose_device, class_names, logits
 from vitreous.files import atomic_write
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
@@ -101,12 +101,12 @@ def evaluate(
     curve: also fit a law to growing parts of train, which tells what more labels would bring, and how many are needed
     for the accuracy `target`.  out: a page with the plots.
     """
+    how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
     if shots is not None:
         if split != "test" or labels is not None or csv is not None:
             raise ConfigError(
                 "shots are drawn from train and judged on test by the set's own labels; leave out the rest"
             )
-        how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
         return _few_shot(model, data, shots, seeds, curve, target, out, force, progress, how)
     if curve or target is not None:
         raise ConfigError("a curve is one of shots; say shots=(1, 5, 10) too, or leave curve and target away")
@@ -114,8 +114,21 @@ def evaluate(
         raise ConfigError("a page is made of shots; say shots=(1, 5, 10) too, or leave out=... away")
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r}; say {', '.join(SPLITS)}")
-    if csv is not None and not force and os.path.lexists(csv):  # before the work, not after
-        raise ExistsError(f"{csv} exists already; choose another place, or overwrite it with --force (force=True)")
+    _refuse_existing(csv, force)
+    result = _judged(model, data, split, labels, progress, how)
+    if csv is not None and here().is_first:
+        write_csv(result, csv, force=force)
+    return result
+
+
+def _judged(
+    model: Model,
+    data: str | os.PathLike[str] | ImageSet,
+    split: Literal["test", "train", "all"],
+    labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None,
+    progress: Progress | None,
+    how: dict[str, Any],
+) -> Result:
     inner = unwrapped(model)
     whole = opening.open(data)
     chosen = whole if split == "all" else whole.split(split)
@@ -123,42 +136,20 @@ def evaluate(
     if _has_learned(inner, whole, split):
         notes.append("the model has learned from these very images: the number says nothing about new ones")
     names = class_names(inner) if inner.labels else chosen.classes
-    real = _other_labels(labels, chosen, whole, numbers, names)
-    found = logits(
-        model,
-        chosen,
-        device=device,
-        batch=batch,
-        workers=workers,
-        precision=precision,
-        skip_unreadable=True,
-        progress=progress,
-    )
-    truth = _in_model_terms(found.labels, numbers, len(names))
-    if real is not None:
-        real = [real[place] for place in found.places]
-    elif truth.ndim == 2 and inner.answers == "one":
-        real = [np.flatnonzero(row > 0).tolist() for row in truth]
-        notes.append("images have several labels, and the model gives one answer: right is one of them")
-    elif truth.ndim == 1 and inner.answers == "several":
-        truth = np.where(truth[:, None] < 0, -1, np.arange(len(names)) == truth[:, None]).astype(np.int64)
+    given = _other_labels(labels, chosen, whole, numbers, names)
+    found = logits(model, chosen, skip_unreadable=True, progress=progress, **how)
+    truth, real, about_labels = _truth(found, numbers, len(names), given, inner.answers)
     result = accuracy.measure(
         found.values, truth, names, temperature=inner.temperature, threshold=inner.threshold, real=real
     )
-    if skipped := found.coverage.skipped:
-        notes.append(f"{len(skipped):,} images could not be read and are not judged: {few(list(skipped))}")
-    if result.left_out:
-        notes.append(f"{result.left_out:,} images have no label and are left out")
     if not result.images:
         raise DataError(f"{chosen.path} has no image with a label to judge by; label some, or use: vitreous predict")
     about: dict[str, Any] = {"data": chosen.path, "split": split, "content_id": chosen.content_id}
     about |= {"labels": os.fspath(labels) if isinstance(labels, str | os.PathLike) else None}
     about |= {"coverage": found.coverage.to_json()}
     seen = tuple(chosen.name(int(found.places[row])) for row in result.judged.rows)
-    result = replace(result, judged=replace(result.judged, names=seen), about=about, notes=tuple(notes))
-    if csv is not None and here().is_first:
-        write_csv(result, csv, force=force)
-    return result
+    notes += [*about_labels, *_not_judged(found, result)]
+    return replace(result, judged=replace(result.judged, names=seen), about=about, notes=tuple(notes))
 
 
 def _few_shot(
@@ -173,8 +164,7 @@ def _few_shot(
     progress: Progress | None,
     how: dict[str, Any],
 ) -> FewShot:
-    if out is not None and not force and os.path.lexists(out):
-        raise ExistsError(f"{out} exists already; choose another place, or overwrite it with --force (force=True)")
+    _refuse_existing(out, force)
     whole = opening.open(data)
     if not whole.classes or whole.labels.ndim != 1:
         raise DataError(f"{whole.path} does not have one label for each image; make a folder for each class")
@@ -194,6 +184,12 @@ def _few_shot(
 
         fewshot_page.write(found, out, force=force)
     return found
+
+
+def _refuse_existing(path: str | os.PathLike[str] | None, force: bool) -> None:
+    """Before the work, not after."""
+    if path is not None and not force and os.path.lexists(path):
+        raise ExistsError(f"{path} exists already; choose another place, or overwrite it with --force (force=True)")
 
 
 def write_csv(result: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -228,6 +224,28 @@ def _other_labels(
     return [list(map(int, row)) for row in labels]
 
 
+def _truth(
+    found: Logits,
+    numbers: NDArray[np.int64],
+    classes: int,
+    given: list[list[int]] | None,
+    answers: Literal["one", "several"],
+) -> tuple[NDArray[np.int64], list[list[int]] | None, list[str]]:
+    """What is right for each image that was answered, in the form the model answers in; and what is to be said of it.
+
+    Labels in the model's terms; the classes of which any is right, where these were given or follow; notes.
+    """
+    truth = _in_model_terms(found.labels, numbers, classes)
+    if given is not None:
+        return truth, [given[place] for place in found.places], []
+    if truth.ndim == 2 and answers == "one":
+        note = "images have several labels, and the model gives one answer: right is one of them"
+        return truth, [np.flatnonzero(row > 0).tolist() for row in truth], [note]
+    if truth.ndim == 1 and answers == "several":
+        truth = np.where(truth[:, None] < 0, -1, np.arange(classes) == truth[:, None]).astype(np.int64)
+    return truth, None, []
+
+
 def _in_model_terms(labels: NDArray[np.int64], numbers: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
     """Class numbers of the set as the model's; columns of several labels in the model's order."""
     if labels.ndim == 1:
@@ -235,6 +253,16 @@ def _in_model_terms(labels: NDArray[np.int64], numbers: NDArray[np.int64], class
     out = np.zeros((len(labels), classes), np.int64)
     out[:, numbers] = labels
     return out
+
+
+def _not_judged(found: Logits, result: Result) -> list[str]:
+    """Notes on images that the number says nothing of."""
+    notes = []
+    if skipped := found.coverage.skipped:
+        notes.append(f"{len(skipped):,} images could not be read and are not judged: {few(list(skipped))}")
+    if result.left_out:
+        notes.append(f"{result.left_out:,} images have no label and are left out")
+    return notes
 
 
 def _has_learned(model: Model, data: ImageSet, split: str) -> bool:

@@ -7,27 +7,21 @@ which pixels. Where a run stands is (epoch, place), two numbers, and starting th
 With `repeats` an epoch shows that many times fewer pictures, each that often (DeiT's repeated augmentation): N places
 still, each copy of a picture with draws of its own.
 
-Pictures come in one of two ways. *Resident*: a set of equal pictures that fits lies whole on the device, and a batch is
-an index into it. *Streamed*: workers (threads, or processes where many cores must feed one device) read, crop and
-resize ahead, into pinned memory.
+Pictures come in one of two ways (feeds.py). *Resident*: a set of equal pictures that fits lies whole on the device
+(resident.py), and a batch is an index into it. *Streamed*: workers (threads, or processes where many cores must feed
+one device) read, crop and resize ahead (loader.py), into pinned memory.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.draws import integers, permutation, uniform
@@ -35,33 +29,23 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.files import digest
 from vitreous.images import augment as augmenting
 from vitreous.images import decode
-from vitreous.images import processes as worker_processes
 from vitreous.images.augment import Augment, Plan
+from vitreous.images.feeds import Feed, Processes, Resident, Step, Threads, crops
 from vitreous.images.imageset import ImageSet
-from vitreous.images.memory import HeldPixels, find_places
-from vitreous.images.pack import PackedPixels, same_pixels
+from vitreous.images.loader import Loader, Places
+from vitreous.images.memory import HeldPixels
+from vitreous.images.resident import Whole, lay_whole
 from vitreous.images.sources.shards import Shards
 from vitreous.machine import core_count
-from vitreous.machine import memory as machine_memory
-from vitreous.models import preprocess as rules
-from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
 from vitreous.ranks import Ranks, gather, here
 
 __all__ = ["Batch", "Batches", "Coverage"]
 
-RUN = 16  # pictures a worker takes at a time
-RESIDENT_SHARE = 0.4  # of the device's free memory that a resident set may take
 MANY = 50_000  # pictures to read from which worker processes give back the seconds that their start takes
-SMALL_SIDE = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
-RESIDENT_ON_CPU = 2**31  # bytes, where the device's memory is the machine's
-RAGGED = 8.0  # times the mean picture that the frame of a resident set may be
-SLICE = 256  # pictures on their way to the device at once
 COPY = 2**40  # added to a picture's id to draw for its next copy
 APART = 8  # pictures between two copies of one
 DRAWS = 8  # of pictures to take the place of one that cannot be read
-
-Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -170,14 +154,10 @@ class Batches:
         many = self._workers > 2 and is_long  # more threads than that wait for each other, but processes start slowly
         self._processes = (many if processes is None else processes) and self._workers > 0
         self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer, repeats)
-        self._loader = _Loader(data, preprocess, decode.is_fast(fast))
+        self._loader = Loader(data, preprocess, decode.is_fast(fast))
         self._epoch, self._place = 0, 0
         self._is_through = False
         self._want_resident = resident
-        self._whole: Tensor | None = None
-        self._sizes: Places | None = None  # of resident pictures, where they differ
-        self._missing: dict[int, str] = {}  # resident pictures that could not be read, and why
-        self._is_decided = False
         self._seen, self._unique = 0, np.zeros(len(data), bool)
         self._skipped: list[str] = []
         self._check()
@@ -227,7 +207,7 @@ class Batches:
             self._epoch, self._place, self._seen, self._skipped, self._is_through = 0, 0, 0, [], False
             self._unique[:] = False
         feed = self._feed()
-        waiting: deque[tuple[_Step, Any]] = deque()
+        waiting: deque[tuple[Step, Any]] = deque()
         steps = self._steps(self._epoch, self._place)
         try:
             for step in steps:
@@ -240,7 +220,7 @@ class Batches:
         finally:
             feed.close()
 
-    def _next(self, waiting: deque[tuple[_Step, Any]], feed: _Feed) -> Batch:
+    def _next(self, waiting: deque[tuple[Step, Any]], feed: Feed) -> Batch:
         step, begun = waiting.popleft()
         images, failed = feed.finish(step, begun)
         places, members, copies = step.places, step.members, step.copies
@@ -263,13 +243,13 @@ class Batches:
         if self.device.type == "cuda":
             labels = labels.pin_memory()
         labels = labels.to(self.device, non_blocking=True)
-        is_resident = isinstance(feed, _Resident)
-        sizes = self._sizes[members] if is_resident and self._sizes is not None else None
+        whole = self._whole
+        sizes = None if whole is None or whole.sizes is None else whole.sizes[members]
         return Batch(
-            images, labels, self.data.ids[members], places, step.epoch, step.plan, not is_resident, sizes, copies
+            images, labels, self.data.ids[members], places, step.epoch, step.plan, whole is None, sizes, copies
         )
 
-    def _replacement(self, step: _Step, row: int, why: str, feed: _Feed) -> tuple[int, Tensor]:
+    def _replacement(self, step: Step, row: int, why: str, feed: Feed) -> tuple[int, Tensor]:
         """Another picture for one that cannot be read, by the address of that one alone."""
         missing, tried = int(step.members[row]), why
         self._note(missing, why)
@@ -278,7 +258,7 @@ class Batches:
         for k in integers(self.seed, "replacement", step.epoch, address, others, DRAWS)[0].tolist() if others else []:
             member = k + (k >= missing)  # never itself
             try:
-                return member, feed.one(member, _crops(step.plan, slice(row, row + 1)))
+                return member, feed.one(member, crops(step.plan, slice(row, row + 1)))
             except DataError as error:
                 tried = str(error)
                 self._note(member, tried)
@@ -292,14 +272,28 @@ class Batches:
             self._noted.add(member)
             self.replaced.append((self.data.name(member), why))
 
-    def _feed(self) -> _Feed:
-        if (whole := self._resident()) is not None:
-            return _Resident(whole, self._missing)
+    def _feed(self) -> Feed:
+        if self._whole is not None:
+            return Resident(self._whole)
         shape = (self._loader.channels, *self.preprocess.size)
         most = -(-self.batch // self.ranks.world)
         if self._processes:
-            return _Processes(self._loader, shape, most, self._workers, self.prefetch, self.device)
-        return _Threads(self._loader, shape, self._workers, self.prefetch, self.device)
+            return Processes(self._loader, shape, most, self._workers, self.prefetch, self.device)
+        return Threads(self._loader, shape, self._workers, self.prefetch, self.device)
+
+    @cached_property
+    def _whole(self) -> Whole | None:
+        """The set as it lies on the device; decided when first asked for."""
+        if self._want_resident is False:
+            return None
+        return lay_whole(
+            self._loader,
+            self.augment,
+            self.device,
+            world=self.ranks.world,
+            is_asked=bool(self._want_resident),
+            may_miss=self.skip_unreadable or self.on_unreadable != "raise",
+        )
 
     def _draw(self, epoch: int, members: Places, copies: Places | None, places: Places) -> Plan | None:
         if self.augment is None:
@@ -307,7 +301,7 @@ class Batches:
         ids = _drawn_ids(self.data.ids[members], copies)
         return augmenting.draw(self.augment, self.seed, epoch, ids, places, len(self.data))
 
-    def _steps(self, epoch: int, place: int) -> Iterator[_Step]:
+    def _steps(self, epoch: int, place: int) -> Iterator[Step]:
         """This rank's share of every step from (epoch, place) on."""
         n, world, rank = len(self.data), self.ranks.world, self.ranks.rank
         while epoch < self.epochs:
@@ -319,61 +313,8 @@ class Batches:
                 mine = np.arange(begin + min(rank * share, count), begin + min((rank + 1) * share, count))
                 members, copies = self._order.at(epoch, mine)
                 draw = partial(self._draw, epoch, members, copies, mine)
-                yield _Step(epoch, mine, members, copies, end, begin + self.batch >= last, draw)
+                yield Step(epoch, mine, members, copies, end, begin + self.batch >= last, draw)
             epoch, place = epoch + 1, 0
-
-    def _resident(self) -> Tensor | None:
-        if not self._is_decided:
-            self._whole = self._make_resident() if self._want_resident is not False else None
-            self._is_decided = True
-        return self._whole
-
-    def _make_resident(self) -> Tensor | None:
-        """All pictures on the device, where they lie decoded and fit; of several sizes on a GPU alone, padded."""
-        ragged = self.device.type == "cuda" or bool(self._want_resident)
-        shape = self._loader.resident_shape(self.augment, ragged=ragged)
-        is_small = shape is None or max(shape) <= SMALL_SIDE
-        if self.device.type == "cpu" and self.augment is not None and not is_small and self._want_resident is None:
-            return None  # workers crop and resize large pictures faster than a CPU does a batch of them
-        room = _room(self.device, self.ranks.world)
-        fits = shape is not None and (self._want_resident or len(self.data) * np.prod(shape) <= room)
-        whole = self._gathered(shape, ragged) if shape is not None and fits else None
-        if whole is None and self._want_resident:
-            raise ConfigError(
-                f"{self.data.path} cannot lie whole on {self.device}: its pictures differ in size, or are encoded; "
-                "pack it for one preprocess value, or leave resident out"
-            )
-        return whole
-
-    def _gathered(self, shape: tuple[int, ...], ragged: bool) -> Tensor | None:
-        """N C H W on the device, filled a slice at a time; None where a picture turns out not to fit."""
-        count, (rows, columns, channels) = len(self.data), shape
-        whole = torch.zeros((count, channels, rows, columns), dtype=torch.uint8, device=self.device)
-        sizes, missing = np.full((count, 2), shape[:2], np.int64), {}
-        for first in range(0, count, SLICE):
-            part = whole[first : first + SLICE]
-            host = part if self.device.type == "cpu" else torch.zeros(part.shape, dtype=torch.uint8)
-            places = _rows_first(host.numpy())
-            for row, i in enumerate(range(first, first + len(part))):
-                try:
-                    pixels = self._loader.whole(i) if self.augment is None else self._loader.plain(i)
-                except DataError as error:
-                    if not self.skip_unreadable and self.on_unreadable == "raise":
-                        raise
-                    missing[i] = str(error)
-                    continue
-                tall, wide = sizes[i] = pixels.shape[:2]
-                if tall > rows or wide > columns or ((tall, wide) != (rows, columns) and not ragged):
-                    return None
-                places[row, :tall, :wide] = pixels
-            if host is not part:
-                part.copy_(host)
-        if (sizes != shape[:2]).any():
-            if self.augment is None or rows * columns > RAGGED * sizes.prod(1).mean():
-                return None
-            self._sizes = sizes
-        self._missing = missing
-        return whole
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a state to mean the same place: these very pictures, labels and order."""
@@ -442,24 +383,6 @@ class Batches:
         self._loader.check()
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One rank's part of one step."""
-
-    epoch: int
-    places: Places  # of the epoch's order
-    members: Places  # the pictures there, as numbers within the set
-    copies: Places | None  # the how manieth of its picture each is
-    end: int  # the place after the whole step
-    ends_epoch: bool
-    draw: Callable[[], Plan | None]
-
-    @cached_property
-    def plan(self) -> Plan | None:
-        """Drawn when first asked for, by whichever thread that is."""
-        return self.draw()
-
-
 @dataclass
 class _Order:
     """Which picture comes at which place of an epoch.
@@ -525,308 +448,6 @@ class _Order:
         return order[np.lexsort((within, window))]
 
 
-# What a worker does ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Loader:
-    """Everything that decides a picture's pixels; goes to worker processes."""
-
-    data: ImageSet
-    preprocess: Preprocess
-    fast: bool
-
-    @property
-    def channels(self) -> int:
-        """As many as the model wants."""
-        return len(self.preprocess.mean)
-
-    def load(self, members: Places, plan: Plan | None, out: NDArray[np.uint8]) -> dict[int, str]:
-        """Fill `out` (B H W C) with these pictures; returns why for each row that could not be filled."""
-        failed: dict[int, str] = {}
-        if plan is None:
-            for row, i in enumerate(members):
-                try:
-                    out[row] = self.whole(int(i))
-                except DataError as error:
-                    failed[row] = str(error)
-            return failed
-        opened: dict[int, _Opened] = {}
-        for row, i in enumerate(members):
-            try:
-                opened[row] = self._open(int(i))
-            except DataError as error:
-                failed[row] = str(error)
-        sizes = np.array([opened[row].size if row in opened else (1, 1) for row in range(len(members))], np.int64)
-        boxes = augmenting.crop_boxes(plan, sizes[:, 0], sizes[:, 1]).tolist()
-        for row, found in opened.items():
-            top, left, height, width = boxes[row]
-            box = (left, top, left + width, top + height)
-            try:
-                out[row] = decode.with_channels(self._crop(found, box, plan.augment.size), self.channels)
-            except DataError as error:
-                failed[row] = str(error)
-        return failed
-
-    def one(self, member: int, crop: Plan | None, shape: tuple[int, ...]) -> Tensor:
-        """A single picture, C H W, as `load` fills it."""
-        out = torch.empty((1, *shape), dtype=torch.uint8)
-        if failed := self.load(np.array([member]), crop, _rows_first(out.numpy())):
-            raise DataError(failed[0])
-        return out[0]
-
-    def whole(self, i: int) -> NDArray[np.uint8]:
-        """Picture i as an evaluation sees it, in Pillow's own pixels."""
-        pixels = self.data.read(i)
-        if self.is_finished[i]:
-            return decode.with_channels(pixels, self.channels)
-        return decode.finish(pixels, self.preprocess)
-
-    def plain(self, i: int) -> NDArray[np.uint8]:
-        """Picture i as it lies there."""
-        return decode.with_channels(self.data.read(i), self.channels)
-
-    def resident_shape(self, augment: Augment | None, *, ragged: bool) -> tuple[int, ...] | None:
-        """H W C that holds every picture, where that is known without reading all and nothing needs decoding."""
-        if self._is_encoded():
-            return None
-        if augment is None:
-            return (*self.preprocess.size, self.channels)
-        source = self.data.source
-        if isinstance(source, PackedPixels | HeldPixels):
-            sizes = source.sizes[find_places(source.ids, self.data.ids)]
-            sizes = sizes[sizes.min(1) > 0]  # of those that could be read
-            if not len(sizes):
-                return None
-            rows, columns = map(int, sizes.max(0))
-            if (sizes == sizes[0]).all():
-                return rows, columns, self.channels
-            frame = rows + ((rows, columns) == augment.size)  # of another size than what comes out, so that boxes count
-            is_wasteful = frame * columns > RAGGED * sizes.prod(1).mean()
-            return (frame, columns, self.channels) if ragged and not is_wasteful else None
-        for i in range(min(len(self.data), DRAWS)):
-            with suppress(DataError):
-                return (*self.data.read(i).shape[:2], self.channels)
-        return None
-
-    def _is_encoded(self) -> bool:
-        try:
-            return self.data.raw(0) is not None
-        except DataError:  # of a file; what lies decoded has none
-            return True
-
-    def check(self) -> None:
-        """Finished test pixels serve one rule alone."""
-        if self.is_finished.any():
-            rule = rules.from_json(self.data.about["pack"]["preprocess"])
-            if not same_pixels(rule, self.preprocess):
-                raise DataError(
-                    f"{self.data.path} holds test pixels of another rule ({rule}) than asked for ({self.preprocess}); "
-                    "pack it again for this one with --force"
-                )
-
-    @cached_property
-    def is_finished(self) -> NDArray[np.bool_]:
-        """Of each picture: it lies as an evaluation sees it."""
-        source = self.data.source
-        if not isinstance(source, PackedPixels | HeldPixels):
-            return np.zeros(len(self.data), bool)
-        return source.is_finished[find_places(source.ids, self.data.ids)]
-
-    def _open(self, i: int) -> _Opened:
-        """A picture whose size is known: a JPEG by its header, another one decoded."""
-        raw = self.data.raw(i) if self.fast else None
-        if raw is not None and (header := decode.header(raw)) is not None:
-            return _Opened(i, (header.rows, header.columns), raw, header, None)
-        pixels = self.data.read(i)
-        return _Opened(i, (pixels.shape[0], pixels.shape[1]), None, None, pixels)
-
-    def _crop(self, found: _Opened, box: tuple[int, int, int, int], size: Size) -> NDArray[np.uint8]:
-        if found.raw is not None:
-            name, channels = self.data.name(found.i), self.data.channels
-            return decode.decode_crop(found.raw, name, box, size, channels, fast=self.fast, known=found.header)
-        assert found.pixels is not None
-        return decode.crop(found.pixels, box, size, fast=self.fast)
-
-
-@dataclass(frozen=True)
-class _Opened:
-    i: int
-    size: Size
-    raw: bytes | None
-    header: decode.Header | None
-    pixels: NDArray[np.uint8] | None
-
-
-# Who does it -----------------------------------------------------------------------------------------------------
-
-
-class _Feed(Protocol):
-    """Turns steps into pictures on the device, `ahead` steps before they are asked for."""
-
-    ahead: int
-
-    def start(self, step: _Step) -> Any: ...
-
-    def finish(self, step: _Step, begun: Any) -> tuple[Tensor, dict[int, str]]: ...
-
-    def one(self, member: int, crop: Plan | None) -> Tensor:
-        """A single picture, C H W, or its DataError."""
-
-    def close(self) -> None: ...
-
-
-class _Resident:
-    """The whole set lies on the device. One thread draws ahead, and on a CPU gathers; a GPU gathers in its queue."""
-
-    ahead = 2
-
-    def __init__(self, whole: Tensor, missing: dict[int, str]):
-        self.whole, self.missing = whole, missing  # N C H W; why, for each picture that could not be read
-        self.pool = ThreadPoolExecutor(1, "vitreous-batches")
-
-    def start(self, step: _Step) -> Future[Tensor | None]:
-        return self.pool.submit(self._prepare, step)
-
-    def _prepare(self, step: _Step) -> Tensor | None:
-        assert step.plan is None or len(step.plan) == len(step.members)
-        return None if self.whole.is_cuda else self._gather(step)
-
-    def _gather(self, step: _Step) -> Tensor:
-        members = torch.from_numpy(step.members)
-        if self.whole.is_cuda:
-            members = members.pin_memory()
-        return self.whole.index_select(0, members.to(self.whole.device, non_blocking=True))
-
-    def finish(self, step: _Step, begun: Future[Tensor | None]) -> tuple[Tensor, dict[int, str]]:
-        images = begun.result()
-        members = step.members.tolist() if self.missing else []
-        failed = {row: self.missing[i] for row, i in enumerate(members) if i in self.missing}
-        return (self._gather(step) if images is None else images), failed
-
-    def one(self, member: int, crop: Plan | None) -> Tensor:
-        if member in self.missing:
-            raise DataError(self.missing[member])
-        return self.whole[member]
-
-    def close(self) -> None:
-        self.pool.shutdown(cancel_futures=True)
-
-
-class _Threads:
-    """Worker threads fill pinned memory: decoding and resizing let the interpreter go meanwhile."""
-
-    def __init__(self, loader: _Loader, shape: tuple[int, ...], workers: int, prefetch: int, device: torch.device):
-        self.loader, self.shape, self.device = loader, shape, device
-        self.ahead = prefetch if workers else 0
-        self.pool = ThreadPoolExecutor(workers, "vitreous-batches") if workers else None
-
-    def start(self, step: _Step) -> tuple[Tensor, list[tuple[int, Future[dict[int, str]]]]]:
-        out = _host(len(step.members), self.shape, self.device)
-        runs = []
-        for first, members, plan in _runs(step):
-            rows = _rows_first(out.numpy())[first : first + len(members)]
-            if self.pool is not None:
-                runs.append((first, self.pool.submit(self.loader.load, members, plan, rows)))
-            else:
-                runs.append((first, _now(self.loader.load(members, plan, rows))))
-        return out, runs
-
-    def finish(self, step: _Step, begun: Any) -> tuple[Tensor, dict[int, str]]:
-        out, runs = begun
-        failed = {first + row: why for first, run in runs for row, why in run.result().items()}
-        return out.to(self.device, non_blocking=True), failed
-
-    def one(self, member: int, crop: Plan | None) -> Tensor:
-        return self.loader.one(member, crop, self.shape).to(self.device)
-
-    def close(self) -> None:
-        if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
-
-
-class _Processes:
-    """Worker processes fill shared memory, from which a batch is copied to the device."""
-
-    def __init__(
-        self, loader: _Loader, shape: tuple[int, ...], most: int, workers: int, prefetch: int, device: torch.device
-    ):
-        self.loader, self.shape, self.device, self.ahead = loader, shape, device, prefetch
-        slots = prefetch + 1
-        self.memory = SharedMemory(create=True, size=max(slots * most * int(np.prod(shape)), 1))
-        self.array = np.ndarray((slots, most, *shape), np.uint8, self.memory.buf)
-        self.slot = 0
-        self.pool = worker_processes.start(workers, _start_worker, loader, self.memory.name, self.array.shape)
-
-    def start(self, step: _Step) -> tuple[int, list[tuple[int, Future[dict[int, str]]]]]:
-        slot, self.slot = self.slot, (self.slot + 1) % len(self.array)
-        return slot, [(run[0], self.pool.submit(_work, slot, *run)) for run in _runs(step)]
-
-    def finish(self, step: _Step, begun: Any) -> tuple[Tensor, dict[int, str]]:
-        slot, runs = begun
-        try:
-            failed = {first + row: why for first, run in runs for row, why in run.result().items()}
-        except BrokenProcessPool:
-            raise worker_processes.died(f"read {self.loader.data.path}") from None
-        out = _host(len(step.members), self.shape, self.device)
-        out.numpy()[:] = self.array[slot, : len(out)]
-        return out.to(self.device, non_blocking=True), failed
-
-    def one(self, member: int, crop: Plan | None) -> Tensor:
-        return self.loader.one(member, crop, self.shape).to(self.device)
-
-    def close(self) -> None:
-        self.pool.shutdown(cancel_futures=True)
-        del self.array
-        self.memory.close()
-        self.memory.unlink()
-
-
-_WORKER: list[tuple[_Loader, SharedMemory, NDArray[np.uint8]]] = []  # of this process, where it is a worker
-
-
-def _start_worker(loader: _Loader, memory: str, shape: tuple[int, ...]) -> None:
-    worker_processes.one_thread()
-    shared = SharedMemory(memory)
-    _WORKER[:] = [(loader, shared, np.ndarray(shape, np.uint8, shared.buf))]
-
-
-def _work(slot: int, first: int, members: Places, plan: Plan | None) -> dict[int, str]:
-    loader, _, array = _WORKER[0]
-    return loader.load(members, plan, _rows_first(array[slot, first : first + len(members)]))
-
-
-def _host(count: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Room for a batch, B C H W; pinned where a GPU will fetch it."""
-    return torch.empty((count, *shape), dtype=torch.uint8, pin_memory=device.type == "cuda")
-
-
-def _rows_first(batch: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """B C H W seen as B H W C."""
-    return batch.transpose(0, 2, 3, 1)
-
-
-def _runs(step: _Step) -> Iterator[tuple[int, Places, Plan | None]]:
-    """A step in parts for workers, each with its rows of the crop's draws."""
-    for first in range(0, len(step.members), RUN):
-        rows = slice(first, first + RUN)
-        yield first, step.members[rows], _crops(step.plan, rows)
-
-
-def _crops(plan: Plan | None, rows: slice) -> Plan | None:
-    """What a worker needs of a plan."""
-    return None if plan is None else augmenting.Plan(plan.augment, plan.ids[rows], plan.crop[rows], *_NOTHING)
-
-
-_NOTHING: Any = (np.zeros(0, bool), (), *[np.zeros(0, np.int64)] * 6)  # of a plan, beside its crop
-
-
-def _now(value: dict[int, str]) -> Future[dict[int, str]]:
-    future: Future[dict[int, str]] = Future()
-    future.set_result(value)
-    return future
-
-
 def _shards(data: ImageSet) -> Places | None:
     """The shard each picture lies in, where the source has shards."""
     return data.source.file[data.ids].astype(np.int64) if isinstance(data.source, Shards) else None
@@ -834,19 +455,3 @@ def _shards(data: ImageSet) -> Places | None:
 
 def _drawn_ids(ids: Places, copies: Places | None) -> Places:
     return ids if copies is None else ids + copies * COPY
-
-
-def _room(device: torch.device, world: int) -> float:
-    """Bytes that a resident set may take; on a CPU `world` processes may each hold one."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE
-    return min(RESIDENT_ON_CPU, _free_memory() * RESIDENT_SHARE / world)
-
-
-def _free_memory() -> int:
-    """Bytes of host memory that nobody uses, as far as the machine says."""
-    most = machine_memory() or 2**33
-    path = Path("/proc/meminfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    return min([most, *free])

@@ -68,6 +68,10 @@ class _Desk:
     def __init__(self, served: Served, limits: Limits):
         self.served, self.limits = served, limits
 
+    async def image_of(self, request: Request, key: str | None) -> Given:
+        """The one image that a request names or carries."""
+        return single(await images_of(request, self.served, self.limits, [key] if key else []))
+
     async def do(self, request: Request, works: list[Callable[[Worker], Any]]) -> list[Any]:
         """Results of the works: of all of them, or a refusal."""
         left = self.limits.seconds - (time.monotonic() - request.scope["vitreous.start"])
@@ -108,7 +112,7 @@ def make_app(served: Served, door: Door, limits: Limits) -> Guard:
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(HTTPException)(_http)
     app.exception_handler(Exception)(_unexpected)
-    for add in (_add_answers, _add_inside, _add_facts):
+    for add in (_add_answers, _add_attention, _add_tokens, _add_break, _add_facts):
         add(app, served, limits)
     pages.add(app)
     routes = {route.path: route.path for route in app.routes if hasattr(route, "path")}
@@ -160,7 +164,7 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
         neighbours = served.neighbours
         if neighbours is None:
             raise Refusal(404, "this server was given no training images; start it with --data")
-        one = single(await images_of(request, served, limits, [image] if image else []))
+        one = await desk.image_of(request, image)
 
         def work(worker: Worker) -> dict[str, Any]:
             key, kept = one.kept(worker)
@@ -171,7 +175,7 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
         return JSONResponse(await desk.do_one(request, work))
 
 
-def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
+def _add_attention(app: FastAPI, served: Served, limits: Limits) -> None:
     desk = _Desk(served, limits)
 
     @app.post("/api/attention", summary="Where the answer, or one patch, looks", openapi_extra=IMAGE_BODY)
@@ -183,7 +187,7 @@ def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
         head: Annotated[int | None, Query(ge=0, description="One head alone.")] = None,
     ) -> Response:
         """Maps over the patches, row by row, for every layer and head, and rolled out through all layers."""
-        one = single(await images_of(request, served, limits, [image] if image else []))
+        one = await desk.image_of(request, image)
         _check_place(served, patch=patch, layer=layer, head=head)
 
         def work(worker: Worker) -> bytes:
@@ -194,6 +198,10 @@ def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
 
         return _json(await desk.do_one(request, work))
 
+
+def _add_tokens(app: FastAPI, served: Served, limits: Limits) -> None:
+    desk = _Desk(served, limits)
+
     @app.post("/api/tokens", summary="What goes into the first block", openapi_extra=IMAGE_BODY)
     async def tokens(
         request: Request,
@@ -201,7 +209,7 @@ def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
         numbers: Annotated[int, Query(ge=1, le=128, description="Of each token, its first so many numbers.")] = 48,
     ) -> Response:
         """The tokens, those in front first and then the patches row by row: positions are in them."""
-        one = single(await images_of(request, served, limits, [image] if image else []))
+        one = await desk.image_of(request, image)
         _check_place(served)
 
         def work(worker: Worker) -> bytes:
@@ -209,6 +217,10 @@ def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
             return _encoded({"schema": SCHEMA, "image": key, "tokens": worker.engine.tokens(kept.seen, numbers)})
 
         return _json(await desk.do_one(request, work))
+
+
+def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
+    desk = _Desk(served, limits)
 
     @app.post("/api/break", summary="The answer before and after something is broken", openapi_extra=IMAGE_BODY)
     async def break_(
@@ -223,7 +235,7 @@ def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
         top: Annotated[int, Query(ge=1, le=1000)] = 5,
     ) -> JSONResponse:
         """Answers and rollouts of the same image, whole and broken, and `order`: which patch stands at each place."""
-        one = single(await images_of(request, served, limits, [image] if image else []))
+        one = await desk.image_of(request, image)
         broken = Break(
             shuffle=shuffle,
             positions=positions,

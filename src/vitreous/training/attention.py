@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -15,16 +14,17 @@ from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.preprocess import normalise, pixels
 from vitreous.measures import rollout
+from vitreous.measures.drawings import overlaid
 from vitreous.models.model import unwrapped
 from vitreous.models.pooling import MapPool
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
-from vitreous.report.figures import colours
 
 __all__ = ["Attention", "Look", "attention_maps", "look_at", "overlay"]
 
 SIDE = 224  # pixels of an overlay's longer side
-DIM, LIT = 0.8, 0.3  # share of the map's colour over the picture, where least and where most came from
+LIT = 0.3  # share of the map's colour over the picture, where most came from
+TAILS = 0.02  # share of the patches beyond each end of an overlay's scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,18 +107,7 @@ def _rows(pool: str, flow: Tensor, patches: int, asked: Tensor | None) -> Tensor
 
 def overlay(look: Look) -> NDArray[np.uint8]:
     """The picture, dark where little came from and lit where much did, on a scale of its own.  H W 3."""
-    h, w = look.seen.shape[:2]
-    factor = SIDE / max(h, w)
-    size = max(round(h * factor), 1), max(round(w * factor), 1)
-    picture = torch.from_numpy(look.seen.astype(np.float32)).permute(2, 0, 1)[None]
-    picture = F.interpolate(picture, size, mode="area" if factor < 1 else "nearest")[0].permute(1, 2, 0)  # H W 3
-    low, high = np.quantile(look.map, (0.02, 0.98)).astype(np.float32)  # one stray patch would dim all others
-    stretched = ((look.map - low) / (high - low)).clip(0, 1) if high > low else np.zeros_like(look.map)
-    smooth = F.interpolate(torch.from_numpy(stretched)[None, None], size, mode="bilinear", align_corners=False)
-    light = smooth[0, 0].numpy()  # H W
-    share = (DIM + (LIT - DIM) * light)[:, :, None]
-    mixed = (1 - share) * picture.numpy() + share * colours(light, 1.0)
-    return mixed.round().clip(0, 255).astype(np.uint8)
+    return overlaid(look.seen, look.map, side=SIDE, lit=LIT, tails=TAILS)
 
 
 def _rgb(seen: NDArray) -> NDArray[np.uint8]:

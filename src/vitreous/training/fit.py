@@ -17,10 +17,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -100,68 +100,102 @@ def fit(
     images.  on_nan: stop, or rollback: pass over a batch that breaks the loss.  rival: judges something simpler on the
     same images.  tell: called with every event.
     """
-    if on_nan not in ON_NAN:
-        raise ConfigError(f"on_nan={on_nan!r} is not one of {', '.join(ON_NAN)}")
-    if folds is not None and (folds < 0 or folds == 1):
-        raise ConfigError(f"{folds} folds are none; say 2 or more, or 0 for dev and test splits")
-    if workers is not None and workers < 0:
-        raise ConfigError(f"workers is {workers}; give 0 (this process) or more")
+    _check_one_of("on_nan", on_nan, ON_NAN)
+    _check_counts(folds, workers)
     weights = None if weights is None or (weights == "none" and model is not None) else os.fspath(weights)
     if model is not None and weights is not None:
         raise ConfigError("--model and --weights each say what network to begin with; give one")
     layers = {} if policy is None else {"policy": policy}
     rates: Rates = sweep if isinstance(sweep, bool) else checked(sweep)
-    if compiled not in (None, "whole", "blocks", "none"):
-        raise ConfigError(f"compiled={compiled!r} is not one of whole, blocks, none")
+    if compiled is not None:
+        _check_one_of("compiled", compiled, get_args(Compiled))
+    request = _Request(data, model, weights, recipe, overrides, rates, check, folds)
     with _process_group(predict.choose_device(torch.nn.Identity(), device)) as (place, ranks):
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
-
-        def one(
-            images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], rates: Rates, where: Path
-        ) -> Run:
-            try:
-                return alone(images, weights, how, changes, rates, where)
-            finally:
-                _together(ranks)
-
-        def alone(
-            images: Any, weights: str | None, how: str | Recipe, changes: Mapping[str, Any], rates: Rates, where: Path
-        ) -> Run:
-            asked = _asked(model, weights, how, changes, rates)
-            if resume and (where / runs.CONFIG).is_file():
-                return _go_on(where, None, asked, around)
-            with warming(place):
-                job = jobs.plan(
-                    images,
-                    model=model if weights is None else None,
-                    weights=weights,
-                    recipe=how,
-                    device=place,
-                    checked=check,
-                    folds=folds,
-                    overrides=dict(changes),
-                    say=around.say,
-                    progress=around.progress,
-                    rates=rates,
-                    ranks=ranks,
-                    workers=workers,
-                )
-            jobs.refuse_early(job, ranks, log)
-            return _begin(job, where, asked, around, force)
-
         if then is not None:
+            changes = {**(then_overrides or {}), **layers}
+            second = replace(request, data=then, recipe=then_recipe, changes=changes)
             where = _agreed(ranks, lambda: Path(out) if out is not None else _second(name_of(then), resume))
-            first = one(data, weights, recipe, overrides, False, where.with_name(f"{where.name}-first"))
-            return one(then, first.model, then_recipe, {**(then_overrides or {}), **layers}, rates, where)
-        overrides = overrides | layers
+            before = where.with_name(f"{where.name}-first")
+            first = _one_run(replace(request, rates=False), before, around, resume, force)
+            return _one_run(replace(second, weights=first.model), where, around, resume, force)
+        request = replace(request, changes=overrides | layers)
         if resume:
             where, named = _agreed(ranks, lambda: _unfinished(data, out))
-            return _go_on(where, named, _asked(model, weights, recipe, overrides, rates), around)
+            return _go_on(where, named, request.words(), around)
         where = _agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name_of(data)))
-        return one(data, weights, recipe, overrides, rates, where)
+        return _one_run(request, where, around, resume, force)
+
+
+# -------------------------------------------------------------------------------------------------- what was asked for
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What one run is asked for."""
+
+    data: str | os.PathLike[str] | ImageSet
+    model: str | None
+    weights: str | None  # where there is a model too, of the run that began with it
+    recipe: str | Recipe
+    changes: Mapping[str, Any]  # of the recipe's fields
+    rates: Rates
+    check: bool
+    folds: int | None
+
+    def words(self) -> dict[str, Any]:
+        """The options that were given, as plain words."""
+        how = self.recipe.to_json() if isinstance(self.recipe, Recipe) else self.recipe
+        given = {"model": self.model, "weights": self.weights, "recipe": how if how != "auto" else None}
+        given |= {name: str(value) for name, value in self.changes.items()}
+        given |= {"sweep": str(self.rates) if self.rates else None}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def _check_one_of(name: str, word: str, words: Sequence[str]) -> None:
+    if word not in words:
+        raise ConfigError(f"{name}={word!r} is not one of {', '.join(words)}")
+
+
+def _check_counts(folds: int | None, workers: int | None) -> None:
+    if folds is not None and (folds < 0 or folds == 1):
+        raise ConfigError(f"{folds} folds are none; say 2 or more, or 0 for dev and test splits")
+    if workers is not None and workers < 0:
+        raise ConfigError(f"workers is {workers}; give 0 (this process) or more")
 
 
 # ------------------------------------------------------------------------------------------------------- the whole job
+
+
+def _one_run(request: _Request, where: Path, around: Around, resume: bool, force: bool) -> Run:
+    """One run, new or gone on with, which all ranks leave together."""
+    try:
+        if resume and (where / runs.CONFIG).is_file():
+            return _go_on(where, None, request.words(), around)
+        return _begin(_planned(request, around), where, request.words(), around, force)
+    finally:
+        _together(around.ranks)
+
+
+def _planned(request: _Request, around: Around) -> Job:
+    with warming(around.device):
+        job = jobs.plan(
+            request.data,
+            model=request.model if request.weights is None else None,
+            weights=request.weights,
+            recipe=request.recipe,
+            device=around.device,
+            checked=request.check,
+            folds=request.folds,
+            overrides=dict(request.changes),
+            say=around.say,
+            progress=around.progress,
+            rates=request.rates,
+            ranks=around.ranks,
+            workers=around.workers,
+        )
+    jobs.refuse_early(job, around.ranks, around.log)
+    return job
 
 
 def _begin(job: Job, where: Path, asked: dict[str, Any], around: Around, force: bool) -> Run:
@@ -380,20 +414,6 @@ def _together(ranks: Ranks) -> None:
     """No rank goes on before the first has written what others will read; one that fails does not wait."""
     if ranks.world > 1 and sys.exc_info()[0] is None:
         torch.distributed.barrier()
-
-
-def _asked(
-    model: str | None,
-    weights: str | None,
-    recipe: str | Recipe,
-    changes: Mapping[str, Any],
-    rates: Rates,
-) -> dict[str, Any]:
-    """The options that were given, as plain words."""
-    how = recipe.to_json() if isinstance(recipe, Recipe) else recipe
-    given = {"model": model, "weights": weights, "recipe": how if how != "auto" else None}
-    given |= {name: str(value) for name, value in changes.items()} | {"sweep": str(rates) if rates else None}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _second(name: str, resume: bool) -> Path:
