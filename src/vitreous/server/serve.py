@@ -168,7 +168,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except (socket.gaierror, UnicodeError):
         raise ConfigError(f"{host} is no address of this machine; say 127.0.0.1, or --lan for the network") from None
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # without its name asyncio leaves Nagle on
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
     if os.name != "nt":  # there it would share a port that is taken
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
