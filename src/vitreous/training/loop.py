@@ -34,6 +34,7 @@ from vitreous.ranks import Ranks
 from vitreous.training import schedule
 from vitreous.training.budget import training_flops
 from vitreous.training.classify import Task
+from vitreous.training.lanes import has_dropout, how_many
 from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
 from vitreous.training.runs import RunFolder, read_state
 from vitreous.training.step import Compiled, Step, averaged
@@ -111,11 +112,26 @@ class Loop:
 
     def run(self) -> Outcome:
         """From the newest state, or from the beginning, to the end."""
+        self.lanes = self._lane_count()
         with _threads(self._thread_count()):
             return self._run()
 
+    def _lane_count(self) -> int:
+        """A CPU's cores that take a part of the batch each."""
+        if self.device.type != "cpu" or self.ranks.world > 1 or has_dropout(self.task.network):
+            return 1
+        return how_many(
+            self.recipe.batch,
+            self.recipe.accumulation,
+            torch.get_num_threads(),
+            parameters=sum(p.numel() for p in self.task.network.parameters() if p.requires_grad),
+            in_pairs=self.recipe.augment.mixes,
+        )
+
     def _thread_count(self) -> int:
-        """One where a step is so little work that threads would wait for each other more than work."""
+        """One in each lane; one, too, where a step is so little work that threads would mostly wait for each other."""
+        if self.lanes > 1:
+            return 1
         work = training_flops(self.model.config) * self.recipe.batch / self.ranks.world
         return 1 if self.device.type == "cpu" and work < FOR_ONE_THREAD else torch.get_num_threads()
 
@@ -209,6 +225,7 @@ class Loop:
             ranks=self.ranks,
             compiled=self._compiling,
             captured=self.captured,
+            lanes=self.lanes,
         )
 
     @cached_property
@@ -298,11 +315,20 @@ class Loop:
         self.top = about.get("top")  # a run begun before this was kept has none
         self.seconds, self.is_over, self.step.parts = about["seconds"], about["is_over"], about["parts"]
         self.best_state = {n.removeprefix("best."): t for n, t in found.tensors.items() if n.startswith("best.")}
+        self._keep_to(about.get("lanes", 1))
         self.step.average.steps = self.steps
         self.step.load({name: tensor for name, tensor in found.tensors.items() if not name.startswith("best.")})
         if not self.is_over and self.at:
             self.tell({"kind": "say", "text": f"{self.stage} goes on from step {self.at:,}"})
         return True
+
+    def _keep_to(self, lanes: int) -> None:
+        """A run goes on as it began, whatever machine it is on now: lanes decide how sums are rounded."""
+        if lanes != self.lanes:
+            self.lanes = lanes
+            torch.set_num_threads(self._thread_count())
+            parts, self.step = self.step.parts, self._make_step()
+            self.step.parts = parts
 
     def _save(self, *, wait: bool = False) -> None:
         begin = time.monotonic()
@@ -323,6 +349,7 @@ class Loop:
                 "seconds": self.seconds,
                 "is_over": self.is_over,
                 "parts": self.step.parts,
+                "lanes": self.lanes,
             }
             self.folder.save_state(tensors, about, wait=wait)
         self.saved = time.monotonic()

@@ -24,12 +24,12 @@ from vitreous.images import augment as augmenting
 from vitreous.images.augment import Augment, DevicePlan
 from vitreous.images.batches import Batch
 from vitreous.images.preprocess import finish
-from vitreous.models.layers import DropPath
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import Block
 from vitreous.ranks import Ranks
 from vitreous.training import optimizer as optimizers
 from vitreous.training.classify import Task
+from vitreous.training.lanes import Lane, Lanes, drop_paths, has_dropout
 from vitreous.training.recipe import Recipe
 from vitreous.training.staging import Staging
 
@@ -67,8 +67,9 @@ class Step:
         compiled: Compiled | None = None,
         captured: bool | None = None,
         parts: int | None = None,
+        lanes: int = 1,
     ):
-        """compiled: whole; blocks, one graph for all of them, which is less to compile; or none."""
+        """compiled: whole; blocks, one graph for all of them, which is less to compile; or none.  lanes: on a CPU."""
         self.task, self.recipe, self.rule, self.classes = task, recipe, rule, classes
         self.device, self.ranks = device, ranks
         self.parts = recipe.accumulation if parts is None else parts
@@ -85,11 +86,9 @@ class Step:
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.optimizer = optimizers.make(self.network, recipe, device)
         self.average = optimizers.Average(self.network, recipe, steps)
-        self.drop_paths = [m for m in self.network.modules() if isinstance(m, DropPath)]
+        self.drop_paths = drop_paths(self.network)
         self.drop_rates = np.array([path.rate for path in self.drop_paths], np.float32)
-        self.has_dropout = any(isinstance(m, nn.Dropout) and m.p > 0 for m in self.network.modules()) or any(
-            getattr(m, "dropout_rate", 0.0) > 0 for m in self.network.modules()
-        )
+        self.has_dropout = has_dropout(self.network)
         number = torch.float32 if device.type == "mps" else torch.float64
         self.meters = torch.zeros(4, dtype=number, device=device)  # loss, right answers, images, norms
         self.bad_at = torch.full((), -1, dtype=torch.int64, device=device)
@@ -107,6 +106,7 @@ class Step:
             self._prepare = torch.compile(prepare, dynamic=False)
         if self.compiled == "whole":
             self._loss = torch.compile(task.loss, dynamic=False)
+        self.lanes = Lanes(task, lanes) if lanes > 1 else None
         self.staging: Staging | None = None
         self.images = self.labels = torch.empty(0)
         self.augment: Augment | None = None
@@ -220,9 +220,13 @@ class Step:
         right = torch.zeros((), device=self.device)
         for part in range(self.parts):
             rows = slice(part * count, (part + 1) * count)
-            with self._quiet(part):
-                loss, correct = self._forward(rows)
-                (loss / self.parts).backward()
+            if self.lanes is not None:
+                loss, correct, gradients = self.lanes.gradients(self._forward, rows, self.parameters)
+                self._add(gradients)
+            else:
+                with self._quiet(part):
+                    loss, correct = self._forward(rows)
+                    (loss / self.parts).backward()
             total, right = total + loss.detach() / self.parts, right + correct.detach()
         norm = optimizers.clip_(self.parameters, self.recipe.clip)
         self._judge(total, norm)
@@ -233,11 +237,18 @@ class Step:
             self._update(total, right, norm)
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _forward(self, rows: slice) -> tuple[Tensor, Tensor]:
+    def _add(self, gradients: list[Tensor | None]) -> None:
+        """To those of the parts before, each by its share."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            if gradient is not None:
+                gradient = gradient if self.parts == 1 else gradient / self.parts
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def _forward(self, rows: slice, lane: Lane | None = None) -> tuple[Tensor, Tensor]:
         assert self.staging is not None
         views = {name: view for name, view in self.staging.views.items() if name not in ("step", "drop_path")}
         extra = {name.removeprefix("extra."): view[rows] for name, view in views.items() if name.startswith("extra.")}
-        for i, path in enumerate(self.drop_paths):
+        for i, path in enumerate(self.drop_paths if lane is None else lane.drop_paths):
             path.factor = self.staging.views["drop_path"][i, rows]
         plan = None
         if self.augment is not None:
@@ -251,7 +262,7 @@ class Step:
         is_half = self.precision == "bfloat16"
         casting = torch.autocast(self.device.type, torch.bfloat16, enabled=is_half, cache_enabled=False)
         with casting, _one_compiled(self.blocks):
-            return self._loss(x, y, extra)
+            return (self._loss if lane is None else lane.loss)(x, y, extra)
 
     def _judge(self, loss: Tensor, norm: Tensor) -> None:
         assert self.staging is not None
