@@ -66,6 +66,23 @@ def test_lanes_change_the_weights_as_the_whole_batch_does(task, lanes, parts):
     assert (ours.accuracy, ours.images) == (theirs.accuracy, theirs.images)
 
 
+def test_parameters_that_share_a_gradient_are_each_moved_by_it_once():
+    """autograd gives both terms of a sum the same tensor."""
+
+    class Sum(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (torch.nn.Parameter(torch.zeros(4)) for _ in range(2))
+
+        def forward(self, x):
+            return (self.a + self.b).expand(len(x), -1) * x.mean((1, 2, 3))[:, None]
+
+    recipe = sized(PLAIN.change(batch=16, optimizer="sgd", momentum=0.0, weight_decay=0.0, clip=0.1))
+    whole, parted = (stepped(recipe, Classify(Sum(), recipe), lanes=lanes).network for lanes in (1, 2))
+    assert_close(parted.state_dict(), whole.state_dict(), rtol=1e-4, atol=1e-7)
+    assert (whole.a != 0).all()
+
+
 def test_the_same_lanes_give_the_same_bits():
     first, *others = (stepped(MIXED, classify(MIXED), lanes=4).state() for _ in range(4))
     for other in others:

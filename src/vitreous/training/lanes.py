@@ -60,10 +60,13 @@ class Lanes:
             return loss.detach(), right.detach(), found
 
         losses, rights, found = zip(*self._pool.map(work, range(len(self))), strict=True)
-        total = list(found[0])
-        used = [i for i, gradient in enumerate(total) if gradient is not None]
+        used = [i for i, gradient in enumerate(found[0]) if gradient is not None]
+        sums = [found[0][i] for i in used]
         for more in found[1:]:
-            torch._foreach_add_([total[i] for i in used], [more[i] for i in used])
+            sums = list(torch._foreach_add(sums, [more[i] for i in used]))  # anew: two gradients may be one tensor
+        total: list[Tensor | None] = [None] * len(parameters)
+        for i, gradient in zip(used, sums, strict=True):
+            total[i] = gradient
         return torch.stack(losses).mean(), torch.stack(rights).sum(), total
 
 
