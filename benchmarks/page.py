@@ -1,4 +1,4 @@
-"""How soon the page of `vitreous serve` is there, and attention after its answer.   python benchmarks/page.py --out FILE
+"""How soon the page of `vitreous serve` stands, and attention after its answer.   python benchmarks/page.py --out FILE
 
 Ti/16 with random weights on this machine's CPU, the server a process of its own, Chromium (Debian's, through
 Playwright) another on the same cores. Every visit is a new one, without a cache. Times in milliseconds: first
