@@ -94,6 +94,7 @@ def test_the_guard_stands_at_the_variance_or_at_the_deviation():
         (ResNetConfig(standardise_eps=0.5, standardise_eps_at="deviation"), lambda w: w.std(correction=0) + 0.5),
     ]:
         layer = StandardisedConv(3, 1, 3, 1, config, "same").double()
+        nn.init.normal_(layer.weight, 2.0, 0.7)
         exactly(layer.standardised(), (layer.weight - layer.weight.mean()) / spread(layer.weight))
     assert (ResNetConfig().standardise_eps, ResNetConfig().standardise_eps_at) == (1e-10, "variance")
     assert (HYBRID_RESNET.standardise_eps, HYBRID_RESNET.standardise_eps_at) == (1e-5, "deviation")
