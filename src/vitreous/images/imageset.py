@@ -61,6 +61,14 @@ class ImageSet:
     def raw(self, i: int) -> bytes | None:
         return self.source.raw(int(self.ids[i]))
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether its pictures are files that must be decoded, as the first one tells."""
+        try:
+            return self.raw(0) is not None
+        except DataError:  # of a file; what lies decoded has none
+            return True
+
     def read(self, i: int) -> NDArray[np.uint8]:
         """Picture i of this subset: uint8 H×W×C, upright."""
         return self.source.read(int(self.ids[i]))

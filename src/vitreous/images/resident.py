@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.images.augment import Augment
-from vitreous.images.imageset import ImageSet
 from vitreous.images.loader import Loader, Places, rows_first
 from vitreous.images.memory import HeldPixels, find_places
 from vitreous.images.pack import PackedPixels
@@ -63,7 +62,7 @@ def lay_whole(
 def _frame(loader: Loader, augment: Augment | None, *, ragged: bool) -> tuple[int, ...] | None:
     """H W C that holds every picture, where that is known without reading all and nothing needs decoding."""
     data, channels = loader.data, loader.channels
-    if _is_encoded(data):
+    if data.is_encoded:
         return None
     if augment is None:
         return (*loader.preprocess.size, channels)
@@ -74,13 +73,6 @@ def _frame(loader: Loader, augment: Augment | None, *, ragged: bool) -> tuple[in
         with suppress(DataError):
             return (*data.read(i).shape[:2], channels)
     return None
-
-
-def _is_encoded(data: ImageSet) -> bool:
-    try:
-        return data.raw(0) is not None
-    except DataError:  # of a file; what lies decoded has none
-        return True
 
 
 def _frame_of(sizes: Places, channels: int, augment: Augment, ragged: bool) -> tuple[int, ...] | None:

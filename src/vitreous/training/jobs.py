@@ -269,16 +269,9 @@ def for_judging(job: Job, judged: ImageSet, ranks: Ranks) -> ImageSet:
     """The pictures as an evaluation sees them, decoded once where two networks are judged on them and memory allows."""
     size = math.prod(job.rule.size) * len(job.rule.mean) * len(judged)
     is_read_twice = job.estimate is not None and not job.recipe.is_solved
-    if not is_read_twice or not _is_encoded(judged) or ranks.world > 1 or size > HELD * (machine_memory() or 2**33):
+    if not is_read_twice or not judged.is_encoded or ranks.world > 1 or size > HELD * (machine_memory() or 2**33):
         return judged
     return hold(judged, short_side=min(job.rule.size), preprocess=job.rule, on_unreadable="defer")
-
-
-def _is_encoded(data: ImageSet) -> bool:
-    try:
-        return data.raw(0) is not None
-    except DataError:  # of a file that cannot be read
-        return True
 
 
 def _found_there(there: ImageSet, some: ImageSet) -> ImageSet:
