@@ -7,7 +7,9 @@ that torch's threads do not spin while clients want the core; and with one threa
 count as failures. Ratios are medians over rounds: requests/s (ours / naive, more is better), p99 (ours / naive, less is
 better), and requests per CPU second of the server, which a busy machine changes least. Where there is a GPU, all of
 them use it, and `batching` is measured beside: 32 threads that ask for one image each, through the batcher and one by
-one. --batching measures that alone, without the extra serve.
+one. --batching measures that alone, without the extra serve. --int8 measures one more of ours in the same rounds: the
+model exported by OpenVINO in int8 and served from its folder. load_before is the machine's load before
+it began, and others_busy how many cores other work kept busy during the rounds: both should be near 0.
 """
 
 import argparse
@@ -145,10 +147,24 @@ def load(port: int, seconds: float, clients: int, files: list[bytes]) -> tuple[l
     return took, sum(failed), time.monotonic() - start
 
 
-def measure(servers: dict, rounds: int, seconds: float, clients: int, files: list[bytes]) -> dict[str, list[dict]]:
+def busy_seconds() -> float:
+    """CPU seconds of everybody since the machine started."""
+    user, nice, system, _, _, irq, soft, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(
+    servers: dict, rounds: int, seconds: float, clients: int, files: list[bytes]
+) -> tuple[dict[str, list[dict]], float]:
+    """A row for each round of each server, and how many cores others kept busy meanwhile."""
     found: dict[str, list[dict]] = {name: [] for name in servers}
     for port, _ in servers.values():
         load(port, min(1.0, seconds), 4, files)  # warm
+
+    def others() -> float:
+        return busy_seconds() - time.process_time() - sum(used() for _, used in servers.values())
+
+    start, before_all = time.monotonic(), others()
     for _ in range(rounds):
         for name, (port, used) in servers.items():
             before = used()
@@ -157,15 +173,21 @@ def measure(servers: dict, rounds: int, seconds: float, clients: int, files: lis
             row = {"requests": len(took), "failed": failed, "per_second": len(took) / wall}
             row |= {"p50": float(np.quantile(took, 0.5)), "p99": float(np.quantile(took, 0.99))}
             found[name].append(row | {"per_cpu_second": len(took) / max(cpu, 1e-9)})
-    return found
+    return found, max(others() - before_all, 0.0) / (time.monotonic() - start)
 
 
-def ratios(rows: dict[str, list[dict]], theirs: str) -> dict[str, float]:
+def ratios(rows: dict[str, list[dict]], theirs: str, own: str = "ours") -> dict[str, float]:
     def ratio(what: str) -> float:
-        pairs = zip(rows["ours"], rows[theirs], strict=True)
+        pairs = zip(rows[own], rows[theirs], strict=True)
         return round(statistics.median(ours[what] / their[what] for ours, their in pairs), 3)
 
     return {what: ratio(what) for what in ("per_second", "p50", "p99", "per_cpu_second")}
+
+
+def export_int8(path: Path, folder: Path) -> None:
+    """A few images calibrate: the weights are random, and speed does not depend on what they say."""
+    data = vitreous.images.open("fashion", limit=32)
+    vitreous.export(vitreous.load(path), folder, to="openvino", int8=True, data=data, images=8, anyway=True)
 
 
 def batching(name: str, seconds: float) -> dict:
@@ -224,11 +246,12 @@ def main() -> None:
     parser.add_argument("--batching", action="store_true", help="that alone")
     parser.add_argument("--model", default="Ti/16", help="a name of the catalog")
     parser.add_argument("--runtime", default="torch", help="what ours answers with: torch, onnx or openvino")
+    parser.add_argument("--int8", action="store_true", help="one more of ours, from a folder of int8 for OpenVINO")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each round, for each server")
     parser.add_argument("--out", help="write the JSON there too")
     args = parser.parse_args()
-    clients, side = CLIENTS, 500
+    clients, side, load_before = CLIENTS, 500, os.getloadavg()[0]
     if args.toy:
         args.model, args.rounds, args.seconds, clients, side = "Ti/16 depth=1", 1, 0.5, 4, 100
     if args.batching:
@@ -241,8 +264,13 @@ def main() -> None:
         script.write_text(NAIVE)
         servers = {}
         ours = ["-m", "vitreous", "serve", str(path), "--port", "PORT", "--runtime", args.runtime]
+        exported = Path(folder) / "int8"
+        if args.int8:
+            export_int8(path, exported)
+        ours_int8 = ["-m", "vitreous", "serve", str(exported), "--port", "PORT", "--anyway"]
         for name, command, policy in (
             ("ours", ours, None),
+            *([("ours_int8", ours_int8, None)] if args.int8 else []),
             ("naive", [str(script), str(path), "PORT", "default"], None),
             ("naive_passive", [str(script), str(path), "PORT", "default"], "PASSIVE"),
             ("naive_one_thread", [str(script), str(path), "PORT", "1"], "PASSIVE"),
@@ -250,7 +278,9 @@ def main() -> None:
             port = free_port()
             words = [str(port) if word == "PORT" else word for word in command]
             servers[name] = stack.enter_context(running(name, words, port, policy))
-        rows = measure(servers, args.rounds, args.seconds, clients, photographs(16, side))
+        rows, others_busy = measure(servers, args.rounds, args.seconds, clients, photographs(16, side))
+    theirs = ("naive", "naive_passive", "naive_one_thread")
+    int8 = {f"int8_to_{name}": ratios(rows, name, "ours_int8") for name in ("ours", *theirs)} if args.int8 else {}
     result = {
         "benchmark": "serve",
         "model": args.model,
@@ -258,9 +288,10 @@ def main() -> None:
         "clients": clients,
         "rounds": args.rounds,
         "seconds": args.seconds,
-        "ours_to_naive": ratios(rows, "naive"),
-        "ours_to_naive_passive": ratios(rows, "naive_passive"),
-        "ours_to_naive_one_thread": ratios(rows, "naive_one_thread"),
+        "load_before": round(load_before, 2),
+        "others_busy": round(others_busy, 2),
+        **{f"ours_to_{name}": ratios(rows, name) for name in theirs},
+        **int8,
         "failed": {name: sum(row["failed"] for row in each) for name, each in rows.items()},
         "rows": rows,
         "batching": batching(args.model, args.seconds) if has_gpu() else None,

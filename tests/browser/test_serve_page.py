@@ -35,7 +35,7 @@ def browser():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     from vitreous.images import opening
-    from vitreous.server.engine import replica
+    from vitreous.models.model import replica
     from vitreous.server.similar import Neighbours
 
     folder = tmp_path_factory.mktemp("photos")

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 import vitreous
 from vitreous.errors import ConfigError, TapError
+from vitreous.models.model import replica
 
 SMALL = {"width": 16, "depth": 3, "heads": 2, "mlp": 24, "image_size": 16, "classes": 3, "seed": 0}
 
@@ -133,3 +134,33 @@ def test_batch_norm_is_not_counted_twice_by_recomputing():
     model.gradient_checkpointing = True
     with pytest.raises(ConfigError, match="count a batch twice"):
         model(torch.randn(2, 3, 16, 16))
+
+
+def test_a_replica_shares_every_tensor_and_no_module(model):
+    """What is set on a module, or hooked to it, is set on one of the two."""
+    twin = replica(model)
+    assert all(a is b for a, b in zip(tensors_of(model), tensors_of(twin), strict=True))
+    assert not {id(part) for part in model.modules()} & {id(part) for part in twin.modules()}
+    x = torch.randn(1, 3, 16, 16)
+    with vitreous.taps(model, "blocks.0.output", edit={"blocks.0.output": torch.zeros_like}) as seen:
+        apart = twin(x)
+        assert not seen
+        assert not torch.equal(model(x), apart)
+    assert torch.equal(model(x), apart)
+
+
+def test_a_replica_of_what_holds_networks_shares_their_tensors_too(model):
+    class Task:
+        def __init__(self):
+            self.network, self.model, self.mean, self.share = nn.Sequential(model), model, torch.ones(3), 0.5
+
+    task = Task()
+    twin = replica(task)
+    assert twin.mean is task.mean
+    assert twin.share == 0.5
+    assert twin.network[0] is twin.model is not task.model
+    assert all(a is b for a, b in zip(tensors_of(model), tensors_of(twin.model), strict=True))
+
+
+def tensors_of(model):
+    return [*model.parameters(), *model.buffers()]

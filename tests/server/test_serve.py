@@ -24,7 +24,7 @@ from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtr
 need_extra()
 
 from vitreous.server.batching import Batcher, Desk, share_cores  # noqa: E402
-from vitreous.server.engine import Engine, replica  # noqa: E402
+from vitreous.server.engine import Engine  # noqa: E402
 from vitreous.server.refusals import Busy  # noqa: E402
 from vitreous.server.runtimes import Outside  # noqa: E402
 from vitreous.server.serve import _listen, serve  # noqa: E402
@@ -197,17 +197,6 @@ def test_workers_share_the_cores():
         assert 1 <= workers * threads <= cores
     assert share_cores(2) == (2, 1)
     assert share_cores(16) == (4, 4)
-
-
-def test_replicas_share_memory_and_no_hooks():
-    model = tiny()
-    twin = replica(model)
-    assert all(a is b for a, b in zip(model.parameters(), twin.parameters(), strict=True))
-    with vitreous.taps(model, "blocks.0.output", edit={"blocks.0.output": torch.zeros_like}) as seen:
-        x = torch.randn(1, 3, 16, 16)
-        apart = twin(x)
-        assert not seen
-        assert not torch.equal(model(x), apart)
 
 
 def test_a_batch_holds_the_images_of_all_who_ask_and_gives_each_its_own():

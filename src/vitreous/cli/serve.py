@@ -17,7 +17,10 @@ EXAMPLE = "vitreous serve last --data photos"
 
 def run(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME, or an exported folder."
+        ),
     ] = "last",
     data: Annotated[
         str | None, typer.Option(metavar="DATA", help="Training images, of which the most similar are shown.")
@@ -34,10 +37,17 @@ def run(
         list[str] | None, typer.Option(metavar="HOST", help="One more name it is called by, behind a proxy.")
     ] = None,
     runtime: Annotated[
-        str, typer.Option(metavar="torch|onnx|openvino", help="What answers; attention stays with torch.")
-    ] = "torch",
+        str | None,
+        typer.Option(
+            metavar="torch|onnx|openvino",
+            help="What answers; attention stays with torch. An exported folder has its own.",
+        ),
+    ] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Threads that answer; they share the cores.")] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", metavar="", help="Even an export that does not agree with PyTorch.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Answer over HTTP, with a page: drop an image, see the answer and why, try to break it.
@@ -61,5 +71,6 @@ def run(
         runtime=runtime,
         device=device,
         workers=workers,
+        anyway=anyway,
         tell=tell,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import copy
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from vitreous.models.config import Config
 from vitreous.models.layers import Linear
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.taps import COMPILED, Tap, looked_into, plain
+
+Part = TypeVar("Part")
 
 
 class Model(nn.Module):
@@ -71,6 +74,23 @@ def unwrapped(model: nn.Module) -> Model:
     if not isinstance(inner, Model):
         raise ConfigError(f"{type(inner).__name__} is no model of ours; make one with vitreous.build or vitreous.load")
     return inner
+
+
+def replica(part: Part) -> Part:
+    """The same tensors under modules of their own, of a network or of what holds networks and tensors.
+
+    So that two threads, or two uses, may each set and hook what belongs to a module, and memory is taken once.
+    """
+    return copy.deepcopy(part, {id(tensor): tensor for tensor in _tensors(part)})
+
+
+def _tensors(part: Any) -> list[Tensor]:
+    if isinstance(part, Tensor):
+        return [part]
+    if isinstance(part, nn.Module):
+        return [*part.parameters(), *part.buffers()]
+    held = [value for value in vars(part).values() if isinstance(value, Tensor | nn.Module)]
+    return [tensor for value in held for tensor in _tensors(value)]
 
 
 def materialise(model: nn.Module) -> None:

@@ -163,12 +163,13 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
         """Most alike first, by the cosine of what the head reads. Only where the server was given data."""
         neighbours = served.neighbours
         if neighbours is None:
+            served.look_inside()  # or refuse: of an exported file there is no way to have them
             raise Refusal(404, "this server was given no training images; start it with --data")
         one = await desk.image_of(request, image)
 
         def work(worker: Worker) -> dict[str, Any]:
             key, kept = one.kept(worker)
-            found = neighbours.find(worker.engine.feature(kept.seen), count)
+            found = neighbours.find(worker.inside.feature(kept.seen), count)
             rows = [asdict(each) | {"picture": thumbnail(neighbours.data.read(each.place))} for each in found]
             return {"schema": SCHEMA, "image": key, "of": neighbours.total, "similar": rows}
 
@@ -192,7 +193,7 @@ def _add_attention(app: FastAPI, served: Served, limits: Limits) -> None:
 
         def work(worker: Worker) -> bytes:
             key, kept = one.kept(worker)
-            found = worker.engine.attend(kept.seen, patch)[1]
+            found = worker.inside.attend(kept.seen, patch)[1]
             assert found is not None
             return _encoded({"schema": SCHEMA, "image": key, **found.to_json(layer, head)})
 
@@ -214,7 +215,7 @@ def _add_tokens(app: FastAPI, served: Served, limits: Limits) -> None:
 
         def work(worker: Worker) -> bytes:
             key, kept = one.kept(worker)
-            return _encoded({"schema": SCHEMA, "image": key, "tokens": worker.engine.tokens(kept.seen, numbers)})
+            return _encoded({"schema": SCHEMA, "image": key, "tokens": worker.inside.tokens(kept.seen, numbers)})
 
         return _json(await desk.do_one(request, work))
 
@@ -244,12 +245,13 @@ def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
             skips=_pairs(skip, "skip"),
             hide=tuple(dict.fromkeys(hide or ())),
         )
-        grid = grid_of(served.model)
-        broken.check(served.model, grid)
+        model = served.look_inside()
+        grid = grid_of(model)
+        broken.check(model, grid)
 
         def work(worker: Worker) -> dict[str, Any]:
             key, kept = one.kept(worker)
-            before, after = (worker.engine.attend(kept.seen, None, each) for each in (None, broken))
+            before, after = (worker.inside.attend(kept.seen, None, each) for each in (None, broken))
             return {
                 "schema": SCHEMA,
                 "image": key,
@@ -295,7 +297,7 @@ def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
 def _check_place(
     served: Served, *, patch: int | None = None, layer: int | None = None, head: int | None = None
 ) -> None:
-    model = served.model
+    model = served.look_inside()
     if not isinstance(model, ViT):
         raise Refusal(501, "this model is a network of convolutions and has no attention")
     encoder, grid = model.config.encoder, model.grid

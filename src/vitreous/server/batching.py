@@ -9,8 +9,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.models.model import Model
+from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Engine, Pixels
+from vitreous.server.exported import Exported, FileEngine
 from vitreous.server.refusals import Busy
 from vitreous.server.runtimes import Outside
 
@@ -33,8 +36,14 @@ GPU_BATCH = 64  # images
 class Worker:
     """What a job works with: its own engine, and the way to logits that suits the device."""
 
-    engine: Engine
+    engine: Engine | FileEngine
     logits: Callable[[list[Pixels]], NDArray[np.float32]]  # B K
+
+    @property
+    def inside(self) -> Engine:
+        """The engine of a model that can be looked into; an exported file's is not asked for."""
+        assert isinstance(self.engine, Engine)
+        return self.engine
 
 
 Work = Callable[[Worker], Any]
@@ -58,7 +67,7 @@ class Desk:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Exported,
         device: torch.device,
         limit: int,
         *,
@@ -93,9 +102,10 @@ class Desk:
     def open(self) -> None:
         """Start the workers; returns when each has answered once, so that the first client does not wait for that."""
         torch.set_num_threads(self.threads)
-        self._model.to(self._device)
-        if self._device.type == "cuda":
-            self._batcher = Batcher(Engine(self._model, self._device))
+        if isinstance(self._model, Model):
+            self._model.to(self._device)
+            if self._device.type == "cuda":
+                self._batcher = Batcher(Engine(self._model, self._device))
         begun = [Future[None]() for _ in range(self.count)]
         for i, first in enumerate(begun):
             thread = threading.Thread(target=self._run, args=(first,), name=f"vitreous-serve-{i}", daemon=True)
@@ -136,12 +146,7 @@ class Desk:
     def _run(self, first: Future[None]) -> None:
         try:
             torch.set_num_threads(self.threads)  # OpenMP keeps it for each thread
-            with Engine(self._model, self._device).at_work() as engine:
-                worker = Worker(engine, self._logits(engine))
-                rule = engine.model.preprocess
-                grey = np.full((*rule.size, len(rule.mean)), 128, np.uint8)
-                worker.logits([grey])
-                engine.attend(grey)
+            with self._worker() as worker:
                 first.set_result(None)
                 while (job := self._waiting.get()) is not None:
                     self._do(job, worker)
@@ -149,6 +154,20 @@ class Desk:
             if first.done():
                 raise
             first.set_exception(error)
+
+    @contextmanager
+    def _worker(self) -> Iterator[Worker]:
+        """One that has answered once."""
+        if isinstance(self._model, Exported):
+            opened = FileEngine(self._model)
+            opened.logits([_grey(opened.rule)])
+            yield Worker(opened, opened.logits)
+            return
+        with Engine(self._model, self._device).at_work() as engine:
+            worker, grey = Worker(engine, self._logits(engine)), _grey(engine.model.preprocess)
+            worker.logits([grey])
+            engine.attend(grey)
+            yield worker
 
     def _logits(self, engine: Engine) -> Callable[[list[Pixels]], NDArray[np.float32]]:
         if self._batcher is not None:
@@ -171,6 +190,10 @@ class Desk:
         finally:
             with self._lock:
                 self._held -= 1
+
+
+def _grey(rule: Preprocess) -> Pixels:
+    return np.full((*rule.size, len(rule.mean)), 128, np.uint8)
 
 
 class Batcher:

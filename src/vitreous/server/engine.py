@@ -8,7 +8,6 @@ B images   H heads   N tokens   P patches
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +21,13 @@ from torch import Tensor
 from vitreous.evaluation.predict import Answer, answer_of, at_work, class_names, ready
 from vitreous.images import decode
 from vitreous.measures.rollout import read_rows, rollout
-from vitreous.models.model import Model
+from vitreous.models.model import Model, replica
 from vitreous.models.pooling import MapPool
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 from vitreous.server.breaking import Break, unplaced
 
-__all__ = ["Attended", "Engine", "Pixels", "attended", "grid_of", "replica"]
+__all__ = ["Attended", "Engine", "Pixels", "attended", "grid_of"]
 
 Pixels = NDArray[np.uint8]  # H W C
 WEIGHTS = "blocks.*.attention.weights"
@@ -63,11 +62,6 @@ class Attended:
 def _short(x: NDArray[np.float32]) -> Any:
     """Lists of numbers for people and pages, to five digits behind the point."""
     return np.round(x.astype(np.float64), 5).tolist()
-
-
-def replica(model: Model) -> Model:
-    """The same tensors under modules of their own."""
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
 class Engine:

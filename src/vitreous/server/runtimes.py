@@ -21,7 +21,7 @@ from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Engine, Pixels
 
-__all__ = ["RUNTIMES", "Outside", "check"]
+__all__ = ["RUNTIMES", "Outside", "check", "normalised"]
 
 RUNTIMES = ("torch", "onnx", "openvino")
 APART = 1e-3  # of the largest logit, that a runtime may differ from torch
@@ -56,7 +56,7 @@ class Outside:
         run = self.target.open(self._file)
 
         def logits(seen: list[Pixels]) -> NDArray[np.float32]:
-            return run(_normalised(seen, self.rule))[0]
+            return run(normalised(seen, self.rule))[0]
 
         self._compare(run, engine)
         return logits
@@ -67,7 +67,7 @@ class Outside:
 
     def _compare(self, run: Run, engine: Engine) -> None:
         seen = [np.random.default_rng(0).integers(0, 256, (*self.rule.size, len(self.rule.mean)), dtype=np.uint8)]
-        theirs, ours = run(_normalised(seen, self.rule))[0], engine.logits(seen)
+        theirs, ours = run(normalised(seen, self.rule))[0], engine.logits(seen)
         apart = float(np.abs(theirs - ours).max() / max(np.abs(ours).max(), 1e-6))
         if not apart <= APART:
             raise ConfigError(
@@ -75,7 +75,7 @@ class Outside:
             )
 
 
-def _normalised(seen: list[Pixels], rule: Preprocess) -> NDArray[np.float32]:
+def normalised(seen: list[Pixels], rule: Preprocess) -> NDArray[np.float32]:
     """B C H W, as `images.preprocess.finish` makes it."""
     x = np.stack(seen).transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
     mean, std = (np.array(values, np.float32)[:, None, None] for values in (rule.mean, rule.std))

@@ -12,15 +12,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
 from vitreous.evaluation.predict import choose_device
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import doctor
-from vitreous.models.model import Model, unwrapped
-from vitreous.server import examples, runtimes
+from vitreous.models.model import Model, replica, unwrapped
+from vitreous.server import examples, exported, runtimes
 from vitreous.server.batching import Desk
-from vitreous.server.engine import replica
+from vitreous.server.exported import Exported
 from vitreous.server.guard import Door
 from vitreous.server.limits import Limits
 from vitreous.server.served import Served
@@ -69,9 +71,10 @@ def serve(
     lan: bool = False,
     token: str | None = None,
     names: tuple[str, ...] = (),
-    runtime: str = "torch",
+    runtime: str | None = None,
     device: str | None = None,
     workers: int | None = None,
+    anyway: bool = False,
     limits: Limits = LIMITS,
     tell: Callable[[Address], None] | None = None,
 ) -> None:
@@ -82,19 +85,25 @@ def serve(
     to, behind a proxy.  runtime: what answers; torch, or on a CPU onnx and openvino, which the model is written for
     first.  device: None is a GPU where there is one.  workers: threads that compute; by default they share
     the cores.  tell: called with the address once it answers.
+
+    model may be a folder that `vitreous.export` wrote for onnx or openvino: its file answers, on the CPU, and nothing
+    can be looked into.  anyway: even where the folder does not agree with PyTorch.
     """
     _check(token, port, workers)
-    runtimes.check(runtime, device)
-    loaded, name = _model(model)
+    source, name, runtime = _source(model, runtime, device, has_data=data is not None, anyway=anyway)
     images = None if data is None else opening.open(data)
     with _listen("0.0.0.0" if lan else host, port) as listening:  # noqa: S104  only where it was asked for
         door = _door(listening, token, (*names, host), lan=lan)
-        outside = None if runtime == "torch" else runtimes.Outside(loaded, runtime)
-        place = choose_device(loaded, device if outside is None else "cpu")
-        desk = Desk(loaded, place, limits.queue, cores=doctor().cores, workers=workers, runtime=outside)
+        neighbours = outside = None
+        place = torch.device("cpu")
+        if isinstance(source, Model):
+            outside = None if runtime == "torch" else runtimes.Outside(source, runtime)
+            place = choose_device(source, device if outside is None else "cpu")
+        desk = Desk(source, place, limits.queue, cores=doctor().cores, workers=workers, runtime=outside)
         desk.open()  # the model is on its device now
-        neighbours = None if images is None else Neighbours(replica(loaded), images)
-        served = Served(desk, loaded, neighbours, name=name, runtime=runtime, examples=examples.choose(images))
+        if isinstance(source, Model) and images is not None:
+            neighbours = Neighbours(replica(source), images)
+        served = Served(desk, source, neighbours, name=name, runtime=runtime, examples=examples.choose(images))
         _run(served, door, limits, listening, tell, _addresses(listening, door.token, lan=lan))
 
 
@@ -137,6 +146,28 @@ def _check(token: str | None, port: int, workers: int | None) -> None:
         raise ConfigError(f"port {port} is none; say one from 1 to 65535, or 0 for any that is free")
     if workers is not None and workers < 1:
         raise ConfigError(f"{workers} workers answer nothing; say 1 or more, or leave it out")
+
+
+def _source(
+    model: str | os.PathLike[str] | Model, runtime: str | None, device: str | None, *, has_data: bool, anyway: bool
+) -> tuple[Model | Exported, str, str]:
+    """What answers, what to call it, and the runtime: of an exported folder, the one that it is written for."""
+    folder = exported.find(model)
+    if folder is None:
+        runtime = "torch" if runtime is None else runtime
+        runtimes.check(runtime, device)
+        return *_model(model), runtime
+    found, name = exported.read(folder, anyway=anyway), folder.resolve().name
+    if runtime not in (None, found.target.name):
+        raise ConfigError(f"{name} is written for {found.target.name}, not {runtime}; leave --runtime out")
+    if device not in (None, "cpu"):
+        raise ConfigError(f"{name} is an exported folder, which answers on the CPU here; leave --device out")
+    if has_data:
+        raise ConfigError(
+            f"{name} is an exported folder, by which similar images cannot be found; leave --data out, or serve the "
+            f"model that it was made of"
+        )
+    return found, name, found.target.name
 
 
 def _model(model: str | os.PathLike[str] | Model) -> tuple[Model, str]:

@@ -11,12 +11,15 @@ from vitreous.report.page import picture
 from vitreous.server.batching import Desk
 from vitreous.server.counting import Counts
 from vitreous.server.engine import Pixels, grid_of
+from vitreous.server.exported import CLOSED, Exported
+from vitreous.server.refusals import Refusal
 from vitreous.server.shelf import Kept, Shelf
 from vitreous.server.similar import Neighbours
 
 __all__ = ["Served", "thumbnail"]
 
 LABELS = 1000  # of a model that are listed
+NOTHING_INSIDE = {"attention": False, "depth": 0, "heads": 0, "width": 0, "tokens_in_front": 0, "positions": "none"}
 
 
 class Served:
@@ -25,7 +28,7 @@ class Served:
     def __init__(
         self,
         desk: Desk,
-        model: Model,
+        model: Model | Exported,
         neighbours: Neighbours | None = None,
         *,
         name: str,
@@ -34,9 +37,10 @@ class Served:
     ):
         self.desk, self.model, self.neighbours, self.name, self.runtime = desk, model, neighbours, name, runtime
         self.counts, self.shelf = Counts(), Shelf()
+        rule = model.about.preprocess if isinstance(model, Exported) else model.preprocess
         self.examples = [
             {
-                "image": self.shelf.pin(i, Kept(label, decode.finish(pixels, model.preprocess))),
+                "image": self.shelf.pin(i, Kept(label, decode.finish(pixels, rule))),
                 "label": label,
                 "picture": thumbnail(pixels),
             }
@@ -52,30 +56,57 @@ class Served:
         """Take nothing more, and finish what was taken."""
         self.desk.close()
 
+    def look_inside(self) -> Model:
+        """The model; a refusal where only an exported file is here."""
+        if isinstance(self.model, Exported):
+            raise Refusal(501, CLOSED)
+        return self.model
+
     def about(self) -> dict[str, Any]:
         """What the model is, for the page and for programs."""
-        model, config = self.model, self.model.config
-        return {
-            "name": self.name,
-            "runtime": self.runtime,
-            "classes": config.readout.classes,
-            "labels": list(model.labels or ())[:LABELS],
-            "image_size": list(config.image_size),
-            "channels": config.channels,
-            "preprocess": model.preprocess.to_json(),
-            "answers": model.answers,
-            "knows_unlike": model.threshold is not None,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "grid": list(grid_of(model)),
-            **_inside(model),
-            "similar": None if self.neighbours is None else self.neighbours.to_json(),
-        }
+        whole = _of_file(self.model) if isinstance(self.model, Exported) else _of_model(self.model)
+        similar = None if self.neighbours is None else self.neighbours.to_json()
+        return {"name": self.name, "runtime": self.runtime, **whole, "similar": similar}
+
+
+def _of_file(exported: Exported) -> dict[str, Any]:
+    about = exported.about
+    return {
+        "classes": about.classes,
+        "labels": list(exported.labels)[:LABELS],
+        "image_size": list(about.preprocess.size),
+        "channels": len(about.preprocess.mean),
+        "preprocess": about.preprocess.to_json(),
+        "answers": about.answers,
+        "knows_unlike": about.threshold is not None,
+        "parameters": None,
+        "grid": None,
+        **NOTHING_INSIDE,
+        "exported": exported.to_json(),
+    }
+
+
+def _of_model(model: Model) -> dict[str, Any]:
+    config = model.config
+    return {
+        "classes": config.readout.classes,
+        "labels": list(model.labels or ())[:LABELS],
+        "image_size": list(config.image_size),
+        "channels": config.channels,
+        "preprocess": model.preprocess.to_json(),
+        "answers": model.answers,
+        "knows_unlike": model.threshold is not None,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "grid": list(grid_of(model)),
+        **_inside(model),
+        "exported": None,
+    }
 
 
 def _inside(model: Model) -> dict[str, Any]:
     """Of a Transformer its parts; of a ResNet that it has none of them."""
     if not isinstance(model, ViT):
-        return {"attention": False, "depth": 0, "heads": 0, "width": 0, "tokens_in_front": 0, "positions": "none"}
+        return NOTHING_INSIDE
     config = model.config
     return {
         "attention": True,

@@ -7,17 +7,16 @@ Gradients are added in the order of the lanes, so that the same number of lanes 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitreous.models.layers import DropPath
+from vitreous.models.model import replica
 from vitreous.training.classify import Task
 
 __all__ = ["Lane", "Lanes", "drop_paths", "has_dropout", "how_many"]
@@ -39,8 +38,7 @@ class Lanes:
     """Several of them, each with a thread."""
 
     def __init__(self, task: Task, count: int):
-        kept = {id(tensor): tensor for tensor in _tensors(task)}
-        tasks = [task, *(copy.deepcopy(task, dict(kept)) for _ in range(count - 1))]
+        tasks = [task, *(replica(task) for _ in range(count - 1))]
         self.lanes = [Lane(each.loss, drop_paths(each.network)) for each in tasks]
         self._pool = ThreadPoolExecutor(count, "vitreous-lane", partial(torch.set_num_threads, 1))
 
@@ -87,10 +85,3 @@ def has_dropout(network: nn.Module) -> bool:
     return any(isinstance(m, nn.Dropout) and m.p > 0 for m in network.modules()) or any(
         getattr(m, "dropout_rate", 0.0) > 0 for m in network.modules()
     )
-
-
-def _tensors(task: Any) -> list[Tensor]:
-    """Everything that all lanes share: of the networks and of the task itself."""
-    parts = [value for value in vars(task).values() if isinstance(value, nn.Module)]
-    own = [tensor for part in parts for tensor in (*part.parameters(), *part.buffers())]
-    return own + [value for value in vars(task).values() if isinstance(value, Tensor)]

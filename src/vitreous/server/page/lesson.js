@@ -190,6 +190,7 @@ async function begin() {
     const asked = Number(location.hash.slice(1)) || 1;
     const [model, { examples }] = await Promise.all([get("/api/model"), get("/api/examples")]);
     Object.assign(state, { model, at: asked });
+    if (model.exported) throw new Refused(`${model.exported.closed}; the lesson looks inside, too`);
     if (!model.attention) throw new Refused("this model is a network of convolutions; the lesson is about Vision Transformers: serve one");
     NAMES.forEach((name, i) => {
       const item = document.createElement("li"), button = document.createElement("button");

@@ -21,7 +21,7 @@ async function begin() {
     introduce(model);
     examples.forEach(addExample);
     listen();
-    breaking = new Breaking(model, complain);
+    if (!model.exported) breaking = new Breaking(model, complain);
     if (examples.length && state.image === null && !state.turn) await show({ image: examples[0].image });
   } catch (error) {
     complain(error);
@@ -34,15 +34,27 @@ function introduce(model) {
   const few = model.labels.slice(0, 3).join(", ");
   const size = `${model.image_size[0]} × ${model.image_size[1]} pixels`;
   const inside = model.attention ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
-  $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${inside}, ${model.parameters.toLocaleString("en")} numbers.`;
+  const rest = model.exported ? fromFile(model) : `${inside}, ${model.parameters.toLocaleString("en")} numbers.`;
+  $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${rest}`;
+  if (model.exported?.agrees === false) {
+    $("disagrees").textContent = `Beware: this export does not answer as its model does (${model.exported.faults.join("; ")}).`;
+    $("disagrees").hidden = false;
+  }
   $("layer").max = $("layer").value = model.depth;
   $("head").max = model.heads;
   $("layer-says").textContent = model.depth;
   $("controls").hidden = !model.attention;
   $("no-attention").hidden = model.attention;
-  $("no-attention").textContent = "A network of convolutions has no attention that could be shown.";
+  $("no-attention").textContent = model.exported ? sentence(model.exported.closed) : "A network of convolutions has no attention that could be shown.";
   if (!model.attention) $("stage").tabIndex = -1;
 }
+
+function fromFile({ runtime, exported: { precision, same_answers, compared_images } }) {
+  const same = same_answers === null ? "" : ` On ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images it gave its model's own first answer.`;
+  return `an exported file (${precision}, ${runtime}).${same}`;
+}
+
+const sentence = (line) => `${line[0].toUpperCase()}${line.slice(1)}.`;
 
 function addExample({ image, label, picture }) {
   const button = document.createElement("button"), small = document.createElement("img");
@@ -71,7 +83,7 @@ async function show({ image = null, file = null }) {
     for (const button of $("examples").children) button.setAttribute("aria-pressed", String(button.dataset.image === state.image));
     showAnswer();
     await look(null); // first: it is what people wait for
-    await Promise.all([similar(), breaking.see(state.image, bitmap)]);
+    await Promise.all([similar(), breaking?.see(state.image, bitmap)]);
   } catch (error) {
     if (turn === state.turn) complain(error);
   } finally {
@@ -194,7 +206,7 @@ function listen() {
     repaint();
   });
   $("controls").addEventListener("submit", (event) => event.preventDefault());
-  pickable($("stage"), () => state.model.grid, (patch) => state.image && look(patch === state.patch ? null : patch).catch(complain), (patch) => state.image && look(patch).catch(complain));
+  if (state.model.grid) pickable($("stage"), () => state.model.grid, (patch) => state.image && look(patch === state.patch ? null : patch).catch(complain), (patch) => state.image && look(patch).catch(complain));
   $("whole").addEventListener("click", () => look(null).catch(complain));
   $("save").addEventListener("click", () => $("view").toBlob((blob) => saved(blob, "attention.png")));
   $("numbers").addEventListener("click", () =>

@@ -1,0 +1,217 @@
+"""A folder that `vitreous export` wrote, as something to serve: its tensor form answers, and nobody can look into it.
+
+The folder brings all that an answer needs: preprocessing, labels, temperature, threshold. Before the first answer its
+files are held against the sizes that were noted of them, and against its own test vectors.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import CheckpointError, ConfigError, MissingExtraError
+from vitreous.evaluation.predict import Answer, answer_of
+from vitreous.exports.export import TARGETS
+from vitreous.exports.parity import Parity, compare
+from vitreous.exports.target import Target
+from vitreous.images import decode
+from vitreous.models.preprocess import Preprocess
+from vitreous.server.engine import Pixels
+from vitreous.server.runtimes import normalised
+from vitreous.weights.reading import one_line, read_json
+
+__all__ = ["CLOSED", "About", "Exported", "FileEngine", "find", "read"]
+
+CLOSED = (
+    "this server answers from an exported file, which cannot be looked into; for attention, breaking and similar "
+    "images serve the model that it was made of"
+)
+NEEDS = {"onnx": ("onnxruntime", "export"), "openvino": ("openvino", "openvino")}  # package, and extra that brings it
+APART = {"float32": 1e-3, "float16": 0.05, "int8": 0.5}  # of the largest logit, beyond which a file is damaged
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class About:
+    """What export.json says."""
+
+    schema: Literal["vitreous.exported/1"]
+    target: str
+    precision: Literal["float32", "float16", "int8"]
+    network: str
+    classes: Annotated[int, msgspec.Meta(ge=1)]
+    temperature: Annotated[float, msgspec.Meta(gt=0)]
+    threshold: float | None
+    answers: Literal["one", "several"]
+    preprocess: Preprocess
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """A folder that is whole and agrees with PyTorch, or that somebody wants served anyway."""
+
+    folder: Path
+    target: Target
+    about: About
+    labels: tuple[str, ...]
+    parity: Parity
+
+    @property
+    def file(self) -> Path:
+        """The form that was compared on all images."""
+        return self.folder / f"tensor{self.target.suffix}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For the page and for programs. Not which images it was compared by: that names folders of ours."""
+        tensor = next((form for form in self.parity.forms if form.form == "tensor"), None)
+        return {
+            "network": self.about.network,
+            "precision": self.about.precision,
+            "agrees": self.parity.passed,
+            "faults": self.parity.faults,
+            "same_answers": None if tensor is None else tensor.agreement,
+            "compared_images": 0 if tensor is None else tensor.images,
+            "closed": CLOSED,
+        }
+
+
+class FileEngine:
+    """An exported file at work for one worker: of an `Engine`, what answering takes."""
+
+    def __init__(self, exported: Exported):
+        about = exported.about
+        self.rule, self.names = about.preprocess, exported.labels
+        self.temperature, self.threshold, self.answers = about.temperature, about.threshold, about.answers
+        try:
+            self._run = exported.target.open(exported.file)
+        except Exception as error:  # each runtime has its own
+            raise _damaged(exported, f"{about.target} cannot open {exported.file.name}") from error
+
+    def pixels(self, image: Pixels) -> Pixels:
+        """What the model sees of an image."""
+        return decode.finish(image, self.rule)
+
+    def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
+        """B K.  seen: images as the model sees them."""
+        return self.of_tensors(normalised(seen, self.rule))
+
+    def of_tensors(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """B C H W -> B K."""
+        return self._run(x)[0]
+
+    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Answer:
+        """With the same calibrated confidence as the model has."""
+        return answer_of(self, self.names, name, logits, top)  # type: ignore[arg-type]  # temperature, threshold, answers
+
+
+def find(model: object) -> Path | None:
+    """The exported folder that is named, if it is one."""
+    if not isinstance(model, str | os.PathLike):
+        return None
+    path = Path(os.fspath(model))
+    suffixes = [target.suffix for target in TARGETS.values()]
+    try:
+        if (path / "export.json").is_file():
+            return path
+        if any((path / f"tensor{suffix}").is_file() for suffix in suffixes):
+            raise CheckpointError(f"{path} has exported files and no export.json beside them; copy the whole folder")
+        if path.is_file() and path.suffix in suffixes:
+            raise CheckpointError(f"{path} is one file of an export; name its folder: vitreous serve {path.parent}")
+    except OSError:  # a name that no file can have
+        pass
+    return None
+
+
+def read(folder: Path, *, anyway: bool = False) -> Exported:
+    """anyway: even where it does not agree with PyTorch."""
+    about = _read(folder, "export.json", About)
+    if about.target not in NEEDS:
+        raise ConfigError(
+            f"{folder} is written for {about.target}; only {' and '.join(NEEDS)} are served from a folder: serve the "
+            f"model that it was made of"
+        )
+    package, extra = NEEDS[about.target]
+    if find_spec(package) is None:
+        raise MissingExtraError(extra, f"{folder.name} is written for {about.target} and")
+    parity = _read(folder, "parity.json", Parity)
+    exported = Exported(folder, TARGETS[about.target], about, _labels(folder, about.classes), parity)
+    _check_sizes(exported)
+    if not parity.passed and not anyway:
+        raise ConfigError(
+            f"{folder} does not agree with PyTorch ({parity.faults[0]}); export it again, or serve it all the same "
+            f"with --anyway"
+        )
+    _check_vectors(exported)
+    return exported
+
+
+def _read(folder: Path, name: str, kind: type[T]) -> T:
+    body = read_json(folder / name)
+    if not body:
+        raise CheckpointError(f"{folder} has no {name}, so it is no whole export; copy the whole folder")
+    try:
+        return msgspec.convert(body, kind)
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise CheckpointError(
+            f"{folder / name} does not fit: {one_line(error)}; export again, with this version of vitreous"
+        ) from None
+
+
+def _labels(folder: Path, classes: int) -> tuple[str, ...]:
+    try:
+        labels = tuple((folder / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1])
+    except (OSError, ValueError):
+        raise CheckpointError(f"{folder} has no labels.txt that can be read; copy the whole folder") from None
+    if len(labels) != classes:
+        raise CheckpointError(
+            f"{folder / 'labels.txt'} has {len(labels):,} lines for {classes:,} classes; copy the folder again"
+        )
+    return labels
+
+
+def _check_sizes(exported: Exported) -> None:
+    """Graph and weights may lie apart: all files whose name begins with the form's."""
+    noted = {name: size for name, size in exported.parity.files.items() if name.partition(".")[0] == "tensor"}
+    for name in sorted({exported.file.name, *noted}):
+        file = exported.folder / Path(name).name
+        if not file.is_file():
+            raise _damaged(exported, f"{name} is not there")
+        if file.stat().st_size != noted.get(name):
+            raise _damaged(exported, f"{name} has {file.stat().st_size:,} bytes and had {noted.get(name, 0):,}")
+        if file.suffix == ".xml" and not _begins(file, b"<?xml"):  # OpenVINO would try it as all other formats, aloud
+            raise _damaged(exported, f"{name} is no XML")
+
+
+def _begins(file: Path, start: bytes) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(start)) == start
+
+
+def _check_vectors(exported: Exported) -> None:
+    """Ten tensors whose logits the model itself left behind: a file that was changed on its way says something else."""
+    place = exported.folder / "vectors"
+    engine = FileEngine(exported)
+    try:
+        wanted = read_json(place / "expected.json")["tensor"]
+        ours = np.array(list(wanted.values()), np.float64)
+        tensors = [np.load(place / f"{Path(name).name}.npy") for name in wanted]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, EOFError):
+        raise _damaged(exported, "vectors/ cannot be read") from None
+    try:
+        theirs = np.concatenate([engine.of_tensors(x) for x in tensors])
+        apart = compare("tensor", theirs, ours).difference
+    except Exception as error:  # each runtime has its own
+        raise _damaged(exported, f"{exported.about.target} cannot run {exported.file.name}") from error
+    if exported.parity.passed and not apart <= APART[exported.about.precision]:
+        raise _damaged(exported, f"{exported.file.name} answers vectors/ otherwise than the model ({apart:.0%} apart)")
+
+
+def _damaged(exported: Exported, what: str) -> CheckpointError:
+    return CheckpointError(f"{exported.folder} is damaged: {what}; copy the folder again, or export again")
