@@ -137,6 +137,15 @@ def test_where_one_generator_draws_for_all_there_is_one_lane():
         assert looped(MIXED.change(length="1 steps", batch=8))[0].lanes == 1
 
 
+@pytest.mark.parametrize("compiled", ["blocks", "whole"])
+def test_a_compiled_step_has_one_lane(compiled, monkeypatch):
+    """Threads would take the compiled blocks from each other; what a compiler makes of it, others test."""
+    monkeypatch.setattr(torch, "compile", lambda work, **options: work)
+    with cores(2):
+        loop, outcome = looped(MIXED.change(length="2 steps"), compiled=compiled)
+    assert (loop.lanes, outcome.steps) == (1, 2)
+
+
 @given(st.integers(1, 600), st.integers(1, 4), st.integers(1, 64), st.integers(1, 2**28), st.booleans())
 def test_all_lanes_have_as_much_to_do_and_room_or_there_is_one(batch, parts, count, parameters, in_pairs):
     lanes = how_many(batch, parts, count, parameters=parameters, in_pairs=in_pairs)

@@ -117,8 +117,9 @@ class Loop:
             return self._run()
 
     def _lane_count(self) -> int:
-        """A CPU's cores that take a part of the batch each."""
-        if self.device.type != "cpu" or self.ranks.world > 1 or has_dropout(self.task.network):
+        """A CPU's cores that take a part of the batch each; a compiled step has all of them."""
+        is_compiled = self.compiled not in (None, "none")
+        if self.device.type != "cpu" or is_compiled or self.ranks.world > 1 or has_dropout(self.task.network):
             return 1
         return how_many(
             self.recipe.batch,
