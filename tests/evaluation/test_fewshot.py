@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from feature_clouds import clouds
+from hypothesis import given
+from hypothesis import strategies as st
 from shared_files import ROOT
 from tiny_models import line_of
 
@@ -141,6 +143,42 @@ def test_copies_are_left_out_together(n, d):
         np.testing.assert_allclose(found[[i, i + 1]], z[[i, i + 1]] @ weight, atol=1e-6)
     alone = decompose(x, y, 3)
     np.testing.assert_allclose(alone.left_out(2.0, np.arange(n)), alone.left_out(2.0), atol=1e-9)
+
+
+@given(
+    st.integers(12, 60),
+    st.integers(1, 30),
+    st.integers(1, 12),
+    st.sampled_from(["primal", "dual"]),
+    st.sampled_from([0.5, 64.0, 1e4]),
+    st.integers(0, 2**32 - 1),
+)
+def test_groups_of_every_size_are_left_out_as_one_after_the_other_by_the_formula(n, d, kinds, form, l2, seed):
+    """T − (I − H)_gg⁻¹ (T − H T)_g for each group by itself; small, equal and larger than there are features."""
+    draw = np.random.default_rng(seed)
+    x, y, groups = draw.normal(size=(n, d)), np.arange(n) % 3, 7 * draw.integers(0, kinds, n) - 5
+    groups[groups == -5] = 10**6 + np.arange(n)[groups == -5]  # some alone
+    z = np.concatenate([(x - x.mean(0)) / (x.std(0) + 1e-5), np.full((n, 1), 100.0)], 1)
+    t = 2 * np.eye(3)[y] - 1
+    rest = np.eye(n) - z @ np.linalg.solve(z.T @ z + l2 * np.eye(d + 1), z.T)
+    wanted = np.empty_like(t)
+    for group in np.unique(groups):
+        here = np.flatnonzero(groups == group)
+        wanted[here] = t[here] - np.linalg.solve(rest[np.ix_(here, here)], (rest @ t)[here])
+    np.testing.assert_allclose(decompose(x, y, 3, form=form).left_out(l2, groups), wanted, atol=1e-6)
+
+
+def test_half_of_very_many_rows_is_left_out_with_as_many_equations_as_features():
+    """By rows they would be 200,000 equations: 320 GB."""
+    x, y = clouds(400_000, 3, 2)
+    half = np.arange(len(x)) % 2
+    parts = decompose(x, y, 2)
+    found = parts.left_out(64.0, half)
+    z = np.concatenate([parts.rows.numpy(), np.full((len(x), 1), 100.0)], 1)
+    t = 2 * np.eye(2)[y] - 1
+    for here, rest in ((half == 0, half == 1), (half == 1, half == 0)):
+        weight = np.linalg.solve(z[rest].T @ z[rest] + 64.0 * np.eye(4), z[rest].T @ t[rest])
+        np.testing.assert_allclose(found[here], z[here] @ weight, atol=1e-6)
 
 
 def test_a_copy_among_the_rows_flatters_unless_left_out_too():

@@ -16,11 +16,12 @@ from tiny_models import BIT, VIT, awake, line_of
 import vitreous
 from vitreous.errors import ConfigError
 from vitreous.measures import MEASURES
+from vitreous.measures.drawings import DRAWINGS
 from vitreous.measures.figures import method_of
 from vitreous.measures.subject import Settings, Subject
 from vitreous.measures.token_probes import MOST, PLACES, even_grid, some_layers
 
-TOKENS = MEASURES["token-probes"]
+TOKENS, PROBES = MEASURES["token-probes"], MEASURES["probes"]
 CHANCE = 1 / 3
 NEAR = 0.12  # of chance, on 240 test images
 
@@ -43,9 +44,9 @@ def planted(shape: tuple[int, ...], labels: np.ndarray, place: tuple[int, ...] |
     return x
 
 
-def read(subject: Subject, values: dict[str, torch.Tensor], batch: int = 100):
+def read(subject: Subject, values: dict[str, torch.Tensor], batch: int = 100, measure=TOKENS):
     """What the measure finds in these activations."""
-    reading = TOKENS.start(subject, None)
+    reading = measure.start(subject, None)
     for begin in range(0, len(subject.data), batch):
         places = np.arange(begin, min(begin + batch, len(subject.data)))
         subject.of_batch = {"places": places}
@@ -147,6 +148,40 @@ def test_a_place_that_never_changes_is_chance_and_is_said():
     assert accuracies(found, "blocks.0")[6] > 0.98
     assert found["layers"][0]["constant"] == 1
     assert "the same in all shots count as chance: 1 of blocks.0." in method_of("token-probes", found)
+
+
+def test_a_layer_that_never_changes_is_named_by_probes_and_the_others_are_read():
+    """A class token that no patch reaches, and a place on a white ground; once they stopped all probes."""
+    data = pictures(400, test=240)
+    first, last = planted((17, 16), data.labels, (0,)), planted((17, 16), data.labels, (0,), seed=1)
+    first[:, 0], first[:, 1 + 10] = 0.25, -1.0
+    found = read(subject_of(awake(), data), {"blocks.0.output": first, "blocks.1.output": last}, measure=PROBES)
+    assert found["constant"] == ["blocks.0 (cls)", "blocks.0 (middle)"]
+    rows = {(row["layer"], row["tokens"]): row for row in found["rows"]}
+    assert len(rows) == 6
+    for pool in ("cls", "middle"):
+        still = rows["blocks.0", pool]
+        assert still["linear"] == still["ten_shot"] == found["chance"]
+        assert still["interval"] is None
+    assert rows["blocks.1", "cls"]["linear"] > 0.98
+    assert rows["blocks.1", "cls"]["interval"][0] > 0.9
+    assert PROBES.says(found).endswith("; constant: blocks.0 (cls), blocks.0 (middle)")
+    assert "counts as chance: blocks.0 (cls), blocks.0 (middle)." in method_of("probes", found)
+    assert DRAWINGS["probes"](found, None, {})
+
+
+def test_what_changes_in_few_images_alone_is_chance_where_a_draw_has_none_of_them():
+    data = pictures(400, test=240)
+    x = planted((17, 16), data.labels, None)
+    x[:, 0] = 0.0
+    x[np.flatnonzero(data.splits == "train")[:3], 0] = 1.0
+    model = awake(VIT.change(depth=1))
+    found = read(subject_of(model, data), {"blocks.0.output": x}, measure=PROBES)
+    assert found["constant"] == []
+    assert "constant" not in PROBES.says(found)
+    (own,) = [row for row in found["rows"] if row["tokens"] == "cls"]
+    assert found["chance"] in own["ten_shot_seeds"]
+    assert own["interval"] is not None
 
 
 def test_five_layers_are_asked_and_fewer_of_a_shallow_network():

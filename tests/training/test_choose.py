@@ -82,6 +82,19 @@ def test_what_frozen_features_are_worth_decides_what_moves(images, share, device
     assert words in second
 
 
+@pytest.mark.claim("T07", "T09")
+@pytest.mark.parametrize("weights", [VIT, BIT], ids=["vit", "bit"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("images", [1_000, 50_000])
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_whatever_is_trained_is_augmented_in_all_four_cases(images, share, device, weights):
+    """A policy chooses layers alone; a solved head sees each picture as it is."""
+    for may_solve in (True, False):
+        choice = choose(images, 10, 160, weights, device, estimate=worth(share), may_solve=may_solve)
+        augment, is_plain = choice.recipe.augment, choice.recipe.is_solved
+        assert (augment.crop == "none", augment.flip == 0) == (is_plain, is_plain)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_only_steps_can_do_is_trained_however_good_frozen_features_are(device):
     assert not choose(1_000, 10, 160, VIT, device, estimate=worth(0.995), may_solve=False).recipe.is_solved

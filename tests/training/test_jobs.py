@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, MODEL, PLAIN, SIDE, image_set, network, picture_folder
+from small_runs import CPU, MODEL, PLAIN, SIDE, assert_equal_states, image_set, network, picture_folder
 from tiny_models import line_of
 
 import vitreous
@@ -17,6 +17,7 @@ from vitreous.models import catalog
 from vitreous.ranks import Ranks
 from vitreous.training import jobs
 from vitreous.training.jobs import decoded_once, plan, planned, start_model
+from vitreous.weights import loading
 
 SMALL = PLAIN.change(image_size=SIDE)
 
@@ -198,10 +199,27 @@ def test_a_recipes_dropout_comes_to_weights_and_changes_none(weights):
 
 
 def test_weights_that_changed_since_are_refused(weights, tmp_path):
-    job = job_of(image_set(40), weights=weights)
+    data = image_set(40)
+    then = job_of(data, weights=weights).record()
     vitreous.save(vitreous.build("Ti/8 width=32 depth=1 heads=2", image_size=16, classes=4), tmp_path / "other")
+    job = planned({**then, "weights": str(tmp_path / "other.safetensors")}, data, print)
     with pytest.raises(RunError, match="no longer those the run began with"):
-        start_model(dataclasses.replace(job, weights=str(tmp_path / "other.safetensors")), CPU)
+        start_model(job, CPU)
+
+
+def test_what_a_plan_has_read_begins_the_training_and_is_held_no_longer(weights, monkeypatch):
+    job = job_of(image_set(40), weights=weights)
+    plan_has_read = job.start.model
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "read", None)  # nothing more is read
+        first, second = start_model(job, CPU, again=True), start_model(job, CPU)
+    assert second is plan_has_read
+    assert job.start.model is None
+    third = start_model(job, CPU)
+    for other in (first, third):
+        assert not {p.data_ptr() for p in other.parameters()} & {p.data_ptr() for p in second.parameters()}
+        assert_equal_states(other.state_dict(), second.state_dict())
+        assert (other.config, other.preprocess, other.labels) == (second.config, second.preprocess, second.labels)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -23,7 +23,7 @@ from vitreous.training import runs, transfer
 from vitreous.training.beginning import begin
 from vitreous.training.jobs import plan
 from vitreous.training.recipe import Recipe
-from vitreous.weights import starter
+from vitreous.weights import loading, starter
 
 FAST = {"device": "cpu", "workers": 0, "check": False}
 
@@ -94,6 +94,29 @@ def test_images_unlike_those_it_knows_are_trained_on_and_the_estimate_stands_bes
     assert rival["name"] in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("data", "folds", "options", "times"),
+    [
+        ("alike", None, {}, 1),  # measured, solved
+        ("unlike", 2, {}, 1),  # measured, trained three times
+        ("unlike", 0, {}, 2),  # measured, trained; the frozen rival on test
+        ("unlike", 0, {"dropout": 0.1, "head_bias": -1.0, "image_size": 24}, 2),
+        ("unlike", 0, {"recipe": "fine-tune"}, 1),
+    ],
+)
+def test_weights_are_read_once_and_once_more_for_the_rival(
+    data, folds, options, times, weights, request, tmp_path, monkeypatch
+):
+    """Not again for every fold, nor to plan, to judge or to write."""
+    read, reads = loading.read, []
+    monkeypatch.setattr(loading, "read", lambda path: reads.append(path) or read(path))
+    options = {"length": "2 steps", **options} if data == "unlike" else options
+    folder = request.getfixturevalue(data)
+    run = vitreous.fit(folder, weights=weights, out=tmp_path / "run", folds=folds, **FAST, **options)
+    assert reads == [Path(weights)] * times
+    assert len(run.metrics["rivals"]) == (data == "unlike" and "recipe" not in options)
+
+
 def job_of(data, weights, **options):
     asked = {"recipe": "auto", "device": CPU, "checked": False, "folds": None, "overrides": {}, "workers": 0, **options}
     return plan(data, model=None, weights=weights, say=lambda line: None, **asked)
@@ -104,6 +127,15 @@ def test_what_only_steps_can_do_is_trained(alike, weights):
         assert not job_of(alike, weights, overrides=overrides).recipe.is_solved
     for overrides in ({"seed": 3}, {"image_size": "24"}, {"l2": "64"}):
         assert job_of(alike, weights, overrides=overrides).recipe.is_solved
+
+
+@pytest.mark.claim("T07")
+def test_few_images_unlike_those_it_knows_are_augmented_unless_that_is_asked_for(unlike, weights):
+    job = job_of(unlike, weights)
+    assert "small and different" in job.reasons[1]
+    assert (job.recipe.policy, job.recipe.augment.crop, job.recipe.augment.flip) == ("last-1", "inception", 0.5)
+    plain = job_of(unlike, weights, overrides={"crop": "none", "flip": 0.0}).recipe
+    assert (plain.policy, plain.augment.crop, plain.augment.flip) == ("last-1", "none", 0.0)
 
 
 def test_a_large_set_is_measured_by_a_part(alike, weights, monkeypatch):

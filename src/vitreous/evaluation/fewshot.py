@@ -54,6 +54,7 @@ TINY = 1e-5  # added to every standard deviation
 UNIT = 2.0**-24  # what a float32 is rounded by
 CACHED = 256  # rows at a time that a core's own cache holds
 HELD = 2**26  # weights that are held at once while answers are counted
+GATHERED = 2**22  # numbers of rows that are gathered at once while groups are left out
 # Student's t for 95 %, by degrees of freedom from 1
 T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120]
 T95 += [2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
@@ -160,14 +161,16 @@ class Decomposed:
             half = self.vectors * (l2 / (self.values + l2)).sqrt()  # I − H = half halfᵀ − constant
             sign, start = 1.0, 0.0
         residual = start * self.targets + sign * (half @ (half.T @ self.targets)) - constant * self.targets.sum(0)
-        if groups is None:
-            rest = start + sign * half.square().sum(1) - constant
-            return (self.targets - residual / rest[:, None]).cpu().numpy()
-        left = residual.clone()
-        for members in _groups(groups, n):
-            here = torch.from_numpy(members).to(half.device)
-            block = start * torch.eye(len(here)).to(half) + sign * (half[here] @ half[here].T) - constant
-            left[here] = torch.linalg.solve(block, residual[here])
+        rest = start + sign * half.square().sum(1) - constant  # the diagonal of I − H
+        left = residual / rest[:, None]
+        for members in [] if groups is None else _equal_groups(groups, n, half.shape[1]):
+            here = torch.from_numpy(members).to(half.device)  # G s
+            rows, own = half[here], residual[here]  # G s D, G s K
+            if self.is_primal and here.shape[1] > rows.shape[2]:
+                left[here] = _left_of_many(rows, own, constant)
+            else:
+                block = start * torch.eye(here.shape[1]).to(half) + sign * (rows @ rows.mT) - constant
+                left[here] = torch.linalg.solve(block, own)
         return (self.targets - left).cpu().numpy()
 
 
@@ -317,11 +320,29 @@ def _float64_place(device: torch.device | str) -> torch.device:
     return torch.device("cpu") if place.type == "mps" else place
 
 
-def _groups(groups: Rows, n: int) -> list[Rows]:
+def _equal_groups(groups: Rows, n: int, width: int) -> Iterator[Rows]:
+    """Rows of the groups of two and more: G s, groups of one size together, as many as memory should hold at once."""
     if len(groups) != n:
         raise DataError(f"there are groups of {len(groups)} rows and {n} rows; give one for each row")
     order = np.argsort(groups, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+    starts = np.flatnonzero(np.r_[True, np.diff(groups[order]) != 0])
+    sizes = np.diff(starts, append=n)
+    for size in np.unique(sizes[sizes > 1]).tolist():
+        members = order[starts[sizes == size][:, None] + np.arange(size)]
+        step = max(1, GATHERED // (size * max(size, width)))
+        for begin in range(0, len(members), step):
+            yield members[begin : begin + step]
+
+
+def _left_of_many(rows: Tensor, residual: Tensor, constant: float) -> Tensor:
+    """(I − U Uᵀ)⁻¹ r = r + U (I − Uᵀ U)⁻¹ Uᵀ r: as many equations as features, however many rows a group has.
+
+    rows: G s D.  residual: r, G s K.  U: the rows, and a column √constant.
+    """
+    ones = torch.full_like(rows[..., :1], math.sqrt(constant))
+    u = torch.cat([rows, ones], -1)
+    small = torch.eye(u.shape[-1]).to(u) - u.mT @ u
+    return residual + u @ torch.linalg.solve(small, u.mT @ residual)
 
 
 # Answers of many probes --------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ METHODS: dict[str, Callable[[Found], str]] = {
     ),
     "probes": lambda f: (
         f"Regularised least squares on frozen features of each layer: {f['shots']} images a class, {f['seeds']} draws; "
-        f"and all {f['fitted_on']:,}. Judged on {f['images']:,} test images."
+        f"and all {f['fitted_on']:,}. Judged on {f['images']:,} test images{_unread(f)}."
     ),
     "token-probes": lambda f: (
         f"Regularised least squares on each token by itself: {f['shots']} images a class "
@@ -299,6 +299,11 @@ def _asked(found: Found) -> str:
     steps = dict.fromkeys((*layer["grid"], layer["step"]) for layer in found["layers"] if layer["step"] > 1)
     words = [f"one row and column in {step} of {h}×{w}" for h, w, step in steps]
     return f"; at most {found['places_at_most']} places are asked: {', '.join(words)}" if words else ""
+
+
+def _unread(found: Found) -> str:
+    names = found.get("constant")
+    return f"; what is the same in all images fitted on counts as chance: {', '.join(names)}" if names else ""
 
 
 def _still(found: Found) -> str:

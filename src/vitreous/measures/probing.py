@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from vitreous.evaluation.features import Features, pooled
 from vitreous.evaluation.features import Reading as Pooling
+from vitreous.evaluation.fewshot import choose_shots
 from vitreous.evaluation.probes import Probed, probe_features
 from vitreous.measures.layers import is_block
 from vitreous.measures.measure import Found, Measure, Reading, plain
@@ -85,28 +87,47 @@ class _Probes(Held):
 
     def finish(self) -> Found:
         train, test = self.release(list(self.values))
-        shots = [probe_features(train, test, shots=SHOTS, seed=seed) for seed in range(SEEDS)]
-        full = probe_features(train, test)
-        rows = [_row(name, shots, full) for name in train.values]
+        shots = [_probed(train, test, SHOTS, seed) for seed in range(SEEDS)]
+        full = _probed(train, test)
+        chance, read = 1 / len(train.classes), {row.reading for row in full.rows}
         return {
             "images": full.images,
             "fitted_on": full.fitted_on,
             "shots": SHOTS,
             "seeds": SEEDS,
-            "chance": plain(1 / len(train.classes)),
-            "rows": rows,
+            "chance": plain(chance),
+            "constant": [_named(name) for name in train.values if name not in read],
+            "rows": [_row(name, shots, full, chance) for name in train.values],
         }
 
 
-def _row(name: str, shots: list[Probed], full: Probed) -> dict[str, Any]:
+def _probed(train: Features, test: Features, shots: int | None = None, seed: int = 0) -> Probed:
+    """Probes on what changes among the images to fit on; least squares refuse the rest."""
+    labels = train.labels
+    chosen = np.flatnonzero(labels >= 0) if shots is None else choose_shots(labels, len(train.classes), shots, seed)
+    changes = [name for name, x in train.values.items() if (x[chosen] != x[chosen[:1]]).any()]
+    parts = [replace(half, values={name: half[name] for name in changes}) for half in (train, test)]
+    return probe_features(*parts, shots=shots, seed=seed)
+
+
+def _row(name: str, shots: list[Probed], full: Probed, chance: float) -> dict[str, Any]:
+    """What never changes is read by chance."""
     tap, _, pool = name.partition(":")
-    few = [probed[name].accuracy for probed in shots]
-    body = {"layer": tap.removesuffix(".output"), "tokens": pool, "ten_shot": plain(sum(few) / len(few))}
-    return body | {
-        "ten_shot_seeds": plain(few),
-        "linear": plain(full[name].accuracy),
-        "interval": plain(full[name].interval),
+    *few, linear = ({row.reading: row for row in probed.rows}.get(name) for probed in (*shots, full))
+    right = [chance if row is None else row.accuracy for row in few]
+    return {
+        "layer": tap.removesuffix(".output"),
+        "tokens": pool,
+        "ten_shot": plain(sum(right) / len(right)),
+        "ten_shot_seeds": plain(right),
+        "linear": plain(chance if linear is None else linear.accuracy),
+        "interval": None if linear is None else plain(linear.interval),
     }
+
+
+def _named(name: str) -> str:
+    tap, _, pool = name.partition(":")
+    return f"{tap.removesuffix('.output')} ({pool})"
 
 
 def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
@@ -138,6 +159,7 @@ def _say(found: Found) -> str:
         f"a linear fit reads the class best from {best['layer']} ({best['tokens']}): {100 * best['linear']:.0f} % "
         f"right, {100 * best['ten_shot']:.0f} % by {found['shots']} shots; "
         f"from {rows[0]['layer']} {100 * rows[0]['linear']:.0f} %"
+        + (f"; constant: {', '.join(constant[:3])}" if (constant := found.get("constant")) else "")
     )
 
 

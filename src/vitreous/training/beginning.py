@@ -25,7 +25,17 @@ from vitreous.weights import starter
 from vitreous.weights.loading import load, newest_run
 from vitreous.weights.surgery import swap_head
 
-__all__ = ["FEW", "Beginning", "begin", "choose_beginning", "name_of_network", "pool_of", "seen_before"]
+__all__ = [
+    "FEW",
+    "Beginning",
+    "Start",
+    "begin",
+    "choose_beginning",
+    "name_of_network",
+    "pool_of",
+    "seen_before",
+    "suited",
+]
 
 FEW = 2_000  # images below which each is judged by a model that has not seen it
 
@@ -38,6 +48,18 @@ class Beginning:
     start: Model | None = None
     estimate: Estimate | None = None
     reasons: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Start:
+    """The network that a plan has read, for the training to begin with: one that is given away is held no longer."""
+
+    model: Model | None = None
+
+    def give(self) -> Model:
+        assert self.model is not None
+        given, self.model = self.model, None
+        return given
 
 
 def choose_beginning(
@@ -100,7 +122,7 @@ def _measured(
     progress: Callable[[int, int], None] | None,
     ranks: Ranks,
 ) -> Estimate:
-    """What the weights are worth, by the first rank, which tells the others."""
+    """What the weights are worth, by the first rank, which tells the others; they end where they were, in memory."""
     found: Estimate | VitreousError | None = None
     if ranks.is_first:
         try:
@@ -109,6 +131,7 @@ def _measured(
             )
         except VitreousError as error:
             found = error
+        model.to("cpu")
     if ranks.world > 1:
         found = gather(found)[0]
     if isinstance(found, VitreousError):
@@ -118,7 +141,7 @@ def _measured(
 
 
 def begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSet, size: int | Size | None) -> Model:
-    """A network for these classes and sizes, with the recipe's dropout."""
+    """A network for these classes and sizes, with the recipe's dropout and bias."""
     classes, size = len(data.classes), None if size is None else as_size(size)
     if weights is not None:
         made = load(weights, classes=classes, image_size=size)
@@ -127,6 +150,11 @@ def begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSet
     else:
         name = name_of_network(model, recipe)
         made = build(name, image_size=size, classes=classes, channels=data.channels, seed=recipe.seed)
+    return suited(made, recipe)
+
+
+def suited(made: Model, recipe: Recipe) -> Model:
+    """With the recipe's dropout, and its first bias of the head."""
     if isinstance(made.config, ViTConfig):
         asked = {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
         changes = {name: value for name, value in asked.items() if value is not None}
@@ -154,9 +182,8 @@ def _with_new_head(model: Model, classes: int) -> Model:
     return new
 
 
-def seen_before(weights: str | None, data: ImageSet, folds: int) -> tuple[str, ...]:
-    """Weights of ours that have learned from these very images cannot be judged on them."""
-    source = load(weights).source if weights is not None else {}
+def seen_before(source: dict[str, Any], data: ImageSet, folds: int) -> tuple[str, ...]:
+    """Weights of ours that have learned from these very images cannot be judged on them.  source: the model's."""
     if source.get("data") != data.content_id or (source.get("learned_from") != "all" and not folds):
         return ()
     return (

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -319,9 +320,10 @@ def _rivals(job: Job, trained: Trained, around: Around) -> list[Rival]:
         return []
     found = [] if around.rival is None else [around.rival(job.data.split(TRAIN), trained.judged)]
     if job.estimate is not None and not job.recipe.is_solved:
-        start, place, workers = jobs.start_model(job, around.device), around.device, around.workers
         judged = trained.judged if trained.pixels is None else trained.pixels
-        found.append(transfer.rival(start, job.estimate, job.data, judged, device=place, workers=workers))
+        start = partial(jobs.start_model, job, around.device)
+        how: dict[str, Any] = {"device": around.device, "workers": around.workers}
+        found.append(transfer.rival(start, job.config, job.estimate, job.data, judged, **how))
     return found
 
 

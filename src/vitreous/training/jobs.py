@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,17 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.ranks import Ranks
 from vitreous.training import budget, choose, logs, policy, recipes, schedule, solve, sweep, transfer
 from vitreous.training import recipe as recipe_values
-from vitreous.training.beginning import FEW, Beginning, begin, choose_beginning, name_of_network, pool_of, seen_before
+from vitreous.training.beginning import (
+    FEW,
+    Beginning,
+    Start,
+    begin,
+    choose_beginning,
+    name_of_network,
+    pool_of,
+    seen_before,
+    suited,
+)
 from vitreous.training.loop import steps_of
 from vitreous.training.recipe import Recipe
 from vitreous.training.runs import differences
@@ -71,6 +82,7 @@ class Job:
     cautions: tuple[str, ...] = ()  # why the number may not be what it seems
     estimate: Estimate | None = None  # of the weights' frozen features, before training
     rates: tuple[float, ...] = ()  # of a sweep; none: the recipe's
+    start: Start = field(default_factory=Start)  # what was read for the plan, until a training takes it
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -147,7 +159,7 @@ def plan(
     swept = sweep.rates(chosen, rates, say)
     if chosen.task != "classify" or swept:
         folds = sweep.no_folds(folds) if swept else 0
-    job = _fitted(images, health, model, found.weights, chosen, reasons, typical, folds, device, say)
+    job = _fitted(images, health, model, found, chosen, reasons, typical, folds, device, say)
     return replace(job, left_out=left_out, estimate=found.estimate, rates=swept)
 
 
@@ -212,9 +224,14 @@ def refuse_early(job: Job, ranks: Ranks, log: Sequence[str]) -> None:
         load(r.teacher)
 
 
-def start_model(job: Job, device: torch.device) -> Model:
-    """The network before its first step: new, or of the weights with a new head."""
-    model = begin(job.weights, job.model, job.recipe, job.data, job.config.image_size)
+def start_model(job: Job, device: torch.device, *, again: bool = False) -> Model:
+    """The network before its first step: new, or of the weights with a new head.
+
+    again: one more training begins with it, for which it is kept in memory.
+    """
+    if job.start.model is None:
+        job.start.model = begin(job.weights, job.model, job.recipe, job.data, job.config.image_size)
+    model = copy.deepcopy(job.start.model) if again else job.start.give()
     if model.config != job.config:
         raise RunError("the weights are no longer those the run began with; start a new run")
     model.preprocess, model.labels = job.rule, job.classes or None
@@ -380,7 +397,7 @@ def _fitted(
     data: ImageSet,
     health: Health | None,
     model: str | None,
-    weights: str | None,
+    found: Beginning,
     recipe: Recipe,
     reasons: tuple[str, ...],
     typical: Size,
@@ -389,12 +406,16 @@ def _fitted(
     say: Say,
 ) -> Job:
     """Recipe, network and images made to fit each other."""
+    weights = found.weights
     size = None if recipe.image_size is None else as_size(recipe.image_size)
     if weights is None:
         asked = {"image_size": size, "classes": len(data.classes), "channels": data.channels}
         config = parse(name_of_network(model, recipe)).change(**{name: v for name, v in asked.items() if v is not None})
         _refuse_too_large(config, recipe, device)  # before it takes any memory
-    start = begin(weights, model, recipe, data, size)
+    if found.start is not None and size in (None, found.start.config.image_size):
+        start = suited(found.start, recipe)
+    else:
+        start = begin(weights, model, recipe, data, size)
     rule = start.preprocess if weights is not None else _rule(start.config.image_size, typical, data.channels)
     train = int((data.splits == TRAIN).sum())
     if recipe.is_solved:
@@ -429,7 +450,8 @@ def _fitted(
         beginning=beginning,
         folds=folds,
         has_several=data.labels.ndim == 2,
-        cautions=seen_before(weights, data, folds),
+        cautions=seen_before(start.source, data, folds),
+        start=Start(start),
     )
 
 

@@ -31,19 +31,21 @@ DECAY = 0.75
 
 @dataclass(frozen=True)
 class Choice:
-    """A policy for one of the four cases: the share of blocks left alone, whether to augment, and why."""
+    """A policy for one of the four cases: the share of blocks left alone, and why.
+
+    How pictures are augmented is the recipe's: all that train draw crops and flips, for few pictures and for many.
+    """
 
     policy: str
     frozen_share: float
-    augment: bool
     why: str
 
 
 CASES: dict[tuple[str, str], Choice] = {
-    ("large", "different"): Choice("all", 0.0, False, "enough images to move every layer, and reason to"),
-    ("large", "similar"): Choice("last", 0.25, False, "the first layers already see what these images need"),
-    ("small", "different"): Choice("last", 0.5, True, "too few images to move every layer, so the lower half stays"),
-    ("small", "similar"): Choice("head", 1.0, True, "too few images to move anything, and no need to"),
+    ("large", "different"): Choice("all", 0.0, "enough images to move every layer, and reason to"),
+    ("large", "similar"): Choice("last", 0.25, "the first layers already see what these images need"),
+    ("small", "different"): Choice("last", 0.5, "too few images to move every layer, so the lower half stays"),
+    ("small", "similar"): Choice("head", 1.0, "too few images to move anything, and no need to"),
 }
 
 
@@ -57,7 +59,7 @@ def choose(size: str, likeness: str, model: nn.Module) -> Choice:
     if case.policy != "last":
         return case
     blocks = _blocks(model)
-    return Choice(f"last-{blocks - int(blocks * case.frozen_share)}", case.frozen_share, case.augment, case.why)
+    return Choice(f"last-{blocks - int(blocks * case.frozen_share)}", case.frozen_share, case.why)
 
 
 def apply(model: nn.Module, recipe: Recipe) -> Recipe:

@@ -6,6 +6,7 @@ Their frozen features and a closed-form classifier, each image judged by one tha
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from vitreous.evaluation import transferability
 from vitreous.evaluation.accuracy import wilson
 from vitreous.images import splits
 from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.models.config import Config
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.training.recipe import L2S
@@ -80,7 +82,7 @@ def measure(
 ) -> Estimate:
     """What the frozen features say of the labels of `data`, or of a stratified part where it is large."""
     begin = time.monotonic()
-    some = splits.subset(data, limit=min(_most(model, device), len(data)), seed=seed)
+    some = splits.subset(data, limit=min(_most(model.config, device), len(data)), seed=seed)
     found = frozen_features(model, some, device=device, workers=workers, progress=progress)
     labels, classes = found.images.labels, len(data.classes)
     groups, _ = rounds(found.images, seed)
@@ -96,10 +98,10 @@ def measure(
     )
 
 
-def _most(model: Model, device: torch.device | str) -> int:
+def _most(config: Config, device: torch.device | str) -> int:
     """Images that a measure may read."""
     work = WORK["cpu" if torch.device(device).type == "cpu" else "cuda"]
-    return min(max(int(work / macs(model.config)), LEAST), MOST)
+    return min(max(int(work / macs(config)), LEAST), MOST)
 
 
 def size(images: int, classes: int) -> str:
@@ -113,7 +115,8 @@ def likeness(estimate: Estimate) -> str:
 
 
 def rival(
-    model: Model,
+    start: Callable[[], Model],
+    config: Config,
     estimate: Estimate,
     data: ImageSet,
     judged: ImageSet,
@@ -123,13 +126,14 @@ def rival(
 ) -> Rival:
     """The number to beat, on the images judged where these were kept from training; else as it was measured.
 
-    model: with the weights that training began with.
+    start: makes the network, of this config, with the weights that training began with; asked where it is needed.
     """
     name = "frozen features, closed-form classifier"
     train = data.split(TRAIN)
     is_apart = not np.isin(judged.ids, train.ids).any()
-    if not is_apart or max(len(train), len(judged)) > _most(model, device):
+    if not is_apart or max(len(train), len(judged)) > _most(config, device):
         return Rival(f"{name} (leave-one-out)", estimate.right, estimate.images)
+    model = start()
     known, new = (frozen_features(model, part, device=device, workers=workers) for part in (train, judged))
     solved = solve(known.rows, known.images.labels, len(data.classes), (estimate.l2,), device=device)
     return Rival(name, solved.probe.right(new.rows, new.images.labels), len(new.images))

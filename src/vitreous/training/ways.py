@@ -164,7 +164,7 @@ def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Aro
     logits = np.zeros((len(pool), len(data.classes)), np.float32)
     seconds = 0.0
     for number in range(job.folds):
-        model = jobs.start_model(job, around.device)
+        model = jobs.start_model(job, around.device, again=True)
         outcome = _train(
             job, recipe, model, find(pool.take(part != number)), None, f"fold-{number + 1}", folder, around
         )
