@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +197,7 @@ def main() -> None:
     words.add_argument("--only", choices=["few-shot", "extraction"])
     words.add_argument("--device", default="cpu", help="cpu or cuda, of our few-shot")
     words.add_argument("--threads", type=int, help="of both sides; by default torch's own")
+    words.add_argument("--rounds", type=int, help="that both sides take in turn")
     words.add_argument("--shared", type=Path, default=SHARED)
     words.add_argument("--toy", action="store_true")
     words.add_argument("--out", type=Path)
@@ -204,6 +205,7 @@ def main() -> None:
     if asked.threads:
         torch.set_num_threads(asked.threads)
     size = TOY if asked.toy else FULL
+    size = replace(size, rounds=asked.rounds or size.rounds)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     found: dict[str, Any] = {"schema": "vitreous.bench.transfer/1", "size": vars(size), "load_before": load}
     if asked.only != "extraction":

@@ -5,7 +5,8 @@ policies     {all, 300} images x {imagenette: like ImageNet, fashion: not} x pol
 resolution   imagenette at 64, 96, 128 pixels from 64: positions resized in two dimensions, in one, or drawn anew
 amounts      from scratch against transferred with 100 … 10,000 images
 cost         every model on every set that is there: right answers, seconds and steps of fine-tuning
-all          these four, one seed after the other
+solved       the cases of policies with the head alone, solved on frozen features: what its 400 steps are held against
+all          these five, one seed after the other
 
 Few-shot tables are `vitreous eval --suite`. Each run is one line of --out (JSON lines), kept: a second call goes on
 with what is missing, and --part K --of N shares the runs among processes on one device. `table` sums --out up.
@@ -16,6 +17,7 @@ import argparse
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,12 +37,12 @@ from vitreous.training.recipe import Seconds
 ARMS = {
     "ViT": "S/8 width=256 depth=8 heads=4 mlp=1024 pool=gap",
     "hybrid": "S/8 stem=convolutions width=256 depth=7 heads=4 mlp=1024 pool=gap",
-    "BiT": "BiT-R50x1 root=small",
+    "BiT": "BiT-R50x1",
 }
-FOR_BIT = {"optimizer": "sgd", "peak_lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0}
+FOR_BIT: dict[str, Any] = {"optimizer": "adamw", "peak_lr": 1e-3, "weight_decay": 0.05, "clip": 1.0}
 POLICIES = ("head", "last-3", "all", "layer-decay", "full")
 PLAIN = {"crop": "none", "flip": 0.0, "mixup": 0.0, "cutmix": 0.0}
-EXPERIMENTS = ("policies", "resolution", "amounts", "cost")
+EXPERIMENTS = ("policies", "resolution", "amounts", "cost", "solved")
 COSTED = (("pets", None), ("imagenette", None), ("cifar10", 1000), ("cifar10", None))
 PLACES = {"imagenette": "imagenette-128-*.zip", "pets": "oxford-pets-160-*.zip", "cifar10": "cifar10.npz"}
 AMOUNTS = (100, 300, 1000, 3000, 10_000)
@@ -78,10 +80,17 @@ def cells(experiment: str, asked: argparse.Namespace) -> Iterator[Cell]:
             for model in sorted(path.name for path in asked.models.iterdir()):
                 for seed in asked.seeds:
                     yield {"data": name, "train": images, "model": model, "seed": seed}
+    elif experiment == "solved":
+        for name in ("imagenette", "fashion"):
+            for images in (None, 300):
+                for by in ("ridge", "logistic"):
+                    yield {"data": name, "train": images, "by": by, "seed": 0}
 
 
 def run(experiment: str, cell: Cell, asked: argparse.Namespace, folder: Path) -> Cell:
     data = opened(cell["data"], cell.get("train"), asked)
+    if experiment == "solved":
+        return solved(data, cell["by"], asked)
     length = "2 steps" if asked.toy else f"{asked.steps} steps"
     common: dict[str, Any] = {"length": length, "seed": cell["seed"], "dev": 0.0, "batch": 16 if asked.toy else 64}
     weights: Path | None = asked.weights
@@ -108,6 +117,7 @@ def run(experiment: str, cell: Cell, asked: argparse.Namespace, folder: Path) ->
         check=False,
         folds=0,
         device=asked.device,
+        compiled=asked.compiled,
         **common,
     )
     m = done.metrics
@@ -120,14 +130,28 @@ def run(experiment: str, cell: Cell, asked: argparse.Namespace, folder: Path) ->
     }
 
 
+def solved(data: ImageSet, by: Any, asked: argparse.Namespace) -> Cell:
+    """Neither steps nor augmentation: a linear map of the features, fitted once."""
+    began = time.perf_counter()
+    found = vitreous.evaluation.probe(vitreous.load(asked.weights), data, ["features"], by=by, device=asked.device)
+    row, seconds = found["features"], time.perf_counter() - began
+    return {"right": row.right, "images": row.images, "accuracy": row.accuracy, "steps": 0, "seconds": seconds}
+
+
 def has(name: str, asked: argparse.Namespace) -> bool:
     """What is not there is left out."""
-    return any(asked.data.glob(PLACES[name]))
+    return place(name, asked).exists() or any(asked.data.glob(PLACES[name]))
+
+
+def place(name: str, asked: argparse.Namespace) -> Path:
+    """A pack beside the set serves in its place: it is decoded once."""
+    pack = asked.data / f"{name}.pack"
+    return pack if pack.exists() else asked.data / PLACES[name]
 
 
 def opened(name: str, train: int | None, asked: argparse.Namespace) -> ImageSet:
     """A set by name under --data; so many of its training images, fewer within more."""
-    data = vitreous.images.open("fashion" if name == "fashion" else str(asked.data / PLACES[name]))
+    data = vitreous.images.open("fashion" if name == "fashion" else str(place(name, asked)))
     if asked.toy:
         train = min(train or 40, 40)
         data = data.take(
@@ -197,7 +221,7 @@ def table(asked: argparse.Namespace) -> None:
         kinds.setdefault(json.dumps(kind), []).append(one)
     for kind, found in kinds.items():
         right = [one["accuracy"] for one in found]
-        low, high = mean_interval(right) if len(right) > 1 else (float("nan"),) * 2
+        low, high = mean_interval(np.array(right)) if len(right) > 1 else (float("nan"),) * 2
         seconds = statistics.median(one["seconds"] for one in found)
         print(f"{statistics.mean(right):.4f} ({low:.4f} to {high:.4f})  {seconds:6.1f} s  {kind}")
 
@@ -214,7 +238,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=600)
     arguments.add_argument("--seconds", type=float, default=90.0, help="of pre-training")
     arguments.add_argument("--length", help="of pre-training, such as '9 epochs', instead")
-    arguments.add_argument("--compiled", choices=["whole", "blocks", "none"], help="of pre-training")
+    arguments.add_argument("--compiled", choices=["whole", "blocks", "none"], help="as fit chooses, if not said")
     arguments.add_argument("--part", type=int, default=0)
     arguments.add_argument("--of", type=int, default=1)
     arguments.add_argument("--device")
@@ -225,9 +249,9 @@ def main() -> None:
     if asked.experiment == "table":
         table(asked)
         return
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as scratch:
         if asked.experiment == "pretrain":
-            pretrain(asked, Path(place))
+            pretrain(asked, Path(scratch))
             return
         known = asked.out.read_text().splitlines() if asked.out.exists() else []
         names = EXPERIMENTS if asked.experiment == "all" else (asked.experiment,)
@@ -238,7 +262,7 @@ def main() -> None:
         for number, one in enumerate(mine):
             if number == asked.most:
                 break
-            folder = Path(place) / str(number)
+            folder = Path(scratch) / str(number)
             folder.mkdir()
             line = {**one, **run(one["experiment"], one["cell"], asked, folder)}
             if not number:
