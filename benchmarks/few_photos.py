@@ -1,6 +1,6 @@
-"""312 photos of 5 cat breeds, as a user has them: `vitreous fit` with and without weights.
+"""312 photos of 5 cat breeds, as a user has them: `vitreous fit` with weights, plain, and from scratch.
 
-    python benchmarks/few_photos.py --out benchmarks/results/few_photos.json
+    python benchmarks/few_photos.py --arms weights plain --out benchmarks/results/few_photos.json
 
 Draws the photos from oxford-pets-160 (seeded) into five folders, runs the command itself on them from its start to its
 end, nothing kept from before, and beside its own number (images it was not trained on) judges each model on the photos
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,11 @@ from vitreous.machine import record
 SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 BREEDS = ("Abyssinian", "Bengal", "Birman", "Bombay", "British_Shorthair")  # the first five
 PHOTOS = 312
+ARMS: dict[str, Callable[[str], tuple[str, ...]]] = {  # what follows `vitreous fit PHOTOS`
+    "weights": lambda weights: ("--weights", weights),
+    "plain": lambda weights: (),  # from the starter, where it is worth it
+    "scratch": lambda weights: ("--weights", "none"),
+}
 
 
 def draw(folder: Path, others: Path, seed: int) -> None:
@@ -69,7 +75,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--weights", default=str(SHARED / "weights" / "deit-tiny"))
     arguments.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    arguments.add_argument("--scratch", action="store_true", help="from scratch too")
+    arguments.add_argument("--arms", nargs="*", choices=ARMS, default=["weights"])
     arguments.add_argument("--out", type=Path)
     asked = arguments.parse_args()
     runs = []
@@ -77,8 +83,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             root = Path(place)
             draw(root / "photos", root / "others", seed)
-            arms = {"weights": ("--weights", asked.weights)} | ({"scratch": ()} if asked.scratch else {})
-            for arm, options in arms.items():
+            for arm, options in {name: ARMS[name](asked.weights) for name in asked.arms}.items():
                 runs.append({"seed": seed, "arm": arm, **fit(root / "photos", root / "others", root / arm, *options)})
                 print(f"{arm} {seed}: {runs[-1]['top1']:.3f} in {runs[-1]['wall_seconds']:.0f} s", file=sys.stderr)
     body = {"benchmark": "few_photos", "breeds": BREEDS, "runs": runs, **record()}
