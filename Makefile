@@ -13,18 +13,18 @@ export OMP_WAIT_POLICY := PASSIVE
 # One thread in each of two workers: two spinning threads beside a busy process run 40 times slower.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test quick test-all lint types bench clean
+.PHONY: demo test quick test-all lint types bench browser clean
 
 demo: $(READY)
 	$(BIN)/vitreous demo
 
-test: lint types
+test: lint types browser
 	$(PYTEST) -m "not slow"
 
 quick: lint types
 	$(PYTEST) -m "not slow" --hypothesis-profile=quick
 
-test-all: lint types
+test-all: lint types browser
 	$(PYTEST)
 
 lint: $(READY)
@@ -36,6 +36,12 @@ types: $(READY)
 
 bench: $(READY)
 	@set -e; for script in benchmarks/*.py; do echo "$$script" >&2; $(BIN)/python "$$script"; done
+
+# Pages are tested in Debian's Chromium. CI gets it by itself; elsewhere those tests are skipped, with a reason.
+browser:
+	@test -z "$$CI" || command -v chromium google-chrome >/dev/null || \
+		{ apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } || \
+		echo "no Chromium here, and apt-get brings none: browser tests are skipped"
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
