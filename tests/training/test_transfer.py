@@ -19,9 +19,9 @@ from tiny_models import BIT, VIT, awake, images, line_of
 import vitreous
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.evaluation.accuracy import wilson
-from vitreous.training import runs, transfer
+from vitreous.training import beginning, runs, transfer
 from vitreous.training.beginning import begin
-from vitreous.training.jobs import plan
+from vitreous.training.jobs import plan, start_model
 from vitreous.training.recipe import Recipe
 from vitreous.weights import loading, starter
 
@@ -317,6 +317,28 @@ def test_without_a_word_about_weights_few_images_begin_from_the_starter(alike, w
     assert job.recipe.is_solved
     for options in ({"weights": "none"}, {"weights": None, "recipe": "small-hybrid"}):
         assert job_of(alike, **options).weights is None
+
+
+@pytest.mark.parametrize("has_hub", [True, False])
+def test_that_it_begins_from_the_starter_is_said_with_what_else_there_is(alike, weights, packed, monkeypatch, has_hub):
+    monkeypatch.setattr(beginning, "find_spec", lambda name: has_hub or None)
+    said = job_of(alike, None).reasons[0]
+    assert "begun from the starter" in said
+    assert "--weights none is from scratch" in said
+    assert ("--weights timm:" in said) == has_hub
+    assert not any("no weights were named" in line for line in job_of(alike, weights).reasons)
+
+
+def test_pictures_that_have_them_begin_from_the_starter_with_more_pixels(alike, weights, packed, monkeypatch):
+    """Unless another size is asked for; and the positions are those of the larger one in training too."""
+    own = vitreous.load(weights).config.image_size
+    assert job_of(alike, None).config.image_size == own
+    monkeypatch.setattr(starter, "LARGER", 2 * own[0])
+    monkeypatch.setattr(starter, "size_for", lambda pictures: starter.LARGER)
+    job = job_of(alike, None)
+    assert job.config.image_size == job.rule.size == (2 * own[0], 2 * own[1])
+    assert start_model(job, CPU).config == job.config
+    assert job_of(alike, None, overrides={"image_size": str(own[0])}).config.image_size == own
 
 
 def test_a_starter_that_knows_nothing_of_the_images_is_left_out_and_said(tmp_path, packed):

@@ -277,6 +277,10 @@ def test_the_starter_is_what_its_card_says():
     assert json.loads(json.dumps(found.config.to_json())) == card["network"]
 
 
+def test_pictures_of_enough_pixels_are_shown_larger():
+    assert [starter.size_for(size) for size in ((480, 640), (96, 96), (95, 300), (28, 28))] == [96, 96, None, None]
+
+
 @given(st.integers(1, 2000), st.floats(0, 1), st.floats(0.01, 0.9))
 def test_an_estimate_is_clear_when_it_is_well_above_chance(seen, share, chance):
     right = round(share * seen)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ __all__ = [
     "suited",
 ]
 
+BETTER = "--weights timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 FEW = 2_000  # images below which each is judged by a model that has not seen it
 
 
@@ -69,6 +71,7 @@ def choose_beginning(
     data: ImageSet,
     overrides: dict[str, Any],
     pool: ImageSet,
+    typical: Size,
     *,
     device: torch.device,
     ranks: Ranks,
@@ -77,7 +80,7 @@ def choose_beginning(
 ) -> Beginning:
     """The weights that were named, or the starter where it is worth it; measured where the recipe follows from that.
 
-    pool: the images to measure on.
+    pool: the images to measure on.  typical: the size of a picture.
     """
     is_plain = data.labels.ndim == 1 and recipe == "auto"
     train = int((data.splits == TRAIN).sum())
@@ -90,6 +93,8 @@ def choose_beginning(
     if recipe != "auto":
         return Beginning(name)
     known = {field: value for field, value in overrides.items() if field in ("image_size", "seed")}
+    if name == starter.NAME:
+        known.setdefault("image_size", starter.size_for(typical))
     sized = Recipe().change(**known)
     start = begin(name, None, sized, data, sized.image_size)
     policy.frozen(start, str(overrides.get("policy", "full")))  # one that means nothing is said before anything is read
@@ -99,7 +104,16 @@ def choose_beginning(
     is_clear = starter.is_clear(estimate.right, estimate.images, estimate.chance)
     if is_tried and not is_clear and "policy" not in overrides:
         return Beginning(reasons=(f"the starter knows little of these images ({estimate}), so it is left out",))
-    return Beginning(name, start, estimate)
+    return Beginning(name, start, estimate, (_of_starter(),) if is_tried else ())
+
+
+def _of_starter() -> str:
+    """What nobody asked for is said, and how to have it otherwise."""
+    better = f"; {BETTER} fetches weights that know more" if find_spec("huggingface_hub") else ""
+    return (
+        "no weights were named: begun from the starter, which comes with vitreous; --weights none is from scratch"
+        + better
+    )
 
 
 def _one_path(weights: str) -> str:

@@ -148,6 +148,7 @@ def plan(
         images,
         overrides,
         pool,
+        typical,
         device=device,
         ranks=ranks or Ranks(),
         workers=workers,

@@ -12,7 +12,7 @@ from typing import Any
 from vitreous.errors import CheckpointError
 from vitreous.weights.reading import read_json
 
-__all__ = ["CARD", "FEW", "FILE", "NAME", "ROOM", "card", "file", "is_clear", "is_there", "suits"]
+__all__ = ["CARD", "FEW", "FILE", "NAME", "ROOM", "card", "file", "is_clear", "is_there", "size_for", "suits"]
 
 NAME = "starter"
 FILE = Path(__file__).with_name("starter.safetensors")
@@ -20,6 +20,7 @@ CARD = Path(__file__).with_name("starter.json")  # how it was made, of what, and
 ROOM = 3_900_000  # bytes of the file
 FEW = 20_000  # training images from which a network of its own learns more than the starter knows
 SURE = 2.576  # standard errors: 99 %
+LARGER = 96  # pixels at which its frozen features tell more than at the 64 it has learned at
 GAIN = 0.1  # of the way from chance to all right, that an estimate must have come at least
 
 
@@ -48,6 +49,15 @@ def suits(images: int, channels: int) -> bool:
     `--weights none` does not ask. What remains is the few-shot estimate on the images themselves: `is_clear`.
     """
     return is_there() and channels == 3 and images < FEW
+
+
+def size_for(pictures: tuple[int, int]) -> int | None:
+    """Pixels to begin with, for pictures of this size; None: its own.
+
+    300 photos, five draws, a solved head: 64 pixels 65.3 % of imagenette and 68.1 % of five cat breeds, 96 pixels 70.3
+    and 73.3 %, for 2.3 times the work; 128 pixels 71.2 and 74.7 %, for 4.4 times.
+    """
+    return LARGER if min(pictures) >= LARGER else None
 
 
 def is_clear(right: int, seen: int, chance: float) -> bool:
