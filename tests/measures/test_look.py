@@ -155,6 +155,12 @@ def test_every_kind_of_vit(changes, pictures):
         assert found["receptive-field"]["rows"][0]["analytic_px"] > 1
 
 
+def test_a_few_convolutions_before_the_tokens_make_a_hybrid_too(pictures):
+    network = awake(VIT.change(stem="convolutions", patch=(4, 4), image_size=16))
+    found = vitreous.look(network, pictures, batch=8, images=16, only=["positions"])
+    assert found.model["kind"] == "hybrid"
+
+
 def test_a_resnet(pictures):
     found = vitreous.look(awake(BIT, image_size=32, classes=3), pictures, batch=8)
     assert set(ATTENTION) <= set(found.skipped)

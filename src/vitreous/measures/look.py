@@ -215,7 +215,7 @@ def _about(subject: Subject) -> dict[str, Any]:
     model = subject.model
     return {
         "name": subject.name,
-        "kind": "hybrid" if subject.has_stem else type(model).__name__,
+        "kind": "hybrid" if subject.is_hybrid else type(model).__name__,
         "digest": subject.digest,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "config": model.config.to_json(),

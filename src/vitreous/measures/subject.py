@@ -71,7 +71,13 @@ class Subject:
         return self.model.config.encoder.depth if isinstance(self.model.config, ViTConfig) else 0
 
     @property
+    def is_hybrid(self) -> bool:
+        """Convolutions before the tokens: a ResNet's, or a few of its own."""
+        return isinstance(self.model.config, ViTConfig) and self.model.config.embedding.stem != "patch"
+
+    @property
     def has_stem(self) -> bool:
+        """Of a ResNet, whose units can be read."""
         return any(name.startswith("stem.stages.") for name in tap_names(self.model))
 
     @property
