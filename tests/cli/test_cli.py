@@ -12,6 +12,7 @@ import torch
 
 import vitreous
 from vitreous.cli import COMMANDS
+from vitreous.weights import starter
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in {"VITREOUS_DEBUG", "FORCE_COLOR", "GITHUB_ACTIONS"}}
 ENVIRONMENT |= {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
@@ -125,6 +126,7 @@ def test_models_fit_eighty_columns_and_carry_exact_counts():
     assert base[1:3] == ["86,567,656", "17.56"]
     families = [line.strip() for line in done.stdout.splitlines() if line.strip() in {"ViT", "hybrids", "BiT"}]
     assert families == ["ViT", "hybrids", "BiT"]
+    assert ("`starter`, inside the package, is trained" in done.stdout) == starter.is_there()
 
 
 def test_models_prints_one_json_object():

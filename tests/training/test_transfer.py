@@ -214,7 +214,7 @@ def test_frozen_means_bit_for_bit_after_50_steps_with_momentum_and_decay(policy,
     [
         ({"policy": "upper"}, ["'upper'", "head, last-K, all, layer-decay, full"]),
         ({"policy": "last-9"}, ["last-9", "last-1 to last-2"]),
-        ({"policy": "head", "weights": None}, ["--weights MODEL"]),
+        ({"policy": "head", "weights": None, "recipe": "small-hybrid"}, ["--weights MODEL"]),
         ({"policy": "head", "weights": "none"}, ["--weights MODEL"]),
     ],
 )
@@ -309,6 +309,7 @@ def packed(weights, monkeypatch):
     """As if the package carried these weights."""
     monkeypatch.setattr(starter, "suits", lambda images, channels: channels == 3 and images < starter.FEW)
     monkeypatch.setattr(starter, "NAME", weights)
+    monkeypatch.setattr(starter, "FILE", Path(weights))
 
 
 def test_without_a_word_about_weights_few_images_begin_from_the_starter(alike, weights, packed):
@@ -345,6 +346,40 @@ def test_a_starter_that_knows_nothing_of_the_images_is_left_out_and_said(tmp_pat
     job = job_of(tinted_folder(tmp_path / "noise", 80, strength=0), None)
     assert (job.weights, job.estimate, job.recipe.name) == (None, None, "small-hybrid")
     assert "the starter knows little of these images" in job.reasons[0]
+
+
+def test_a_folder_of_its_name_does_not_take_the_starters_place(alike, weights, packed, tmp_path, monkeypatch):
+    """Nobody said the word, so nobody meant the folder; who says it does."""
+    monkeypatch.setattr(starter, "NAME", "starter")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "starter").mkdir()
+    assert job_of(alike, None).weights == weights
+    with pytest.raises(VitreousError) as error:
+        job_of(alike, "starter")
+    line_of(error.value, "starter holds no weights")
+
+
+@pytest.mark.parametrize("length", [{}, {"length": "2 steps"}])
+def test_the_terms_of_the_starter_go_with_what_is_begun_from_it(alike, packed, tmp_path, monkeypatch, length):
+    """Onto the page, the card and into the file; and from there on, when that is begun from."""
+    monkeypatch.setattr(starter, "terms", lambda: "for learning only")
+    first = vitreous.fit(alike, out=tmp_path / "first", folds=0, **length, **FAST)
+    second = vitreous.fit(alike, weights=first.path, out=tmp_path / "second", folds=0, **length, **FAST)
+    for run in (first, second):
+        assert run.load().source["terms"] == "for learning only"
+        for name in ("README.md", "report.html"):
+            told = (Path(run.path) / name).read_text()
+            assert "erms of what the weights have learned from: for learning only" in told
+    card = (Path(first.path) / "README.md").read_text()
+    assert f"{starter.network()}, " in card
+    assert "parameters, from the starter" in card
+    new = vitreous.fit(alike, weights="none", length="1 steps", out=tmp_path / "new", folds=0, **FAST)
+    assert "terms" not in new.load().source
+
+
+def test_a_policy_without_weights_is_of_the_starter(alike, weights, packed):
+    job = job_of(alike, None, overrides={"policy": "last-1"})
+    assert (job.weights, job.recipe.policy) == (weights, "last-1")
 
 
 # ------------------------------------------------------------------------------------------------------ several devices

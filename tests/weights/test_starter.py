@@ -264,6 +264,17 @@ def test_a_path_of_that_name_wins(model, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     vitreous.save(model, tmp_path / "starter" / "model.safetensors")
     assert torch.equal(answer(vitreous.load("starter")), answer(model))
+    assert not starter.is_meant("starter")
+
+
+@pytest.mark.skipif(not starter.is_there(), reason="this package carries no starter yet")
+def test_its_own_word_is_no_path_that_lies_here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert starter.word() == "starter"
+    assert starter.is_meant("starter")
+    (tmp_path / "starter").mkdir()
+    assert starter.word() == str(starter.FILE)
+    assert starter.is_meant(starter.word())
 
 
 @pytest.mark.skipif(not starter.is_there(), reason="this package carries no starter yet")
@@ -275,6 +286,8 @@ def test_the_starter_is_what_its_card_says():
     found = vitreous.load("starter")
     assert sum(p.numel() for p in found.parameters()) == card["parameters"]
     assert json.loads(json.dumps(found.config.to_json())) == card["network"]
+    assert "non-commercial" in starter.terms()
+    assert starter.network() == card["model"]
 
 
 def test_pictures_of_enough_pixels_are_shown_larger():

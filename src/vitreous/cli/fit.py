@@ -18,7 +18,7 @@ def run(
     model: Annotated[str | None, typer.Option(metavar="MODEL", help='A network, such as "S/16 registers=4".')] = None,
     weights: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Weights to begin from: a file, a run, last, hf:OWNER/NAME; none."),
+        typer.Option(metavar="MODEL", help="Weights to begin from: a file, a run, last, hf:OWNER/NAME, starter; none."),
     ] = None,
     recipe: Annotated[str, typer.Option(metavar="NAME", help="How to train; `list` shows them all.")] = "auto",
     policy: Annotated[

@@ -29,6 +29,7 @@ def run(
 ) -> None:
     """List the models with their exact parameters and multiply-adds."""
     from vitreous.models import catalog
+    from vitreous.weights import starter
 
     if options:
         found = catalog.options()
@@ -40,8 +41,10 @@ def run(
     rows = [catalog.describe(name) for name in names or catalog.names()]
     if json:
         show("models", {"models": [asdict(row) for row in rows]}, json=True)
-    else:
-        print_table(models_table(rows))
+        return
+    print_table(models_table(rows))
+    if not names and starter.is_there():
+        print("These begin with nothing learned; `starter`, inside the package, is trained.")
 
 
 def models_table(rows: list[Row]) -> Table:

@@ -36,6 +36,7 @@ __all__ = [
     "pool_of",
     "seen_before",
     "suited",
+    "terms_of",
 ]
 
 BETTER = "--weights timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"
@@ -89,11 +90,11 @@ def choose_beginning(
         if "policy" in overrides:
             raise ConfigError("a policy says which layers of given weights train; give them: --weights MODEL")
         return Beginning()
-    name = starter.NAME if weights is None else _one_path(weights)
+    name = starter.word() if weights is None else _one_path(weights)
     if recipe != "auto":
         return Beginning(name)
     known = {field: value for field, value in overrides.items() if field in ("image_size", "seed")}
-    if name == starter.NAME:
+    if starter.is_meant(name):
         known.setdefault("image_size", starter.size_for(typical))
     sized = Recipe().change(**known)
     start = begin(name, None, sized, data, sized.image_size)
@@ -159,6 +160,8 @@ def begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSet
     classes, size = len(data.classes), None if size is None else as_size(size)
     if weights is not None:
         made = load(weights, classes=classes, image_size=size)
+        if starter.is_meant(weights) and (terms := starter.terms()):
+            made.source = {**made.source, "terms": terms}
         if made.labels != tuple(data.classes):
             made = _with_new_head(made, classes)
     else:
@@ -194,6 +197,11 @@ def _with_new_head(model: Model, classes: int) -> Model:
     new.load_state_dict(state)
     new.preprocess, new.source = model.preprocess, model.source
     return new
+
+
+def terms_of(source: dict[str, Any]) -> tuple[str, ...]:
+    """What was said of the pictures that the weights have learned from.  source: the model's."""
+    return (f"terms of what the weights have learned from: {source['terms']}",) if source.get("terms") else ()
 
 
 def seen_before(source: dict[str, Any], data: ImageSet, folds: int) -> tuple[str, ...]:

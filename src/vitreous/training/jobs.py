@@ -41,12 +41,14 @@ from vitreous.training.beginning import (
     pool_of,
     seen_before,
     suited,
+    terms_of,
 )
 from vitreous.training.loop import steps_of
 from vitreous.training.recipe import Recipe
 from vitreous.training.runs import differences
 from vitreous.training.step import precision_on
 from vitreous.training.transfer import Estimate
+from vitreous.weights import starter
 from vitreous.weights.loading import load
 
 __all__ = ["Job", "decoded_once", "for_judging", "is_packed", "plan", "planned", "refuse_early", "start_model"]
@@ -436,8 +438,9 @@ def _fitted(
         recipe = recipe.change(batch=batch, accumulation=1)
     recipe = replace(recipe, augment=replace(recipe.augment, size=rule.size, margin=_margin(recipe, rule.size)))
     recipe = replace(recipe, image_size=None, model=None if weights is not None else recipe.model)
-    beginning = f"the weights {weights}" if weights is not None else "from scratch"
+    beginning = "from scratch"
     if weights is not None:
+        beginning = "from the starter" if starter.is_meant(weights) else f"the weights {weights}"
         _refuse_too_large(start.config, recipe, device)
     return Job(
         data=data,
@@ -445,7 +448,7 @@ def _fitted(
         model=model,
         weights=weights,
         recipe=recipe,
-        reasons=reasons,
+        reasons=(*reasons, *terms_of(start.source)),
         rule=rule,
         config=start.config,
         beginning=beginning,

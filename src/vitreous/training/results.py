@@ -31,6 +31,7 @@ from vitreous.training.loop import Outcome
 from vitreous.training.report import write_report
 from vitreous.training.story import Rival, Story, places_to_look_at
 from vitreous.training.sweep import Trial
+from vitreous.weights import starter
 from vitreous.weights.loading import load
 from vitreous.weights.saving import save
 
@@ -126,6 +127,7 @@ def calibrated(job: Job, trained: Trained) -> Model:
         "recipe": job.recipe.name,
         "data": job.data.content_id,
         "learned_from": learned,
+        **{name: value for name, value in model.source.items() if name == "terms"},
     }
     return model
 
@@ -178,7 +180,7 @@ def story_of(
         splits=trained.used,
         recipe=job.recipe,
         reasons=job.reasons,
-        model=job.model or job.recipe.model or job.weights or "",
+        model=job.model or job.recipe.model or _weights_name(job.weights or ""),
         parameters=sum(p.numel() for p in model.parameters()),
         macs=macs(model.config),
         image_size=model.config.image_size,
@@ -199,6 +201,11 @@ def story_of(
     )
     seen = attention.look_at(model, trained.judged, places_to_look_at(story))
     return replace(story, attention=seen, inspection=_look_inside(model, trained.judged))
+
+
+def _weights_name(weights: str) -> str:
+    """Of the weights that the network came with, for people."""
+    return starter.network() if starter.is_meant(weights) else weights
 
 
 def _look_inside(model: Model, judged: ImageSet) -> Inspection | None:

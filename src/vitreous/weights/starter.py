@@ -12,7 +12,23 @@ from typing import Any
 from vitreous.errors import CheckpointError
 from vitreous.weights.reading import read_json
 
-__all__ = ["CARD", "FEW", "FILE", "NAME", "ROOM", "card", "file", "is_clear", "is_there", "size_for", "suits"]
+__all__ = [
+    "CARD",
+    "FEW",
+    "FILE",
+    "NAME",
+    "ROOM",
+    "card",
+    "file",
+    "is_clear",
+    "is_meant",
+    "is_there",
+    "network",
+    "size_for",
+    "suits",
+    "terms",
+    "word",
+]
 
 NAME = "starter"
 FILE = Path(__file__).with_name("starter.safetensors")
@@ -41,6 +57,26 @@ def file() -> Path:
 def card() -> dict[str, Any]:
     """Command, seeds, terms of the data, accuracy before and after packing, machine; empty where there is none."""
     return read_json(CARD)
+
+
+def word() -> str:
+    """What means it and nothing else: its name, or its file where a path of that name lies here, which would win."""
+    return str(file()) if Path(NAME).exists() else NAME
+
+
+def is_meant(source: str) -> bool:
+    """Whether `source` names it."""
+    return source == str(FILE) or (source == NAME and not Path(NAME).exists())
+
+
+def terms() -> str:
+    """Of the pictures it has learned from: for whoever uses it, or a model begun from it."""
+    return str(card().get("data", {}).get("terms", ""))
+
+
+def network() -> str:
+    """In the words of the catalog."""
+    return str(card().get("model", NAME))
 
 
 def suits(images: int, channels: int) -> bool:
