@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tracemalloc
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from picture_sets import Arrays, arrays, as_set, photos, scene, tar_shards
 from shared_files import ROOT
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.images import augment, preprocess
+from vitreous.images import augment, feeds, preprocess
 from vitreous.images import resident as residing
 from vitreous.images.augment import Augment
 from vitreous.images.batches import Batches, Coverage, _Order
@@ -172,6 +173,20 @@ def test_evaluation_pixels_are_pillows(many):
     for batch in Batches(many, batch=10, preprocess=RULE, workers=2, rank=0, world=1):
         for i, image in zip(batch.ids, batch.images, strict=True):
             assert (image.permute(1, 2, 0).numpy() == preprocess.pixels(many.read(i), RULE)).all()
+
+
+@pytest.mark.parametrize("is_resident", [True, False])
+def test_readers_are_left_without_waiting_for_one_that_is_slow(is_resident):
+    """A collector may be the one to leave them, within a thread that is just beginning: waiting there hung for ever."""
+    whole = residing.Whole(torch.zeros(1, 3, 2, 2, dtype=torch.uint8), None, {})
+    feed = feeds.Resident(whole) if is_resident else feeds.Threads(None, (1,), 1, 1, torch.device("cpu"))
+    go = threading.Event()
+    slow = feed.pool.submit(go.wait, 30)
+    try:
+        feed.close()
+        assert not slow.done()
+    finally:
+        go.set()
 
 
 def test_a_finished_pass_begins_again():

@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from vitreous.errors import ConfigError, RunError
 from vitreous.evaluation import predict
+from vitreous.images.batches import Batches
 from vitreous.training import loop as loops
 from vitreous.training import runs
 from vitreous.training.classify import Classify
@@ -108,6 +109,18 @@ def test_ended_again_and_again_with_nothing_but_the_first_state_a_run_begins_ane
     again = run_in(tmp_path / "ended", data, recipe, save_seconds=1e9)
     assert_equal_states(again.state, whole.state)
     assert events_of(tmp_path / "ended") == events_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("length", ["3 steps", "0.01 seconds"])
+def test_readers_end_with_the_run_however_it_ends(data, monkeypatch, length):
+    """And not when a collector comes by, perhaps within a thread that is just beginning: that hung once."""
+    made, real = [], Batches.__iter__
+    monkeypatch.setattr(Batches, "__iter__", lambda batches: made.append(real(batches)) or made[-1])
+    loop_of(data, BUSY.change(length=length)).run()
+    with pytest.raises(Death):
+        loop_of(data, BUSY.change(length=length), tell=at_step(1, die)).run()
+    assert len(made) > 1
+    assert all(reading.gi_frame is None for reading in made)
 
 
 def test_a_stage_that_is_over_is_not_done_again(data, tmp_path):

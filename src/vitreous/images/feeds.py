@@ -93,7 +93,9 @@ class Resident:
         return self.whole[member]
 
     def close(self) -> None:
-        self.pool.shutdown(cancel_futures=True)
+        self.pool.shutdown(
+            wait=False, cancel_futures=True
+        )  # a collector may call it where waiting would hang
 
 
 class Threads:
@@ -125,7 +127,7 @@ class Threads:
 
     def close(self) -> None:
         if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
+            self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Processes:

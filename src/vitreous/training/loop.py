@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -106,6 +106,7 @@ class Loop:
         self.skipped: list[int] = []
         self.seconds, self.is_over = 0.0, False
         self.save_took, self.told_replaced = 0.0, 0
+        self._reading: Iterator[Batch] | None = None
         self.steps = steps_of(self.recipe, self.per_epoch) or 0
 
     # --------------------------------------------------------------------------------------------------- the whole job
@@ -113,8 +114,11 @@ class Loop:
     def run(self) -> Outcome:
         """From the newest state, or from the beginning, to the end."""
         self.lanes = self._lane_count()
-        with _threads(self._thread_count()):
-            return self._run()
+        try:
+            with _threads(self._thread_count()):
+                return self._run()
+        finally:
+            self._stop_reading()
 
     def _lane_count(self) -> int:
         """A CPU's cores that take a part of the batch each; a compiled step has all of them."""
@@ -250,9 +254,16 @@ class Loop:
 
     def _from_here(self) -> Iterator[Batch]:
         """From the next batch on; the place in the data is what was consumed, nothing else."""
+        self._stop_reading()
         epoch, place = divmod(self.consumed, self.per_epoch)
         self._batches.seek(epoch, place * self.recipe.batch)
-        return iter(self._batches)
+        self._reading = iter(self._batches)
+        return self._reading
+
+    def _stop_reading(self) -> None:
+        """Here, and not when a collector comes by: readers have processes and memory to give back."""
+        if isinstance(self._reading, Generator):
+            self._reading.close()
 
     @cached_property
     def _dev_batches(self) -> Batches:
