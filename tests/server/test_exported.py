@@ -10,9 +10,11 @@ import pytest
 import serving
 from commands import run_all
 from serving import LABELS, encoded, need_extra, picture, tiny
+from tiny_models import line_of
 from torch.testing import assert_close
 
 import vitreous
+from vitreous.errors import CheckpointError
 from vitreous.evaluation.calibration import softmax
 from vitreous.images import decode
 from vitreous.images.preprocess import normalise
@@ -220,6 +222,12 @@ def test_a_folder_without_an_export_and_a_file_without_its_folder_are_one_line(d
     assert done["one file"].line.endswith(f"is one file of an export; name its folder: vitreous serve {int8}")
 
 
+def test_what_else_is_asked_of_an_export_is_told_who_answers(int8):
+    with pytest.raises(CheckpointError) as error:
+        vitreous.load(int8)
+    line_of(error.value, "is an exported folder", "vitreous serve", "run.py", "the model that it was made of")
+
+
 def test_without_the_runtime_the_line_names_its_extra(int8):
     (missing,) = run_all([["serve", int8]], before="sys.modules['openvino'] = None")
     assert missing.line == (
@@ -258,7 +266,7 @@ def _page_says(caller, selector, *texts, path="/"):
             sync_api.expect(page.locator("#top li").first).to_be_visible()
             page.locator("#view").click()  # nothing to pick, and nothing breaks
             sync_api.expect(page.locator("body:not([aria-busy])")).to_be_visible()
-            for gone in ("#controls", "#break", "#similar"):
+            for gone in ("#controls", "#break", "#similar", "#to-lesson"):
                 assert not page.locator(gone).is_visible()
         browser.close()
     assert wrong == []

@@ -286,6 +286,7 @@ def test_the_starter_is_what_its_card_says():
     found = vitreous.load("starter")
     assert sum(p.numel() for p in found.parameters()) == card["parameters"]
     assert json.loads(json.dumps(found.config.to_json())) == card["network"]
+    assert found.source["terms"] == card["data"]["terms"]
     assert "non-commercial" in starter.terms()
     assert starter.network() == card["model"]
 

@@ -93,9 +93,7 @@ class Resident:
         return self.whole[member]
 
     def close(self) -> None:
-        self.pool.shutdown(
-            wait=False, cancel_futures=True
-        )  # a collector may call it where waiting would hang
+        self.pool.shutdown(wait=False, cancel_futures=True)  # a collector may call it where waiting would hang
 
 
 class Threads:

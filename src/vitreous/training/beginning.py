@@ -160,8 +160,6 @@ def begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSet
     classes, size = len(data.classes), None if size is None else as_size(size)
     if weights is not None:
         made = load(weights, classes=classes, image_size=size)
-        if starter.is_meant(weights) and (terms := starter.terms()):
-            made.source = {**made.source, "terms": terms}
         if made.labels != tuple(data.classes):
             made = _with_new_head(made, classes)
     else:

@@ -84,6 +84,8 @@ def load(
     model = assemble(config, state)
     opened.usage.give(model)
     model.source = opened.source or {}
+    if starter.is_meant(os.fspath(source)) and (terms := starter.terms()):
+        model.source = {**model.source, "terms": terms}  # they go with whatever is made of it
     return with_labels(model.eval(), labels)
 
 

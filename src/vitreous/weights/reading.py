@@ -120,6 +120,11 @@ def _weights_in(folder: Path) -> Path:
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return folder / name
+    if (folder / "export.json").is_file():
+        raise CheckpointError(
+            f"{folder} is an exported folder, which answers by `vitreous serve {folder}` or its own run.py; for all "
+            f"else name the model that it was made of"
+        )
     only = sorted(p for p in folder.iterdir() if p.suffix in READERS and p.is_file())
     if len(only) != 1:
         few = f"{len(only)} files of weights ({', '.join(p.name for p in only[:3])}, …)"

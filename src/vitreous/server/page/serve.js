@@ -22,6 +22,7 @@ async function begin() {
     examples.forEach(addExample);
     listen();
     if (!model.exported) breaking = new Breaking(model, complain);
+    $("to-lesson").hidden = Boolean(model.exported);
     if (examples.length && state.image === null && !state.turn) await show({ image: examples[0].image });
   } catch (error) {
     complain(error);
