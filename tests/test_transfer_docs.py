@@ -216,6 +216,20 @@ def compared() -> list[tuple[str, str, str, dict[int, float], float]]:
     ]
 
 
+def test_the_table_of_few_shots():
+    found = json.loads((ROOT / "benchmarks" / "results" / "suite_few_shot.json").read_text())
+    assert not found["failures"]
+    shots = (1, 5, 10, 25)
+    cells = {(row["data"], row["model"], row["shots"]): row["mean"] for row in found["rows"]}
+    rows = []
+    for data in found["sets"]:
+        for model in found["models"]:
+            means = [cells[data, model, n] for n in (*shots, None)]
+            rows.append([data, model, *(f"{100 * mean:.1f}" for mean in means)])
+    head = ["set", "model", *(f"{n} shot{'s' * (n > 1)}" for n in shots), "logistic, all of train"]
+    assert_block(PAGE, "few-shot", table(head, rows))
+
+
 def test_the_table_of_claims():
     every = compared()
     stands = standing([chance(values, -margin) for _, _, _, values, margin in every])
