@@ -225,6 +225,36 @@ def test_int8_of_a_network_is_near_it_and_smaller(onnx_export, vit, tmp_path):
     assert "MatMulInteger" in onnx.describe(small)["operators"]
 
 
+AFTERWARDS = """
+import ctypes, sys
+from pathlib import Path
+import numpy as np, openvino as ov
+from vitreous.exports import openvino
+def stack():
+    found = openvino._Stack()
+    ctypes.CDLL(None).sigaltstack(None, ctypes.byref(found))
+    return found.start, found.flags, found.size
+path, before = Path(sys.argv[1]), stack()
+x = np.zeros((4, 3, *map(int, sys.argv[2:])), np.float32)
+first = openvino.open_file(path)
+second = openvino.open_file(path)
+del first
+openvino.quantise(ov.Core().read_model(path), x)
+del second
+assert stack() == before, (stack(), before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there")
+def test_signals_after_openvino_are_taken_where_they_were_before(openvino_export, vit):
+    """It frees the stack that it wants signals on: the process ended there, with no word."""
+    has("nncf")
+    size = map(str, vit.preprocess.size)
+    call = [sys.executable, "-c", AFTERWARDS, str(openvino_export[0] / "tensor.xml"), *size]
+    done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
 def test_openvino_calibrates_its_int8_on_images(openvino_export, vit, tmp_path):
     has("nncf")
     import openvino as ov

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ import torch
 from vitreous.exports import onnx
 from vitreous.exports.target import Array, How, Parts, Run, Target, quietly
 
-__all__ = ["OPENVINO", "avoid_broken_amx", "describe", "join", "open_file", "quantise", "write"]
+__all__ = ["OPENVINO", "avoid_broken_amx", "describe", "join", "open_file", "own_signal_stack", "quantise", "write"]
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}  # the default of some CPUs is bfloat16
 
@@ -91,7 +94,7 @@ def quantise(network: Any, images: Array) -> Any:
     os.environ.setdefault("NNCF_CI", "1")  # nothing phones home
     import nncf
 
-    with quietly():
+    with quietly(), own_signal_stack():
         data = nncf.Dataset([images[i : i + 1] for i in range(len(images))])
         return nncf.quantize(
             network,
@@ -110,13 +113,38 @@ def open_file(path: Path) -> Run:
 
     avoid_broken_amx()
     threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "ENABLE_CPU_PINNING": False}  # else all on one core
-    model = ov.Core().compile_model(path, "CPU", EXACT | threads)
+    with own_signal_stack():
+        model = ov.Core().compile_model(path, "CPU", EXACT | threads)
 
     def run(x: Array) -> list[Array]:
         found = model([x])
         return [np.array(found[output]) for output in model.outputs]
 
     return run
+
+
+class _Stack(ctypes.Structure):
+    """C's stack_t, as Linux has it."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextmanager
+def own_signal_stack() -> Iterator[None]:
+    """Afterwards this thread takes signals where it took them before.
+
+    OpenVINO gives it a stack for them. Where two networks end in another order than they began, it leaves one behind
+    that is freed, and the next Ctrl-C or SIGTERM was the end of the process, with no word (seen with 2026.4).
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    libc, before = ctypes.CDLL(None), _Stack()
+    libc.sigaltstack(None, ctypes.byref(before))
+    try:
+        yield
+    finally:
+        libc.sigaltstack(ctypes.byref(before), None)
 
 
 def describe(path: Path) -> dict[str, Any]:
