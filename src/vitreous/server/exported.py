@@ -117,16 +117,24 @@ def find(model: object) -> Path | None:
         return None
     path = Path(os.fspath(model))
     suffixes = [target.suffix for target in TARGETS.values()]
-    try:
-        if (path / "export.json").is_file():
-            return path
-        if any((path / f"tensor{suffix}").is_file() for suffix in suffixes):
-            raise CheckpointError(f"{path} has exported files and no export.json beside them; copy the whole folder")
-        if path.is_file() and path.suffix in suffixes:
-            raise CheckpointError(f"{path} is one file of an export; name its folder: vitreous serve {path.parent}")
-    except OSError:  # a name that no file can have
-        pass
+    if not _is_name(path):
+        return None
+    if (path / "export.json").is_file():
+        return path
+    if any((path / f"tensor{suffix}").is_file() for suffix in suffixes):
+        raise CheckpointError(f"{path} has exported files and no export.json beside them; copy the whole folder")
+    if path.is_file() and path.suffix in suffixes:
+        raise CheckpointError(f"{path} is one file of an export; name its folder: vitreous serve {path.parent}")
     return None
+
+
+def _is_name(path: Path) -> bool:
+    """Whether a file can have it: too long a one is an error to ask for."""
+    try:
+        path.is_file()
+    except OSError:
+        return False
+    return True
 
 
 def read(folder: Path, *, anyway: bool = False) -> Exported:
