@@ -24,6 +24,7 @@ from PIL import Image
 from tiny_models import awake
 
 LABELS = ("ant", "bee", "cat", "dog", "eel")
+GREY = (("grey", np.full((20, 20, 3), 90, np.uint8)),)  # (label, picture): to begin with
 NEEDS = ("fastapi", "uvicorn", "python_multipart")
 
 
@@ -135,7 +136,15 @@ def process(*words: object, folder: Path | None = None) -> Iterator[Caller]:
 
 
 @contextmanager
-def thread(model: Any = None, *, door: Any = None, limits: Any = None, workers: int = 1, **more: Any) -> Iterator[Any]:
+def thread(
+    model: Any = None,
+    *,
+    door: Any = None,
+    limits: Any = None,
+    workers: int = 1,
+    examples: Any = GREY,
+    **more: Any,
+) -> Iterator[Any]:
     """The same application in a thread; yields (caller, served, server)."""
     import uvicorn
 
@@ -148,7 +157,7 @@ def thread(model: Any = None, *, door: Any = None, limits: Any = None, workers: 
     model, limits = model or tiny(), limits or Limits()
     desk = Desk(model, torch.device("cpu"), limits.queue, cores=1, workers=workers)
     desk.open()
-    served = Served(desk, model, name="tiny", examples=[("grey", np.full((20, 20, 3), 90, np.uint8))], **more)
+    served = Served(desk, model, name="tiny", examples=list(examples), **more)
     config = uvicorn.Config(
         make_app(served, door or Door(), limits),
         port=0,

@@ -16,6 +16,7 @@ from shared_files import ROOT
 import vitreous
 from vitreous import machine
 from vitreous.errors import MissingExtraError
+from vitreous.weights import starter
 
 
 def warnings(**changes) -> list[str]:
@@ -50,6 +51,23 @@ def test_doctor_knows_every_extra_and_how_to_get_it():
     assert set(extras) == set(project["optional-dependencies"]) - {"all"}
     assert extras["dev"].missing == ()
     assert shlex.split(extras["serve"].install) == ["pip", "install", "vitreous[serve]"]
+
+
+def test_doctor_names_the_starter_and_holds_it_against_its_card():
+    assert machine.STARTER == starter.FILE
+    seen = vitreous.doctor()
+    size = starter.FILE.stat().st_size
+    assert seen.to_json()["starter"] == {"bytes": size, "is_whole": True}
+    assert ("starter", f"{size / 1e6:.1f} MB, digest OK") in list(seen.rows())
+
+
+def test_a_starter_that_is_broken_or_absent_is_told(tmp_path):
+    file = tmp_path / "starter.safetensors"
+    assert str(machine._starter(file)).startswith("not in this package; fit begins from scratch")
+    file.write_bytes(starter.FILE.read_bytes()[:-1])
+    for card in ("", "[]", '{"packed": {}}', starter.CARD.read_text()):
+        file.with_suffix(".json").write_text(card)
+        assert "MB, broken: its digest is not that of its card; install vitreous again" in str(machine._starter(file))
 
 
 def test_a_sane_machine_has_no_warnings():

@@ -41,6 +41,7 @@ MODELS = {  # as the study names them: what the page calls them, their network, 
         "S/8 stem=convolutions width=256 depth=7 heads=4 mlp=1024 pool=gap image_size=64 classes=10",
         6.0,
     ),
+    "BiT.safetensors": ("our BiT-R50x1", "BiT-R50x1 image_size=64 classes=10", 23.5),
     "deit": ("DeiT-Ti/16", "Ti/16 classes=10", 5.5),
     "vit-ti": ("ViT-Ti/16 AugReg", "Ti/16 classes=10", 5.5),
 }

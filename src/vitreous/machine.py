@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import platform
 import re
@@ -16,9 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Device", "Extra", "Machine", "core_count", "doctor", "memory", "record"]
+from vitreous.files import digest
+
+__all__ = ["Device", "Extra", "Machine", "Starter", "core_count", "doctor", "memory", "record"]
 
 GIB = 2**30
+STARTER = Path(__file__).parent / "weights" / "starter.safetensors"  # its card lies beside it
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,20 @@ class Extra:
 
 
 @dataclass(frozen=True)
+class Starter:
+    """The model inside this package. bytes: of its file, None where there is none; is_whole: as its card has it."""
+
+    bytes: int | None
+    is_whole: bool
+
+    def __str__(self) -> str:
+        if self.bytes is None:
+            return "not in this package; fit begins from scratch unless it is given --weights"
+        state = "digest OK" if self.is_whole else "broken: its digest is not that of its card; install vitreous again"
+        return f"{self.bytes / 1e6:.1f} MB, {state}"
+
+
+@dataclass(frozen=True)
 class Machine:
     """Everything a bug report or a result needs to say about where it ran. memory: bytes."""
 
@@ -64,6 +82,7 @@ class Machine:
     threads: int
     omp_wait_policy: str | None
     devices: tuple[Device, ...]
+    starter: Starter
     extras: tuple[Extra, ...]
     warnings: tuple[str, ...]
 
@@ -85,7 +104,8 @@ class Machine:
         yield "cores", str(self.cores)
         yield "memory", _gib(self.memory) if self.memory else "unknown"
         yield "threads", f"{self.threads} (OMP_WAIT_POLICY {self.omp_wait_policy or 'not set'})"
-        for title, lines in [("devices", self.devices), ("extras", self.extras), ("warnings", self.warnings)]:
+        parts = {"devices": self.devices, "starter": (self.starter,), "extras": self.extras, "warnings": self.warnings}
+        for title, lines in parts.items():
             for i, line in enumerate(lines):
                 yield ("" if i else title), str(line)
 
@@ -114,6 +134,7 @@ def doctor() -> Machine:
         threads=torch.get_num_threads(),
         omp_wait_policy=os.environ.get("OMP_WAIT_POLICY"),
         devices=devices,
+        starter=_starter(STARTER),
         extras=tuple(_extras()),
         warnings=tuple(
             _warnings(
@@ -168,6 +189,17 @@ def _devices() -> Iterator[Device]:
     if torch.backends.mps.is_available():
         yield Device("mps", platform.processor() or "Apple GPU")
     yield Device("cpu", f"{_cpu_name()}, {torch.backends.cpu.get_cpu_capability()}")
+
+
+def _starter(file: Path) -> Starter:
+    """Looked at as a file, and not loaded."""
+    if not file.is_file():
+        return Starter(None, False)
+    try:
+        wanted = json.loads(_text(file.with_suffix(".json")))["packed"]["sha256"]
+    except (ValueError, KeyError, TypeError):
+        wanted = None
+    return Starter(file.stat().st_size, digest(file) == wanted)
 
 
 def _extras() -> Iterator[Extra]:

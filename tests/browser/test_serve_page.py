@@ -260,6 +260,25 @@ def test_the_lesson_has_six_steps(visit, server):
     assert pixels(page) != before
 
 
+def test_without_examples_pages_wait_for_a_picture(visit, tmp_path):
+    picture(7).save(tmp_path / "mine.png")
+    with serving.thread(examples=()) as (caller, _, _):
+        page = visit("/", url=caller.url)
+        says(page, "#title", "What does tiny see?")
+        says(page, "#drop", "Drop a picture here")
+        assert page.locator("#examples").is_hidden()
+        assert page.locator("#terms").is_hidden()
+        page.set_input_files("#file", tmp_path / "mine.png")
+        shown(page)
+        page.goto(f"{caller.url}/lesson#2")
+        says(page, "#give", "choose a picture and follow it through the model.")
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#step").is_hidden()
+        page.set_input_files("#file", tmp_path / "mine.png")
+        says(page, "#count", "Step 2 of 6")
+        assert page.locator("#invite").is_hidden()
+
+
 @pytest.mark.parametrize("path", ["/", "/lesson", "/docs"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_nothing_sticks_out_and_words_can_be_read(visit, path, scheme):

@@ -70,6 +70,47 @@ def test_all_ways_agree_on_easy_rows():
         assert probe_features(train, test, by=by)["x"].accuracy > 0.97
 
 
+@pytest.mark.parametrize("by", ["ridge", "logistic", "knn"])
+def test_a_constant_reading_is_named_and_the_others_are_read(by):
+    """Also where only the rows to fit on are constant; of all tokens, the place of each stays its own."""
+    train, test = halves(apart=3.0)
+    tokens = [np.stack([0 * part["x"], part["x"]], 1) for part in (train, test)]
+    dead = [np.ones((240, 4)), np.random.default_rng(0).normal(size=(300, 4))]
+    parts = [
+        replace(part, values={"dead": flat, "x": part["x"], "norm:tokens": each})
+        for part, flat, each in zip((train, test), dead, tokens, strict=True)
+    ]
+    found = probe_features(*parts, by=by)
+    assert found["x"] == probe_features(train, test, by=by)["x"]
+    assert found.constant == (("dead", None), ("norm:tokens", 0))
+    assert np.isnan(found.tokens("norm:tokens")).tolist() == [True, False]
+    assert found.tokens("norm:tokens")[1] == found["x"].accuracy
+    assert json.loads(json.dumps(found.to_json()))["constant"][1] == {"reading": "norm:tokens", "token": 0}
+    for text in (str(found), found._repr_html_()):
+        assert text.count("constant: nothing can be read") == 2
+    with pytest.raises(VitreousError) as error:
+        found["dead"]
+    line_of(error.value, "dead is the same in every row", "another tap")
+
+
+def test_a_model_with_a_dead_layer_is_probed_in_the_others():
+    """A class token that never meets the image is the same for every image after the first block."""
+    model, data = awake(), replace(photos(30, test=12), labels=np.arange(30) % 3, classes=NAMES)
+    with torch.no_grad():
+        model.blocks[0].attention.merge.weight.zero_()
+    found = probe(model, data, workers=0)
+    assert found.constant == (("blocks.0.output:cls", None),)
+    assert len(found.rows) == 4
+    assert found.to_json()["model"]
+
+
+def test_where_all_readings_are_constant_there_is_nothing_to_probe():
+    train, test = (replace(part, values={"x": np.ones_like(part["x"])}) for part in halves())
+    with pytest.raises(VitreousError) as error:
+        probe_features(train, test)
+    line_of(error.value, "same in every row (x)", "read others")
+
+
 def test_neighbours_vote_by_cosine():
     x = np.array([[1.0, 0], [0, 1], [0, 2]])
     votes = knn(x, np.array([0, 1, 1]), np.array([[5.0, 1], [0.1, 1]]), 2, neighbours=1)

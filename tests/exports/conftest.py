@@ -15,6 +15,7 @@ def tiny_vit():
     model = awake(VIT)
     model.preprocess, model.temperature, model.threshold = RULE, 1.7, 0.5
     model.labels = ("ash", "beech", "cedar", "date palm", "elm")
+    model.source = {"terms": "for learning <only>,\nnot for sale"}
     return model
 
 

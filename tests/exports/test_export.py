@@ -17,7 +17,7 @@ from tiny_models import BIT, VIT, awake, images, line_of
 import vitreous
 from vitreous.errors import ConfigError, DataError, ExistsError, MissingExtraError
 from vitreous.exports import export, vectors
-from vitreous.exports.card import steps
+from vitreous.exports.card import card, steps, terms_of
 from vitreous.exports.forms import ready_to_export
 from vitreous.exports.target import make_parts
 from vitreous.models.preprocess import Preprocess
@@ -61,10 +61,26 @@ def test_the_folder_is_whole_and_says_what_it_is(onnx_export):
     }
     assert (folder / "labels.txt").read_text().splitlines() == ["ash", "beech", "cedar", "date palm", "elm"]
     assert json.loads((folder / "parity.json").read_text())["passed"] is True
-    card = (folder / "CARD.md").read_text()
+    told = (folder / "CARD.md").read_text()
     for words in ("opset ai.onnx 18", "short side is 18", "T = 1.7", "threshold 0.5", "attention_map", "agrees with"):
-        assert words in card
+        assert words in told
     assert not list(folder.parent.glob(".*"))  # nothing half-written beside it
+
+
+def test_the_terms_of_what_the_weights_learned_from_go_with_the_folder(onnx_export):
+    folder, _ = onnx_export
+    about = json.loads((folder / "export.json").read_text())
+    assert about["terms"] == "for learning <only>, not for sale"
+    told = (folder / "CARD.md").read_text()
+    assert "## Terms of what the weights have learned from\n\nfor learning &lt;only&gt;, not for sale\n" in told
+
+
+def test_a_card_without_terms_has_no_heading_for_them(vit, onnx_export):
+    _, parity = onnx_export
+    about = json.loads((onnx_export[0] / "export.json").read_text()) | {"terms": ""}
+    details = {form: {"bytes": 1, "operators": {}} for form in ("image", "tensor", "fixed")}
+    assert "Terms" not in card(vit, parity, about, details)
+    assert terms_of(awake()) == ""
 
 
 def test_the_files_name_no_path_of_this_machine(onnx_export):

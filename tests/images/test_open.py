@@ -116,6 +116,12 @@ def test_it_says_what_it_found(folder):
     assert text.startswith(f"{folder}: folders, 8 images (4 train, 4 test), 2 classes (a, b; 4 images each)")
 
 
+def test_one_image_of_each_class_is_one_image(folder):
+    data = images.open(folder)
+    one = data.take([data.labels.tolist().index(k) for k in (0, 1)])
+    assert "2 classes (a, b; 1 image each)" in str(one)
+
+
 def test_an_open_set_may_be_opened_further(folder):
     data = images.open(folder)
     assert len(images.open(data, split="test", limit=2)) == 2

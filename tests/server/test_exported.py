@@ -22,10 +22,15 @@ from vitreous.images.preprocess import normalise
 need_extra()
 pytest.importorskip("onnxscript", reason="needs the extra export")
 
+from vitreous.server.exported import read  # noqa: E402
+
 CLOSED = (
     "this server answers from an exported file, which cannot be looked into; for attention, breaking and similar "
     "images serve the model that it was made of"
 )
+
+
+TERMS = "for learning only"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,9 @@ def int8(photos, tmp_path_factory):
     pytest.importorskip("openvino", reason="needs the extra openvino")
     pytest.importorskip("nncf", reason="needs the extra openvino")
     folder = tmp_path_factory.mktemp("exports") / "tiny-int8"
-    assert vitreous.export(tiny(), folder, to="openvino", int8=True, data=photos).passed
+    model = tiny()
+    model.source = {"terms": TERMS}
+    assert vitreous.export(model, folder, to="openvino", int8=True, data=photos).passed
     return folder
 
 
@@ -109,10 +116,20 @@ def test_what_an_export_cannot_show_is_refused_with_the_reason(server, path):
     assert (reply.status, reply.error) == (501, CLOSED)
 
 
-def test_examples_and_what_the_model_sees_are_there(server):
-    first = server.get("/api/examples").json["examples"][0]["image"]
-    assert server.call("POST", f"/api/predict?image={first}").json["images"][0]["top"]
-    assert server.get(f"/api/seen?image={first}").status == 200
+def test_what_the_model_sees_is_there_and_no_clothes_are_shown_for_other_classes(server):
+    assert server.get("/api/examples").json["examples"] == []
+    (row,) = server.send("/api/predict", encoded(picture(1))).json["images"]
+    assert server.get(f"/api/seen?image={row['image']}").status == 200
+
+
+def test_the_terms_are_told_and_older_folders_have_none(server, int8, tmp_path):
+    assert server.get("/api/model").json["terms"] == TERMS
+    _page_says(server, "#terms", f"Terms of what the weights have learned from: {TERMS}")
+    older = shutil.copytree(int8, tmp_path / "older")
+    body = json.loads((older / "export.json").read_text())
+    del body["terms"]
+    (older / "export.json").write_text(json.dumps(body))
+    assert read(older).about.terms == ""
 
 
 # Bad folders ---------------------------------------------------------------------------------------------------------
@@ -263,6 +280,9 @@ def _page_says(caller, selector, *texts, path="/"):
         for text in texts:
             sync_api.expect(page.locator(selector)).to_contain_text(text)
         if path == "/":
+            assert page.locator("#examples").is_hidden()
+            sync_api.expect(page.locator("#drop")).to_contain_text("Drop a picture here")
+            page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": encoded(picture(1))})
             sync_api.expect(page.locator("#top li").first).to_be_visible()
             page.locator("#view").click()  # nothing to pick, and nothing breaks
             sync_api.expect(page.locator("body:not([aria-busy])")).to_be_visible()

@@ -23,6 +23,8 @@ from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtr
 
 need_extra()
 
+from vitreous.images import opening  # noqa: E402
+from vitreous.server import examples  # noqa: E402
 from vitreous.server.batching import Batcher, Desk, share_cores  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
 from vitreous.server.refusals import Busy  # noqa: E402
@@ -186,6 +188,25 @@ def test_memory_stays_flat_over_twenty_thousand_requests(file):
         before = resident()
         many(20_000)
         assert resident() - before < 32  # MiB
+
+
+def test_examples_are_of_the_data_or_of_the_classes_that_the_model_knows(tmp_path):
+    for label in ("ant", "bee"):
+        (tmp_path / label).mkdir()
+        picture(1).save(tmp_path / label / "one.png")
+    assert examples.choose(None, ("ant", "bee")) == []
+    assert examples.choose(None, ()) == []
+    assert {label for label, _ in examples.choose(opening.open(tmp_path), ("ant", "bee"))} <= {"ant", "bee"}
+    clothes = opening.open("fashion").classes
+    assert {label for label, _ in examples.choose(None, clothes)} <= set(clothes)
+    assert len(examples.choose(None, clothes)) == examples.COUNT
+
+
+def test_the_terms_of_a_model_are_told():
+    model = tiny()
+    model.source = {"terms": "for learning only"}
+    with serving.thread(model) as (caller, _, _):
+        assert caller.get("/api/model").json["terms"] == "for learning only"
 
 
 # Inside ------------------------------------------------------------------------------------------------------------

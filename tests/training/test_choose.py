@@ -100,6 +100,23 @@ def test_what_only_steps_can_do_is_trained_however_good_frozen_features_are(devi
     assert not choose(1_000, 10, 160, VIT, device, estimate=worth(0.995), may_solve=False).recipe.is_solved
 
 
+@pytest.mark.parametrize(
+    ("images", "share", "policy", "first"),
+    [
+        (1_000, 0.90, "layer-decay", "solved"),
+        (150, 0.30, "layer-decay", "solved"),
+        (1_000, 0.50, "last-1", "new"),  # nothing was asked for that would not be done anyway
+        (50_000, 0.90, "last-2", "new"),  # to read them all would be most of the work
+    ],
+)
+def test_steps_in_the_place_of_a_solved_head_begin_from_it(images, share, policy, first):
+    choice = choose(images, 10, 160, VIT, "cpu", estimate=worth(share), may_solve=False)
+    assert (choice.recipe.policy, choice.recipe.first_head) == (policy, first)
+    assert ("steps were asked for, and begin from the solved head" in choice.reasons[-1]) == (first == "solved")
+    cramped = choose(images, 10, 160, VIT, "cpu", estimate=worth(share), has_room=False).recipe
+    assert (cramped.first_head, cramped.is_solved) == ("new", False)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_policy_that_was_asked_for_is_kept(device):
     """The head is solved, unless something was asked for that needs steps."""

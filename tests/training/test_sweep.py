@@ -10,6 +10,7 @@ from small_runs import MODEL, SIDE, assert_equal_states, image_set, network
 from tiny_models import line_of
 
 import vitreous
+from vitreous.cli.training_display import display
 from vitreous.errors import ConfigError, NotFiniteError
 from vitreous.training import runs, sweep
 from vitreous.training.recipe import Recipe
@@ -92,6 +93,9 @@ def test_a_rate_that_breaks_the_loss_is_passed_over_and_said(data, tmp_path):
     run = vitreous.fit(data, sweep=(0.01, 1e12), out=tmp_path / "run", tell=tell, **asked)
     assert [trial["rate"] for trial in run.metrics["sweep"]] == [0.01]
     assert any(line.startswith("rate 1e+12 is too high") for line in said)
+    with display() as show:  # the command's own lines have no number of it to tell
+        for event in runs.read(run.path):
+            show(event)
     with pytest.raises(NotFiniteError):
         vitreous.fit(data, sweep=(1e12, 1e13), out=tmp_path / "none", **asked)
 

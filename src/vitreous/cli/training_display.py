@@ -115,7 +115,7 @@ def _line(event: dict[str, Any]) -> str | None:
                 f"solved in {_time(event['seconds'])}: l2 {event['l2']:g} of {event['tried']} tried, "
                 f"{event['right']:,} of {event['images']:,} right when left out"
             )
-        case "trial":
+        case "trial" if "accuracy" in event:  # of one that failed a line was said
             right = f"dev {100 * event['accuracy']:.1f} % right, loss {event['loss']:.3f}"
             return f"rate {event['rate']:.3g}: {right} at step {event['step']:,}"
         case "nan":

@@ -42,6 +42,7 @@ __all__ = [
     "count_right",
     "decompose",
     "fewshot",
+    "is_constant",
     "mean_interval",
     "nested_ridges",
     "ridge",
@@ -602,8 +603,13 @@ def checked(x: NDArray[Any], y: NDArray[Any], classes: int, what: str = "") -> t
     return rows, labels.astype(np.int64)
 
 
+def is_constant(rows: NDArray[Any]) -> bool:
+    """Whether all rows are the same."""
+    return all((rows[begin : begin + 4096] == rows[:1]).all() for begin in range(0, len(rows), 4096))
+
+
 def _refuse_constant(rows: NDArray[Any]) -> None:
-    if all((rows[begin : begin + 4096] == rows[:1]).all() for begin in range(0, len(rows), 4096)):
+    if is_constant(rows):
         raise DataError("train features are the same in every row, so nothing can be told apart; read another tap")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,10 +21,11 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import Features, extract
-from vitreous.evaluation.fewshot import L2, checked, choose_shots, count_right, ridge
+from vitreous.evaluation.fewshot import L2, checked, choose_shots, count_right, is_constant, ridge
 from vitreous.evaluation.predict import Precision, Progress
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
+from vitreous.images.sources.finding import few
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, unwrapped
 from vitreous.models.taps import tap_names
@@ -64,34 +65,44 @@ class ProbeRow:
 
 @dataclass(frozen=True)
 class Probed:
-    """All probes of one call, in the order of the model."""
+    """All probes of one call, in the order of the model.
+
+    constant: readings and tokens that are the same in every row to fit on, so that nothing can be read from them.
+    """
 
     rows: tuple[ProbeRow, ...]
     by: By
     images: int
     fitted_on: int
     about: dict[str, Any] = field(default_factory=dict)
+    constant: tuple[tuple[str, int | None], ...] = ()
 
     def __getitem__(self, reading: str) -> ProbeRow:
         for row in self.rows:
             if row.reading == reading and row.token is None:
                 return row
+        if (reading, None) in self.constant:
+            raise DataError(f"{reading} is the same in every row, so it has no probe; read another tap")
         raise ConfigError(
             f"there is no probe of {reading!r}; there are: {', '.join(r.reading for r in self.rows[:12])}"
         )
 
     def tokens(self, reading: str) -> NDArray[np.float64]:
-        """Accuracy of every token of a reading of all tokens: T."""
-        return np.array([row.accuracy for row in self.rows if row.reading == reading and row.token is not None])
+        """Accuracy of every token of a reading of all tokens, NaN for one that is constant: T."""
+        found: dict[int, float] = {t: np.nan for name, t in self.constant if name == reading and t is not None}
+        found |= {row.token: row.accuracy for row in self.rows if row.reading == reading and row.token is not None}
+        return np.array([found[token] for token in sorted(found)])
 
     def to_json(self) -> dict[str, Any]:
-        body = {"by": self.by, "images": self.images, "fitted_on": self.fitted_on}
+        body: dict[str, Any] = {"by": self.by, "images": self.images, "fitted_on": self.fitted_on}
+        body |= {"constant": [{"reading": reading, "token": token} for reading, token in self.constant]}
         return dict(self.about) | body | {"probes": [row.to_json() for row in self.rows]}
 
     def _cells(self) -> list[tuple[str, str, str]]:
-        names = [row.reading if row.token is None else f"{row.reading} {row.token}" for row in self.rows]
         spans = ["{:.1f} to {:.1f}".format(*(100 * v for v in row.interval)) for row in self.rows]
-        return [(n, f"{100 * r.accuracy:.1f} %", s) for n, r, s in zip(names, self.rows, spans, strict=True)]
+        read = zip(self.rows, spans, strict=True)
+        cells = [(_named(row.reading, row.token), f"{100 * row.accuracy:.1f} %", span) for row, span in read]
+        return cells + [(_named(*each), "-", "constant: nothing can be read") for each in self.constant]
 
     def __str__(self) -> str:
         cells = self._cells()
@@ -134,7 +145,7 @@ def probe(
     train, test = (extract(inner, images.split(split), readings, **how) for split in ("train", "test"))
     found = probe_features(train, test, by=by, shots=shots, l2=l2, seed=seed)
     about = {"data": images.path, "content_id": images.content_id, "model": train.model}
-    return Probed(found.rows, found.by, found.images, found.fitted_on, about)
+    return replace(found, about=about)
 
 
 def every_layer(model: Model) -> list[str]:
@@ -164,7 +175,32 @@ def probe_features(
 
     by: ridge (the papers' least squares), logistic (multinomial, L-BFGS) or knn.  shots: so many rows of each class
     drawn by the seed; None is all rows.  l2: None is 1024 for ridge, and for logistic the best on a fifth of train.
+    What is the same in all rows to fit on is left out and named in `constant`; an error only where all of it is.
     """
+    _refuse(train, test, by, shots)
+    labels, count = train.labels, len(train.classes)
+    known = np.flatnonzero(labels >= 0)
+    chosen = known if shots is None else choose_shots(labels, count, shots, seed)
+    judged = np.flatnonzero(test.labels >= 0)
+    if not len(judged) or len(np.unique(labels[chosen])) < 2:
+        raise DataError("a probe needs labelled rows of 2 classes to fit on, and some to judge by; give more")
+    rows: list[ProbeRow] = []
+    constant: list[tuple[str, int | None]] = []
+    for name in train.values:
+        for token, x, test_x in _tokens(train[name], test[name], chosen, judged):
+            checked(x, labels[chosen], count, "train")
+            if is_constant(x):
+                constant.append((name, token))
+                continue
+            right = _probe(x, labels[chosen], test_x, test.labels[judged], count, by, l2, seed, neighbours)
+            rows.append(ProbeRow(name, token, *right))
+    if constant and not rows:
+        told = few([_named(*each) for each in constant])
+        raise DataError(f"train features are the same in every row ({told}), so nothing can be told apart; read others")
+    return Probed(tuple(rows), by, len(judged), len(chosen), constant=tuple(constant))
+
+
+def _refuse(train: Features, test: Features, by: By, shots: int | None) -> None:
     if by not in BYS:
         raise ConfigError(f"there is no probe by {by!r}; say {', '.join(BYS)}")
     if shots is not None and shots < 1:
@@ -173,21 +209,12 @@ def probe_features(
         raise DataError("train and test name other classes; give two parts of one set")
     if set(train.values) != set(test.values) or train.model != test.model:
         raise DataError("train and test were read from other models or taps; read both in the same way")
-    count = len(train.classes)
-    labels = train.labels
-    if labels.ndim != 1:
+    if train.labels.ndim != 1:
         raise DataError("images have several labels, and a probe answers one; give one class for each")
-    known = np.flatnonzero(labels >= 0)
-    chosen = known if shots is None else choose_shots(labels, count, shots, seed)
-    judged = np.flatnonzero(test.labels >= 0)
-    if not len(judged) or len(np.unique(labels[chosen])) < 2:
-        raise DataError("a probe needs labelled rows of 2 classes to fit on, and some to judge by; give more")
-    rows = [
-        ProbeRow(name, token, *_probe(x, labels[chosen], test_x, test.labels[judged], count, by, l2, seed, neighbours))
-        for name in train.values
-        for token, x, test_x in _tokens(train[name], test[name], chosen, judged)
-    ]
-    return Probed(tuple(rows), by, len(judged), len(chosen))
+
+
+def _named(reading: str, token: int | None) -> str:
+    return reading if token is None else f"{reading} {token}"
 
 
 def _tokens(
@@ -212,7 +239,6 @@ def _probe(
     neighbours: int,
 ) -> tuple[int, int, float | None]:
     """Right, seen, l2."""
-    checked(x, y, classes, "train")
     checked(test_x, test_y, classes, "test")
     if by == "ridge":
         linear = ridge(x, y, classes, l2=l2 or L2)

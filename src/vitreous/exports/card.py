@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 from vitreous.exports.parity import Parity
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 
-__all__ = ["card", "steps"]
+__all__ = ["card", "steps", "terms_of"]
 
 
 def card(model: Model, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> str:
     """about: what export.json says.  details: of each form, what its file holds."""
-    parts = [_head(parity, about), _forms(model, about, details), _preprocessing(model.preprocess), _meaning(model)]
-    return "\n".join([*parts, _parity(parity), _operators(details)])
+    parts = [_head(parity, about), _terms(about["terms"]), _forms(model, about, details)]
+    parts += [_preprocessing(model.preprocess), _meaning(model), _parity(parity), _operators(details)]
+    return "\n".join(part for part in parts if part)
+
+
+def terms_of(model: Model) -> str:
+    """Of the pictures that the weights have learned from, in one line; empty where nothing was said of them."""
+    return " ".join(str(model.source.get("terms") or "").split())
 
 
 def _head(parity: Parity, about: dict[str, Any]) -> str:
@@ -30,6 +37,11 @@ def _head(parity: Parity, about: dict[str, Any]) -> str:
     if not parity.passed:
         lines += ["**It does not agree with PyTorch within the limits; it was kept because somebody said so.**", ""]
     return "\n".join(lines)
+
+
+def _terms(terms: str) -> str:
+    told = html.escape(terms, quote=False)  # whoever wrote the weights wrote it
+    return f"## Terms of what the weights have learned from\n\n{told}\n" if terms else ""
 
 
 def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> str:

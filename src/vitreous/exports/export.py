@@ -22,7 +22,7 @@ from vitreous.evaluation.labels import match_classes
 from vitreous.evaluation.predict import class_names
 from vitreous.exports import pictures, vectors
 from vitreous.exports import run as standalone
-from vitreous.exports.card import card
+from vitreous.exports.card import card, terms_of
 from vitreous.exports.comparing import Sample, against
 from vitreous.exports.forms import ready_to_export
 from vitreous.exports.onnx import ONNX, OPSETS
@@ -212,6 +212,7 @@ def _finish(
         "temperature": model.temperature,
         "threshold": model.threshold,
         "preprocess": model.preprocess.to_json(),
+        "terms": terms_of(model),
     }
     kept = replace(parity, files=sizes)
     details = {form: {"bytes": _bytes(sizes, form)} | target.describe(folder / files[form]) for form in forms}

@@ -104,6 +104,6 @@ class ImageSet:
         parts = [f"{int((self.splits == s).sum()):,} {s}" for s in (TRAIN, TEST) if (self.splits == s).any()]
         names = ", ".join(self.classes[:3]) + (" …" if len(self.classes) > 3 else "")
         least, most = (int(self.counts.min()), int(self.counts.max())) if self.classes else (0, 0)
-        each = f"; {least:,} to {most:,} images each" if least < most else f"; {least:,} images each"
+        span = f"{least:,} to {most:,} images" if least < most else f"{most:,} image{'' if most == 1 else 's'}"
         first = f"{self.path}: {self.kind}, {len(self):,} images ({', '.join(parts)}), {len(self.classes):,} classes"
-        return "\n".join([first + (f" ({names}{each})" if names else ""), *self.notes])
+        return "\n".join([first + (f" ({names}; {span} each)" if names else ""), *self.notes])

@@ -1,12 +1,15 @@
-"""Images for a first visit: of the data that the server was given, else of the set inside the package."""
+"""Images for a first visit: of the data that the server was given, or of the set inside the package for its classes."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from vitreous.errors import DataError
 from vitreous.images import opening
 from vitreous.images.imageset import TEST, ImageSet
+from vitreous.images.sources.fashion import CLASSES as CLOTHES
 from vitreous.images.sources.fashion import NAME as EMBEDDED
 from vitreous.server.engine import Pixels
 
@@ -15,8 +18,13 @@ __all__ = ["choose"]
 COUNT = 8
 
 
-def choose(data: ImageSet | None) -> list[tuple[str, Pixels]]:
-    """(label, picture H W C): of different classes as far as there are, from the test split where there is one."""
+def choose(data: ImageSet | None, labels: Sequence[str]) -> list[tuple[str, Pixels]]:
+    """(label, picture H W C): of different classes as far as there are, from the test split where there is one.
+
+    labels: the model's.  Without data, a model of other classes than the set inside has no examples.
+    """
+    if data is None and set(labels) != set(CLOTHES):
+        return []
     found = opening.open(EMBEDDED) if data is None else data
     if TEST in found.splits:
         found = found.split(TEST)

@@ -51,6 +51,7 @@ class About:
     threshold: float | None
     answers: Literal["one", "several"]
     preprocess: Preprocess
+    terms: str = ""  # of what the weights have learned from
 
 
 @dataclass(frozen=True, eq=False)

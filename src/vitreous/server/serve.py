@@ -103,7 +103,8 @@ def serve(
         desk.open()  # the model is on its device now
         if isinstance(source, Model) and images is not None:
             neighbours = Neighbours(replica(source), images)
-        served = Served(desk, source, neighbours, name=name, runtime=runtime, examples=examples.choose(images))
+        shown = examples.choose(images, source.labels or ())
+        served = Served(desk, source, neighbours, name=name, runtime=runtime, examples=shown)
         _run(served, door, limits, listening, tell, _addresses(listening, door.token, lan=lan))
 
 

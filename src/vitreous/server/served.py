@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitreous.exports.card import terms_of
 from vitreous.images import decode
 from vitreous.models.model import Model
 from vitreous.models.vit import ViT
@@ -79,6 +80,7 @@ def _of_file(exported: Exported) -> dict[str, Any]:
         "preprocess": about.preprocess.to_json(),
         "answers": about.answers,
         "knows_unlike": about.threshold is not None,
+        "terms": about.terms,
         "parameters": None,
         "grid": None,
         **NOTHING_INSIDE,
@@ -96,6 +98,7 @@ def _of_model(model: Model) -> dict[str, Any]:
         "preprocess": model.preprocess.to_json(),
         "answers": model.answers,
         "knows_unlike": model.threshold is not None,
+        "terms": terms_of(model),
         "parameters": sum(p.numel() for p in model.parameters()),
         "grid": list(grid_of(model)),
         **_inside(model),

@@ -246,8 +246,8 @@ def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Ru
             return _learn_without_labels(job, folder, where, around)
         way = solved if job.recipe.is_solved else cross_validated if job.folds else with_dev
         trained = way(job, folder, where, around)
-    if trained.trials:
-        job = replace(job, recipe=at_rate(job.recipe, best(trained.trials).rate))
+    if trained.trials and (rate := best(trained.trials).rate):
+        job = replace(job, recipe=at_rate(job.recipe, rate))
     model = calibrated(job, trained)
     if not around.ranks.is_first:
         return Run(str(where), {})

@@ -213,6 +213,8 @@ def refuse_early(job: Job, ranks: Ranks, log: Sequence[str]) -> None:
     per_epoch = max(_train_size(job.data, r, job.folds) // r.batch, 1)
     schedule.rates(r, steps_of(r, per_epoch) or 10**4, per_epoch)
     policy.frozen(blueprint(job.config), r.policy)
+    if r.first_head == "solved":
+        _refuse_no_head(job)
     if r.task != "classify" and r.policy != "full":
         raise ConfigError(f"task={r.task} trains every layer, so policy={r.policy} means nothing; leave it out")
     part, left = divmod(r.batch, ranks.world * r.accumulation)
@@ -382,7 +384,9 @@ def _choose(
         model=model,
         asked=policy,
         estimate=found.estimate,
-        may_solve=may_solve and (found.start is None or solve.has_room(len(data), found.start)),
+        may_solve=may_solve,
+        has_room=found.start is None or solve.has_room(len(data), found.start),
+        knows_classes=found.start is not None and found.start.labels == tuple(data.classes),
     )
     return suited.recipe, (*found.reasons, *suited.reasons)
 
@@ -499,6 +503,15 @@ def _refuse_too_large(config: Any, recipe: Recipe, device: torch.device) -> None
             f"the model needs {least / 2**30:.1f} GiB even for two images, {device} has {there / 2**30:.1f}; "
             "take a smaller one (vitreous models)"
         )
+
+
+def _refuse_no_head(job: Job) -> None:
+    """A head is solved on features that say something, for one class an image."""
+    if job.weights is None:
+        raise ConfigError("first_head=solved reads the features of given weights; give them: --weights MODEL")
+    if job.has_several or job.recipe.task != "classify":
+        raise ConfigError("first_head=solved names one class an image, which these have not; leave it out")
+    _refuse_too_many(job)
 
 
 def _refuse_too_many(job: Job) -> None:

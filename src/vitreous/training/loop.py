@@ -163,6 +163,8 @@ class Loop:
         self.began = self.saved = self.logged = time.monotonic()
         if self.is_over:
             return
+        if self.recipe.first_head == "solved" and self.dev is not None and self.top is None:
+            self._look()  # what dev calls worse than the head it began with is not kept
         self.network.train()
         batches = self._from_here()
         while self.at < self.steps:

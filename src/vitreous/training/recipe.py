@@ -113,6 +113,9 @@ class Recipe:
     loss: Literal["softmax", "sigmoid"] = option("softmax", "sigmoid: every class by itself; several labels need it")
     smoothing: float = option(0.0, "of labels")
     head_bias: float | None = option(None, "first value of the head's bias; none: 0")
+    first_head: Literal["new", "solved"] = option(
+        "new", "of given weights; new: zero, or their own for the same classes; solved: in closed form, on train alone"
+    )
     dropout: float | None = option(None, "of the model; none: as the model says")
     drop_path: float | None = option(None, "of the model; none: as the model says")
     teacher: str | None = option(None, "MODEL to distil from")

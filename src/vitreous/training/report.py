@@ -545,7 +545,7 @@ def _trials(story: Story) -> Table:
     """The sweep: each rate, and what it came to on dev."""
     rows: list[list[str | Bar]] = [
         [
-            f"{trial.rate:.3g}",
+            f"{trial.rate:.3g}" if trial.rate else "none: the head as solved",
             Bar(_percent(trial.accuracy), trial.accuracy),
             f"{trial.loss:.3f}",
             "kept" * trial.is_kept,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.errors import DataError
+from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import extract
 from vitreous.evaluation.fewshot import Decomposed, Ridge, decompose
 from vitreous.images import splits
@@ -27,7 +28,17 @@ from vitreous.machine import memory as machine_memory
 from vitreous.models.model import Model
 from vitreous.models.vit import TwoHeads
 
-__all__ = ["Frozen", "Solved", "frozen_features", "has_room", "memory_needed", "put_into_head", "rounds", "solve"]
+__all__ = [
+    "FirstHead",
+    "Frozen",
+    "Solved",
+    "frozen_features",
+    "has_room",
+    "memory_needed",
+    "put_into_head",
+    "rounds",
+    "solve",
+]
 
 ROUNDS = 200  # at most; of so many images a class, one more or less makes no difference
 COPIES, ANSWERS = 4, 8  # of N D and of N K float64 that are held at once
@@ -140,9 +151,25 @@ def rounds(data: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], int]:
     return splits.folds(replace(data, groups=groups), count, seed), int(sizes[sizes > 1].sum())
 
 
-def put_into_head(model: Model, probe: Ridge) -> None:
-    """logits = probe.scores(features): the standardisation becomes part of weight and bias. Nothing else changes."""
-    weight, bias = (torch.from_numpy(part) for part in probe.on_raw())  # D K, K
+@dataclass(frozen=True, eq=False)
+class FirstHead:
+    """The head that a training begins with, solved on the very images that it learns from."""
+
+    frozen: Frozen  # of all images that some training learns from
+    groups: NDArray[np.int64]  # of each: the round in which it is left out
+    l2s: Sequence[float]
+
+    def put_into(self, model: Model, train: ImageSet) -> None:
+        """Logits onto ±1 are too small for a softmax, so they get the temperature that suits images left out."""
+        here = np.isin(self.frozen.images.ids, train.ids)
+        labels, groups = self.frozen.images.labels[here], np.unique(self.groups[here], return_inverse=True)[1]
+        found = solve(self.frozen.rows[here], labels, len(train.classes), self.l2s, groups=groups)
+        put_into_head(model, found.probe, fit_temperature(found.left_out, labels))
+
+
+def put_into_head(model: Model, probe: Ridge, temperature: float = 1.0) -> None:
+    """logits = probe.scores(features) / temperature: weight and bias standardise, too. Nothing else changes."""
+    weight, bias = (torch.from_numpy(part / temperature) for part in probe.on_raw())  # D K, K
     if isinstance(model.head, TwoHeads):  # the mean of two, each with a token of its own
         first, second = (2 * weight).chunk(2)
         _set(model.head.class_head, first, bias)

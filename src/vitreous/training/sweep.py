@@ -20,7 +20,7 @@ FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's own rate, for the others
 class Trial:
     """What a rate came to on dev."""
 
-    rate: float
+    rate: float  # 0: the head that was solved, without a step
     accuracy: float
     loss: float
     step: int  # at which it was best

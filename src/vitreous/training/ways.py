@@ -26,6 +26,7 @@ from vitreous.training.loop import Loop, Outcome
 from vitreous.training.recipe import Recipe, Seconds, Steps
 from vitreous.training.results import Trained
 from vitreous.training.runs import RunFolder
+from vitreous.training.solve import FirstHead
 from vitreous.training.sweep import Trial, at_rate, best, stage_of
 from vitreous.weights.loading import load
 
@@ -39,8 +40,11 @@ def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) ->
         train, dev = splits.cut_dev(data, recipe.dev, recipe.seed)
     else:
         train, dev = data.split(TRAIN), None
+    head = _first_head(job, train, around)
     find = decoded(job, train, dev, where, around)
     model = jobs.start_model(job, around.device)
+    if head is not None:
+        head.put_into(model, train)
     outcome, trials = _swept(job, model, find(train), dev and find(dev), folder, around)
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
     chosen = labels = pixels = None
@@ -82,6 +86,10 @@ def _swept(
     kept: Outcome | None = None
     seconds = 0.0
     recipe, failed = job.recipe, None
+    if recipe.first_head == "solved" and dev is not None:
+        kept = _as_begun(model, dev, around)
+        trials.append(_trial(0.0, kept))
+        around.say(f"the solved head: dev {100 * trials[0].accuracy:.1f} % right, loss {trials[0].loss:.3f}")
     if isinstance(recipe.length, Seconds):  # for all of them together, and of equal steps
         recipe = replace(recipe, length=Seconds(recipe.length.count / len(job.rates)))
     for rate in job.rates:
@@ -93,9 +101,8 @@ def _swept(
             around.say(f"rate {rate:.3g} is too high: {str(error).partition(';')[0]}")
             around.happened(folder, {"kind": "trial", "stage": stage_of(rate), "rate": rate, "failed": True})
             continue
-        assert outcome.dev is not None
         recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
-        trials.append(Trial(rate, outcome.dev["accuracy"], outcome.dev["loss"], outcome.step))
+        trials.append(_trial(rate, outcome))
         seconds += outcome.seconds
         kept = outcome if best(trials).rate == rate else kept
         around.happened(folder, {"kind": "trial", "stage": stage_of(rate), **trials[-1].to_json()})
@@ -103,9 +110,23 @@ def _swept(
         assert failed is not None
         raise failed
     chosen = best(trials).rate
-    around.say(f"rate {chosen:.3g} is kept, chosen on dev among {len(trials)}")
+    what = f"rate {chosen:.3g}" if chosen else "the solved head, without a step,"
+    around.say(f"{what} is kept, chosen on dev among {len(trials)}")
     model.load_state_dict(kept.state)
     return replace(kept, seconds=seconds), tuple(replace(trial, is_kept=trial.rate == chosen) for trial in trials)
+
+
+def _as_begun(model: Model, dev: ImageSet, around: Around) -> Outcome:
+    """No step at all, judged on dev."""
+    found = around.answers(model, dev)
+    result = accuracy.measure(found.values, found.labels, dev.classes)
+    state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    return Outcome(state, 0, 0, 0.0, 0.0, {"step": 0, "accuracy": float(result.top1), "loss": float(result.loss)})
+
+
+def _trial(rate: float, outcome: Outcome) -> Trial:
+    assert outcome.dev is not None
+    return Trial(rate, outcome.dev["accuracy"], outcome.dev["loss"], outcome.step)
 
 
 def solved(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
@@ -160,18 +181,21 @@ def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Aro
     part = splits.folds(pool, job.folds, recipe.seed)
     if isinstance(recipe.length, Seconds):
         recipe = replace(recipe, length=Seconds(recipe.length.count / (job.folds + 1)))
+    head = _first_head(job, pool, around)
     find = decoded(job, pool, None, where, around)
     logits = np.zeros((len(pool), len(data.classes)), np.float32)
     seconds = 0.0
     for number in range(job.folds):
-        model = jobs.start_model(job, around.device, again=True)
-        outcome = _train(
-            job, recipe, model, find(pool.take(part != number)), None, f"fold-{number + 1}", folder, around
-        )
+        model, train = jobs.start_model(job, around.device, again=True), pool.take(part != number)
+        if head is not None:
+            head.put_into(model, train)
+        outcome = _train(job, recipe, model, find(train), None, f"fold-{number + 1}", folder, around)
         recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
         logits[part == number] = around.answers(model, pool.take(part == number)).values
         seconds += outcome.seconds
     model = jobs.start_model(job, around.device)
+    if head is not None:
+        head.put_into(model, pool)
     outcome = _train(job, recipe, model, find(pool), None, "fit", folder, around)
     test = None
     if len(pool) < len(data):
@@ -191,6 +215,15 @@ def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Aro
         part,
         test,
     )
+
+
+def _first_head(job: Job, images: ImageSet, around: Around) -> FirstHead | None:
+    """The head to begin with, where the recipe has it solved; every rank reads the features that the first has kept."""
+    if job.recipe.first_head != "solved":
+        return None
+    model, watch = jobs.start_model(job, around.device, again=True), partial(around.progress, "features")
+    found = solve.frozen_features(model, images, device=around.device, workers=around.workers, progress=watch)
+    return FirstHead(found, solve.rounds(found.images, job.recipe.seed)[0], job.recipe.l2)
 
 
 def _train(

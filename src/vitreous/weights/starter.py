@@ -90,8 +90,8 @@ def suits(images: int, channels: int) -> bool:
 def size_for(pictures: tuple[int, int]) -> int | None:
     """Pixels to begin with, for pictures of this size; None: its own.
 
-    300 photos, five draws, a solved head: 64 pixels 65.3 % of imagenette and 68.1 % of five cat breeds, 96 pixels 70.3
-    and 73.3 %, for 2.3 times the work; 128 pixels 71.2 and 74.7 %, for 4.4 times.
+    300 photos, five draws, a solved head: 64 pixels 66.3 % of imagenette and 68.1 % of five cat breeds, 96 pixels 70.8
+    and 73.3 %, for 2.4 times the work; 128 pixels 71.0 and 74.7 %, for 4.4 times (benchmarks/starter_sizes.py).
     """
     return LARGER if min(pictures) >= LARGER else None
 

@@ -1,6 +1,6 @@
 // The lesson: one picture on its way through the model, in six steps.
 
-import { ask, get, Refused, seen } from "./api.js";
+import { ask, get, Refused, seen, send } from "./api.js";
 import { colour, draw, list, percent, pickable, stretched, told } from "./drawing.js";
 
 const $ = (id) => document.getElementById(id);
@@ -124,6 +124,7 @@ function layers(s) {
 }
 
 function turn(to) {
+  if (!state.bitmap) return; // no picture yet
   state.at = Math.min(Math.max(to, 1), STEPS.length);
   history.replaceState(null, "", `#${state.at}`);
   const step = STEPS[state.at - 1];
@@ -175,7 +176,14 @@ async function take(image) {
   ]);
   Object.assign(state, { image, bitmap, answer: images[0], tokens: inside, maps, whole });
   for (const button of $("examples").children) button.setAttribute("aria-pressed", String(button.dataset.image === image));
+  $("step").hidden = false;
+  $("invite").hidden = $("message").hidden = true;
   turn(state.at);
+}
+
+async function takeFile(file) {
+  const { images } = await send("/api/predict", file);
+  await take(images[0].image);
 }
 
 function complain(error) {
@@ -208,6 +216,11 @@ async function begin() {
       button.addEventListener("click", () => take(image).catch(complain));
       $("examples").append(button);
     }
+    $("file").addEventListener("change", (event) => {
+      const [file] = event.target.files;
+      event.target.value = ""; // the same file may be chosen again
+      if (file) takeFile(file).catch(complain);
+    });
     $("back").addEventListener("click", () => turn(state.at - 1));
     $("next").addEventListener("click", () => turn(state.at + 1));
     pickable($("stage"), () => model.grid, (patch) => pick(patch).catch(complain));
@@ -216,7 +229,10 @@ async function begin() {
       if (event.key === "ArrowRight") turn(state.at + 1);
       if (event.key === "ArrowLeft") turn(state.at - 1);
     });
-    await take(examples[0].image);
+    $("give").hidden = false;
+    $("invite").hidden = Boolean(examples.length);
+    $("examples").hidden = $("step").hidden = !examples.length;
+    if (examples.length) await take(examples[0].image);
   } catch (error) {
     complain(error);
   }

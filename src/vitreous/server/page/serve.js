@@ -20,6 +20,7 @@ async function begin() {
     state.model = model;
     introduce(model);
     examples.forEach(addExample);
+    $("examples").hidden = !examples.length;
     listen();
     if (!model.exported) breaking = new Breaking(model, complain);
     $("to-lesson").hidden = Boolean(model.exported);
@@ -37,6 +38,8 @@ function introduce(model) {
   const inside = model.attention ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
   const rest = model.exported ? fromFile(model) : `${inside}, ${model.parameters.toLocaleString("en")} numbers.`;
   $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${rest}`;
+  $("terms").textContent = `Terms of what the weights have learned from: ${model.terms}`;
+  $("terms").hidden = !model.terms;
   if (model.exported?.agrees === false) {
     $("disagrees").textContent = `Beware: this export does not answer as its model does (${model.exported.faults.join("; ")}).`;
     $("disagrees").hidden = false;
