@@ -117,6 +117,13 @@ def test_steps_in_the_place_of_a_solved_head_begin_from_it(images, share, policy
     assert (cramped.first_head, cramped.is_solved) == ("new", False)
 
 
+def test_who_gets_a_solved_head_hears_what_steps_would_do_where_they_would_begin_from_it():
+    few, many = (choose(images, 10, 160, VIT, "cpu", estimate=worth(0.9)) for images in (1_000, 50_000))
+    known = choose(1_000, 10, 160, VIT, "cpu", estimate=worth(0.9), knows_classes=True)
+    assert [choice.recipe.is_solved for choice in (few, many, known)] == [True] * 3
+    assert ["--steps 100" in choice.reasons[-1] for choice in (few, many, known)] == [True, False, False]
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_policy_that_was_asked_for_is_kept(device):
     """The head is solved, unless something was asked for that needs steps."""

@@ -25,6 +25,7 @@ from vitreous.images.batches import Batches
 from vitreous.images.preprocess import finish
 from vitreous.training import runs
 from vitreous.training.recipe import Recipe
+from vitreous.weights import loading
 
 SMALL = PLAIN.change(image_size=SIDE, dev=0.2, length="4 steps")
 
@@ -342,6 +343,13 @@ def test_a_teacher_is_listened_to(run, folder, kind, tmp_path):
         assert second[0]["loss"] == pytest.approx(math.log(4)), "all classes alike for both of them, at first"
     assert second[-1]["loss"] != first[-1]["loss"]
     assert weights_of(taught).keys() == weights_of(alone).keys(), "the teacher is no part of what is saved"
+
+
+def test_a_teacher_is_read_once_however_many_trainings_it_has(run, folder, tmp_path, monkeypatch):
+    read, reads = loading.read, []
+    monkeypatch.setattr(loading, "read", lambda path: reads.append(path) or read(path))
+    fitted(folder, tmp_path / "taught", length="2 steps", teacher=run.model, folds=2)
+    assert reads == [Path(run.model)]
 
 
 def test_a_teacher_of_other_classes_is_refused(run, tmp_path):

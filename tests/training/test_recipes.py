@@ -230,3 +230,12 @@ def test_given_is_imagenet_unless_said():
     assert Given().images == 1_281_167
     assert Given(image_size=(30, 40)).side == 30
     assert isinstance(RECIPES["small-data"](Given()), Recipe)
+
+
+@pytest.mark.parametrize(
+    ("images", "epochs"), [(100, 40), (1_000, 40), (2_000, 20), (3_496, 12), (19_999, 12), (50_000, 40), (10**6, 2)]
+)
+def test_fine_tune_takes_320_steps_of_few_pictures_and_more_of_many(images, epochs):
+    recipe = recipes.get("fine-tune", images=images, classes=37)
+    assert recipe.length == Epochs(epochs)
+    assert images * recipe.length.count <= 2e6

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,11 @@ class Job:
     @property
     def classes(self) -> tuple[str, ...]:
         return self.data.classes
+
+    @cached_property
+    def teacher(self) -> Model | None:
+        """Whom every training of the run learns from; read once."""
+        return load(self.recipe.teacher) if self.recipe.teacher is not None else None
 
     def record(self) -> dict[str, Any]:
         """What a resumed run must find unchanged, and what it goes on with."""
@@ -225,8 +230,7 @@ def refuse_early(job: Job, ranks: Ranks, log: Sequence[str]) -> None:
             f"a batch of {r.batch} with accumulation={r.accumulation} is taken {part} images at a time, and mixing "
             "takes pairs; give a batch with even parts"
         )
-    if r.teacher is not None:
-        load(r.teacher)
+    _ = job.teacher  # that it can be read
 
 
 def start_model(job: Job, device: torch.device, *, again: bool = False) -> Model:

@@ -28,7 +28,6 @@ from vitreous.training.results import Trained
 from vitreous.training.runs import RunFolder
 from vitreous.training.solve import FirstHead
 from vitreous.training.sweep import Trial, at_rate, best, stage_of
-from vitreous.weights.loading import load
 
 __all__ = ["cross_validated", "decoded", "measured_for", "solved", "with_dev"]
 
@@ -238,7 +237,7 @@ def _train(
 ) -> Outcome:
     """One stage: the model ends with the state that is kept."""
     recipe = policies.apply(model, recipe)
-    task = _task(recipe, model)
+    task = _task(job, recipe, model)
     outcome = Loop(
         task,
         model,
@@ -259,10 +258,8 @@ def _train(
     return outcome
 
 
-def _task(recipe: Recipe, model: Model) -> Task:
-    if recipe.teacher is None:
-        return Classify(model, recipe)
-    return Distill(model, load(recipe.teacher), recipe)
+def _task(job: Job, recipe: Recipe, model: Model) -> Task:
+    return Classify(model, recipe) if job.teacher is None else Distill(model, job.teacher, recipe)
 
 
 def decoded(
