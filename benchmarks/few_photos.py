@@ -31,6 +31,8 @@ ARMS: dict[str, Callable[[str], tuple[str, ...]]] = {  # what follows `vitreous 
     "weights": lambda weights: ("--weights", weights),
     "plain": lambda weights: (),  # from the starter, where it is worth it
     "scratch": lambda weights: ("--weights", "none"),
+    "plain, steps": lambda weights: ("--steps", "100"),
+    "weights, steps": lambda weights: ("--weights", weights, "--steps", "100"),
 }
 
 

@@ -61,6 +61,7 @@ def cifar10(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
     def tell(event: dict[str, Any]) -> None:
         if event["kind"] == "dev":
             looks.append((time.monotonic() - begin, event["accuracy"]))
+            print(f"seed {seed}: {event['accuracy']:.4f} after {looks[-1][0]:.0f} s", file=sys.stderr, flush=True)
 
     loop = Loop(
         Classify(model, job.recipe),
