@@ -1,6 +1,6 @@
 """What moves when weights are transferred.   python benchmarks/transfer_study.py policies --data DIR --out FILE
 
-pretrain     a ViT, a hybrid and a BiT ResNet on tiny-imagenet100-64, each for the same time, into --models
+pretrain     a ViT, a hybrid and a BiT ResNet on tiny-imagenet100-64, each for --seconds or --length, into --models
 policies     {all, 300} images x {imagenette: like ImageNet, fashion: not} x policies, with and without augmentation
 resolution   imagenette at 64, 96, 128 pixels from 64: positions resized in two dimensions, in one, or drawn anew
 amounts      from scratch against transferred with 100 … 10,000 images

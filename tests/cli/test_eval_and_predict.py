@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from picture_files import class_folders, encoded
 from tiny_models import awake
 
 import vitreous
+from vitreous.cli import eval as cli_eval
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +47,10 @@ def done(place):
         "eval labels": ["eval", model, data, "--labels", labels, "--csv", place / "rows.csv", "--json"],
         "eval again": ["eval", model, data, "--csv", place / "rows.csv"],
         "eval shots": ["eval", model, data, "--shots", "1,3", "--seeds", 2, "--json", "--out", place / "shots.html"],
-        "eval table": ["eval", model, data, "--shots", "1,9"],
+        "eval table": ["eval", model, data, "--shots", "1,9", "--out", place / "table.html"],
         "eval words": ["eval", model, data, "--shots", "one"],
         "eval curve": ["eval", model, larger, "--curve", "--target", 0.9, "--json", "--out", place / "curve.html"],
-        "eval more": ["eval", model, larger, "--curve"],
+        "eval more": ["eval", model, larger, "--curve", "--out", place / "more.html"],
         "eval nothing": ["eval", model],
         "suite": ["eval", "--suite", place / "suite.toml", "--out", place / "suite"],
         "suite again": ["eval", "--suite", place / "suite.toml", "--out", place / "suite", "--json"],
@@ -93,7 +95,20 @@ def test_eval_of_a_few_shots_is_a_table_a_page_and_json(done, place):
     assert [(row["shots"], len(row["right"]), row["fitted_on"]) for row in body["few_shot"]] == [(1, 2, 3), (3, 2, 9)]
     assert (body["images"], body["classes"]) == (12, 3)
     assert "<svg" in (place / "shots.html").read_text()
+    assert json.loads((place / "shots.json").read_text())["few_shot"] == body["few_shot"]
     assert "9 shots: fewer images of ant (4), bee (4), cat (4); all of them were taken" in done["eval table"].stdout
+
+
+def test_a_page_of_shots_has_a_free_place_by_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert [Path(cli_eval._page(data)).name for data in ("photos/", "pets-*.zip", "*")] == [
+        "photos-1.html",
+        "pets-1.html",
+        "images-1.html",
+    ]
+    Path("evals").mkdir()
+    Path("evals/photos-1.html").touch()
+    assert Path(cli_eval._page("photos")) == Path("evals/photos-2.html")
 
 
 def test_eval_tells_whether_more_labels_would_help(done, place):

@@ -179,7 +179,6 @@ def done(place):
         ("torn pairs", ["batch of 8", "accumulation=8", "pairs"]),
         ("teacher", ["teacher answers 3 classes", "4"]),
         ("resume", ["empty", "no run folder"]),
-        ("unchecked", ["torn.png"]),
         ("diverges", ["not finite", "wild/bad-batch-", "--on-nan rollback"]),
         ("busy", ["held", "in use by another process"]),
         ("again", ["out", "--resume", "--force"]),
@@ -230,6 +229,11 @@ def test_pictures_that_cannot_be_read_are_left_out_with_a_line(done, place):
     assert out.code == 0, out.stderr
     assert "2 images cannot be read and are left out, such as cross/torn.png" in out.stderr
     assert json.loads((place / "torn-run" / "config.json").read_text())["data"]["images"] == 40
+
+
+def test_pictures_that_nobody_checked_and_cannot_be_read_end_no_run(done):
+    assert done["unchecked"].code == 0, done["unchecked"].stderr
+    assert "torn.png" in done["unchecked"].stderr
 
 
 def test_every_recipe_is_listed(done):

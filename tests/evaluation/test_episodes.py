@@ -172,3 +172,8 @@ def test_likeness_of_nothing_is_one_line():
         with pytest.raises(VitreousError) as error:
             likeness(x, np.array(y))
         line_of(error.value, word)
+
+
+def test_unless_told_otherwise_there_are_600_of_them():
+    x, y = clouds(60, 4, 5)
+    assert len(episodes(x, y, ways=3, queries=4).accuracy) == 600

@@ -92,6 +92,12 @@ def test_a_model_without_labels_goes_by_number(model, data):
     line_of(caught.value, "has 3 classes", "answers 5", "labels=")
 
 
+def test_a_model_without_a_head_is_told_what_would_do(data):
+    with pytest.raises(DataError) as error:
+        vitreous.evaluate(awake(classes=0), data, workers=0)
+    line_of(error.value, "no head", "vitreous fit", "--shots")
+
+
 def test_synonyms_and_codes():
     """ImageNet's labels hold several names; data sets have WordNet ids or numbers."""
     data = arrays(4, 8)

@@ -47,6 +47,21 @@ def test_a_model_without_a_head_is_judged_too(data):
     assert vitreous.evaluate(awake(classes=0), data, shots=(2,), workers=0).images == 16
 
 
+def test_a_model_may_be_named_and_one_count_of_shots_be_a_number(data, tmp_path):
+    vitreous.save(awake(), tmp_path / "model.safetensors")
+    named = vitreous.evaluate(tmp_path / "model.safetensors", data, shots=2, workers=0)
+    assert named.shots == (2,)
+    np.testing.assert_array_equal(named.right, vitreous.evaluate(awake(), data, shots=(2,), workers=0).right)
+
+
+@pytest.mark.parametrize("wrong", [{"shots": (0,)}, {"seeds": 0}, {"target": 2.0}])
+def test_what_is_no_number_of_shots_is_said_before_a_picture_is_read(data, wrong, tmp_path):
+    with pytest.raises(VitreousError) as error:
+        vitreous.evaluate(awake(), data, workers=0, **{"shots": (1,), **wrong})
+    line_of(error.value, "say")
+    assert not list(tmp_path.glob("cache/**/values.bin"))
+
+
 def test_unreadable_images_are_named(data):
     data.source.files[0] = data.source.files[0][:30]
     found = vitreous.evaluate(awake(), data, shots=(1,), workers=0)

@@ -374,3 +374,12 @@ def test_a_probe_refuses_other_rows_and_unknown_forms():
         with pytest.raises(VitreousError) as error:
             call()
         line_of(error.value, word)
+
+
+@pytest.mark.claim("F08")
+def test_the_published_penalty_is_what_nobody_need_ask_for():
+    """1,024, in big_vision's fewshot_lsr: the answers without a word are those with it."""
+    x, y = clouds(60, 6, 3)
+    plain, asked, other = (ridge(x, y, 3, **options) for options in ({}, {"l2": 1024.0}, {"l2": 10.0}))
+    np.testing.assert_array_equal(plain.scores(x), asked.scores(x))
+    assert abs(plain.scores(x) - other.scores(x)).max() > 1e-3

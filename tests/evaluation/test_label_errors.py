@@ -1,6 +1,7 @@
 """Suspect labels: planted ones are found, by probes that never saw the row."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,8 @@ from vitreous.errors import VitreousError
 from vitreous.evaluation.fewshot import decompose, ridge
 from vitreous.evaluation.label_errors import label_errors, out_of_fold
 from vitreous.images.health import confident_errors
+
+label_errors_module = sys.modules[out_of_fold.__module__]  # the package has a function of its name
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +72,20 @@ def test_a_model_and_a_set_become_suspects_for_check():
         *found.places.tolist(),
         7,
     }
+
+
+def test_copies_do_not_vouch_for_each_other(monkeypatch):
+    """The pictures of a group are left out together."""
+    groups = np.arange(60) // 4
+    data = replace(photos(60), labels=np.arange(60) % 3, classes=("ant", "bee", "cat"), groups=groups)
+    seen = []
+    real = label_errors_module.out_of_fold
+    monkeypatch.setattr(
+        label_errors_module, "out_of_fold", lambda x, y, k, fold, **o: seen.append(fold) or real(x, y, k, fold, **o)
+    )
+    label_errors(awake(), data, workers=0)
+    assert all(len(set(seen[0][groups == group])) == 1 for group in range(15))
+    assert len(set(seen[0])) == 5
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,15 @@ def test_whoever_asks_for_steps_gets_no_less_than_whoever_asks_for_nothing(alike
 
 
 def test_it_is_for_auto_where_frozen_features_are_worth_keeping(alike, weights):
-    for overrides in ({"length": "2 steps"}, {"policy": "head", "mixup": 0.2}):
+    for overrides in (
+        {"length": "2 steps"},
+        {"policy": "head", "mixup": 0.2},
+        {"policy": "layer-decay"},
+        {"policy": "full"},
+    ):
         assert job_of(alike, weights, overrides=overrides).recipe.first_head == "solved"
     assert job_of(alike, weights, rates=True).recipe.first_head == "solved"
-    for overrides in ({}, {"policy": "full"}, {"length": "2 steps", "first_head": "new"}):
+    for overrides in ({}, {"policy": "full", "first_head": "new"}, {"length": "2 steps", "first_head": "new"}):
         assert job_of(alike, weights, overrides=overrides).recipe.first_head == "new"
 
 

@@ -65,6 +65,7 @@ def test_every_docstring_has_source_command_and_cost(name):
     for word in ("Source:", f"--recipe {name}", "Cost:"):
         assert word in text, word
     assert ("Published:" in text) == (recipes.get(name).source != "ours")
+    assert "Measured:" in text or "Published:" in text
 
 
 def test_a_recipe_keeps_the_changes_that_were_asked_of_its_network():

@@ -13,7 +13,7 @@ from small_runs import MODEL, PLAIN, SIDE, picture_folder
 
 import vitreous
 from vitreous.errors import ConfigError, DataError
-from vitreous.training import runs
+from vitreous.training import jobs, runs
 
 SMALL = PLAIN.change(image_size=SIDE, length="3 steps")
 
@@ -55,9 +55,15 @@ def test_what_cannot_be_done_is_said_before_an_older_run_goes(folder, tmp_path):
     assert Path(run.model).is_file()
 
 
-def test_a_late_fault_leaves_nothing_that_resume_would_take(folder, tmp_path):
-    for file in (folder / "disc").iterdir():
-        file.write_bytes(b"no picture")
+def test_a_late_fault_leaves_nothing_that_resume_would_take(folder, tmp_path, monkeypatch):
+    def planned_then_broken(*given, **options):
+        job = plan(*given, **options)
+        for file in folder.rglob("*.png"):
+            file.write_bytes(b"no picture")
+        return job
+
+    plan = jobs.plan
+    monkeypatch.setattr(jobs, "plan", planned_then_broken)
     with pytest.raises(DataError):
         fitted(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()

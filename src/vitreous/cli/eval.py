@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from itertools import count
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -41,7 +43,9 @@ def run(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write a page of --shots; of --suite, the folder of all it finds."),
+        typer.Option(
+            metavar="FILE", help="The page of --shots (evals/DATA-N.html), with its JSON; the folder of --suite."
+        ),
     ] = None,
     batch: Annotated[int | None, typer.Option(metavar="N", help="Images at a time.")] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
@@ -65,6 +69,7 @@ def run(
         raise ConfigError("name a model and images: vitreous eval MODEL DATA; or several: vitreous eval --suite FILE")
     asks_curve = curve or target is not None
     wanted = _numbers(shots) if shots is not None else (1, 5, 10, 25) if asks_curve else None
+    out = _page(data) if wanted is not None and out is None else out
     options: dict[str, Any] = {
         "shots": wanted,
         "seeds": seeds,
@@ -82,6 +87,12 @@ def run(
     show("eval", {"model": model, **result.to_json()} if json else result, json=json)
     if out and not json:
         print(f"page: {out}")
+
+
+def _page(data: str) -> str:
+    """A place that is free, named after the images."""
+    name = Path(data.rstrip("/")).name.partition("*")[0].rstrip("-.") or "images"
+    return next(str(file) for n in count(1) if not (file := Path("evals") / f"{name}-{n}.html").exists())
 
 
 def _run_suite(file: str, *, out: str | None, device: str | None, workers: int | None, json: bool) -> None:

@@ -68,10 +68,17 @@ def run(
         return
     if data is None:
         raise ConfigError("there are no images to fit to; name a folder: vitreous fit FOLDER")
-    changes = _pairs(set_) | _length(epochs, steps, seconds) | ({} if seed is None else {"seed": seed})
+    fields, then_fields = _pairs(set_, "--set"), _pairs(then_set, "--then-set")
+    lengths = _length(epochs, steps, seconds)
+    unit = next((f"--{word.split()[1]}" for word in lengths.values()), "")
+    _refuse_twice(fields, {"model": (model, "--model"), "policy": (policy, "--policy"), "seed": (seed, "--seed")})
+    _refuse_twice(fields, {"length": (lengths or None, unit)})
+    changes = fields | lengths | ({} if seed is None else {"seed": seed})
     Recipe().change(**changes)  # a name that is no field is said before anything is read
-    Recipe().change(**_pairs(then_set))
+    Recipe().change(**then_fields)
     model, policy = changes.pop("model", model), changes.pop("policy", policy)
+    _refuse_twice(then_fields, {"policy": (policy, "--policy")}, "--then-set")
+    _check_device(device)
     with display() as tell:
         result = vitreous.fit(
             data,
@@ -82,7 +89,7 @@ def run(
             sweep=sweep,
             then=then,
             then_recipe=then_recipe,
-            then_overrides=_pairs(then_set),
+            then_overrides=then_fields,
             out=out,
             resume=resume,
             force=force,
@@ -99,13 +106,31 @@ def run(
         show("fit", result, json=json)
 
 
-def _pairs(words: list[str] | None) -> dict[str, Any]:
+def _pairs(words: list[str] | None, option: str) -> dict[str, Any]:
     from vitreous.errors import ConfigError
 
     for word in words or ():
         if "=" not in word:
-            raise ConfigError(f"--set {word!r} has no value; write NAME=VALUE, such as --set peak_lr=1e-3")
+            raise ConfigError(f"{option} {word!r} has no value; write NAME=VALUE, such as {option} peak_lr=1e-3")
     return dict(word.partition("=")[::2] for word in words or ())
+
+
+def _refuse_twice(fields: dict[str, Any], said: dict[str, tuple[Any, str]], option: str = "--set") -> None:
+    """said: by the field's name, what an option of its own says, and that option."""
+    from vitreous.errors import ConfigError
+
+    for name, (value, own) in said.items():
+        if value is not None and name in fields:
+            raise ConfigError(f"{name} is said twice, by {own} and by {option} {name}={fields[name]}; give one")
+
+
+def _check_device(device: str | None) -> None:
+    import torch
+
+    from vitreous.errors import ConfigError
+
+    if (device or "").partition(":")[0] == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(f"there is no Apple GPU here for device={device}; leave it out, or see: vitreous doctor")
 
 
 def _length(epochs: float | None, steps: int | None, seconds: float | None) -> dict[str, str]:

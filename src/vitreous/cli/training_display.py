@@ -6,12 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["display", "recipes_table"]
 
 Tell = Callable[[dict[str, Any]], None]
 SILENCE = 10.0  # seconds between plain lines
+WIDE, BAR = 100, 20  # columns of a terminal that has room for a bar, and of the bar
 
 
 @contextmanager
@@ -48,22 +52,20 @@ class _Plain:
 
 
 class _Live:
-    """A bar that moves, with the lines above it."""
+    """A bar that moves, with the lines above it.  console: stderr, where none is given."""
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    def __init__(self, console: Console | None = None) -> None:
+        from rich import console as consoles
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        self.console = Console(stderr=True, highlight=False, soft_wrap=False)
-        columns = (
-            TextColumn("{task.fields[stage]}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[numbers]}"),
+        self.console = console or consoles.Console(stderr=True, highlight=False, soft_wrap=False)
+        self.has_bar = self.console.width >= WIDE
+        bar = [BarColumn(bar_width=BAR)] if self.has_bar else []
+        self.bars = Progress(
+            *bar, TextColumn("{task.fields[line]}", markup=False), console=self.console, transient=True
         )
-        self.bars = Progress(*columns, console=self.console, transient=True)
         self.tasks: dict[str, Any] = {}
+        self.began: dict[str, float] = {}
         self.flops, self.device = 0.0, None
         self.bars.start()
 
@@ -72,27 +74,55 @@ class _Live:
         if kind == "plan":
             self.flops, self.device = event["flops"], event["device"]
         elif kind in ("checking", "features"):
-            self._move(kind, event["done"], event["total"], "")
-            if event["done"] >= event["total"]:
+            done, total = event["done"], event["total"]
+            now = time.monotonic()
+            spent = now - self.began.setdefault(kind, now)
+            left = spent / done * (total - done) if done and spent else None
+            self._move(kind, done, total, left, [f"{kind} {done:,}/{total:,}"])
+            if done >= total:
                 self._end(kind)
         elif kind == "step":
-            self._move(event["stage"], event["step"], event["steps"], _numbers(event, self.flops, self.device))
-            if event["step"] >= event["steps"]:
-                self.console.print(_step(event, self.flops, self.device))
-                self._end(event["stage"])
-        elif (line := _line(event)) is not None:
-            self.console.print(line, markup=False)
+            self._take_step(event)
+        else:
+            if kind in ("patience", "trial"):  # a stage may end before its last step
+                self._end(event.get("stage"))
+            if (line := _line(event)) is not None:
+                self.console.print(line, markup=False)
 
     def close(self) -> None:
         self.bars.stop()
 
-    def _move(self, name: str, done: int, total: int, numbers: str) -> None:
-        if name not in self.tasks:
-            self.tasks[name] = self.bars.add_task(name, total=total, stage=name, numbers="")
-        self.bars.update(self.tasks[name], completed=done, total=total, numbers=numbers)
+    def _take_step(self, event: dict[str, Any]) -> None:
+        stage, step, steps = event["stage"], event["step"], event["steps"]
+        for other in [name for name in self.tasks if name != stage]:
+            self._end(other)
+        parts = [f"{stage} step {step:,}/{steps:,}", *_parts(event, self.flops, self.device)]
+        self._move(stage, step, steps, event["seconds_left"] if step > 1 else None, parts)
+        if step >= steps:
+            self.console.print(_step(event, self.flops, self.device))
+            self._end(stage)
 
-    def _end(self, name: str) -> None:
-        self.bars.remove_task(self.tasks.pop(name))
+    def _move(self, name: str, done: int, total: int, left: float | None, parts: list[str]) -> None:
+        room = self.console.width - (BAR + 1 if self.has_bar else 0)
+        line = _fitted(done / max(total, 1), left, parts, room)
+        if name not in self.tasks:
+            self.tasks[name] = self.bars.add_task(name, total=total, line=line)
+        self.bars.update(self.tasks[name], completed=done, total=total, line=line)
+
+    def _end(self, name: str | None) -> None:
+        if name is not None and name in self.tasks:
+            self.began.pop(name, None)
+            self.bars.remove_task(self.tasks.pop(name))
+
+
+def _fitted(share: float, left: float | None, parts: list[str], width: int) -> str:
+    """Share and time left, and as many of the parts as there is room for, the first ones first."""
+    line = f"{100 * share:3.0f} %" + ("" if left is None else f", {_time(left)} left")
+    for part in parts:
+        if len(line) + 2 + len(part) > width:
+            break
+        line += f", {part}"
+    return line
 
 
 def _line(event: dict[str, Any]) -> str | None:
@@ -138,6 +168,11 @@ def _time(seconds: float) -> str:
 
 
 def _numbers(event: dict[str, Any], flops: float, device: str | None) -> str:
+    return ", ".join(_parts(event, flops, device))
+
+
+def _parts(event: dict[str, Any], flops: float, device: str | None) -> list[str]:
+    """The numbers of a step, what people look at most first."""
     from vitreous.training import budget
 
     rate = event["images_per_second"]
@@ -153,7 +188,7 @@ def _numbers(event: dict[str, Any], flops: float, device: str | None) -> str:
     share = budget.share(rate * flops, device) if device else None
     if share is not None:
         parts.append(f"MFU {100 * share:.0f} %")
-    return ", ".join(parts)
+    return parts
 
 
 def recipes_table(*, json: bool) -> None:

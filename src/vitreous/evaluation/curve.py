@@ -19,7 +19,7 @@ from vitreous.draws import uniform
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.fewshot import L2, checked, count_right, nested_ridges
 
-__all__ = ["Curve", "Needed", "PowerLaw", "curve", "nested_rows", "power_law"]
+__all__ = ["Curve", "Needed", "PowerLaw", "curve", "nested_rows", "power_law", "refuse_target"]
 
 LEAST = 4  # points that a law of three numbers needs
 FURTHEST = 10  # times the largest size, up to which a law is believed
@@ -141,6 +141,11 @@ class Curve:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
+def refuse_target(target: float | None) -> None:
+    if target is not None and not 0 < target < 1:
+        raise ConfigError(f"an accuracy of {target} is no target; say one between 0 and 1")
+
+
 def curve(
     x: NDArray[Any],
     y: NDArray[Any],
@@ -159,8 +164,7 @@ def curve(
     sizes: rows of the parts; None is all rows, and halves of them down to 2 a class, 4 to 8 in all.  target: an
     accuracy whose price in labels is told; None is the next two round ones above what all rows reach.
     """
-    if target is not None and not 0 < target < 1:
-        raise ConfigError(f"an accuracy of {target} is no target; say one between 0 and 1")
+    refuse_target(target)
     count = classes if isinstance(classes, int) else len(classes)
     rows, labels = checked(x, y, count, "train")
     test_rows, test_labels = checked(test_x, test_y, count, "test")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Sequence
 from csv import writer
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -17,8 +19,9 @@ from vitreous.errors import ConfigError, DataError, ExistsError
 from vitreous.evaluation import accuracy
 from vitreous.evaluation.accuracy import Result
 from vitreous.evaluation.curve import curve as measure_curve
+from vitreous.evaluation.curve import refuse_target
 from vitreous.evaluation.features import extract
-from vitreous.evaluation.fewshot import FewShot
+from vitreous.evaluation.fewshot import FewShot, draw_seeds, shot_counts
 from vitreous.evaluation.fewshot import fewshot as measure_shots
 from vitreous.evaluation.labels import match_classes, read_labels
 from vitreous.evaluation.predict import Logits, Precision, Progress, choose_device, class_names, logits
@@ -28,6 +31,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.images.sources.finding import few
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import here
+from vitreous.weights.loading import load
 
 __all__ = ["evaluate", "write_csv"]
 
@@ -36,7 +40,7 @@ SPLITS = ("test", "train", "all")
 
 @overload
 def evaluate(
-    model: Model,
+    model: Model | str | os.PathLike[str],
     data: str | os.PathLike[str] | ImageSet,
     *,
     shots: None = None,
@@ -54,10 +58,10 @@ def evaluate(
 
 @overload
 def evaluate(
-    model: Model,
+    model: Model | str | os.PathLike[str],
     data: str | os.PathLike[str] | ImageSet,
     *,
-    shots: Sequence[int],
+    shots: int | Sequence[int],
     seeds: int | Sequence[int] = 3,
     curve: bool = False,
     target: float | None = None,
@@ -72,10 +76,10 @@ def evaluate(
 
 
 def evaluate(
-    model: Model,
+    model: Model | str | os.PathLike[str],
     data: str | os.PathLike[str] | ImageSet,
     *,
-    shots: Sequence[int] | None = None,
+    shots: int | Sequence[int] | None = None,
     seeds: int | Sequence[int] = 3,
     curve: bool = False,
     target: float | None = None,
@@ -99,9 +103,10 @@ def evaluate(
     shots: labelled images of each class, such as 1, 5, 10: drawn from train by each of the seeds, fitted in closed form
     on what the head reads and judged on test; the model's own head and labels are not used, and it needs none.
     curve: also fit a law to growing parts of train, which tells what more labels would bring, and how many are needed
-    for the accuracy `target`.  out: a page with the plots.
+    for the accuracy `target`.  out: a page with the plots; beside it the numbers as JSON.
     """
     how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
+    model = load(model) if isinstance(model, str | os.PathLike) else model
     if shots is not None:
         if split != "test" or labels is not None or csv is not None:
             raise ConfigError(
@@ -155,7 +160,7 @@ def _judged(
 def _few_shot(
     model: Model,
     data: str | os.PathLike[str] | ImageSet,
-    shots: Sequence[int],
+    shots: int | Sequence[int],
     seeds: int | Sequence[int],
     curve: bool,
     target: float | None,
@@ -164,14 +169,18 @@ def _few_shot(
     progress: Progress | None,
     how: dict[str, Any],
 ) -> FewShot:
+    counts, draws = shot_counts(shots), draw_seeds(seeds)
+    refuse_target(target)
+    numbers = None if out is None else Path(out).with_suffix(".json")
     _refuse_existing(out, force)
+    _refuse_existing(numbers, force)
     whole = opening.open(data)
     if not whole.classes or whole.labels.ndim != 1:
         raise DataError(f"{whole.path} does not have one label for each image; make a folder for each class")
     train, test = (extract(model, whole.split(name), progress=progress, **how) for name in ("train", "test"))
     rows = train.only, train.labels, test.only, test.labels, whole.classes
     place = choose_device(model, how["device"])
-    found = measure_shots(*rows, shots=shots, seeds=seeds, device=place)
+    found = measure_shots(*rows, shots=counts, seeds=draws, device=place)
     if curve or target is not None:
         found = replace(found, curve=measure_curve(*rows, target=target, device=place))
     about = {"data": whole.path, "content_id": whole.content_id, "model_digest": train.model}
@@ -179,10 +188,12 @@ def _few_shot(
     if skipped := [*train.skipped, *test.skipped]:
         notes = (*notes, f"{len(skipped):,} images could not be read and were left out: {few(skipped)}")
     found = replace(found, about=about, notes=notes)
-    if out is not None and here().is_first:
+    if out is not None and numbers is not None and here().is_first:
         from vitreous.evaluation import fewshot_page
 
         fewshot_page.write(found, out, force=force)
+        text = json.dumps(found.to_json(), indent=2) + "\n"
+        atomic_write(numbers, lambda file: file.write(text.encode()), force=force)
     return found
 
 

@@ -41,11 +41,13 @@ __all__ = [
     "choose_shots",
     "count_right",
     "decompose",
+    "draw_seeds",
     "fewshot",
     "is_constant",
     "mean_interval",
     "nested_ridges",
     "ridge",
+    "shot_counts",
 ]
 
 L2 = 1024.0
@@ -532,7 +534,7 @@ def fewshot(
     A class with fewer rows than shots gives all it has, and is named in `notes`.
     """
     names = tuple(f"class {k}" for k in range(classes)) if isinstance(classes, int) else tuple(classes)
-    wanted, which, l2s = _counts(shots), _seeds(seeds), _l2s(l2)
+    wanted, which, l2s = shot_counts(shots), draw_seeds(seeds), _l2s(l2)
     rows, labels = checked(x, y, len(names), "train")
     test_rows, test_labels = checked(test_x, test_y, len(names), "test")
     if rows.shape[1] != test_rows.shape[1]:
@@ -653,14 +655,16 @@ def _notes(names: Sequence[str], counts: Rows, tests: Rows, shots: Sequence[int]
     return said
 
 
-def _counts(shots: Sequence[int]) -> tuple[int, ...]:
-    found = tuple(sorted(set(shots)))
+def shot_counts(shots: int | Sequence[int]) -> tuple[int, ...]:
+    """Each once, in order."""
+    found = tuple(sorted({shots} if isinstance(shots, int) else set(shots)))
     if not found or not all(isinstance(s, int | np.integer) and s > 0 for s in found):
-        raise ConfigError(f"shots {list(shots)} are none; say whole numbers from 1, such as 1, 5, 10, 25")
+        raise ConfigError(f"shots {list(found)} are none; say whole numbers from 1, such as 1, 5, 10, 25")
     return tuple(int(s) for s in found)
 
 
-def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+def draw_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """That many from 0, or those."""
     found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not found or not all(isinstance(seed, int | np.integer) and seed >= 0 for seed in found):
         raise ConfigError(f"seeds {seeds!r} are none; say how many, 1 or more, or which")

@@ -34,6 +34,11 @@ def match_classes(data: ImageSet, labels: Sequence[str] | None, classes: int) ->
         raise DataError(
             f"{data.path} has no labels to judge by; make a folder for each class, or use: vitreous predict"
         )
+    if not classes:
+        raise DataError(
+            "the model has no head, so it names nothing; fit one: vitreous fit DATA --weights MODEL; "
+            "or judge its features: vitreous eval MODEL DATA --shots 1,5,10"
+        )
     if labels is None:
         if len(data.classes) != classes:
             raise DataError(

@@ -15,7 +15,7 @@ import torch
 
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.images.imageset import TRAIN, ImageSet
-from vitreous.models.catalog import build
+from vitreous.models.catalog import build, parse
 from vitreous.models.config import Size, ViTConfig, as_size
 from vitreous.models.model import Model
 from vitreous.ranks import Ranks, gather
@@ -23,7 +23,7 @@ from vitreous.training import policy, transfer
 from vitreous.training.recipe import Recipe
 from vitreous.training.transfer import Estimate
 from vitreous.weights import starter
-from vitreous.weights.loading import load, newest_run
+from vitreous.weights.loading import is_new, load, newest_run
 from vitreous.weights.surgery import swap_head
 
 __all__ = [
@@ -91,6 +91,7 @@ def choose_beginning(
             raise ConfigError("a policy says which layers of given weights train; give them: --weights MODEL")
         return Beginning()
     name = starter.word() if weights is None else _one_path(weights)
+    _refuse_no_weights(name)
     if recipe != "auto":
         return Beginning(name)
     known = {field: value for field, value in overrides.items() if field in ("image_size", "seed")}
@@ -115,6 +116,16 @@ def _of_starter() -> str:
         "no weights were named: begun from the starter, which comes with vitreous; --weights none is from scratch"
         + better
     )
+
+
+def _refuse_no_weights(name: str) -> None:
+    """A name of the catalog is a network that has learned nothing."""
+    if is_new(name):
+        parse(name)  # one that is no name at all is said so
+        raise ConfigError(
+            f"{name} is a network without weights; for one from scratch say --model '{name}', "
+            "or name weights: a file, a run, hf:OWNER/NAME"
+        )
 
 
 def _one_path(weights: str) -> str:

@@ -126,18 +126,16 @@ def _transferred(
         recipe = recipe if change is None else recipe.change(policy=change)
         if from_solved:
             recipe = recipe.change(first_head="solved")
-            why = f"{why}; steps were asked for, and begin from the solved head"
+            why = f"{why}; steps begin from the solved head"
         return Choice(recipe, (*first, f"{begin}: {recipe.name}, {how}" + (f"; {why}" if why else "")))
 
     may_solve = may_solve and has_room
     may_begin = has_room and not knows_classes and estimate is not None
     may_begin = may_begin and size == "small"  # to read a large set would be most of the work
-    if asked is not None:
-        if asked == "head" and may_solve:
-            return solved("the head alone was asked for, so it is solved in closed form")
-        return trained(f"the policy {asked} was asked for", from_solved=asked == "head" and may_begin)
+    if asked == "head" and may_solve:
+        return solved("the head alone was asked for, so it is solved in closed form")
     if estimate is None:
-        return trained("")
+        return trained("" if asked is None else f"the policy {asked} was asked for")
     like = transfer.likeness(estimate)
     numbers = f"{estimate.above_chance:.2f} of the way from chance to certain, {transfer.ALIKE} is the border"
     reason = None
@@ -148,13 +146,16 @@ def _transferred(
     elif on_cpu and like == "similar":
         reason = f"{size} and similar ({numbers}), so the features stay and the head is solved"
         reason += f"; {MORE}" * may_begin
+    from_solved = may_begin and (reason is not None or asked == "head")
+    if asked is not None:
+        return trained(f"the policy {asked} was asked for", from_solved=from_solved)
     if reason is not None and may_solve:
         return solved(reason)
-    facts, from_solved = f"{size} and {like} ({numbers})", reason is not None and may_begin
+    facts = f"{size} and {like} ({numbers})"
     if not on_cpu:
         return trained(f"{facts}; a GPU has the time to move every layer", from_solved=from_solved)
     if from_solved:
-        return trained(f"{facts}: {STEPS}, since the head alone is best solved", STEPS, from_solved=True)
+        return trained(f"{facts}; steps were asked for: {STEPS}", STEPS, from_solved=True)
     case = policy.choose(size, like, weights)
     return trained(f"{facts}: {case.policy}, {case.why}", case.policy)
 

@@ -25,7 +25,7 @@ from typing import Any, get_args
 
 import torch
 
-from vitreous.errors import ConfigError, RoomError, RunError, VitreousError
+from vitreous.errors import BusyError, ConfigError, ExistsError, NotFiniteError, RoomError, RunError, VitreousError
 from vitreous.evaluation import predict
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import record
@@ -47,7 +47,7 @@ from vitreous.training.results import (
     write_json,
     write_results,
 )
-from vitreous.training.runs import RunFolder
+from vitreous.training.runs import FIRST, RunFolder
 from vitreous.training.step import Compiled, precision_on
 from vitreous.training.story import Rival
 from vitreous.training.sweep import at_rate, best, checked
@@ -117,15 +117,18 @@ def fit(
             changes = {**(then_overrides or {}), **layers}
             second = replace(request, data=then, recipe=then_recipe, changes=changes)
             where = _agreed(ranks, lambda: Path(out) if out is not None else _second(name_of(then), resume))
-            before = where.with_name(f"{where.name}-first")
-            first = _one_run(replace(request, rates=False), before, around, resume, force)
-            return _one_run(replace(second, weights=first.model), where, around, resume, force)
+            next_free = None if out is not None else lambda: _first_of(runs.next_name("runs", name_of(then)))
+            first = _one_run(replace(request, rates=False), _Place(_first_of(where), force, next_free), around, resume)
+            where = where.with_name(Path(first.path).name.removesuffix(FIRST))
+            second = replace(second, weights=first.model, command=_command_of(Path(first.path)))
+            return _one_run(second, _Place(where, force), around, resume)
         request = replace(request, changes=overrides | layers)
         if resume:
             where, named = _agreed(ranks, lambda: _unfinished(data, out))
             return _go_on(where, named, request.words(), around)
+        next_free = None if out is not None else lambda: runs.next_name("runs", name_of(data))
         where = _agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name_of(data)))
-        return _one_run(request, where, around, resume, force)
+        return _one_run(request, _Place(where, force, next_free), around, resume)
 
 
 # -------------------------------------------------------------------------------------------------- what was asked for
@@ -143,6 +146,7 @@ class _Request:
     rates: Rates
     check: bool
     folds: int | None
+    command: str = ""  # of the first of two runs, which this one is the second of
 
     def words(self) -> dict[str, Any]:
         """The options that were given, as plain words."""
@@ -151,6 +155,15 @@ class _Request:
         given |= {name: str(value) for name, value in self.changes.items()}
         given |= {"sweep": str(self.rates) if self.rates else None}
         return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a run goes."""
+
+    where: Path
+    force: bool  # in place of an older run there
+    next_free: Callable[[], Path] | None = None  # where the name is ours to choose: another
 
 
 def _check_one_of(name: str, word: str, words: Sequence[str]) -> None:
@@ -168,12 +181,12 @@ def _check_counts(folds: int | None, workers: int | None) -> None:
 # ------------------------------------------------------------------------------------------------------- the whole job
 
 
-def _one_run(request: _Request, where: Path, around: Around, resume: bool, force: bool) -> Run:
+def _one_run(request: _Request, place: _Place, around: Around, resume: bool) -> Run:
     """One run, new or gone on with, which all ranks leave together."""
     try:
-        if resume and (where / runs.CONFIG).is_file():
-            return _go_on(where, None, request.words(), around)
-        return _begin(_planned(request, around), where, request.words(), around, force)
+        if resume and (place.where / runs.CONFIG).is_file():
+            return _go_on(place.where, None, request.words(), around)
+        return _begin(_planned(request, around), place, request, around)
     finally:
         _together(around.ranks)
 
@@ -199,20 +212,34 @@ def _planned(request: _Request, around: Around) -> Job:
     return job
 
 
-def _begin(job: Job, where: Path, asked: dict[str, Any], around: Around, force: bool) -> Run:
+def _begin(job: Job, place: _Place, request: _Request, around: Around) -> Run:
     """A new run in an empty folder."""
-    config = {**job.record(), "asked": asked, "command": _command(), "record": record()}
-    with _first(around.ranks, lambda: RunFolder.create(where, config, force=force)) as folder:
+    command = request.command or _command()
+    config = {**job.record(), "asked": request.words(), "command": command, "record": record()}
+    with _first(around.ranks, lambda: _created(place, config)) as folder:
+        where = _agreed(around.ranks, lambda: place.where if folder is None else folder.path)
         if folder is not None:
             folder.event("start")
         try:
             return _work(job, folder, where, around)
-        except RoomError:
+        except (RoomError, NotFiniteError):  # there is room to be made, or a batch to be looked at
             raise
         except VitreousError:  # what was asked for cannot be done: nothing is left that --resume would try again
             if folder is not None and not _has_begun(where):
                 folder.abandon()
             raise
+
+
+def _created(place: _Place, config: dict[str, Any]) -> RunFolder:
+    """There; where the name is ours and another process has taken it meanwhile, at the next one that is free."""
+    where = place.where
+    while True:
+        try:
+            return RunFolder.create(where, config, force=place.force)
+        except (BusyError, ExistsError):
+            if place.next_free is None:
+                raise
+            where = place.next_free()
 
 
 def _has_begun(where: Path) -> bool:
@@ -256,7 +283,7 @@ def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Ru
         trained,
         model,
         where,
-        command=_command(),
+        command=_command() if folder is None else str(folder.config.get("command") or _command()),
         device=_device_name(around.device),
         rivals=_rivals(job, trained, around),
         seconds=time.monotonic() - clock + measured_for(job),
@@ -347,9 +374,10 @@ def _announce(job: Job, where: Path, around: Around) -> None:
     if job.folds and job.recipe.is_solved:
         around.say("each image is judged by a head that has not seen it, exactly, and the saved one learns from all")
     elif job.folds:
+        is_default = job.folds == jobs.FOLDS and len(job.data) < jobs.FEW
         around.say(
-            f"{job.folds} trainings judge each image by a model that has not seen it, and one more learns from all "
-            f"(the default below {jobs.FEW:,} images)"
+            f"{job.folds} trainings judge each image by a model that has not seen it, and one more learns from all"
+            + f" (the default below {jobs.FEW:,} images)" * is_default
         )
     for line in job.cautions:
         around.say(f"caution: {line}")
@@ -422,10 +450,15 @@ def _second(name: str, resume: bool) -> Path:
     """Where the second of two runs goes; to resume, where the newest unfinished pair lies."""
     new = runs.next_name("runs", name)
     if resume:
-        seconds = [where for where in _runs_of(new, "-first") if not (where / METRICS).is_file()]
+        seconds = [where for where in _runs_of(new, FIRST) if not (where / METRICS).is_file()]
         if seconds:
-            return max(seconds, key=lambda where: where.with_name(f"{where.name}-first").stat().st_mtime)
+            return max(seconds, key=lambda where: _first_of(where).stat().st_mtime)
     return new
+
+
+def _first_of(where: Path) -> Path:
+    """Where the first of two runs goes."""
+    return where.with_name(where.name + FIRST)
 
 
 def _runs_of(new: Path, ending: str = "") -> list[Path]:
@@ -452,6 +485,11 @@ def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, An
     if not found:
         raise RunError(f"there is no unfinished run of {name} under runs; start one without --resume")
     return max(found, key=lambda folder: (folder / runs.EVENTS).stat().st_mtime), data
+
+
+def _command_of(where: Path) -> str:
+    """The line that the run there was begun with."""
+    return str(json.loads((where / runs.CONFIG).read_text()).get("command") or "")
 
 
 def _command() -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from vitreous.errors import ConfigError, DataError, RunError
+from vitreous.files import digest
 from vitreous.images import opening
 from vitreous.images.health import Health, check
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
@@ -49,7 +50,8 @@ from vitreous.training.runs import differences
 from vitreous.training.step import precision_on
 from vitreous.training.transfer import Estimate
 from vitreous.weights import starter
-from vitreous.weights.loading import load
+from vitreous.weights.loading import load, newest_run
+from vitreous.weights.reading import READERS
 
 __all__ = ["Job", "decoded_once", "for_judging", "is_packed", "plan", "planned", "refuse_early", "start_model"]
 
@@ -109,7 +111,8 @@ class Job:
             },
             "model": self.model,
             "weights": self.weights and _absolute(self.weights),
-            "recipe": self.recipe.to_json(),
+            "recipe": self.recipe.to_json() | {"teacher": self.recipe.teacher and _absolute(self.recipe.teacher)},
+            "digests": _digests(self.weights, self.recipe.teacher),
             "network": self.config.to_json(),
             "folds": self.folds,
             "reasons": list(self.reasons),
@@ -163,7 +166,7 @@ def plan(
     )
     may_solve = set(overrides) <= NO_STEPS and not rates
     chosen, reasons = _choose(recipe, images, typical, model, found, device, overrides.get("policy"), may_solve)
-    chosen = _changed(chosen, overrides, images.labels.ndim == 2)
+    chosen = _with_one_teacher(_changed(chosen, overrides, images.labels.ndim == 2))
     swept = sweep.rates(chosen, rates, say)
     if chosen.task != "classify" or swept:
         folds = sweep.no_folds(folds) if swept else 0
@@ -189,6 +192,7 @@ def planned(then: dict[str, Any], data: str | os.PathLike[str] | ImageSet | None
     before = {name: value for name, value in then["data"].items() if name not in ("path", "place")}
     if changed := differences({"data": before}, {"data": now}):
         raise RunError(f"{images.path} has changed since the run began: {'; '.join(changed)}; start a new run")
+    _refuse_other_weights(then)
     return Job(
         data=images,
         health=_check(images, lambda line: None, None) if then.get("checked") else None,
@@ -332,6 +336,8 @@ def _labelled(data: ImageSet, recipe: str | Recipe) -> ImageSet:
 
 def _check(data: ImageSet, say: Say, progress: Callable[[int, int], None] | None) -> Health:
     health = check(data, sample=SAMPLE if len(data) > SAMPLE else None, progress=progress)
+    if not data.classes:  # labels are not looked at, so none is wrong
+        health = replace(health, findings=tuple(found for found in health.findings if found.kind != "wrong-label"))
     for finding in health.faults:
         say(f"caution: {finding.what}; {finding.do}")
     return health
@@ -357,7 +363,14 @@ def _typical_size(data: ImageSet, health: Health | None) -> Size:
     if health is not None and health.sizes:
         return health.sizes["height"][1], health.sizes["width"][1]
     some = np.linspace(0, len(data) - 1, min(16, len(data))).astype(int)
-    shapes = np.array([data.read(int(i)).shape[:2] for i in some])
+    shapes, fault = [], None
+    for i in some.tolist():
+        try:
+            shapes.append(data.read(i).shape[:2])
+        except DataError as error:  # said when it is its turn to be shown or judged
+            fault = error
+    if fault is not None and not shapes:
+        raise fault
     rows, columns = np.median(shapes, axis=0).astype(int).tolist()
     return rows, columns
 
@@ -428,7 +441,6 @@ def _fitted(
     else:
         start = begin(weights, model, recipe, data, size)
     rule = start.preprocess if weights is not None else _rule(start.config.image_size, typical, data.channels)
-    train = int((data.splits == TRAIN).sum())
     if recipe.is_solved:
         pool = pool_of(data, folds)
         if folds:
@@ -440,7 +452,9 @@ def _fitted(
     trained = _train_size(data, recipe, folds)
     batch = min(recipe.batch, trained // 2 * 2)
     if batch < 2:
-        raise DataError(f"{data.path} has {train} training images, too few to learn from; add some")
+        raise _too_few(data, recipe, folds)
+    if folds and not recipe.is_solved:
+        _refuse_many_folds(data, folds)
     if batch != recipe.batch and not recipe.is_solved:
         say(f"a step takes {batch} images, since no more than {trained} are there to train on")
         recipe = recipe.change(batch=batch, accumulation=1)
@@ -478,6 +492,30 @@ def _train_size(data: ImageSet, recipe: Recipe, folds: int) -> int:
     if recipe.dev and 0 < own_dev < train:
         return train - own_dev
     return round(train * (1 - recipe.dev))
+
+
+def _too_few(data: ImageSet, recipe: Recipe, folds: int) -> ConfigError | DataError:
+    """Why a step would have no two images, and whose fault that is."""
+    if recipe.batch < 2:
+        return ConfigError(f"batch={recipe.batch}: a step takes two images or more; say --set batch=2 or more")
+    train = int((data.splits == TRAIN).sum())
+    left = _train_size(data, recipe, folds)
+    if recipe.dev and not folds and _train_size(data, replace(recipe, dev=0.0), folds) > 1:
+        images = "image" if left == 1 else "images"
+        return ConfigError(f"dev={recipe.dev:g} leaves {left} {images} of {train} to learn from; say --set dev=0.1")
+    return DataError(f"{data.path} has {train} training images, too few to learn from; add some")
+
+
+def _refuse_many_folds(data: ImageSet, folds: int) -> None:
+    """Each fold needs a picture, and copies of one lie in one fold."""
+    pool = pool_of(data, folds)
+    there = len(pool) if pool.groups is None else len(np.unique(pool.groups))
+    if there < folds:
+        fewer = f"say --folds {there}, or " if there > 2 and pool.counts.min() > 1 else ""
+        raise DataError(
+            f"{data.path} has {there} pictures or groups of copies, too few for {folds} folds; {fewer}"
+            f"add pictures, {folds} or more to each class"
+        )
 
 
 def _margin(recipe: Recipe, size: Size) -> int:
@@ -526,6 +564,37 @@ def _refuse_too_many(job: Job) -> None:
             f"a closed form of {len(job.data):,} images needs {solve.memory_needed(len(job.data), model) / 2**30:.1f} "
             "GiB, more than there is room for; train the head: --recipe p1-finetune --policy head"
         )
+
+
+def _with_one_teacher(recipe: Recipe) -> Recipe:
+    """`last` as the run it means now: another may end while this one trains."""
+    is_last = recipe.teacher == "last" and not Path("last").exists()
+    return replace(recipe, teacher=str(newest_run())) if is_last else recipe
+
+
+def _digests(weights: str | None, teacher: str | None) -> dict[str, str]:
+    """Of the files that these name; what is no path here, such as hf:OWNER/NAME, has none."""
+    files = {"weights": _weight_files(weights), "teacher": _weight_files(teacher)}
+    return {what: digest("".join(map(digest, found)).encode()) for what, found in files.items() if found}
+
+
+def _weight_files(source: str | None) -> list[Path]:
+    """That file; of a folder the one it is about, or all that hold weights."""
+    place = Path(source) if source else None
+    if place is None or not place.is_dir():
+        return [place] if place is not None and place.is_file() else []
+    only = place / "model.safetensors"
+    return [only] if only.is_file() else sorted(p for p in place.iterdir() if p.suffix in READERS and p.is_file())
+
+
+def _refuse_other_weights(then: dict[str, Any]) -> None:
+    """A run goes on with the weights it began with; one begun before digests were kept is taken at its word."""
+    places = {"weights": then["weights"], "teacher": then["recipe"].get("teacher")}
+    now = _digests(**places)
+    for what, before in then.get("digests", {}).items():
+        if what in now and now[what] != before:
+            name = "the weights" if what == "weights" else "the teacher"
+            raise RunError(f"{name} {places[what]} changed after the run began; put them back, or start a new run")
 
 
 def _absolute(path: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -105,7 +105,7 @@ class Loop:
         self.without_gain = 0
         self.skipped: list[int] = []
         self.seconds, self.is_over = 0.0, False
-        self.save_took, self.told_replaced = 0.0, 0
+        self.save_took, self.told_replaced, self.saved_at = 0.0, 0, 0
         self._reading: Iterator[Batch] | None = None
         self.steps = steps_of(self.recipe, self.per_epoch) or 0
 
@@ -179,6 +179,8 @@ class Loop:
                 self._after_bad(bad)
                 batches = self._from_here()
                 continue
+            if (is_last or is_look) and not _are_finite(self._weights()):
+                self._stop_spoiled()
             if is_look and self._look():
                 break
             if self._someone_says(bool(caught)):
@@ -281,6 +283,7 @@ class Loop:
             workers=self.workers,
             rank=self.ranks.rank,
             world=world,
+            skip_unreadable=True,
         )
 
     def _fix_steps(self) -> None:
@@ -325,6 +328,7 @@ class Loop:
             return False
         about = found.about
         self.at, self.consumed, self.steps = about["step"], about["consumed"], about["steps"]
+        self.saved_at = self.at
         self.best, self.without_gain, self.skipped = about["best"], about["without_gain"], about["skipped"]
         self.top = about.get("top")  # a run begun before this was kept has none
         self.seconds, self.is_over, self.step.parts = about["seconds"], about["is_over"], about["parts"]
@@ -345,6 +349,9 @@ class Loop:
             self.step.parts = parts
 
     def _save(self, *, wait: bool = False) -> None:
+        """A state to go on from, which weights that are not finite are none."""
+        if self.at and not _are_finite(self._weights()):
+            return
         begin = time.monotonic()
         self._wait()
         tensors = self.step.state() if self.folder is not None else {}
@@ -366,7 +373,7 @@ class Loop:
                 "lanes": self.lanes,
             }
             self.folder.save_state(tensors, about, wait=wait)
-        self.saved = time.monotonic()
+        self.saved, self.saved_at = time.monotonic(), self.at
         self.save_took = self.saved - begin
 
     def _log(self) -> int | None:
@@ -405,6 +412,8 @@ class Loop:
         assert self.dev is not None
         with averaged(self.step):
             found = predict.logits(self.model, self._dev_batches, device=self.device)
+            if self.at and not np.isfinite(found.values).all():
+                self._stop_spoiled()
             result = accuracy.measure(found.values, found.labels, self.train.classes)
             loss, right = float(result.loss), float(result.top1)
             is_best = self.top is None or (right, -loss) > tuple(self.top)
@@ -445,6 +454,21 @@ class Loop:
         raise NotFiniteError(
             f"the loss or gradient of step {bad} is not finite{tried}; the weights before it are saved{kept}; {rescue}"
         )
+
+    def _stop_spoiled(self) -> NoReturn:
+        """Every loss and gradient was finite, and the last of the steps still left weights that are no use."""
+        self.at, self.consumed = self.at - 1, self.consumed - 1
+        place = self._keep_batch(self.at)
+        self._event("nan", step=self.at, batch=Path(place).name if place else None)
+        kept = f", the batch in {place}" if place else ""
+        raise NotFiniteError(
+            f"the weights after step {self.at} are not finite, or too large to compute with; those before step "
+            f"{self.saved_at} are saved{kept}; start again at a lower rate (--set peak_lr=…)"
+        )
+
+    def _weights(self) -> list[Tensor]:
+        """Of the network and their average: what an outcome is made of."""
+        return [*self.step.network.state_dict().values(), *self.step.average.state.values()]
 
     def _keep_batch(self, step: int) -> str | None:
         """The pictures that did it, as they were before augmentation."""
@@ -503,6 +527,12 @@ def steps_of(recipe: Recipe, per_epoch: int) -> int | None:
             return max(1, math.ceil(count * per_epoch - 1e-9))
         case _:
             return None
+
+
+def _are_finite(tensors: list[Tensor]) -> bool:
+    """Whether every norm is: a weight above 1e19 counts as none, as any sum of its squares does."""
+    norms = torch._foreach_norm([tensor.detach() for tensor in tensors if tensor.is_floating_point()])
+    return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
 
 
 @contextmanager

@@ -183,13 +183,16 @@ class Recipe:
             need(getattr(self, name) > 0, f"{name}={getattr(self, name)} must be above 0")
         for name in ("batch", "accumulation", "repeats", "timescale"):
             need(getattr(self, name) >= 1, f"{name}={getattr(self, name)} must be 1 or more")
-        for name in ("weight_decay", "end_lr", "warmup_lr", "smoothing"):
+        for name in ("weight_decay", "end_lr", "warmup_lr", "smoothing", "eps"):
             need(getattr(self, name) >= 0, f"{name}={getattr(self, name)} must not be negative")
         for name in ("momentum", "average_decay", "smoothing", "dev", "dropout", "drop_path"):
             share = getattr(self, name)
             need(share is None or 0 <= share < 1, f"{name}={share} must be at least 0 and below 1")
         for name in ("masked", "average_tail"):
             need(0 < getattr(self, name) <= 1, f"{name}={getattr(self, name)} must be above 0 and at most 1")
+        fits = all(0 <= beta < 1 for beta in self.betas)
+        need(fits, f"betas={','.join(map(str, self.betas))} must each be at least 0 and below 1; give e.g. 0.9,0.999")
+        need(-(2**63) <= self.seed < 2**64, f"seed={self.seed} has too many digits; give at most 18 of them")
         need(self.batch % self.accumulation == 0, f"batch={self.batch} has no {self.accumulation} equal parts")
         need(self.clip is None or self.clip > 0, f"clip={self.clip} must be above 0, or none")
         need(self.head_lr is None or self.head_lr > 0, f"head_lr={self.head_lr} must be above 0, or none")
@@ -263,10 +266,13 @@ def _read(name: str, value: Any, hint: Any) -> Any:
             return int(value)
         return msgspec.convert(value, hint, strict=not isinstance(value, str))
     except (msgspec.ValidationError, ValueError, TypeError):
-        wanted = " | ".join(map(str, kinds)) if typing.get_origin(hint) is Literal else _words(kinds)
-        raise ConfigError(f"{name}={value!r} does not fit; give {wanted}") from None
+        raise ConfigError(f"{name}={value!r} does not fit; give {_words(hint, kinds)}") from None
 
 
-def _words(kinds: tuple[Any, ...]) -> str:
+def _words(hint: Any, kinds: tuple[Any, ...]) -> str:
+    if typing.get_origin(hint) is Literal:
+        return " | ".join(map(str, kinds))
+    if typing.get_origin(hint) is tuple:
+        return "numbers with commas between" if ... in kinds else f"{len(kinds)} numbers with a comma between"
     names = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", type(None): "none"}
     return " or ".join(names.get(kind, "numbers with commas between") for kind in kinds)

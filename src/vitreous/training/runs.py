@@ -40,6 +40,7 @@ __all__ = ["RunFolder", "State", "differences", "next_name", "one_line_for", "re
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
 OURS = (CONFIG, EVENTS, STATES, "metrics.json", "model.safetensors", "report.html", "README.md")
+FIRST = "-first"  # what the name of the first of two runs ends in
 KEY, VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
 CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that another day or machine would change
@@ -345,12 +346,12 @@ def without_clocks(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def next_name(folder: str | os.PathLike[str], data_name: str) -> Path:
-    """FOLDER/DATA-N, the first N that is free."""
+    """FOLDER/DATA-N, the first N that is free, and no second of two runs will go to."""
     word = re.sub(r"[^\w.-]+", "-", data_name).strip(".-")[:60] or "data"
     number = 1
-    while os.path.lexists(place := Path(folder) / f"{word}-{number}"):
+    while any(os.path.lexists(Path(folder) / f"{word}-{number}{end}") for end in ("", FIRST)):
         number += 1
-    return place
+    return Path(folder) / f"{word}-{number}"
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

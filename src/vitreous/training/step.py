@@ -350,7 +350,9 @@ def averaged(step: Step) -> Iterator[None]:
 
 
 def precision_on(device: torch.device, wanted: str) -> str:
-    """bfloat16 on GPUs that have it; elsewhere float32, which on the CPUs we measured trains faster."""
+    """auto: bfloat16 on GPUs that have it, elsewhere float32.  bfloat16 is refused on CPUs: some die of it."""
+    if wanted == "bfloat16" and not (device.type == "cuda" and torch.cuda.is_bf16_supported()):
+        raise ConfigError(f"bfloat16 on {device.type} is slow or missing here; say precision=float32 or auto")
     if wanted == "auto":
         has = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bfloat16" if has else "float32"

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from vitreous.errors import NotFiniteError
+from vitreous.errors import DataError, NotFiniteError
 from vitreous.evaluation import accuracy
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
@@ -31,6 +32,8 @@ from vitreous.training.sweep import Trial, at_rate, best, stage_of
 
 __all__ = ["cross_validated", "decoded", "measured_for", "solved", "with_dev"]
 
+NAMED = 5  # images that cannot be read, by name
+
 
 def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
     """One training; the best state on dev; judged on test."""
@@ -46,17 +49,19 @@ def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) ->
         head.put_into(model, train)
     outcome, trials = _swept(job, model, find(train), dev and find(dev), folder, around)
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
-    chosen = labels = pixels = None
+    chosen = labels = pixels = seen = None
     if dev is not None:
         found = around.answers(model, dev)
         chosen, labels = found.values, found.labels
+        seen = _without_unread(dev, found.places, around)
     if (data.splits == TEST).any():
         judged, how = data.split(TEST), "test"
         pixels = jobs.for_judging(job, judged, around.ranks)
         found = around.answers(model, pixels)
-        judged, pixels, logits = judged.take(found.places), pixels.take(found.places), found.values
-    elif dev is not None and chosen is not None:
-        judged, how, logits = dev, "dev", chosen
+        judged, pixels = _without_unread(judged, found.places, around), pixels.take(found.places)
+        logits = found.values
+    elif seen is not None and chosen is not None:
+        judged, how, logits = seen, "dev", chosen
     else:
         return Trained(model, outcome, None, np.zeros((0, 0), np.float32), "none", None, None, used, outcome.seconds)
     return Trained(
@@ -168,7 +173,7 @@ def solved(job: Job, folder: RunFolder | None, where: Path, around: Around) -> T
         part = groups % jobs.FOLDS
         return Trained(model, outcome, found.images, logits, "leave-one-out", logits, labels, used, seconds, part=part)
     answers = around.answers(model, data.split(TEST), alone=True)
-    judged = data.split(TEST).take(answers.places)
+    judged = _without_unread(data.split(TEST), answers.places, around)
     used["test"] = len(judged)
     return Trained(model, outcome, judged, answers.values, "test", logits, labels, used, seconds)
 
@@ -183,6 +188,7 @@ def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Aro
     head = _first_head(job, pool, around)
     find = decoded(job, pool, None, where, around)
     logits = np.zeros((len(pool), len(data.classes)), np.float32)
+    is_judged = np.zeros(len(pool), bool)
     seconds = 0.0
     for number in range(job.folds):
         model, train = jobs.start_model(job, around.device, again=True), pool.take(part != number)
@@ -190,7 +196,9 @@ def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Aro
             head.put_into(model, train)
         outcome = _train(job, recipe, model, find(train), None, f"fold-{number + 1}", folder, around)
         recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
-        logits[part == number] = around.answers(model, pool.take(part == number)).values
+        own = np.flatnonzero(part == number)
+        found = around.answers(model, pool.take(own))
+        logits[own[found.places]], is_judged[own[found.places]] = found.values, True
         seconds += outcome.seconds
     model = jobs.start_model(job, around.device)
     if head is not None:
@@ -201,19 +209,35 @@ def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Aro
         found = around.answers(model, data.split(TEST))
         test = accuracy.measure(found.values, found.labels, data.classes)
     used = {"train": len(pool), "dev": 0, "test": 0 if test is None else test.images}
+    judged, logits = _without_unread(pool, np.flatnonzero(is_judged), around), logits[is_judged]
     return Trained(
         model,
         outcome,
-        pool,
+        judged,
         logits,
         "cross-validation",
         logits,
-        pool.labels,
+        judged.labels,
         used,
         seconds + outcome.seconds,
-        part,
+        part[is_judged],
         test,
     )
+
+
+def _without_unread(images: ImageSet, places: NDArray[np.int64], around: Around) -> ImageSet:
+    """The images at these places, which were answered; it is said which others could not be read."""
+    missing = np.setdiff1d(np.arange(len(images)), places)
+    if not len(missing):
+        return images
+    names = ", ".join(images.name(int(i)) for i in missing[:NAMED])
+    others = f" and {len(missing) - NAMED:,} others" if len(missing) > NAMED else ""
+    around.say(f"caution: {names}{others} cannot be read any more, so {len(missing):,} images are not judged")
+    if not len(places):
+        raise DataError(
+            f"no image that judges can be read, such as {names}; look at them: vitreous check {images.path}"
+        )
+    return images.take(places)
 
 
 def _first_head(job: Job, images: ImageSet, around: Around) -> FirstHead | None:

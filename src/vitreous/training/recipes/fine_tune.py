@@ -20,6 +20,7 @@ def fine_tune(given: Given) -> Recipe:
     Source: ours. AdamW, each layer at 0.75 of the rate of the one above it, mild augmentation and MixUp.
     Command: vitreous fit DATA --weights MODEL --recipe fine-tune
     Cost: 320 steps, in 12 to 40 epochs; of 20,000 pictures and more 40 epochs, at most 2 M pictures shown.
+    Measured: Oxford Pets at 160 pixels from DeiT-Ti, one H200, 44 to 50 s in all: 88.8, 89.1, 89.2 % of test.
     """
     epochs = Epochs(_epochs(max(given.images, 1)))
     return Recipe(

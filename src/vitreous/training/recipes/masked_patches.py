@@ -21,6 +21,7 @@ def masked_patches(given: Given) -> Recipe:
     Command: vitreous fit DATA --recipe masked-patches --then DATA
     Cost: the paper's million steps of 4096; gains saturate after 100,000, which is the length here.
     Published: B/16 79.9 % on ImageNet after fine-tuning, 2 points above no pre-training and 4 below supervised.
+    Measured: 8 epochs of tiny-imagenet100, then 4 with labels: 24.6 % of val; 12 with labels 31.7 %.
     """
     common = Recipe(
         name="masked-patches",

@@ -24,7 +24,7 @@ def small_data(given: Given) -> Recipe:
     40 pixels get a narrow network and no RandAugment, which was behind there in the time a run has.
     Command: vitreous fit DATA --recipe small-data
     Cost: at most 12.5 M pictures shown: 3.5 minutes at 32 pixels on an H200.
-    Measured: CIFAR-10, 6.4 M parameters, 195 s of training: 95.52, 95.25, 95.17 % of test (seeds 0, 1, 2).
+    Measured: CIFAR-10, 6.4 M parameters, 192 s of training: 95.52, 95.25, 95.17 % of test (seeds 0, 1, 2).
     """
     pixels, patch = _pixels(given.side), _patch(given.side)
     length = shown(given, 250, 12.5e6)
@@ -71,6 +71,7 @@ def small_hybrid(given: Given) -> Recipe:
     tokens.
     Command: vitreous fit DATA --recipe small-hybrid
     Cost: at most 250,000 pictures shown: about a minute on two cores at 28 pixels.
+    Measured: 8,700 clothes, 60 s of training on two cores: 88.0, 87.4, 87.5 % of 2,200 test pictures (seeds 0, 1, 2).
     """
     pixels = _pixels(min(given.side, 96))
     patch = 8 if pixels <= TINY else 16
