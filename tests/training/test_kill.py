@@ -204,7 +204,7 @@ def test_killed_at_twenty_random_moments_a_run_ends_as_if_it_had_not_been(images
     for number in range(19):
         kind = chance.choice(["seconds", "lines", "lines", "saving", "saving"])
         if kind == "seconds":
-            seconds = chance.uniform(0, 3.5)
+            seconds = chance.uniform(0, 1.8)  # an idle machine is past its imports by then
             end_it(images, folder, folds, lambda s=seconds: after_seconds(s))
         elif kind == "lines":
             count = chance.randint(1, 2 * reach)
