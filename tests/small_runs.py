@@ -27,6 +27,7 @@ SIDE = 16
 CPU = torch.device("cpu")
 MODEL = "Ti/4 width=16 depth=2 heads=2 mlp=32"
 PLAIN = Recipe(name="small", batch=8, peak_lr=3e-3, weight_decay=0.05).change(length="6 steps", crop="none", flip=0.0)
+SMALL = PLAIN.change(image_size=SIDE, dev=0.2, length="4 steps")
 BUSY = PLAIN.change(  # all that is drawn, and all that is kept beside the weights
     drop_path=0.2, dropout=0.1, mixup=0.4, flip=0.5, crop="shift", margin=2, smoothing=0.1, average="ema"
 )
@@ -123,3 +124,23 @@ def assert_equal_states(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> N
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
         assert torch.equal(ours[name], tensor), name
+
+
+def fitted(data, out, **options):
+    return vitreous.fit(
+        data,
+        **{"model": MODEL, "recipe": SMALL, "device": "cpu", "workers": 0, "check": False, "folds": 0, **options},
+        out=out,
+    )
+
+
+class Death(Exception):
+    """An end that nobody foresaw."""
+
+
+def die_at(step, stage="fit"):
+    def tell(event):
+        if event["kind"] == "step" and (event["step"], event["stage"]) == (step, stage):
+            raise Death
+
+    return tell

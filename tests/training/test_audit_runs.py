@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import MODEL, PLAIN, SIDE, picture_folder
+from small_runs import MODEL, PLAIN, SIDE, SMALL, Death, die_at, fitted, picture_folder
 
 import vitreous
 from vitreous.errors import BusyError, NotFiniteError, RunError
@@ -17,25 +17,7 @@ from vitreous.training import jobs, runs, ways
 from vitreous.training.loop import Loop
 from vitreous.training.runs import RunFolder
 
-SMALL = PLAIN.change(image_size=SIDE, dev=0.2, length="4 steps")
 SPOILED = {"optimizer": "sgd", "peak_lr": 1e30, "clip": "none", "length": "1 steps"}
-
-
-def fitted(data, out, **options):
-    usual = {"model": MODEL, "recipe": SMALL, "device": "cpu", "workers": 0, "check": False, "folds": 0}
-    return vitreous.fit(data, **{**usual, **options}, out=out)
-
-
-class Death(Exception):
-    """An end that nobody foresaw."""
-
-
-def die_at(step, stage="fit"):
-    def tell(event):
-        if event["kind"] == "step" and (event["step"], event["stage"]) == (step, stage):
-            raise Death
-
-    return tell
 
 
 def damage(folder, number=5):

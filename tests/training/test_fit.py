@@ -14,7 +14,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from small_runs import BUSY, MODEL, PLAIN, SIDE, Arrays, assert_equal_states, image_set, picture_folder, sized
+from small_runs import (
+    BUSY,
+    MODEL,
+    SIDE,
+    SMALL,
+    Arrays,
+    Death,
+    assert_equal_states,
+    die_at,
+    fitted,
+    image_set,
+    picture_folder,
+    sized,
+)
 from tiny_models import line_of
 
 import vitreous
@@ -27,16 +40,6 @@ from vitreous.training import runs
 from vitreous.training.recipe import Recipe
 from vitreous.weights import loading
 
-SMALL = PLAIN.change(image_size=SIDE, dev=0.2, length="4 steps")
-
-
-def fitted(data, out, **options):
-    return vitreous.fit(
-        data,
-        **{"model": MODEL, "recipe": SMALL, "device": "cpu", "workers": 0, "check": False, "folds": 0, **options},
-        out=out,
-    )
-
 
 def weights_of(run):
     return run.load().state_dict()
@@ -44,18 +47,6 @@ def weights_of(run):
 
 def events_of(path, *kinds):
     return [event for event in runs.without_clocks(runs.read(path)) if event["kind"] in kinds]
-
-
-class Death(Exception):
-    """An end that nobody foresaw."""
-
-
-def die_at(step, stage="fit"):
-    def tell(event):
-        if event["kind"] == "step" and (event["step"], event["stage"]) == (step, stage):
-            raise Death
-
-    return tell
 
 
 @pytest.fixture(scope="module")

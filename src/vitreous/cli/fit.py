@@ -69,16 +69,11 @@ def run(
     if data is None:
         raise ConfigError("there are no images to fit to; name a folder: vitreous fit FOLDER")
     fields, then_fields = _pairs(set_, "--set"), _pairs(then_set, "--then-set")
-    lengths = _length(epochs, steps, seconds)
-    unit = next((f"--{word.split()[1]}" for word in lengths.values()), "")
-    _refuse_twice(fields, {"model": (model, "--model"), "policy": (policy, "--policy"), "seed": (seed, "--seed")})
-    _refuse_twice(fields, {"length": (lengths or None, unit)})
-    changes = fields | lengths | ({} if seed is None else {"seed": seed})
+    changes = _changes(fields, _length(epochs, steps, seconds), {"model": model, "policy": policy, "seed": seed})
     Recipe().change(**changes)  # a name that is no field is said before anything is read
     Recipe().change(**then_fields)
     model, policy = changes.pop("model", model), changes.pop("policy", policy)
     _refuse_twice(then_fields, {"policy": (policy, "--policy")}, "--then-set")
-    _check_device(device)
     with display() as tell:
         result = vitreous.fit(
             data,
@@ -115,6 +110,14 @@ def _pairs(words: list[str] | None, option: str) -> dict[str, Any]:
     return dict(word.partition("=")[::2] for word in words or ())
 
 
+def _changes(fields: dict[str, Any], length: dict[str, str], own: dict[str, Any]) -> dict[str, Any]:
+    """Fields of --set and of options of their own, each said once.  own: by name, what --NAME says."""
+    said = {name: (value, f"--{name}") for name, value in own.items()}
+    said |= {name: (text, f"--{text.split()[1]}") for name, text in length.items()}
+    _refuse_twice(fields, said)
+    return fields | length | ({} if own["seed"] is None else {"seed": own["seed"]})
+
+
 def _refuse_twice(fields: dict[str, Any], said: dict[str, tuple[Any, str]], option: str = "--set") -> None:
     """said: by the field's name, what an option of its own says, and that option."""
     from vitreous.errors import ConfigError
@@ -122,15 +125,6 @@ def _refuse_twice(fields: dict[str, Any], said: dict[str, tuple[Any, str]], opti
     for name, (value, own) in said.items():
         if value is not None and name in fields:
             raise ConfigError(f"{name} is said twice, by {own} and by {option} {name}={fields[name]}; give one")
-
-
-def _check_device(device: str | None) -> None:
-    import torch
-
-    from vitreous.errors import ConfigError
-
-    if (device or "").partition(":")[0] == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(f"there is no Apple GPU here for device={device}; leave it out, or see: vitreous doctor")
 
 
 def _length(epochs: float | None, steps: int | None, seconds: float | None) -> dict[str, str]:

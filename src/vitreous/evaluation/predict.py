@@ -137,6 +137,8 @@ def choose_device(model: nn.Module, device: torch.device | str | None = None) ->
             raise ConfigError(f"{device} is no device; say cpu, cuda or mps") from None
         if found.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError(f"there is no GPU here for device={device}; leave it out, or see: vitreous doctor")
+        if found.type == "mps" and not torch.backends.mps.is_available():
+            raise ConfigError(f"there is no Apple GPU here for device={device}; leave it out, or see: vitreous doctor")
         return torch.device("cuda", torch.cuda.current_device()) if found == torch.device("cuda") else found
     own = _own_device(model)
     if own.type == "cpu" and torch.cuda.is_available():
