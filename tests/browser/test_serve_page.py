@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import serving
+from browsing import CHROMIUM, CONTRAST, FLAGS
 from serving import LABELS, encoded, need_extra, picture
 from tiny_models import BIT, awake
 
 need_extra()
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 from vitreous.server.guard import Door  # noqa: E402
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 
 
 @pytest.fixture(scope="module")
@@ -297,25 +293,6 @@ def test_on_a_phone_nothing_sticks_out_and_words_can_be_read(visit, path, scheme
     assert page.evaluate(CONTRAST) == []
 
 
-CONTRAST = """() => {  // words whose contrast with their ground is below 4.5 (WCAG AA)
-  const numbers = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-  const linear = (v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
-  const ground = (e) => {
-    if (!e) return [255, 255, 255];
-    const colour = numbers(getComputedStyle(e).backgroundColor);
-    return colour.length === 3 || colour[3] === 1 ? colour : ground(e.parentElement);
-  };
-  const speaks = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-  const poor = [];
-  for (const e of document.querySelectorAll("p, li, label, button, h1, h2, h3, a, span, legend, figcaption, small")) {
-    if (!e.offsetParent || !speaks(e) || e.matches(":disabled, .unseen")) continue;
-    const [a, b] = [light(numbers(getComputedStyle(e).color)), light(ground(e))];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) poor.push(`${e.tagName} ${e.textContent.trim().slice(0, 30)} ${ratio.toFixed(2)}`);
-  }
-  return poor;
-}"""
 NAMELESS = """() => [...document.querySelectorAll("button, input, canvas[role], [role=application], img, a")]
   .filter((e) => !["aria-label", "aria-labelledby", "aria-describedby", "alt"].some((name) => e.hasAttribute(name)))
   .filter((e) => !e.textContent.trim() && !e.labels?.length)

@@ -284,6 +284,7 @@ def test_trainings_that_differ_in_what_they_set_are_rows_of_their_own(asked, pla
     assert [(row.task, row.mean) for row in there.rows] == [(f"fit auto, batch={n}", n / 18) for n in (3, 6, 9)]
     side = suite_page._side_by_side(there, ["set"], ["one"])
     assert [line[0] for line in side.rows] == [row.task for row in there.rows]
+    assert suite_page.page(there).answer == "1 model, 1 set, 3 measurements"
     with pytest.raises(ConfigError) as error:
         suite_file.read(asked | {"tasks": [{"kind": "knn", "neighbours": n} for n in (1, 5)]})
     line_of(error.value, "two tasks are both called 'knn' for one on set", "give each a name")

@@ -319,6 +319,29 @@ def test_confident_learning_by_hand():
     assert (places.tolist(), suspected.tolist()) == ([2], [1])
 
 
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_the_label_suggested_is_the_likeliest_and_likelier_than_the_one_given(classes):
+    """Whatever the thresholds: a reader who sees all probabilities finds no better answer than the one suggested."""
+    draw = np.random.default_rng(classes)
+    sharp = np.linspace(0.5, 5, classes)  # some classes are surer than others, so thresholds differ
+    p = draw.dirichlet(np.ones(classes), 400) ** sharp
+    p /= p.sum(1, keepdims=True)
+    labels = np.where(draw.random(400) < 0.8, p.argmax(1), draw.integers(0, classes, 400))
+    places, suspected = confident_errors(labels, p)
+    assert (suspected == p[places].argmax(1)).all()
+    assert (p[places, suspected] > p[places, labels[places]]).all()
+
+
+def test_a_class_that_is_often_sure_is_still_suggested():
+    """Of image 0 class 2 reaches its threshold and class 1, which is likelier, does not: the doubt stands, and names 1.
+
+    Of image 1 class 2 reaches its threshold, too, but the label given is likelier: no doubt.
+    """
+    p = np.array([[0.1, 0.5, 0.4], [0.6, 0.0, 0.4], [1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0.4, 0.3, 0.3]])
+    places, suspected = confident_errors([0, 0, 0, 0, 1, 1, 2], p)
+    assert (places.tolist(), suspected.tolist()) == ([0], [1])
+
+
 def test_flipped_labels_are_suspected_first():
     data = make_set(clean_files(100, ("ant", "bee")))
     random = np.random.default_rng(0)

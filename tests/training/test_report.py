@@ -19,8 +19,9 @@ from vitreous.images.health import Case, Finding, Health
 from vitreous.report import page as pages
 from vitreous.training.attention import Attention
 from vitreous.training.card import card
+from vitreous.training.doubts import suspects
 from vitreous.training.report import MISTAKES, page, write_report
-from vitreous.training.story import Story, happenings, places_to_look_at, stages, suspects
+from vitreous.training.story import Story, happenings, places_to_look_at, stages
 
 HOSTILE = "<script>alert(1)</script>|`*"
 
@@ -173,7 +174,7 @@ def test_a_model_without_mistakes_has_no_list_of_them():
     html = plain(pages.render(page(dataclasses.replace(run, probabilities=p))))
     assert "Nothing: every image judged was named rightly." in html
     assert "The most confident mistakes" not in html
-    assert "None: no image looks more like another class" in html
+    assert "None: no image judged looks more like another class" in html
     assert "for about 100.0." in html
 
 
@@ -315,13 +316,17 @@ def test_what_happened_on_the_way_is_told():
         [
             {"kind": "steps", "steps": 1200, "budget": 60.0},
             {"kind": "memory", "parts": 4, "micro_batch": 128},
-            {"kind": "nan", "step": 7},
+            {"kind": "nan", "step": 7, "stage": "fit"},
+            {"kind": "nan", "step": 8, "stage": "rate-1", "what": "weights", "weight": "head.weight"},
+            {"kind": "trial", "stage": "rate-1", "rate": 1.0, "failed": True},
             {"kind": "patience", "step": 90, "looks": 3},
             {"kind": "note", "text": "skipped a state"},
             {"kind": "step", "step": 1},
         ]
     )
-    assert len(told) == 5
+    assert len(told) == 6
+    assert told[2] == "At step 7 the loss or gradient was not finite; that batch was passed over."
+    assert told[3] == "At step 8 the weights were not finite; that rate was given up."
     assert told[0] == "The time of 60 seconds became 1,200 steps."
     assert "4 parts of 128 images" in told[1]
 

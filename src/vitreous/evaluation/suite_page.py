@@ -49,7 +49,7 @@ def page(found: SuiteTable) -> Page:
     return Page(
         title=found.name or "suite",
         over="vitreous eval --suite",
-        answer=f"{len(models)} models, {len(sets)} sets, {done} measurements"
+        answer=f"{_count(models, 'model')}, {_count(sets, 'set')}, {done} measurements"
         + (f", {len(found.failures)} failed" if found.failures else ""),
         top=[Numbers([_number(row) for row in _best(found.rows, sets)])],
         sections=sections,
@@ -59,6 +59,10 @@ def page(found: SuiteTable) -> Page:
 
 def _names(rows: Sequence[SuiteRow], what: str) -> list[str]:
     return list(dict.fromkeys(getattr(row, what) for row in rows))
+
+
+def _count(those: Sequence[str], what: str) -> str:
+    return f"{len(those)} {what}{'' if len(those) == 1 else 's'}"
 
 
 def _best(rows: Sequence[SuiteRow], sets: Sequence[str]) -> list[SuiteRow]:

@@ -126,7 +126,10 @@ def _data(story: Story) -> str:
     if story.health is not None:
         rows.append(("check", f"{story.health.verdict} ({story.health.read})"))
     if not story.has_many_labels:
-        rows.append(("labels that may be wrong", f"{len(story.suspects):,} of {story.result.images:,} judged"))
+        doubted = f"{len(story.suspects):,} of {story.result.images:,} judged"
+        if (found := story.doubts) is not None:
+            doubted += f", {found.count:,} of {found.images:,} learned from"
+        rows.append(("labels that may be wrong", doubted))
     notes = [line for note in story.judged.notes for line in (_line(note), "")]
     return "\n".join(["## Training data", "", *_table(rows), *notes])
 

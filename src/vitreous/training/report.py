@@ -41,8 +41,9 @@ from vitreous.report.page import (
     Text,
 )
 from vitreous.training.attention import overlay
+from vitreous.training.doubts import Suspect
 from vitreous.training.recipe import Recipe
-from vitreous.training.story import Rival, Stage, Story, Suspect, happenings
+from vitreous.training.story import Rival, Stage, Story, happenings
 from vitreous.training.sweep import stage_of
 
 __all__ = ["answer", "page", "write_report"]
@@ -79,6 +80,7 @@ def page(story: Story) -> Page:
         _attention(story),
         None if story.inspection is None else inside(story.inspection),
         _suspects(story),
+        _doubts(story),
         _data(story),
         _training(story),
         _repeat(story),
@@ -87,7 +89,7 @@ def page(story: Story) -> Page:
         title=story.name,
         over="vitreous fit",
         answer=answer(story),
-        lead=f"{story.network}, {story.beginning}. {story.how_judged}",
+        lead=f"{story.origin}. {story.how_judged}",
         top=[
             _numbers(story),
             *_only_above(story),
@@ -127,7 +129,7 @@ def _numbers(story: Story) -> Numbers:
         Number(
             f"{len(story.classes):,}", "labels" if story.has_many_labels else "classes", "plain", _class_sizes(story)
         ),
-        Number(_brief(story.parameters), "parameters", "plain", f"{story.network}, {story.beginning}"),
+        Number(_brief(story.parameters), "parameters", "plain", story.origin),
         Number(_time(story.seconds), "of training", "plain", f"on {story.device}"),
     ]
     if result.top5 is not None:
@@ -345,7 +347,8 @@ def _mistakes(story: Story) -> Section | None:
     if not len(wrong):
         return None
     order = wrong[np.argsort(-judged.confidence[wrong], kind="stable")]
-    groups = [Group([_picture(story, place, *_said(story, place))]) for place in judged.rows[order[:MISTAKES]].tolist()]
+    first = judged.rows[order[:MISTAKES]].tolist()
+    groups = [Group([_picture(story, story.judged, place, *_said(story, place))]) for place in first]
     left = len(order) - len(groups)
     more = f"and {left:,} mistakes more, less sure than these" if left else ""
     text = Text("The mistakes it was surest of. Some are its own; some may be labels that are wrong.")
@@ -364,7 +367,7 @@ def _typical(story: Story) -> Section | None:
     for k in shown:
         places = judged.rows[order[judged.answer[order] == k][:TYPICAL]].tolist()
         about = f"{rows[k].right:,} of {rows[k].images:,} found"
-        pictures = [_picture(story, i, story.judged.name(i), side=TYPICAL_SIDE) for i in places]
+        pictures = [_picture(story, story.judged, i, story.judged.name(i), side=TYPICAL_SIDE) for i in places]
         strips.append(Strip(story.classes[k], pictures, about))
     left = len(hard) - len(shown)
     more = f"The {len(shown)} weakest classes; {left:,} others are left out." if left else ""
@@ -399,48 +402,88 @@ def _attention(story: Story) -> Section | None:
 def _suspects(story: Story) -> Section | None:
     if story.has_many_labels:
         return None
-    found = story.suspects
+    found, heading = story.suspects, "Labels that may be wrong"
+    unasked = [] if story.judges_all or story.doubts is not None else _unasked(story)
     if not found:
-        text = Text("None: no image looks more like another class than like its own.")
-        return Section("Labels that may be wrong", [text], tone="good", summary="none")
-    shown = found[:SUSPECTS]
-    groups = [Group([_picture(story, s.place, *_doubt(story, s))]) for s in shown]
-    named = [f"{story.judged.name(s.place)}: {', '.join(_doubt(story, s))}" for s in found[:SUSPECTS_NAMED]]
-    left = len(found) - len(named)
-    blocks: list[Block] = [
-        Text(
-            "To the model each of these looks more like another class than like its own (confident learning). Look at "
-            "them, the most doubtful first: some labels are wrong, others are only hard. Nothing was changed."
-            + (f" {WEAK_DOUBTS}" if story.result.top1 < WEAK else "")
-        ),
-        Pictures(groups),
+        text = Text("None: no image judged looks more like another class than like its own.")
+        return Section(heading, [text, *unasked], tone="good", summary="none")
+    text = Text(
+        "To the model each of these images, which were judged, looks more like another class than like its own "
+        "(confident learning). Look at them, the most doubtful first: some labels are wrong, others are only hard. "
+        "Nothing was changed." + (f" {WEAK_DOUBTS}" if story.result.top1 < WEAK else "")
+    )
+    blocks = [text, *_doubtful(story, story.judged, found, len(found)), *unasked]
+    return Section(heading, blocks, tone="warn", summary=f"{len(found):,} of {story.result.images:,}")
+
+
+def _unasked(story: Story) -> list[Block]:
+    """Why nothing is said of the labels learned from, and how to ask."""
+    why = (
+        "the model has learned them, and it began from scratch, so that no frozen features could judge them either"
+        if story.beginning == "from scratch"
+        else "the model has learned them, and this run asked no frozen features about them"
+    )
+    path = shlex.quote(story.judged.path)
+    return [
+        Text(f"Labels of the {story.splits.get('train', 0):,} images learned from were not doubted: {why}. To ask:"),
+        Code(f"vitreous check {path} --weights starter --out check.html"),
     ]
-    if len(found) > len(shown):
+
+
+def _doubts(story: Story) -> Section | None:
+    doubts, heading = story.doubts, "Training labels that may be wrong"
+    if doubts is None or story.learned is None:
+        return None
+    part = f", a part of {doubts.of:,}," if doubts.images < doubts.of else ""
+    dev = " those of dev among them," if story.splits.get("dev") else ""
+    how = (
+        f"Of the images learned from,{dev} {doubts.images:,}{part} were judged when left out of frozen features: by a "
+        "closed-form classifier on what the network read of the others before it was trained, which names "
+        f"{_percent(doubts.right / max(doubts.images, 1))} as they are labelled."
+    )
+    if not doubts.count:
+        return Section(heading, [Text(f"None. {how}")], tone="good", summary="none")
+    text = Text(
+        f"{how} These look more like images that are called otherwise, the most doubtful first. A wrong label among "
+        "them was learned: mend it and train again. Go down the list for as long as labels prove wrong; further down "
+        "more and more are only hard, or the classifier's own mistakes."
+    )
+    blocks = [text, *_doubtful(story, story.learned, story.doubted, doubts.count)]
+    return Section(heading, blocks, tone="warn", summary=f"{doubts.count:,} of {doubts.images:,}")
+
+
+def _doubtful(story: Story, images: ImageSet, found: Sequence[Suspect], count: int) -> list[Block]:
+    """Suspects in pictures, and by name where there are more.  count: of all, where `found` has only the first."""
+    shown = found[:SUSPECTS]
+    groups = [Group([_picture(story, images, s.place, *_doubt(story, s))]) for s in shown]
+    named = [f"{images.name(s.place)}: {', '.join(_doubt(story, s))}" for s in found[:SUSPECTS_NAMED]]
+    blocks: list[Block] = [Pictures(groups)]
+    if count > len(shown):
+        left = count - len(named)
         more = f"and {left:,} more" if left else ""
         blocks.append(
-            Listing(f"All {len(found):,} by name" if not left else f"The first {len(named):,} by name", named, more)
+            Listing(f"All {count:,} by name" if not left else f"The first {len(named):,} by name", named, more)
         )
-    return Section(
-        "Labels that may be wrong", blocks, tone="warn", summary=f"{len(found):,} of {story.result.images:,}"
-    )
+    return blocks
 
 
 def _doubt(story: Story, suspect: Suspect) -> tuple[str, str]:
     """What it may be, and what it is called."""
-    own = float(story.probabilities[suspect.place, suspect.given])
     given, suggested = story.classes[suspect.given], story.classes[suspect.suggested]
-    return f"perhaps {suggested} ({_sure(suspect.confidence)})", f"labelled {given} ({_sure(own)})"
+    return f"perhaps {suggested} ({_sure(suspect.confidence)})", f"labelled {given} ({_sure(suspect.own)})"
 
 
-def _picture(story: Story, place: int, title: str, about: str = "", *, side: int = pages.SIDE) -> Picture:
+def _picture(
+    story: Story, images: ImageSet, place: int, title: str, about: str = "", *, side: int = pages.SIDE
+) -> Picture:
     """about: followed by where the picture lies."""
-    where = f"{about} · {_where(story, place)}" if about else ""
-    return pages.picture(_pixels(story.judged, place), title, where, side=side)
+    where = f"{about} · {_where(story, images, place)}" if about else ""
+    return pages.picture(_pixels(images, place), title, where, side=side)
 
 
-def _where(story: Story, place: int) -> str:
+def _where(story: Story, images: ImageSet, place: int) -> str:
     """The file, and its folder unless that is the label."""
-    *_, folder, file = ["", *story.judged.name(place).split("/")]
+    *_, folder, file = ["", *images.name(place).split("/")]
     return f"{folder}/{file}" if folder and folder not in story.classes else file
 
 

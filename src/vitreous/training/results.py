@@ -26,6 +26,7 @@ from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.training import attention, runs
 from vitreous.training.card import card
+from vitreous.training.doubts import KEPT, Doubts, Suspect
 from vitreous.training.jobs import Job
 from vitreous.training.loop import Outcome
 from vitreous.training.report import write_report
@@ -113,6 +114,7 @@ class Trained:
     test: Result | None = None  # of the set's own test split, beside a cross-validated number
     trials: tuple[Trial, ...] = ()  # of a sweep
     pixels: ImageSet | None = None  # those judged, as an evaluation sees them, where they lie decoded
+    doubts: Doubts | None = None  # of labels learned from, where a closed form left their images out
 
 
 def calibrated(job: Job, trained: Trained) -> Model:
@@ -191,6 +193,8 @@ def story_of(
         device=device,
         record=record(),
         health=job.health,
+        learned=job.data,
+        doubts=_doubts(job, trained),
         temperature=model.temperature,
         answer_above=above.confidence if above is not None else None,
         unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
@@ -201,6 +205,15 @@ def story_of(
     )
     seen = attention.look_at(model, trained.judged, places_to_look_at(story))
     return replace(story, attention=seen, inspection=_look_inside(model, trained.judged))
+
+
+def _doubts(job: Job, trained: Trained) -> Doubts | None:
+    """Of labels learned from and not judged: by the head that was solved, or by the measure before training."""
+    measured = None if job.estimate is None else job.estimate.doubts
+    found = trained.doubts if trained.doubts is not None else measured
+    if found is None or trained.judged is None or trained.judged_by in ("cross-validation", "leave-one-out"):
+        return None
+    return found.without(trained.judged.ids)
 
 
 def _weights_name(weights: str) -> str:
@@ -248,7 +261,7 @@ def write_results(job: Job, trained: Trained, model: Model, story: Story | None,
         "skipped_batches": list(outcome.skipped),
         "seconds": trained.seconds,
         "images_per_second": outcome.images_per_second,
-        "estimate": job.estimate and job.estimate.to_json(),
+        "estimate": job.estimate and _without(job.estimate.to_json(), "doubts"),
         "sweep": [trial.to_json() for trial in trained.trials],
     }
     if story is not None:
@@ -258,13 +271,14 @@ def write_results(job: Job, trained: Trained, model: Model, story: Story | None,
             "notes": list(story.notes),
             "how_judged": story.how_judged,
             "answer_above": str(story.above) if story.above is not None else None,
+            "suspects": _suspects(story),
             "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in story.rivals],
             "total_seconds": story.total_seconds,
         }
         with runs.one_line_for(where):
             write_report(story, where / REPORT, force=True)
             atomic_write(where / CARD, lambda file: file.write(card(story).encode()), force=True)
-    brief = {name: value for name, value in metrics.items() if name != "judged"}
+    brief = _without(metrics, "judged", "suspects")  # no names of pictures go with the model
     if story is not None:
         judged = metrics["judged"]
         brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
@@ -272,6 +286,34 @@ def write_results(job: Job, trained: Trained, model: Model, story: Story | None,
         save(model, where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=brief)
         write_json(where / METRICS, metrics)
     return Run(str(where), metrics, story.result if story is not None else None)
+
+
+def _without(body: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in names}
+
+
+def _suspects(story: Story) -> dict[str, Any]:
+    """Labels that may be wrong, by name: of the images judged, and of those learned from where they were doubted."""
+
+    def named(images: ImageSet, found: Sequence[Suspect]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": images.name(s.place),
+                "label": story.classes[s.given],
+                "likelier": story.classes[s.suggested],
+                "confidence": s.confidence,
+                "own": s.own,
+            }
+            for s in found[:KEPT]
+        ]
+
+    judged = {"images": story.result.images, "agree": story.result.right, "count": len(story.suspects)}
+    found: dict[str, Any] = {"judged": judged | {"suspects": named(story.judged, story.suspects)}, "learned": None}
+    if story.doubts is not None and story.learned is not None:
+        d = story.doubts
+        counts = {"images": d.images, "of": d.of, "agree": d.right, "count": d.count}
+        found["learned"] = counts | {"suspects": named(story.learned, story.doubted)}
+    return found
 
 
 def _unlike(trained: Trained, model: Model) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation.accuracy import Result, measure
 from vitreous.evaluation.calibration import Above, above
-from vitreous.images.health import Health, confident_errors
+from vitreous.images.health import Health
 from vitreous.images.imageset import ImageSet
+from vitreous.images.memory import find_places
 from vitreous.measures.inspection import Inspection
 from vitreous.training.attention import Attention
+from vitreous.training.doubts import Doubts, Suspect, suspects
 from vitreous.training.recipe import Recipe
 from vitreous.training.sweep import Trial
 
-__all__ = ["Rival", "Stage", "Story", "Suspect", "happenings", "places_to_look_at", "stages", "suspects"]
+__all__ = ["Rival", "Stage", "Story", "happenings", "places_to_look_at", "stages"]
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,6 @@ class Rival:
     name: str
     right: int
     seen: int
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A label that the model doubts. place: in the set of images judged; confidence: of the class suggested."""
-
-    place: int
-    given: int
-    suggested: int
-    confidence: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,6 +78,8 @@ class Story:
     device: str
     record: Mapping[str, Any] = field(default_factory=dict)  # `machine.record()`
     health: Health | None = None
+    learned: ImageSet | None = None  # the images that doubts are of, and maybe others
+    doubts: Doubts | None = None  # of labels that were learned from and not judged; None where nobody asked
     attention: Attention | None = None
     inspection: Inspection | None = None  # a short look inside
     temperature: float = 1.0
@@ -121,6 +115,12 @@ class Story:
         return f"{name} variant" if changes else name or "a network"
 
     @property
+    def origin(self) -> str:
+        """The model and what it began with, weights named once."""
+        begun = "from these weights" if self.beginning == f"the weights {self.model}" else self.beginning
+        return f"{self.network}, {begun}"
+
+    @property
     def has_many_labels(self) -> bool:
         return self.judged.labels.ndim == 2
 
@@ -143,7 +143,16 @@ class Story:
 
     @cached_property
     def suspects(self) -> list[Suspect]:
+        """Among the images judged."""
         return [] if self.has_many_labels else suspects(self.probabilities, self.judged.labels)
+
+    @cached_property
+    def doubted(self) -> list[Suspect]:
+        """Among the images learned from; places are in `learned`."""
+        if self.doubts is None or self.learned is None:
+            return []
+        places = find_places(self.learned.ids, [s.place for s in self.doubts.suspects])
+        return [replace(s, place=int(i)) for s, i in zip(self.doubts.suspects, places, strict=True)]
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -183,23 +192,6 @@ class Story:
                     f"Measured on {n} images set aside from training. The best state was chosen by the same images, so "
                     "the number is somewhat too high; test images would give an honest one."
                 )
-
-
-def suspects(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]]) -> list[Suspect]:
-    """Labels that confident learning doubts (arXiv 1911.00068), the most doubtful first.
-
-    probabilities: N K, each row by a model that has not seen the image.  labels: N; −1 is left out.
-    """
-    p, y = np.asarray(probabilities, np.float64), np.asarray(labels, np.int64)
-    if p.ndim != 2 or y.shape != p.shape[:1]:
-        raise DataError(f"probabilities {p.shape} and labels {y.shape} do not belong together; give N×K and N")
-    known = np.flatnonzero((y >= 0) & (y < p.shape[1]))
-    if not len(known):
-        return []
-    where, suggested = confident_errors(y[known], p[known])
-    places = known[where]
-    rows = zip(places.tolist(), y[places].tolist(), suggested.tolist(), p[places, suggested].tolist(), strict=True)
-    return [Suspect(*row) for row in rows]
 
 
 def places_to_look_at(story: Story, count: int = 8) -> list[int]:
@@ -245,8 +237,9 @@ def _column(events: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]
     return tuple(float("nan") if event.get(name) is None else float(event[name]) for event in events)
 
 
-def happenings(events: Iterable[Mapping[str, Any]]) -> list[str]:
+def happenings(events: Sequence[Mapping[str, Any]]) -> list[str]:
     """What happened on the way that a reader should know, a sentence each."""
+    given_up = {event["stage"] for event in events if event.get("kind") == "trial" and event.get("failed")}
     told = []
     for event in events:
         match event.get("kind"):
@@ -258,9 +251,10 @@ def happenings(events: Iterable[Mapping[str, Any]]) -> list[str]:
                     f"{event['micro_batch']:,} images, which changes no number."
                 )
             case "nan":
-                told.append(
-                    f"At step {event['step']:,} the loss or gradient was not finite; that batch was passed over."
-                )
+                what = event.get("what", "loss or gradient")
+                were = "was" if what == "loss or gradient" else "were"
+                then = "that rate was given up" if event.get("stage") in given_up else "that batch was passed over"
+                told.append(f"At step {event['step']:,} the {what} {were} not finite; {then}.")
             case "patience":
                 told.append(
                     f"It ended early, at step {event['step']:,}: {event['looks']} looks at dev brought no gain."

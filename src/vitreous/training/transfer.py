@@ -20,6 +20,8 @@ from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.models.config import Config
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
+from vitreous.training import doubts
+from vitreous.training.doubts import Doubts
 from vitreous.training.recipe import L2S
 from vitreous.training.solve import Progress, frozen_features, rounds, solve
 from vitreous.training.story import Rival
@@ -44,6 +46,7 @@ class Estimate:
     logme: float
     l2: float
     seconds: float
+    doubts: Doubts | None = None  # None in runs begun before labels were doubted
 
     @property
     def accuracy(self) -> float:
@@ -68,7 +71,9 @@ class Estimate:
 
 
 def from_json(data: dict[str, Any]) -> Estimate:
-    return Estimate(**{name: data[name] for name in Estimate.__dataclass_fields__})
+    known = {name: data[name] for name in Estimate.__dataclass_fields__ if name in data}
+    found = known.get("doubts")
+    return Estimate(**{**known, "doubts": found and doubts.from_json(found)})
 
 
 def measure(
@@ -94,6 +99,7 @@ def measure(
         chance=float(np.bincount(labels, minlength=classes).max() / len(labels)),
         logme=transferability.logme(found.rows, labels, classes),
         l2=solved.probe.l2,
+        doubts=doubts.doubts_of(found.images, solved.left_out, len(data)),
         seconds=time.monotonic() - begin,
     )
 

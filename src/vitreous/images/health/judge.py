@@ -52,7 +52,8 @@ def rules(near: int) -> dict[str, str]:
         "label-conflict": "exact or near duplicates under different labels",
         "label-error": (
             "confident learning (Northcutt et al., arXiv 1911.00068): another class reaches its own threshold, the "
-            "mean probability of that class over the images that carry it, and is the likeliest of those that do"
+            "mean probability of that class over the images that carry it, and is the likeliest of those that do; "
+            "the class suggested is the likeliest of all, and not the one given"
         ),
         "blank": (
             f"the brightness of 16 × 16 cells has a standard deviation below {f.FLAT:g} of 255, "
@@ -88,20 +89,23 @@ def confident_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArr
 
         t_j = mean of p[i, j] over the images i that carry label j
         suspected: the j with the largest p[i, j] among those with p[i, j] ≥ t_j is not the label of i
+        suggested: the j with the largest p[i, j] of all; where that is the label of i, nothing is suspected
 
-    labels: N; probabilities: N K, each row from a model that has not seen i.  Returns places, and the label suspected.
+    labels: N; probabilities: N K, each row from a model that has not seen i.  Returns places, and the label suggested.
     """
     y, p = np.asarray(labels, np.int64), np.asarray(probabilities, np.float64)
+    rows = np.arange(len(y))
     sums = np.zeros(p.shape[1])
-    np.add.at(sums, y, p[np.arange(len(y)), y])
+    np.add.at(sums, y, p[rows, y])
     counts = np.bincount(y, minlength=p.shape[1])
     thresholds = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
     confident = np.where(p >= thresholds, p, -1.0)
-    likeliest = confident.argmax(1)
-    wrong = np.flatnonzero((confident.max(1) >= 0) & (likeliest != y))
-    margin = p[wrong, y[wrong]] - p[wrong, likeliest[wrong]]
-    wrong = wrong[np.argsort(margin, kind="stable")]
-    return wrong, likeliest[wrong]
+    is_doubted = (confident.max(1) >= 0) & (confident.argmax(1) != y)
+    suggested = p.argmax(1)
+    margin = p[rows, y] - p[rows, suggested]
+    wrong = np.flatnonzero(is_doubted & (margin < 0))
+    wrong = wrong[np.argsort(margin[wrong], kind="stable")]
+    return wrong, suggested[wrong]
 
 
 def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.float64]:

@@ -1,0 +1,83 @@
+"""Labels that may be wrong, of images that were judged and of images that were learned from.
+
+Both by confident learning (arXiv 1911.00068) on answers of a model that has not seen the image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+from vitreous.evaluation.calibration import fit_temperature, softmax
+from vitreous.images.health import confident_errors
+from vitreous.images.imageset import ImageSet
+
+__all__ = ["KEPT", "Doubts", "Suspect", "doubts_of", "from_json", "suspects"]
+
+KEPT = 1_000  # suspects that a run writes down; of more, the most doubtful
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A label that is doubted. place: in its set; confidence: of the class suggested; own: of the one given."""
+
+    place: int
+    given: int
+    suggested: int
+    confidence: float
+    own: float
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """Labels of images learned from, each asked of a closed form on frozen features that had been left without it."""
+
+    right: int  # images whose label it names
+    images: int  # asked
+    of: int  # images that there are, where only a part was asked
+    count: int  # doubted
+    suspects: tuple[Suspect, ...]  # the most doubtful; the place of each is the picture's number in its source
+
+    def without(self, ids: NDArray[np.int64]) -> Doubts:
+        """Of other images than these."""
+        known = set(ids.tolist())
+        others = tuple(s for s in self.suspects if s.place not in known)
+        return replace(self, count=self.count - len(self.suspects) + len(others), suspects=others)
+
+
+def from_json(data: dict[str, Any]) -> Doubts:
+    return Doubts(**{**data, "suspects": tuple(Suspect(**one) for one in data["suspects"])})
+
+
+def doubts_of(images: ImageSet, left_out: NDArray[np.floating[Any]], of: int | None = None) -> Doubts:
+    """What scores of images that were left out (N K) say against their labels.  of: images of which these are a part.
+
+    Scores onto ±1 are no logits; one temperature, fitted on all of them, makes them probabilities.
+    """
+    labels = images.labels
+    found = suspects(softmax(left_out, fit_temperature(left_out, labels)), labels)
+    kept = tuple(replace(suspect, place=int(images.ids[suspect.place])) for suspect in found[:KEPT])
+    right = int((left_out.argmax(1) == labels).sum())
+    return Doubts(right, len(labels), len(labels) if of is None else of, len(found), kept)
+
+
+def suspects(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]]) -> list[Suspect]:
+    """Labels that confident learning doubts, the most doubtful first.
+
+    probabilities: N K, each row by a model that has not seen the image.  labels: N; −1 is left out.
+    """
+    p, y = np.asarray(probabilities, np.float64), np.asarray(labels, np.int64)
+    if p.ndim != 2 or y.shape != p.shape[:1]:
+        raise DataError(f"probabilities {p.shape} and labels {y.shape} do not belong together; give N×K and N")
+    known = np.flatnonzero((y >= 0) & (y < p.shape[1]))
+    if not len(known):
+        return []
+    where, suggested = confident_errors(y[known], p[known])
+    places = known[where]
+    given = y[places]
+    columns = places, given, suggested, p[places, suggested], p[places, given]
+    return [Suspect(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
