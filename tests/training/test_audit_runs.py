@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import torch
 from small_runs import MODEL, PLAIN, SIDE, SMALL, Death, die_at, fitted, picture_folder
 
 import vitreous
+from vitreous.cli.training_display import display
 from vitreous.errors import BusyError, NotFiniteError, RunError
+from vitreous.evaluation import predict
 from vitreous.training import jobs, runs, ways
 from vitreous.training.loop import Loop
 from vitreous.training.runs import RunFolder
@@ -172,6 +175,45 @@ def test_weights_that_the_last_step_spoils_end_the_run(folder, tmp_path, folds, 
     tensors = runs.read_state(state).tensors
     assert all(np.isfinite(t.float().numpy()).all() for n, t in tensors.items() if n.startswith("network."))
     assert not (where / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("how", [{}, {"average": "ema"}])
+def test_the_weight_that_is_spoiled_is_named(folder, tmp_path, how, capsys):
+    """In the error, in the event, and in the line that people see."""
+    where = tmp_path / "run"
+    with display() as tell, pytest.raises(NotFiniteError) as told:
+        fitted(folder, where, tell=tell, **SPOILED, **how)
+    (event,) = (event for event in runs.read(where) if event["kind"] == "nan")
+    assert (event["what"], event["step"]) == ("weights", 0)
+    names = vitreous.build(MODEL, image_size=SIDE, classes=4).state_dict()
+    assert event["weight"] in names
+    words = f"the weights after step 0 are not finite, or too large to compute with ({event['weight']} first)"
+    assert str(told.value).startswith(words)
+    assert words in capsys.readouterr().err.splitlines()
+
+
+def test_answers_that_are_no_numbers_are_not_called_a_loss(folder, tmp_path, monkeypatch, capsys):
+    """Every weight is finite, and what dev gets from them is not."""
+    answers = predict.logits
+
+    def overflow(*given, **options):
+        found = answers(*given, **options)
+        return replace(found, values=np.full_like(found.values, np.inf))
+
+    monkeypatch.setattr(predict, "logits", overflow)
+    words = "the answers on dev after step 3 are not finite, or too large to compute with"
+    with display() as tell, pytest.raises(NotFiniteError, match=f"{words}; the weights before step 0 are saved"):
+        fitted(folder, tmp_path / "run", tell=tell)
+    assert words in capsys.readouterr().err.splitlines()
+
+
+def test_a_loss_that_is_no_number_is_called_one(folder, tmp_path, capsys):
+    where = tmp_path / "run"
+    with display() as tell, pytest.raises(NotFiniteError, match="the loss or gradient of step 1 is not finite"):
+        fitted(folder, where, tell=tell, folds=3, **{**SPOILED, "length": "3 steps"})
+    (event,) = (event for event in runs.read(where) if event["kind"] == "nan")
+    assert event["what"] == "loss or gradient"
+    assert "the loss or gradient of step 1 is not finite" in capsys.readouterr().err.splitlines()
 
 
 def test_masked_patches_save_no_weights_that_are_not_finite(folder, tmp_path):

@@ -2,10 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+
+import pytest
+from small_runs import Death, die_at
+from tiny_models import line_of
 
 import vitreous
+from vitreous.errors import ConfigError, RunError
 from vitreous.training import runs
 
 
@@ -36,3 +43,84 @@ def test_the_command_runs_from_any_folder_and_again(tmp_path):
         )
         assert json.loads(done.stdout)["schema"] == "vitreous.demo/1"
     assert (tmp_path / "runs" / "demo" / "model.safetensors").is_file()
+
+
+# ----------------------------------------------------------------------------------------------------- stopped, gone on
+
+
+def command(folder, *words):
+    """The command in `folder`, under way."""
+    call = [sys.executable, "-m", "vitreous", "demo", *words]
+    return subprocess.Popen(call, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def stopped(folder, number, seconds="4"):
+    """A demo that a signal stops after a few steps; its exit code and its last line."""
+    with command(folder, "--seconds", seconds) as process:
+        try:
+            end = time.monotonic() + 100
+            events = folder / "runs" / "demo" / "events.jsonl"
+            while not events.exists() or events.read_text().count('"kind": "step"') < 3:
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    return process.returncode, said.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_demo_that_is_stopped_goes_on_to_its_comparison(tmp_path, number, code):
+    ended, line = stopped(tmp_path, number)
+    assert ended == code
+    step = int(line.removeprefix("vitreous: stopped and saved at step ").partition(";")[0].replace(",", ""))
+    assert line.endswith("; go on with --resume")
+    with command(tmp_path, "--resume", "--json") as process:
+        out, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    assert f"fit goes on from step {step:,}" in said
+    assert [rival["name"] for rival in json.loads(out)["rivals"]] == ["logistic regression on the same pixels"]
+    steps = [event["step"] for event in runs.read(tmp_path / "runs" / "demo") if event["kind"] == "step"]
+    assert steps == sorted(set(steps)), "no step was taken twice"
+    assert not (tmp_path / "runs" / "demo" / "state").exists()
+
+
+@pytest.fixture
+def ended(tmp_path):
+    with pytest.raises(Death):
+        vitreous.demo(tmp_path / "run", seconds=1, tell=die_at(1))
+    return tmp_path / "run"
+
+
+def test_a_demo_goes_on_as_it_began(ended):
+    for asked, words in (({"seconds": 9}, "length: 1 seconds then, 9 seconds now"), ({"seed": 1}, "seed: 0 then, 1")):
+        with pytest.raises(ConfigError) as error:
+            vitreous.demo(ended, resume=True, **asked)
+        line_of(error.value, ended, words)
+    result = vitreous.demo(ended, resume=True, seconds=1.0, seed=0)
+    assert result.rival["seen"] == 2200
+    assert str(vitreous.demo(ended, resume=True)) == str(result), "a finished one shows its number again"
+
+
+def test_a_demo_that_fit_has_finished_shows_its_own_number(ended):
+    vitreous.fit(ended, resume=True, device="cpu")
+    result = vitreous.demo(ended, resume=True)
+    assert result.rival is None
+    assert "this model" in str(result)
+
+
+def test_where_no_demo_is_none_goes_on(tmp_path):
+    with pytest.raises(RunError) as error:
+        vitreous.demo(tmp_path / "run", resume=True)
+    line_of(error.value, tmp_path / "run", "start one: vitreous demo")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_no_demo_does_not_go_on_as_one(tmp_path):
+    runs.RunFolder.create(tmp_path / "run", {"asked": {"recipe": "small-data"}, "recipe": {}}).close()
+    with pytest.raises(ConfigError) as error:
+        vitreous.demo(tmp_path / "run", resume=True)
+    line_of(error.value, "recipe: small-data then, small-hybrid now")

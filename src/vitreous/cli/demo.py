@@ -13,8 +13,13 @@ EXAMPLE = "vitreous demo"
 
 def run(
     out: Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder (runs/demo, made anew).")] = None,
-    seconds: Annotated[float, typer.Option(metavar="S", help="Time for the training itself.")] = 60.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the first weights, the order and the flips.")] = 0,
+    seconds: Annotated[float | None, typer.Option(metavar="S", help="Time for the training itself (60).")] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the first weights, the order and the flips (0).")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar="", help="Go on with a demo that was stopped, from its last state.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an older run in DIR.")] = False,
     json: Json = False,
 ) -> None:
@@ -23,5 +28,5 @@ def run(
     from vitreous.cli.training_display import display
 
     with display() as tell:
-        result = vitreous.demo(out, seconds=seconds, seed=seed, force=force, tell=tell)
+        result = vitreous.demo(out, seconds=seconds, seed=seed, resume=resume, force=force, tell=tell)
     show("demo", result, json=json)

@@ -134,4 +134,4 @@ def _length(epochs: float | None, steps: int | None, seconds: float | None) -> d
     given = {unit: count for unit, count in said.items() if count is not None}
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(f'--{unit}' for unit in given)} say how long twice; give one")
-    return {"length": next(f"{count} {unit}" for unit, count in given.items())} if given else {}
+    return {"length": next(f"{count:.12g} {unit}" for unit, count in given.items())} if given else {}

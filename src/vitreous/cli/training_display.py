@@ -78,7 +78,7 @@ class _Live:
             now = time.monotonic()
             spent = now - self.began.setdefault(kind, now)
             left = spent / done * (total - done) if done and spent else None
-            self._move(kind, done, total, left, [f"{kind} {done:,}/{total:,}"])
+            self._move(kind, done / max(total, 1), left, [f"{kind} {done:,}/{total:,}"])
             if done >= total:
                 self._end(kind)
         elif kind == "step":
@@ -96,18 +96,20 @@ class _Live:
         stage, step, steps = event["stage"], event["step"], event["steps"]
         for other in [name for name in self.tasks if name != stage]:
             self._end(other)
-        parts = [f"{stage} step {step:,}/{steps:,}", *_parts(event, self.flops, self.device)]
-        self._move(stage, step, steps, event["seconds_left"] if step > 1 else None, parts)
+        place = [f"training {event['stage_number']} of {event['stages']}"] if "stages" in event else []
+        head = f"step {step:,}/{steps:,}" if place else f"{stage} step {step:,}/{steps:,}"
+        parts = [*place, head, *_parts(event, self.flops, self.device)]
+        self._move(stage, event.get("run_share", step / max(steps, 1)), _left(event), parts)
         if step >= steps:
             self.console.print(_step(event, self.flops, self.device))
             self._end(stage)
 
-    def _move(self, name: str, done: int, total: int, left: float | None, parts: list[str]) -> None:
+    def _move(self, name: str, share: float, left: float | None, parts: list[str]) -> None:
         room = self.console.width - (BAR + 1 if self.has_bar else 0)
-        line = _fitted(done / max(total, 1), left, parts, room)
+        line = _fitted(share, left, parts, room)
         if name not in self.tasks:
-            self.tasks[name] = self.bars.add_task(name, total=total, line=line)
-        self.bars.update(self.tasks[name], completed=done, total=total, line=line)
+            self.tasks[name] = self.bars.add_task(name, total=1.0, line=line)
+        self.bars.update(self.tasks[name], completed=share, line=line)
 
     def _end(self, name: str | None) -> None:
         if name is not None and name in self.tasks:
@@ -149,16 +151,34 @@ def _line(event: dict[str, Any]) -> str | None:
             right = f"dev {100 * event['accuracy']:.1f} % right, loss {event['loss']:.3f}"
             return f"rate {event['rate']:.3g}: {right} at step {event['step']:,}"
         case "nan":
-            return f"the loss or gradient of step {event['step']} is not finite"
+            return _not_finite(event)
         case "patience":
             return f"no gain on dev in {event['looks']} looks: the run ends at step {event['step']:,}"
     return None
 
 
+def _not_finite(event: dict[str, Any]) -> str:
+    """What it is that is no number: of a step, or what a step has left."""
+    what, step = event.get("what", "loss or gradient"), event["step"]
+    if what == "loss or gradient":
+        return f"the {what} of step {step} is not finite"
+    first = f" ({event['weight']} first)" if event.get("weight") else ""
+    return f"the {what} after step {step} are not finite, or too large to compute with{first}"
+
+
 def _step(event: dict[str, Any], flops: float, device: str | None) -> str:
-    head = f"{event['stage']}: step {event['step']:,} of {event['steps']:,}"
-    left = f", about {_time(event['seconds_left'])} left" if 1 < event["step"] < event["steps"] else ""
-    return f"{head}, {_numbers(event, flops, device)}{left}"
+    place = f", training {event['stage_number']} of {event['stages']}" if "stages" in event else ""
+    head = f"{event['stage']}{place}: step {event['step']:,} of {event['steps']:,}"
+    left = _left(event)
+    rest = "" if left is None else f", about {_time(left)} left"
+    return f"{head}, {_numbers(event, flops, device)}{rest}"
+
+
+def _left(event: dict[str, Any]) -> float | None:
+    """Seconds until the last training of the run ends; None at its first step, of which none is known, and its last."""
+    if "stages" in event:
+        return event["run_seconds_left"] or None
+    return event["seconds_left"] if 1 < event["step"] < event["steps"] else None
 
 
 def _time(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from vitreous.models.model import Model
 from vitreous.ranks import Ranks
 from vitreous.training.logs import Writers
 from vitreous.training.runs import RunFolder
+from vitreous.training.stages import Stages
 from vitreous.training.step import Compiled
 from vitreous.training.story import Rival
 
@@ -37,6 +38,7 @@ class Around:
     rival: Callable[[ImageSet, ImageSet], Rival] | None
     tell: Tell
     writers: Writers | None = None
+    stages: Stages = field(default_factory=Stages)  # of the run that is under way
 
     def say(self, line: str) -> None:
         if self.ranks.is_first:

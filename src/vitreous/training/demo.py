@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.errors import RunError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
 from vitreous.images import opening, splits
 from vitreous.images.imageset import ImageSet
+from vitreous.training import runs
 from vitreous.training.fit import Run, Tell, fit
 from vitreous.training.recipe import Seconds
 from vitreous.training.story import Rival
@@ -22,6 +24,7 @@ from vitreous.training.story import Rival
 __all__ = ["Demo", "demo", "logistic_rival"]
 
 OUT = "runs/demo"
+RECIPE = "small-hybrid"
 PENALTIES = (1.0, 0.3, 0.1, 0.03)  # of the rival; smaller ones take long and were never chosen
 SECONDS = 60.0  # of training; the rest of the demo takes about half as long
 
@@ -33,8 +36,9 @@ class Demo:
     run: Run
 
     @property
-    def rival(self) -> dict[str, Any]:
-        return self.run.metrics["rivals"][0]
+    def rival(self) -> dict[str, Any] | None:
+        """None where `vitreous fit` finished the run, which knows of none."""
+        return next(iter(self.run.metrics["rivals"]), None)
 
     def to_json(self) -> dict[str, Any]:
         return self.run.to_json()
@@ -44,11 +48,11 @@ class Demo:
 
     def __str__(self) -> str:
         judged, rival = self.run.metrics["judged"], self.rival
-        ours, theirs = (_share(right, seen) for right, seen in ((judged["right"], judged["images"]), _of(rival)))
+        ours = _share(judged["right"], judged["images"])
         return "\n".join(
             [
                 f"{ours}  this model, a ViT of {self.run.metrics['parameters']:,} parameters",
-                f"{theirs}  {rival['name']}",
+                *([f"{_share(rival['right'], rival['seen'])}  {rival['name']}"] if rival else []),
                 f"report: {self.run.report}",
                 "",
                 "Now try:",
@@ -62,29 +66,37 @@ class Demo:
 def demo(
     out: str | os.PathLike[str] | None = None,
     *,
-    seconds: float = SECONDS,
-    seed: int = 0,
+    seconds: float | None = None,
+    seed: int | None = None,
+    resume: bool = False,
     force: bool = False,
     tell: Tell | None = None,
 ) -> Demo:
     """Train on the embedded Fashion-MNIST for a minute on a CPU, and judge what came of it.
 
-    out: the run's folder; runs/demo, made anew each time, where none is given.
+    out: the run's folder; runs/demo, made anew each time, where none is given.  seconds: of training (60).
+    resume: go on with a demo that was stopped, from its last state.
     """
-    if out is None and Path(OUT).is_dir():
-        force = True
+    where = Path(OUT if out is None else out)
+    if resume and not runs.is_run(where):
+        raise RunError(f"there is no demo in {where} to go on with; start one: vitreous demo")
+    asked: dict[str, Any] = {} if seconds is None else {"length": Seconds(seconds)}
+    asked |= {} if seed is None else {"seed": seed}
+    if not resume:
+        asked = {"length": Seconds(SECONDS), "seed": 0, **asked}
+        force = force or (out is None and where.is_dir())
     run = fit(
         opening.open("fashion"),
-        recipe="small-hybrid",
-        out=OUT if out is None else out,
+        recipe=RECIPE,
+        out=where,
+        resume=resume,
         force=force,
         check=False,
         rival=logistic_rival,
         tell=tell,
-        length=Seconds(seconds),
-        seed=seed,
+        **asked,
     )
-    shutil.rmtree(Path(run.path) / "state", ignore_errors=True)
+    shutil.rmtree(where / "state", ignore_errors=True)
     return Demo(run)
 
 
@@ -100,10 +112,6 @@ def _pixels(data: ImageSet) -> NDArray[np.float32]:
     """N D, of 0 … 1."""
     pixels = np.stack([data.read(i) for i in range(len(data))]).reshape(len(data), -1)
     return pixels.astype(np.float32) / np.float32(255)
-
-
-def _of(rival: dict[str, Any]) -> tuple[int, int]:
-    return rival["right"], rival["seen"]
 
 
 def _share(right: int, seen: int) -> str:

@@ -25,13 +25,23 @@ from typing import Any, get_args
 
 import torch
 
-from vitreous.errors import BusyError, ConfigError, ExistsError, NotFiniteError, RoomError, RunError, VitreousError
+from vitreous.errors import (
+    BusyError,
+    ConfigError,
+    DataError,
+    ExistsError,
+    NotFiniteError,
+    RoomError,
+    RunError,
+    VitreousError,
+)
 from vitreous.evaluation import predict
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import record
 from vitreous.ranks import Ranks, here
-from vitreous.training import budget, jobs, runs, transfer
+from vitreous.training import budget, jobs, logs, runs, transfer
 from vitreous.training.around import Around, Tell
+from vitreous.training.asked import Rates, Request, refuse_others
 from vitreous.training.jobs import Job
 from vitreous.training.loop import Loop
 from vitreous.training.masked import MaskedPatches
@@ -48,6 +58,7 @@ from vitreous.training.results import (
     write_results,
 )
 from vitreous.training.runs import FIRST, RunFolder
+from vitreous.training.stages import stages_of
 from vitreous.training.step import Compiled, precision_on
 from vitreous.training.story import Rival
 from vitreous.training.sweep import at_rate, best, checked
@@ -58,8 +69,6 @@ from vitreous.weights.saving import save
 __all__ = ["Around", "Run", "Tell", "fit"]
 
 ON_NAN = ("stop", "rollback")
-
-Rates = bool | tuple[float, ...]  # of a sweep: none, the usual, or these
 
 
 def fit(
@@ -103,6 +112,10 @@ def fit(
     """
     _check_one_of("on_nan", on_nan, ON_NAN)
     _check_counts(folds, workers)
+    _check_ways(resume, force, then is not None, then_recipe != "auto" or bool(then_overrides))
+    logs.check(log)
+    for images in [data, then] if then is not None or not resume else []:
+        _refuse_run(images)
     weights = None if weights is None or (weights == "none" and model is not None) else os.fspath(weights)
     if model is not None and weights is not None:
         raise ConfigError("--model and --weights each say what network to begin with; give one")
@@ -110,51 +123,25 @@ def fit(
     rates: Rates = sweep if isinstance(sweep, bool) else checked(sweep)
     if compiled is not None:
         _check_one_of("compiled", compiled, get_args(Compiled))
-    request = _Request(data, model, weights, recipe, overrides, rates, check, folds)
+    request = Request(data, model, weights, recipe, overrides, rates, check, folds)
     with _process_group(predict.choose_device(torch.nn.Identity(), device)) as (place, ranks):
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
         if then is not None:
             changes = {**(then_overrides or {}), **layers}
             second = replace(request, data=then, recipe=then_recipe, changes=changes)
-            where = _agreed(ranks, lambda: Path(out) if out is not None else _second(name_of(then), resume))
-            next_free = None if out is not None else lambda: _first_of(runs.next_name("runs", name_of(then)))
-            first = _one_run(replace(request, rates=False), _Place(_first_of(where), force, next_free), around, resume)
-            where = where.with_name(Path(first.path).name.removesuffix(FIRST))
-            second = replace(second, weights=first.model, command=_command_of(Path(first.path)))
-            return _one_run(second, _Place(where, force), around, resume)
+            return _two_runs(request, second, out, force, around, resume)
         request = replace(request, changes=overrides | layers)
         if resume:
             where, named = _agreed(ranks, lambda: _unfinished(data, out))
             return _go_on(where, named, request.words(), around)
         next_free = None if out is not None else lambda: runs.next_name("runs", name_of(data))
         where = _agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name_of(data)))
-        return _one_run(request, _Place(where, force, next_free), around, resume)
+        new = _Place(where, force, next_free)
+        _agreed(ranks, partial(_check_place, new))
+        return _one_run(request, new, around, resume)
 
 
 # -------------------------------------------------------------------------------------------------- what was asked for
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What one run is asked for."""
-
-    data: str | os.PathLike[str] | ImageSet
-    model: str | None
-    weights: str | None  # where there is a model too, of the run that began with it
-    recipe: str | Recipe
-    changes: Mapping[str, Any]  # of the recipe's fields
-    rates: Rates
-    check: bool
-    folds: int | None
-    command: str = ""  # of the first of two runs, which this one is the second of
-
-    def words(self) -> dict[str, Any]:
-        """The options that were given, as plain words."""
-        how = self.recipe.to_json() if isinstance(self.recipe, Recipe) else self.recipe
-        given = {"model": self.model, "weights": self.weights, "recipe": how if how != "auto" else None}
-        given |= {name: str(value) for name, value in self.changes.items()}
-        given |= {"sweep": str(self.rates) if self.rates else None}
-        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -178,20 +165,67 @@ def _check_counts(folds: int | None, workers: int | None) -> None:
         raise ConfigError(f"workers is {workers}; give 0 (this process) or more")
 
 
+def _check_ways(resume: bool, force: bool, has_then: bool, says_how_then: bool) -> None:
+    """Options that mean nothing together, or alone."""
+    if resume and force:
+        raise ConfigError("--resume goes on with a run and --force begins it again; give one")
+    if says_how_then and not has_then:
+        raise ConfigError("--then-recipe and --then-set say how to fine-tune; give the images too: --then DATA")
+
+
+def _check_place(place: _Place) -> None:
+    """What could not be created later is said now; a name of ours that is taken meanwhile is no fault."""
+    runs.check_writable(place.where)
+    if place.next_free is None:
+        runs.check_free(place.where, force=place.force)
+
+
+def _refuse_run(data: Any) -> None:
+    """A run has no images: say what it is, and what to type."""
+    if not isinstance(data, str | os.PathLike) or not runs.is_run(Path(data)):
+        return
+    where = Path(data)
+    if _is_finished(where):
+        images = runs.config_of(where).get("data", {}).get("path", "IMAGES")
+        raise DataError(
+            f"{where} is a finished run, not images; name those it learned from (vitreous fit {images}), "
+            f"or others to go on from its model (vitreous fit IMAGES --weights {where})"
+        )
+    raise DataError(f"{where} is an unfinished run, not images; go on with it: vitreous fit {where} --resume")
+
+
 # ------------------------------------------------------------------------------------------------------- the whole job
 
 
-def _one_run(request: _Request, place: _Place, around: Around, resume: bool) -> Run:
+def _two_runs(
+    request: Request, second: Request, out: str | os.PathLike[str] | None, force: bool, around: Around, resume: bool
+) -> Run:
+    """One run, and another on other images that begins with its model; where one was begun, the pair goes on."""
+    name = name_of(second.data)
+    where = _agreed(around.ranks, lambda: Path(out) if out is not None else _second(name, resume))
+    next_free = None if out is not None else lambda: _first_of(runs.next_name("runs", name))
+    places = [_Place(_first_of(where), force, next_free), _Place(where, force, next_free)]
+    for place in places:
+        if not (resume and (place.where / runs.CONFIG).is_file()):
+            _agreed(around.ranks, partial(_check_place, place))
+    request = replace(request, rates=False, then=second.words_for_first())
+    first = _one_run(request, places[0], around, resume)
+    where = where.with_name(Path(first.path).name.removesuffix(FIRST))
+    second = replace(second, weights=first.model, command=_command_of(Path(first.path)))
+    return _one_run(second, _Place(where, force), around, resume)
+
+
+def _one_run(request: Request, place: _Place, around: Around, resume: bool) -> Run:
     """One run, new or gone on with, which all ranks leave together."""
     try:
         if resume and (place.where / runs.CONFIG).is_file():
-            return _go_on(place.where, None, request.words(), around)
+            return _go_on(place.where, request.data, request.words(), around)
         return _begin(_planned(request, around), place, request, around)
     finally:
         _together(around.ranks)
 
 
-def _planned(request: _Request, around: Around) -> Job:
+def _planned(request: Request, around: Around) -> Job:
     with warming(around.device):
         job = jobs.plan(
             request.data,
@@ -208,11 +242,11 @@ def _planned(request: _Request, around: Around) -> Job:
             ranks=around.ranks,
             workers=around.workers,
         )
-    jobs.refuse_early(job, around.ranks, around.log)
+    jobs.refuse_early(job, around.ranks)
     return job
 
 
-def _begin(job: Job, place: _Place, request: _Request, around: Around) -> Run:
+def _begin(job: Job, place: _Place, request: Request, around: Around) -> Run:
     """A new run in an empty folder."""
     command = request.command or _command()
     config = {**job.record(), "asked": request.words(), "command": command, "record": record()}
@@ -249,22 +283,25 @@ def _has_begun(where: Path) -> bool:
 
 def _go_on(where: Path, data: Any, asked: dict[str, Any], around: Around) -> Run:
     """A run that ended before its end. What is asked for anew must be what it began with."""
-    if (where / METRICS).is_file() and (where / MODEL).is_file():
+    config = runs.config_of(where)
+    refuse_others(where, config, asked)
+    if _is_finished(where):
         around.say(f"{where} is finished already")
         return Run(str(where), json.loads((where / METRICS).read_text()))
     with _first(around.ranks, lambda: RunFolder.open(where)) as folder:
-        config = json.loads((where / runs.CONFIG).read_text()) if folder is None else folder.config
-        then = config.get("asked", asked)
-        if changed := runs.differences({name: then.get(name) for name in asked}, asked):
-            raise ConfigError(f"{where} began with other options ({'; '.join(changed)}); leave them out to go on")
         job = jobs.planned(config, data, around.say)
         around.say(f"going on with {where}")
         return _work(job, folder, where, around)
 
 
+def _is_finished(where: Path) -> bool:
+    return (where / METRICS).is_file() and (where / MODEL).is_file()
+
+
 def _work(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Run:
     """Train, calibrate, measure, save, report."""
     clock = time.monotonic()
+    around.stages = stages_of(job.recipe, job.folds, job.rates)
     _announce(job, where, around)
     if job.recipe.is_solved and not around.ranks.is_first:
         return Run(str(where), {})
@@ -415,29 +452,30 @@ def _process_group(device: torch.device) -> Iterator[tuple[torch.device, Ranks]]
 @contextmanager
 def _first(ranks: Ranks, make: Callable[[], RunFolder]) -> Iterator[RunFolder | None]:
     """The folder on the first rank, and nothing on the others, which wait until it is there."""
-    folder, fault = None, None
-    if ranks.is_first:
-        try:
-            folder = make()
-        except Exception as error:
-            fault = error
-    if ranks.world > 1:
-        told: list[Any] = [None if fault is None else str(fault)]
-        torch.distributed.broadcast_object_list(told, 0)
-        if told[0] is not None and fault is None:
-            raise RunError(told[0])
-    if fault is not None:
-        raise fault
+    made: list[RunFolder] = []
+    _agreed(ranks, lambda: made.append(make()))
+    folder = made[0] if made else None
     with folder if folder is not None else nullcontext():
         yield folder
 
 
 def _agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
-    """What the first rank chooses, on all of them."""
-    box: list[Any] = [choose()] if ranks.is_first else [None]
+    """What the first rank chooses, on all of them; what it refuses, too."""
+    chosen, fault = None, None
+    if ranks.is_first:
+        try:
+            chosen = choose()
+        except Exception as error:
+            fault = error
     if ranks.world > 1:
-        torch.distributed.broadcast_object_list(box, 0)
-    return box[0]
+        told: list[Any] = [chosen, None if fault is None else str(fault)]
+        torch.distributed.broadcast_object_list(told, 0)
+        if told[1] is not None and fault is None:
+            raise RunError(told[1])
+        chosen = told[0]
+    if fault is not None:
+        raise fault
+    return chosen
 
 
 def _together(ranks: Ranks) -> None:
@@ -471,10 +509,12 @@ def _runs_of(new: Path, ending: str = "") -> list[Path]:
 
 def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, Any]:
     """The run to go on with, and its images where they were named."""
+    is_run = isinstance(data, str | os.PathLike) and (Path(data) / runs.CONFIG).is_file()
+    if out is not None and is_run and Path(data).absolute() != Path(out).absolute():
+        raise ConfigError(f"{data} and --out {out} each say which run goes on; give one")
     if out is not None:
-        is_run = isinstance(data, str | os.PathLike) and (Path(data) / runs.CONFIG).is_file()
         return Path(out), None if is_run else data
-    if isinstance(data, str | os.PathLike) and (Path(data) / runs.CONFIG).is_file():
+    if is_run:
         return Path(data), None
     name = name_of(data)
     found = [

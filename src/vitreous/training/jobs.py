@@ -30,7 +30,7 @@ from vitreous.models.config import Size, as_size
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.ranks import Ranks
-from vitreous.training import budget, choose, logs, policy, recipes, schedule, solve, sweep, transfer
+from vitreous.training import budget, choose, policy, recipes, schedule, solve, sweep, transfer
 from vitreous.training import recipe as recipe_values
 from vitreous.training.beginning import (
     FEW,
@@ -212,9 +212,8 @@ def planned(then: dict[str, Any], data: str | os.PathLike[str] | ImageSet | None
     )
 
 
-def refuse_early(job: Job, ranks: Ranks, log: Sequence[str]) -> None:
+def refuse_early(job: Job, ranks: Ranks) -> None:
     """What would fail later, said before anything is written."""
-    logs.check(log)
     r = job.recipe
     if r.is_solved:
         _refuse_too_many(job)
@@ -295,13 +294,27 @@ def decoded_once(
     return lambda some: replace(_found_there(found, some), path=some.path)
 
 
-def for_judging(job: Job, judged: ImageSet, ranks: Ranks) -> ImageSet:
+def for_judging(
+    job: Job,
+    judged: ImageSet,
+    ranks: Ranks,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ImageSet:
     """The pictures as an evaluation sees them, decoded once where two networks are judged on them and memory allows."""
     size = math.prod(job.rule.size) * len(job.rule.mean) * len(judged)
     is_read_twice = job.estimate is not None and not job.recipe.is_solved
     if not is_read_twice or not judged.is_encoded or ranks.world > 1 or size > HELD * (machine_memory() or 2**33):
         return judged
-    return hold(judged, short_side=min(job.rule.size), preprocess=job.rule, on_unreadable="defer")
+    return hold(
+        judged,
+        short_side=min(job.rule.size),
+        preprocess=job.rule,
+        workers=threads,
+        progress=progress,
+        on_unreadable="defer",
+    )
 
 
 def _found_there(there: ImageSet, some: ImageSet) -> ImageSet:

@@ -20,7 +20,9 @@ from vitreous.weights.reading import one_line
 
 __all__ = ["TensorBoard", "Trackio", "Writer", "Writers", "check"]
 
-PLACES = frozenset({"kind", "stage", "step", "time"})  # where and when; all other numbers are curves
+PLACES = frozenset(
+    {"kind", "stage", "stage_number", "stages", "step", "time"}
+)  # where and when; all other numbers are curves
 
 
 class Writer(Protocol):

@@ -37,6 +37,7 @@ from vitreous.training.classify import Task
 from vitreous.training.lanes import has_dropout, how_many
 from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
 from vitreous.training.runs import RunFolder, read_state
+from vitreous.training.stages import Stages
 from vitreous.training.step import Compiled, Step, averaged
 
 __all__ = ["Loop", "Outcome", "steps_of"]
@@ -89,6 +90,7 @@ class Loop:
     compiled: Compiled | None = None
     captured: bool | None = None
     save_seconds: float = SAVE_SECONDS
+    stages: Stages = field(default_factory=Stages)  # this one among those of the run
 
     def __post_init__(self) -> None:
         self.per_epoch = len(self.train) // self.recipe.batch
@@ -400,6 +402,7 @@ class Loop:
             images_per_second=rate,
             seconds_left=(self.steps - self.at) * self.recipe.batch / max(rate, 1e-9),
             memory=torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None,
+            **self.stages.after(self.stage, self.at, self.steps),
         )
         return None
 
@@ -441,7 +444,7 @@ class Loop:
         self.at, self.consumed = bad, self.consumed - back
         place = self._keep_batch(bad)
         self.step.forgive()
-        self._event("nan", step=bad, batch=Path(place).name if place else None)
+        self._event("nan", step=bad, what="loss or gradient", batch=Path(place).name if place else None)
         if self.on_nan == "rollback" and len(self.skipped) < MOST_SKIPPED:
             self.skipped.append(self.consumed)
             self.consumed += 1
@@ -459,12 +462,22 @@ class Loop:
         """Every loss and gradient was finite, and the last of the steps still left weights that are no use."""
         self.at, self.consumed = self.at - 1, self.consumed - 1
         place = self._keep_batch(self.at)
-        self._event("nan", step=self.at, batch=Path(place).name if place else None)
+        weight = self._spoiled()
+        what = "weights" if weight else "answers on dev"
+        self._event("nan", step=self.at, what=what, weight=weight, batch=Path(place).name if place else None)
+        first = f" ({weight} first)" if weight else ""
         kept = f", the batch in {place}" if place else ""
         raise NotFiniteError(
-            f"the weights after step {self.at} are not finite, or too large to compute with; those before step "
-            f"{self.saved_at} are saved{kept}; start again at a lower rate (--set peak_lr=…)"
+            f"the {what} after step {self.at} are not finite, or too large to compute with{first}; the weights before "
+            f"step {self.saved_at} are saved{kept}; start again at a lower rate (--set peak_lr=…)"
         )
+
+    def _spoiled(self) -> str | None:
+        """The first tensor of the network, or of its average, that is of no use; by its name."""
+        tensors = self.network.state_dict()
+        tensors |= {f"the average of {name}": tensor for name, tensor in self.step.average.state.items()}
+        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+        return next((name for name, tensor in floats.items() if not _are_finite([tensor])), None)
 
     def _weights(self) -> list[Tensor]:
         """Of the network and their average: what an outcome is made of."""

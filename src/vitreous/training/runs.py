@@ -36,7 +36,20 @@ from vitreous.files import atomic_write, digest, lock
 from vitreous.weights.checkpoint import tensor_digest
 from vitreous.weights.reading import check_safetensors, one_line, read_safetensors
 
-__all__ = ["RunFolder", "State", "differences", "next_name", "one_line_for", "read", "read_state", "without_clocks"]
+__all__ = [
+    "RunFolder",
+    "State",
+    "check_free",
+    "check_writable",
+    "config_of",
+    "differences",
+    "is_run",
+    "next_name",
+    "one_line_for",
+    "read",
+    "read_state",
+    "without_clocks",
+]
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
 OURS = (CONFIG, EVENTS, STATES, "metrics.json", "model.safetensors", "report.html", "README.md")
@@ -45,6 +58,7 @@ KEY, VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
 CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that another day or machine would change
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+LOCK = ".lock"
 LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
 PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
 NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.safetensors")
@@ -109,7 +123,8 @@ class RunFolder:
             if not force:
                 _refuse_strangers(path)
             _hold(path, held)
-            _make_free(path, force)
+            _refuse_older(path, force)
+            _make_free(path)
             _write_json(path / CONFIG, config)
             run = cls(path, config, held)
             run._held = held.pop_all()
@@ -119,11 +134,10 @@ class RunFolder:
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
         """The run at `path`, to go on with it; its `config` is what `differences` compares."""
         path = Path(path)
-        if not (path / CONFIG).is_file():
-            raise DataError(f"{path} is no run folder (it has no {CONFIG}); give one that `vitreous fit` made")
+        config_of(path)  # before a lock is made there
         with one_line_for(path), ExitStack() as held:
             _hold(path, held)
-            run = cls(path, _read_config(path), held)
+            run = cls(path, config_of(path), held)
             run._held = held.pop_all()
         return run
 
@@ -141,7 +155,7 @@ class RunFolder:
     def abandon(self) -> None:
         """Undo `create`: the run's own files go, and the folder with them if nothing else is in it."""
         self.close()
-        _make_free(self.path, force=True)
+        _make_free(self.path)
         for lock_file in (self.path / STATES).glob(".*"):
             lock_file.unlink(missing_ok=True)
         for folder in (self.path / STATES, self.path):
@@ -345,6 +359,46 @@ def without_clocks(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in event.items() if not CLOCKS.fullmatch(name)} for event in events]
 
 
+def config_of(path: Path) -> dict[str, Any]:
+    """What the run at `path` began with."""
+    if not (path / CONFIG).is_file():
+        raise DataError(f"{path} is no run folder (it has no {CONFIG}); give one that `vitreous fit` made")
+    try:
+        config = json.loads((path / CONFIG).read_bytes())
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict) or not isinstance(config.get("run"), str):
+        raise DataError(f"{path / CONFIG} is damaged; begin again in another folder")
+    return config
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run lies there: a config.json of somebody else makes none."""
+    try:
+        return bool(config_of(path))
+    except (DataError, OSError):
+        return False
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a place where no run can be written, without writing anything."""
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise DataError(f"cannot write {path} ({there} is no folder); choose another place with --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise DataError(f"cannot write {path} ({there} may not be written to); choose another place with --out")
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Refuse a place that `RunFolder.create` would refuse for what lies there, without writing anything."""
+    with one_line_for(path), ExitStack() as held:
+        if not force:
+            _refuse_strangers(path)
+        if (path / STATES / LOCK).exists():
+            _hold(path, held)
+        _refuse_older(path, force)
+
+
 def next_name(folder: str | os.PathLike[str], data_name: str) -> Path:
     """FOLDER/DATA-N, the first N that is free, and no second of two runs will go to."""
     word = re.sub(r"[^\w.-]+", "-", data_name).strip(".-")[:60] or "data"
@@ -395,7 +449,7 @@ def _shown(value: Any) -> str:
 
 def _hold(path: Path, held: ExitStack) -> None:
     try:
-        held.enter_context(lock(path / STATES / ".lock", seconds=LOCK_SECONDS))
+        held.enter_context(lock(path / STATES / LOCK, seconds=LOCK_SECONDS))
     except BusyError:
         raise BusyError(
             f"{path} is in use by another process; wait until it ends, or give another folder with --out"
@@ -411,10 +465,13 @@ def _refuse_strangers(path: Path) -> None:
             raise ExistsError(f"{path} is no run and holds {others[0]}; choose an empty or new folder with --out")
 
 
-def _make_free(path: Path, force: bool) -> None:
-    """config.json goes first: without it the rest is no run."""
+def _refuse_older(path: Path, force: bool) -> None:
     if not force and os.path.lexists(path / CONFIG):
         raise ExistsError(f"{path} holds a run already; go on with --resume, or begin again with --force (force=True)")
+
+
+def _make_free(path: Path) -> None:
+    """config.json goes first: without it the rest is no run."""
     for name in OURS:
         if name != STATES:
             (path / name).unlink(missing_ok=True)
@@ -425,16 +482,6 @@ def _make_free(path: Path, force: bool) -> None:
     for state in (path / STATES).iterdir():
         if NAME.fullmatch(state.name) or state.name.endswith(".part"):
             state.unlink()
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((path / CONFIG).read_bytes())
-    except (ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict) or not isinstance(config.get("run"), str):
-        raise DataError(f"{path / CONFIG} is damaged; begin again in another folder")
-    return config
 
 
 def _write_json(path: Path, value: dict[str, Any], *, force: bool = False) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import torch
@@ -16,12 +19,14 @@ from vitreous.errors import DataError, NotFiniteError
 from vitreous.evaluation import accuracy
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.machine import core_count
 from vitreous.models.model import Model
 from vitreous.training import jobs, solve
 from vitreous.training import policy as policies
 from vitreous.training.around import Around
 from vitreous.training.classify import Classify, Task
 from vitreous.training.distill import Distill
+from vitreous.training.doubts import doubts_of
 from vitreous.training.jobs import Job
 from vitreous.training.loop import Loop, Outcome
 from vitreous.training.recipe import Recipe, Seconds, Steps
@@ -47,19 +52,20 @@ def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) ->
     model = jobs.start_model(job, around.device)
     if head is not None:
         head.put_into(model, train)
-    outcome, trials = _swept(job, model, find(train), dev and find(dev), folder, around)
+    judged = data.split(TEST) if (data.splits == TEST).any() else None
+    with _decoding(job, judged, around) as decoded_test:
+        outcome, trials = _swept(job, model, find(train), dev and find(dev), folder, around)
+        pixels = decoded_test()
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
-    chosen = labels = pixels = seen = None
+    chosen = labels = seen = None
     if dev is not None:
         found = around.answers(model, dev)
         chosen, labels = found.values, found.labels
         seen = _without_unread(dev, found.places, around)
-    if (data.splits == TEST).any():
-        judged, how = data.split(TEST), "test"
-        pixels = jobs.for_judging(job, judged, around.ranks)
+    if judged is not None and pixels is not None:
         found = around.answers(model, pixels)
         judged, pixels = _without_unread(judged, found.places, around), pixels.take(found.places)
-        logits = found.values
+        logits, how = found.values, "test"
     elif seen is not None and chosen is not None:
         judged, how, logits = seen, "dev", chosen
     else:
@@ -77,6 +83,32 @@ def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) ->
         trials=trials,
         pixels=pixels,
     )
+
+
+@contextmanager
+def _decoding(job: Job, judged: ImageSet | None, around: Around) -> Iterator[Callable[[], ImageSet | None]]:
+    """What is judged at the end is decoded beside the training where a GPU trains, which leaves cores idle; else then.
+
+    One that ends early leaves the rest undecoded.
+    """
+    has_ended = Event()
+
+    def look(done: int, total: int) -> None:
+        if has_ended.is_set():
+            raise CancelledError
+
+    def decode(threads: int | None = None) -> ImageSet | None:
+        return judged and jobs.for_judging(job, judged, around.ranks, threads=threads, progress=look)
+
+    if around.device.type == "cpu":
+        yield decode
+        return
+    with ThreadPoolExecutor(1, "vitreous-judging") as pool:
+        ahead = pool.submit(decode, max(core_count() // 8, 1))
+        try:
+            yield ahead.result
+        finally:
+            has_ended.set()
 
 
 def _swept(
@@ -175,7 +207,8 @@ def solved(job: Job, folder: RunFolder | None, where: Path, around: Around) -> T
     answers = around.answers(model, data.split(TEST), alone=True)
     judged = _without_unread(data.split(TEST), answers.places, around)
     used["test"] = len(judged)
-    return Trained(model, outcome, judged, answers.values, "test", logits, labels, used, seconds)
+    doubts = doubts_of(found.images, head.left_out)
+    return Trained(model, outcome, judged, answers.values, "test", logits, labels, used, seconds, doubts=doubts)
 
 
 def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
@@ -277,6 +310,7 @@ def _train(
         workers=around.workers,
         tell=around.event,
         compiled=around.compiled,
+        stages=around.stages,
     ).run()
     model.load_state_dict(outcome.state)
     return outcome
