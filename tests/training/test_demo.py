@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import ConfigError, RunError
-from vitreous.training import runs
+from vitreous.training import demo, runs
 
 
 def test_the_demo_trains_judges_and_reports_beside_its_rival(tmp_path):
@@ -31,18 +32,19 @@ def test_the_demo_trains_judges_and_reports_beside_its_rival(tmp_path):
     assert steps[0]["steps"] == result.run.metrics["steps"]
 
 
-def test_the_command_runs_from_any_folder_and_again(tmp_path):
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-m", "vitreous", "demo", "--seconds", "1", "--json"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=os.environ,
-            check=True,
-        )
-        assert json.loads(done.stdout)["schema"] == "vitreous.demo/1"
-    assert (tmp_path / "runs" / "demo" / "model.safetensors").is_file()
+def test_the_command_runs_from_any_folder_and_in_place_of_an_older_one(tmp_path):
+    older = tmp_path / "runs" / "demo"
+    runs.RunFolder.create(older, {"asked": {}}).close()
+    done = subprocess.run(
+        [sys.executable, "-m", "vitreous", "demo", "--seconds", "1", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=True,
+    )
+    assert json.loads(done.stdout)["schema"] == "vitreous.demo/1"
+    assert (older / "model.safetensors").is_file()
 
 
 # ----------------------------------------------------------------------------------------------------- stopped, gone on
@@ -88,14 +90,22 @@ def test_a_demo_that_is_stopped_goes_on_to_its_comparison(tmp_path, number, code
     assert not (tmp_path / "runs" / "demo" / "state").exists()
 
 
-@pytest.fixture
-def ended(tmp_path):
+@pytest.fixture(scope="module")
+def dead(tmp_path_factory):
+    where = tmp_path_factory.mktemp("demos") / "run"
     with pytest.raises(Death):
-        vitreous.demo(tmp_path / "run", seconds=1, tell=die_at(1))
-    return tmp_path / "run"
+        vitreous.demo(where, seconds=1, tell=die_at(1))
+    return where
 
 
-def test_a_demo_goes_on_as_it_began(ended):
+@pytest.fixture
+def ended(dead, tmp_path):
+    """One that ended after its first step."""
+    return shutil.copytree(dead, tmp_path / "run")
+
+
+def test_a_demo_goes_on_as_it_began(ended, monkeypatch):
+    monkeypatch.setattr(demo, "PENALTIES", (1.0,))
     for asked, words in (({"seconds": 9}, "length: 1 seconds then, 9 seconds now"), ({"seed": 1}, "seed: 0 then, 1")):
         with pytest.raises(ConfigError) as error:
             vitreous.demo(ended, resume=True, **asked)
