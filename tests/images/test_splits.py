@@ -247,6 +247,16 @@ def test_dev_is_cut_from_train_alone_seeded_stratified_and_grouped(tmp_path):
         splits.cut_dev(data.split("test"))
 
 
+def test_pictures_are_read_once_for_all_cuts_of_a_set(monkeypatch):
+    data, reads = replace(make_set(clean_files(20)), groups=None), []
+    read = splits.gather
+    monkeypatch.setattr(splits, "gather", lambda *given: reads.append(1) or read(*given))
+    cuts = [names(splits.cut_dev(data, 0.2, seed)[1]) for seed in (3, 4, 3)]
+    splits.folds(data.split("train"), 2)
+    assert cuts[0] == cuts[2] != cuts[1]
+    assert len(reads) == 1
+
+
 def test_subsets_lie_inside_each_other_and_are_stratified():
     data = images.open("fashion")
     previous: set[int] = set()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vitreous.draws import uniform
 from vitreous.errors import DataError
 from vitreous.images import hashes
-from vitreous.images.health.duplicates import Twins, find_twins, recall
+from vitreous.images.health.duplicates import Twins, find_twins, recall, remember
 from vitreous.images.health.facts import Facts
 from vitreous.images.health.reading import Progress, Readers, cache_file, choose_workers, gather
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
@@ -261,7 +261,9 @@ def find_groups(data: ImageSet, known: Places | None = None, progress: Progress 
 def _read(data: ImageSet, progress: Progress | None) -> tuple[Facts, Twins]:
     with Readers(data.source, choose_workers(data, None)) as readers:
         facts = gather(readers, data, cache_file(data), progress).facts
-        return facts, find_twins(readers, data, facts)
+        twins = find_twins(readers, data, facts)
+    remember(data, facts, twins)
+    return facts, twins
 
 
 def _bursts(facts: Facts) -> Places:
