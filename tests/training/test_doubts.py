@@ -86,6 +86,15 @@ def test_the_page_shows_them_apart_and_the_card_counts_them(solved, tints):
     assert f"{found['count']} of 160 learned from" in (Path(solved.path) / "README.md").read_text()
 
 
+def test_the_terminal_counts_them_unless_whoever_doubts_is_often_wrong(solved):
+    (line,) = [line for line in str(solved).splitlines() if line.startswith("labels that may be wrong: ")]
+    found = solved.metrics["suspects"]["learned"]
+    assert f"{found['count']} of 160 learned from" in line
+    assert line.endswith("; the report shows them")
+    weak = {"learned": {**found, "agree": 143}, "judged": None}
+    assert "may be wrong" not in str(replace(solved, metrics={**solved.metrics, "suspects": weak}))
+
+
 def test_no_name_of_a_picture_goes_with_the_model(solved):
     raw = Path(solved.model).read_bytes()
     assert all(Path(one["name"]).name.encode() not in raw for one in solved.metrics["suspects"]["learned"]["suspects"])

@@ -52,6 +52,7 @@ MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html
 LOOKED = 32  # images of the short look inside
 INSIDE = ("attention-distance", "similarity", "skip-ratio")  # what it measures: all read one forward
 FEWEST = 20  # answers below which "answer only above" says nothing
+SURE = 0.9  # share of labels that whoever doubts others must name, to be heard in the terminal
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +89,7 @@ class Run:
             if m.get("answer_above"):
                 lines.append(m["answer_above"])
             lines += [f"{r['name']}: {100 * r['right'] / r['seen']:.1f} %" for r in m.get("rivals", ())]
+            lines += _doubted(m.get("suspects") or {})
         lines += (
             [f"model   {self.model}", f"report  {self.report}"] if judged is not None else [f"model   {self.model}"]
         )
@@ -95,6 +97,14 @@ class Run:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
+
+
+def _doubted(suspects: dict[str, Any]) -> list[str]:
+    """A line where labels may be wrong, unless whoever doubts them is often wrong itself."""
+    asked = {what: suspects.get(name) for name, what in (("learned", "learned from"), ("judged", "judged"))}
+    sure = {what: part for what, part in asked.items() if part and part["agree"] >= SURE * part["images"]}
+    counts = [f"{part['count']:,} of {part['images']:,} {what}" for what, part in sure.items() if part["count"]]
+    return [f"labels that may be wrong: {', '.join(counts)}; the report shows them"] if counts else []
 
 
 @dataclass(frozen=True, eq=False)
