@@ -233,6 +233,47 @@ def test_a_pair_goes_on_as_it_began(folder, tmp_path):
     assert fitted(folder, tmp_path / "run", resume=True, **options).metrics["steps"] == 2
 
 
+def test_pictures_beside_a_strange_config_go_on_too(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (folder / runs.CONFIG).write_text(json.dumps({"name": "not ours"}))
+    for out in (None, tmp_path / "run"):
+        with pytest.raises(Death):
+            fitted(folder, out, tell=die_at(2))
+        assert fitted(folder, out, resume=True).metrics["steps"] == 4
+
+
+def test_one_that_was_killed_before_its_first_event_goes_on(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Death):
+        fitted(folder, None, tell=die_at(1))
+    (run,) = (tmp_path / "runs").iterdir()
+    for state in (run / runs.STATES).glob("*.safetensors"):
+        state.unlink()
+    (run / runs.EVENTS).unlink()
+    assert fitted(folder, None, resume=True).path == f"runs/{run.name}"
+
+
+def test_a_path_may_be_said_from_another_folder(folder, tmp_path, monkeypatch):
+    """`other` from here, `../other` from elsewhere, and a link to the run are the same."""
+    monkeypatch.chdir(tmp_path)
+    options = {"then_recipe": SMALL, "then_overrides": {"length": "2 steps"}}
+    with pytest.raises(Death):
+        fitted("shapes", "run", then="shapes", tell=die_at(2), **options)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    def die_in_second(event):
+        if event["kind"] == "step" and event["steps"] == 2:
+            raise Death
+
+    with pytest.raises(Death):
+        fitted("../shapes", "../run", then="../shapes", resume=True, tell=die_in_second, **options)
+    (tmp_path / "elsewhere" / "link").symlink_to(tmp_path / "run")
+    first = "../run-first/model.safetensors"
+    assert vitreous.fit("../run", out="link", weights=first, resume=True, device="cpu").metrics["steps"] == 2
+    assert fitted("../shapes", "link/../run", then="../shapes", resume=True, **options).metrics["steps"] == 2
+
+
 def test_the_command_says_the_same(folder, ended):
     """--epochs, --steps, --seconds, --folds and --no-check, as words of the shell."""
     begin = ["fit", ended, "--resume", "--device", "cpu", "--workers", "0"]

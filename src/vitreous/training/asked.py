@@ -47,6 +47,7 @@ class Request:
     def words_for_first(self) -> dict[str, Any]:
         """What the first of two runs keeps of this one, the second, which is planned only after it."""
         images = self.data.path if isinstance(self.data, ImageSet) else os.fspath(self.data)
+        images = str(Path(images).absolute()) if Path(images).exists() else images  # the same from any folder
         given = {"recipe": _plain(self.recipe)} | {name: str(value) for name, value in self.changes.items()}
         return {THEN: images} | {f"{THEN}_{name}": value for name, value in given.items() if value is not None}
 
@@ -85,7 +86,7 @@ def _is_same(name: str, now: Any, then: Any) -> bool:
         return True
     field_name = name.removeprefix(f"{THEN}_")
     if field_name in PATHS:
-        return isinstance(then, str) and Path(now).absolute() == Path(then).absolute()
+        return isinstance(then, str) and Path(now).resolve() == Path(then).resolve()
     try:
         return Recipe().change(**{field_name: now}) == Recipe().change(**{field_name: then})
     except ConfigError:  # no field, or one that means something beside others only

@@ -509,8 +509,8 @@ def _runs_of(new: Path, ending: str = "") -> list[Path]:
 
 def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, Any]:
     """The run to go on with, and its images where they were named."""
-    is_run = isinstance(data, str | os.PathLike) and (Path(data) / runs.CONFIG).is_file()
-    if out is not None and is_run and Path(data).absolute() != Path(out).absolute():
+    is_run = isinstance(data, str | os.PathLike) and _is_ours(Path(data))
+    if out is not None and is_run and Path(data).resolve() != Path(out).resolve():
         raise ConfigError(f"{data} and --out {out} each say which run goes on; give one")
     if out is not None:
         return Path(out), None if is_run else data
@@ -524,7 +524,18 @@ def _unfinished(data: Any, out: str | os.PathLike[str] | None) -> tuple[Path, An
     ]
     if not found:
         raise RunError(f"there is no unfinished run of {name} under runs; start one without --resume")
-    return max(found, key=lambda folder: (folder / runs.EVENTS).stat().st_mtime), data
+    return max(found, key=_last_written), data
+
+
+def _last_written(where: Path) -> float:
+    """When a run was under way; one that was killed before its first event, when it was begun."""
+    events = where / runs.EVENTS
+    return (events if events.is_file() else where / runs.CONFIG).stat().st_mtime
+
+
+def _is_ours(where: Path) -> bool:
+    """Whether a run lies there, be it damaged; a config.json of somebody else beside pictures makes none."""
+    return runs.is_run(where) or ((where / runs.CONFIG).is_file() and (where / runs.STATES).is_dir())
 
 
 def _command_of(where: Path) -> str:

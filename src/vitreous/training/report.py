@@ -438,7 +438,7 @@ def _doubts(story: Story) -> Section | None:
     dev = " those of dev among them," if story.splits.get("dev") else ""
     how = (
         f"Of the images learned from,{dev} {doubts.images:,}{part} were judged when left out of frozen features: by a "
-        "closed-form classifier on what the network read of the others before it was trained, which names "
+        "closed-form classifier on what the network with its first weights reads of the others, which names "
         f"{_percent(doubts.right / max(doubts.images, 1))} as they are labelled."
     )
     if not doubts.count:

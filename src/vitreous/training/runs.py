@@ -441,6 +441,8 @@ def _difference(names: tuple[str, ...], then: str, now: str, *, is_count: bool) 
 def _shown(value: Any) -> str:
     if value is _ABSENT:
         return "absent"
+    if value is None:
+        return "none"
     text = value if isinstance(value, str) and value else json.dumps(value)
     if re.fullmatch(r"[0-9a-f]{16,}", text):
         return f"{text[:8]}…"
