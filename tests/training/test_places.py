@@ -155,7 +155,7 @@ def test_pictures_beside_a_strange_config_are_pictures(folder, tmp_path):
         ({"model": "S/16"}, [f"model: {MODEL} then, S/16 now"]),
         ({"weights": "none.safetensors"}, ["weights: none then, none.safetensors now"]),
         ({"recipe": "small-data"}, ["recipe: small then, small-data now"]),
-        ({"recipe": SMALL.change(clip=None)}, ["recipe: clip 1.0 then, null now"]),
+        ({"recipe": SMALL.change(clip=None)}, ["recipe: clip 1.0 then, none now"]),
         ({"policy": "head"}, ["policy: full then, head now"]),
         ({"sweep": True}, ["sweep: False then, True now"]),
         ({"sweep": (0.1, 0.2)}, ["sweep: False then, (0.1, 0.2) now"]),

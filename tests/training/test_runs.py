@@ -626,7 +626,7 @@ def test_differences_are_plain_lines():
         "recipe: peak_lr 0.001 then, 0.003 now",
         "recipe augment: flip true then, false now",
         "recipe: betas[1] 0.999 then, 0.95 now",
-        "recipe: clip absent then, null now",
+        "recipe: clip absent then, none now",
         "model: S/16 then, B/16 now",
     ]
     assert differences(then, then) == []
