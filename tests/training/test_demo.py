@@ -1,7 +1,6 @@
 """The demo: the main job on the embedded pictures."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -17,43 +16,33 @@ from vitreous.errors import ConfigError, RunError
 from vitreous.training import demo, runs
 
 
-def test_the_demo_trains_judges_and_reports_beside_its_rival(tmp_path):
-    told = []
-    result = vitreous.demo(tmp_path / "run", seconds=2, tell=told.append)
-    judged, rival = result.run.metrics["judged"], result.rival
-    assert judged["images"] == rival["seen"] == 2200
-    assert 0.80 < rival["right"] / 2200 < 0.86  # logistic regression needs no luck
-    assert judged["right"] > 0.15 * 2200  # two seconds are no training, but no chance either
-    assert (tmp_path / "run" / "report.html").is_file()
-    assert "logistic regression" in (tmp_path / "run" / "report.html").read_text()
-    assert "Now try:" in str(result)
-    steps = [event for event in runs.read(tmp_path / "run") if event["kind"] == "steps"]
-    assert len(steps) == 1, "the budget in seconds is written down as a number of steps"
-    assert steps[0]["steps"] == result.run.metrics["steps"]
-
-
-def test_the_command_runs_from_any_folder_and_in_place_of_an_older_one(tmp_path):
-    older = tmp_path / "runs" / "demo"
-    runs.RunFolder.create(older, {"asked": {}}).close()
-    done = subprocess.run(
-        [sys.executable, "-m", "vitreous", "demo", "--seconds", "1", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        check=True,
-    )
-    assert json.loads(done.stdout)["schema"] == "vitreous.demo/1"
-    assert (older / "model.safetensors").is_file()
-
-
-# ----------------------------------------------------------------------------------------------------- stopped, gone on
-
-
 def command(folder, *words):
     """The command in `folder`, under way."""
     call = [sys.executable, "-m", "vitreous", "demo", *words]
     return subprocess.Popen(call, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_command_trains_judges_and_reports_beside_its_rival(tmp_path):
+    """From any folder, in place of an older demo."""
+    where = tmp_path / "runs" / "demo"
+    runs.RunFolder.create(where, {"asked": {}}).close()
+    with command(tmp_path, "--seconds", "2", "--json") as process:
+        out, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    metrics = json.loads(out)
+    judged, (rival,) = metrics["judged"], metrics["rivals"]
+    assert metrics["schema"] == "vitreous.demo/1"
+    assert judged["images"] == rival["seen"] == 2200
+    assert 0.80 < rival["right"] / 2200 < 0.86  # logistic regression needs no luck
+    assert judged["right"] > 0.15 * 2200  # two seconds are no training, but no chance either
+    assert "logistic regression" in (where / "report.html").read_text()
+    assert (where / "model.safetensors").is_file()
+    steps = [event for event in runs.read(where) if event["kind"] == "steps"]
+    assert len(steps) == 1, "the budget in seconds is written down as a number of steps"
+    assert steps[0]["steps"] == metrics["steps"]
+
+
+# ----------------------------------------------------------------------------------------------------- stopped, gone on
 
 
 def stopped(folder, number, seconds="4"):
@@ -112,6 +101,7 @@ def test_a_demo_goes_on_as_it_began(ended, monkeypatch):
         line_of(error.value, ended, words)
     result = vitreous.demo(ended, resume=True, seconds=1.0, seed=0)
     assert result.rival["seen"] == 2200
+    assert "Now try:" in str(result)
     assert str(vitreous.demo(ended, resume=True)) == str(result), "a finished one shows its number again"
 
 
