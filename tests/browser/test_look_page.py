@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import numpy as np
 import pytest
 import small_look
+from browsing import CHROMIUM
 
 from vitreous.measures.page import write_page
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 
 
 @pytest.fixture(scope="module")
@@ -31,36 +26,18 @@ def address(seen, tmp_path_factory):
     return path.as_uri()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield running
-        running.close()
-
-
 @pytest.fixture
-def visit(browser, address):
-    """Open the page; afterwards nothing was wrong and nothing was asked of anybody else."""
-    wrong: list[str] = []
-    contexts = []
+def visit(watched, address):
+    """Open the page."""
 
     def go(**how):
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **how})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
-        page.on("request", lambda asked: asked.url.startswith((address, "data:")) or wrong.append(asked.url))
+        page = watched(address, **how)
         page.goto(address)
         if how.get("java_script_enabled", True):
             page.wait_for_selector("#looker[data-ready]")
         return page
 
-    yield go
-    for context in contexts:
-        context.close()
-    assert wrong == []
+    return go
 
 
 def said(page):

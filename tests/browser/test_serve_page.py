@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import serving
-from browsing import CHROMIUM, CONTRAST, FLAGS
+from browsing import CHROMIUM, CONTRAST
 from serving import LABELS, encoded, need_extra, picture
 from tiny_models import BIT, awake
 
@@ -18,14 +18,6 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 from vitreous.server.guard import Door  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -46,26 +38,16 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def visit(browser, server):
-    """Open an address of the server; afterwards nothing was wrong and nothing was asked of anybody else."""
-    wrong: list[str] = []
-    contexts = []
+def visit(watched, server):
+    """Open an address of the server."""
 
     def go(path="/", *, url=None, **how):
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **how})
-        contexts.append(context)
-        page = context.new_page()
         home = url or server.url
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
-        page.on("request", lambda asked: asked.url.startswith((home, "blob:", "data:")) or wrong.append(asked.url))
+        page = watched(home, **how)
         page.goto(home + path)
         return page
 
-    yield go
-    for context in contexts:
-        context.close()
-    assert wrong == []
+    return go
 
 
 def words(page, selector):

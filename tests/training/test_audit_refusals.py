@@ -1,17 +1,15 @@
 """What was asked for and cannot be, found by an audit: one line with the true reason, before anything is written."""
 
-import io
 import re
 
 import pytest
 from commands import run_all
+from live_bars import drawn, step
 from picture_files import class_folders
-from rich.console import Console
 from small_runs import CPU, MODEL, PLAIN, SIDE, picture_folder
 from tiny_models import line_of
 
 import vitreous
-from vitreous.cli.training_display import _Live
 from vitreous.errors import ConfigError, ModelNameError
 from vitreous.training.recipe import Recipe
 from vitreous.training.step import precision_on
@@ -125,36 +123,6 @@ def test_labels_that_nobody_looks_at_are_not_called_wrong(tmp_path):
 
 
 # --------------------------------------------------------------------------------------------------------- the live bar
-
-
-def step(at, stage="fit", **more):
-    return {
-        "kind": "step",
-        "stage": stage,
-        "step": at,
-        "steps": 12_000,
-        "epoch": 3.25,
-        "loss": 1.2345,
-        "accuracy": 0.5,
-        "lr": 1e-3,
-        "images_per_second": 1234.0,
-        "seconds_left": 83.0,
-        "memory": 3 * 2**30,
-        **more,
-    }
-
-
-def drawn(width, *events):
-    """The lines of bars after these events."""
-    live = _Live(Console(width=width, height=20, force_terminal=True, file=io.StringIO()))
-    try:
-        for event in events:
-            live(event)
-        shown = Console(width=width, file=io.StringIO())
-        shown.print(live.bars.get_renderable())
-        return [line.rstrip() for line in shown.file.getvalue().splitlines() if line.strip()]
-    finally:
-        live.close()
 
 
 ALL = "epoch 3.2, loss 1.234, 50 % right, lr 1.0e-03, 1,234 images/s, 3.0 GiB"

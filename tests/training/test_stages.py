@@ -1,14 +1,13 @@
 """A run of several trainings knows which it is at, and how long all that are left will take."""
 
-import io
 import re
 
 import pytest
-from rich.console import Console
+from live_bars import drawn, step
 from small_runs import SMALL, Death, die_at, fitted, image_set
 
 import vitreous
-from vitreous.cli.training_display import _Live, display
+from vitreous.cli.training_display import display
 from vitreous.training import runs, stages
 from vitreous.training.recipe import Recipe
 from vitreous.training.stages import Stages, stages_of
@@ -89,8 +88,8 @@ def test_a_run_that_goes_on_counts_the_steps_of_this_process_alone(clock):
 def test_a_batch_passed_over_makes_no_time(clock):
     """The count of steps goes back, and on again."""
     whole = Stages({"fold-1": 1.0, "fold-2": 1.0})
-    for step in (1, 5, 3):
-        whole.after("fold-1", step, 10)
+    for at in (1, 5, 3):
+        whole.after("fold-1", at, 10)
         clock[0] += 1.0
     assert whole.after("fold-1", 4, 10)["run_seconds_left"] > 0
 
@@ -107,35 +106,8 @@ def test_a_run_gone_on_with_in_its_second_fold_says_so(tmp_path):
 # ------------------------------------------------------------------------------------------------------ what people see
 
 
-STEP = {
-    "kind": "step",
-    "stage": "rate-0.009000000000000001",
-    "step": 6_000,
-    "steps": 12_000,
-    "epoch": 3.25,
-    "loss": 1.2345,
-    "accuracy": 0.5,
-    "lr": 1e-3,
-    "images_per_second": 1234.0,
-    "seconds_left": 10.0,
-    "memory": None,
-    "stage_number": 2,
-    "stages": 6,
-    "run_share": 0.25,
-    "run_seconds_left": 3000.0,
-}
-
-
-def drawn(width, *events):
-    live = _Live(Console(width=width, height=20, force_terminal=True, file=io.StringIO()))
-    try:
-        for event in events:
-            live(event)
-        shown = Console(width=width, file=io.StringIO())
-        shown.print(live.bars.get_renderable())
-        return [line.rstrip() for line in shown.file.getvalue().splitlines() if line.strip()]
-    finally:
-        live.close()
+WHOLE = {"stage_number": 2, "stages": 6, "run_share": 0.25, "run_seconds_left": 3000.0}
+STEP = step(6_000, "rate-0.009000000000000001", memory=None, seconds_left=10.0, **WHOLE)
 
 
 @pytest.mark.parametrize(
