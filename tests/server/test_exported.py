@@ -252,6 +252,7 @@ def test_without_the_runtime_the_line_names_its_extra(int8):
     )
 
 
+@pytest.mark.slow
 def test_a_folder_that_failed_the_gate_is_served_when_somebody_insists_and_says_so(done):
     with serving.process(done["place"] / "failed-the-gate", "--anyway") as caller:
         told = caller.get("/api/model").json["exported"]

@@ -70,7 +70,9 @@ def test_activations_are_what_autograd_keeps(name, batch):
     assert activations(model.config, batch) == pytest.approx(kept_of(model, images, weights(model)), rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["Ti/16", "swiglu", "hybrid", "BiT", "BiT small root"])
+@pytest.mark.parametrize(
+    "name", ["Ti/16", "swiglu", "hybrid", "BiT", pytest.param("BiT small root", marks=pytest.mark.slow)]
+)
 def test_checkpointing_keeps_inputs_and_one_part_at_a_time(name):
     """What the forward pass keeps, and the most that one block or stage keeps while it is computed again."""
     batch, model = 2, network(name)

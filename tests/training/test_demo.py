@@ -105,6 +105,7 @@ def test_a_demo_goes_on_as_it_began(ended, monkeypatch):
     assert str(vitreous.demo(ended, resume=True)) == str(result), "a finished one shows its number again"
 
 
+@pytest.mark.slow
 def test_a_demo_that_fit_has_finished_shows_its_own_number(ended):
     vitreous.fit(ended, resume=True, device="cpu")
     result = vitreous.demo(ended, resume=True)

@@ -95,6 +95,7 @@ def lines(events):
     return events.read_bytes().count(b"\n") if events.exists() else 0
 
 
+@pytest.mark.slow
 def test_two_processes_learn_masked_patches_as_one_does(folder, tmp_path):
     words = ["fit", str(folder), "--model", MODEL, "--recipe", "masked-patches", "--steps", "4"]
     words += changed(image_size=16, batch=8, optimizer="sgd", peak_lr=0.1)
