@@ -207,7 +207,9 @@ def solved(job: Job, folder: RunFolder | None, where: Path, around: Around) -> T
     answers = around.answers(model, data.split(TEST), alone=True)
     judged = _without_unread(data.split(TEST), answers.places, around)
     used["test"] = len(judged)
-    doubts = doubts_of(found.images, head.left_out)
+    known = None if job.estimate is None else job.estimate.doubts
+    is_asked = known is not None and known.images == len(labels)  # all of them, of these very features
+    doubts = known if is_asked else doubts_of(found.images, head.left_out)
     return Trained(model, outcome, judged, answers.values, "test", logits, labels, used, seconds, doubts=doubts)
 
 
