@@ -166,12 +166,37 @@ def test_a_table_that_is_no_square_asks_for_the_image(format, tmp_path):
     assert any("positions made for 12x24: as said" in note for note in second.source["assumed"])
 
 
-@pytest.mark.claim("T11")
-@pytest.mark.parametrize("format", ["google", "big_vision", "timm", "huggingface", "torchvision"])
-def test_a_grid_of_as_many_places_is_resampled_not_taken_as_it_is(format, tmp_path):
-    """2 x 8 asked of a 4 x 4 table: each place reads where it lies in the image, though both have 16 rows."""
-    first = awake(activation="gelu" if format in ("timm", "huggingface", "torchvision") else "gelu-tanh")
+EVERYONE = ["google", "big_vision", "timm", "huggingface", "torchvision"]
+
+
+def in_the_function_of(format: str, **changes):
+    return awake(activation="gelu" if format in ("timm", "huggingface", "torchvision") else "gelu-tanh", **changes)
+
+
+@pytest.mark.parametrize("format", [name for name in EVERYONE if name != "torchvision"])
+def test_a_table_that_fits_the_asked_image_is_kept_and_said(format, tmp_path):
+    """16 places are 4 x 4 or 2 x 8: without a config the asked size decides, and nothing is resampled."""
+    first = in_the_function_of(format, image_size=(8, 32))
     path = tensors_alone(first, format, tmp_path)
+    second = vitreous.load(path, image_size=(8, 32), heads=2, norm_eps=1e-6)
+    assert_close(answer(second), answer(first), atol=1e-6, rtol=0)
+    assert any("positions made for 8x32: as said, though 16 places could be 4x4" in n for n in second.source["assumed"])
+
+
+@pytest.mark.parametrize("format", EVERYONE)
+def test_a_table_taken_for_a_square_to_be_resized_is_said(format, tmp_path):
+    path = tensors_alone(in_the_function_of(format), format, tmp_path)
+    model = vitreous.load(path, image_size=(24, 8), heads=2)
+    assert "positions made for 16x16: a square, and resized to 24x8" in model.source["assumed"]
+    assert not any("positions made" in note for note in vitreous.load(path, heads=2).source["assumed"])
+
+
+@pytest.mark.claim("T11")
+@pytest.mark.parametrize("format", EVERYONE)
+def test_a_grid_of_as_many_places_is_resampled_where_a_config_says_what_it_was(format, tmp_path):
+    """2 x 8 asked of a 4 x 4 table: each place reads where it lies in the image, though both have 16 rows."""
+    path = vitreous.save(in_the_function_of(format), tmp_path / "whole", format=format)[0]
+    path = path.parent if path.name in ("config.json", "model.safetensors") else path
     own, other = (vitreous.load(path, image_size=size, heads=2) for size in ((16, 16), (8, 32)))
     old, new = (model.embedding.positions.table for model in (own, other))
     prefix = own.config.covered

@@ -530,7 +530,11 @@ TIMM = [
     ({"model_args": {"num_heads": 0}}, ["0 heads"]),
     ({"model_args": {"act_layer": "quick_gelu"}}, ["quick_gelu"]),
     ({"model_args": {"act_layer": {}}}, ["activation"]),
-    ({"architecture": "vit_base_patch16_clip_quickgelu_224"}, ["quick_gelu"]),
+    ({"architecture": "vit_base_patch16_clip_quickgelu_224"}, ["quick GELU is not built here", "architecture="]),
+    ({"architecture": "vit"}, ["timm's vit", "architecture="]),
+    ({"architecture": ["vit_base_patch16_224"]}, ["architecture="]),
+    ({"architecture": None}, ["architecture="]),
+    ({"architecture": "resnetv2_50x1_bit"}, ["the tensors of a ViT and the name of a BiT"]),
     ({"model_args": {"img_size": "x"}}, ["image size x"]),
     ({"model_args": {"block_fn": "ResPostBlock"}}, ["block_fn=ResPostBlock", "model_args"]),
     ({"model_args": {"norm_layer": "rmsnorm"}}, ["norm_layer=rmsnorm"]),
@@ -565,7 +569,7 @@ def test_a_timm_config_that_says_nonsense_is_refused(changes, words, tmp_path):
 def test_a_timm_config_may_say_what_changes_nothing_or_what_arguments_override(tmp_path):
     args = {"num_heads": 4, "drop_path_rate": 0.1, "final_norm": True, "block_fn": None, "dynamic_img_size": True}
     args |= {"act_layer": "quick_gelu", "norm_layer": "layernorm"}
-    folder = with_config("timm_vit_cls", tmp_path, architecture="vit", model_args=args, global_pool="")
+    folder = with_config("timm_vit_cls", tmp_path, architecture="vit_base_patch16_224", model_args=args, global_pool="")
     model = vitreous.load(folder, activation="gelu", norm_eps=1e-6)
     assert torch.equal(answer(model, golden.images("timm_vit_cls")), golden_answer("timm_vit_cls"))
     assert any(note.startswith("pool cls: the config says none") for note in model.source["assumed"])
@@ -717,7 +721,11 @@ def test_changed_tensors_and_configs_end_in_a_model_or_a_line(data, name, place)
         np.savez(file, **{k: v.numpy() for k, v in content.items()})
     else:
         save_file({k: v.clone().contiguous() for k, v in content.items()}, file)
-        config = json.loads((source / "config.json").read_text()) if source.is_dir() else {"architecture": "vit"}
+        config = (
+            json.loads((source / "config.json").read_text())
+            if source.is_dir()
+            else {"architecture": "vit_base_patch16_224"}
+        )
         fields = [
             *config,
             "model_args",

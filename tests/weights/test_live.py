@@ -4,6 +4,7 @@ transformers is in the dev environment. timm and torchvision run where they are 
 """
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import vitreous
+from vitreous.errors import VitreousError
+from vitreous.weights.timm_names import refused, runs
 
 SQUARE, RECTANGLE = (224, 224), (160, 224)
 
@@ -99,6 +102,7 @@ CASES = {
         small(image_size=112, patch_size=14, num_register_tokens=4),
     ),
     "bare": ("ViT", "Model", small()),
+    "msn": ("ViTMSN", "ForImageClassification", small()),
 }
 
 
@@ -118,6 +122,7 @@ def test_transformers_reads_what_we_write_and_we_what_it_writes(tmp_path, case):
 
     agree(ours, answer(theirs), ours.config.image_size)
     vitreous.save(ours, tmp_path / "ours", format="huggingface")
+    kind = "ViT" if kind == "ViTMSN" else kind  # the same function, which we write by its plain name
     again = getattr(transformers, kind + task).from_pretrained(tmp_path / "ours").eval()
     agree(ours, answer(again), ours.config.image_size)
     assert all(
@@ -131,7 +136,73 @@ def test_transformers_reads_what_we_write_and_we_what_it_writes(tmp_path, case):
     agree(bare, answer(theirs), ours.config.image_size)
 
 
+@needs_transformers
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [("ViTMAE", "Model"), ("IJepa", "Model"), ("Beit", "Model"), ("DPT", "Model"), ("DINOv3ViT", "Model")],
+)
+def test_a_model_of_transformers_with_another_function_is_refused(tmp_path, kind, task):
+    """Some have a ViT's tensors, name by name: what they are is in the config alone."""
+    tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    theirs = hugging(kind, task, **tiny, image_size=32, patch_size=8)
+    theirs.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(VitreousError, match=theirs.config.model_type):
+        vitreous.load(tmp_path / "theirs")
+
+
 # timm
+
+
+def names_of_timm():
+    """The script that compares every name of timm's."""
+    path = Path(__file__).parents[2] / "benchmarks" / "timm_names.py"
+    spec = importlib.util.spec_from_file_location("timm_names_script", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def one_of_each() -> list[str]:
+    """A name of each kind that runs, of each reason that refuses, and those that once ran as another function."""
+    kinds = {(k.family, k.activation, k.norm_eps, k.pool, k.no_embed_class): name for name, k in runs().items()}
+    once = ["vit_small_patch16_rope_224", "vit_small_patch16_dinov3", "vit_pe_core_tiny_patch16_384", "test_vit3"]
+    by_reason = {why: name for name, why in refused().items()}
+    return [*kinds.values(), *by_reason.values(), *once]
+
+
+@needs_timm
+def test_no_kind_of_timms_names_answers_something_else():
+    script = names_of_timm()
+    there = set(script.names())
+    for name in [name for name in one_of_each() if name in there]:
+        for classes in (0, 7):
+            assert script.compare(name, classes)["verdict"] != "differ", name
+
+
+@needs_timm
+@pytest.mark.slow
+def test_every_name_of_timm_agrees_or_is_refused():
+    script = names_of_timm()
+    found = {(name, k): script.compare(name, k)["verdict"] for name in script.names() for k in (0, 7)}
+    assert [at for at, verdict in found.items() if verdict == "differ"] == []
+    ours = [name for name in script.names() if name in runs()]
+    assert [name for name in ours if found[name, 7] != "agree"] == []
+
+
+@needs_timm
+@pytest.mark.slow
+def test_the_table_of_names_is_what_timms_own_models_say():
+    script, ours = names_of_timm(), {**runs(), **refused()}
+    for name in script.names():
+        if name in ours:
+            found = script.facts(script.on_meta(name))
+            if isinstance(found, dict):
+                size = found.pop("size", "None/None")
+                known = vars(runs()[name])
+                assert {k: known[k] for k in found} == found, name
+                assert f"{known['width']}/{known['heads']}" == size, name
+            else:
+                assert name in refused(), name
 
 
 TIMM = {

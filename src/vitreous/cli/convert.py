@@ -27,6 +27,9 @@ def run(
     heads: Annotated[int | None, typer.Option(metavar="N", help="Attention heads, which tensors cannot tell.")] = None,
     activation: Annotated[str | None, typer.Option(metavar="A", help="gelu, gelu-tanh or relu.")] = None,
     norm_eps: Annotated[float | None, typer.Option(metavar="E", help="The norms' epsilon.")] = None,
+    architecture: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run IN as this name of timm's or type of transformers'.")
+    ] = None,
     position_resize: Annotated[
         str, typer.Option(metavar="RULE", help="Whose rule resizes: paper, timm, huggingface or torchvision.")
     ] = "paper",
@@ -53,6 +56,7 @@ def run(
         heads=heads,
         activation=activation,
         norm_eps=norm_eps,
+        architecture=architecture,
         position_resize=position_resize,
         anyway=anyway,
         force=force,

@@ -35,6 +35,7 @@ class Hints:
     heads: int | None = None
     activation: str | None = None
     norm_eps: float | None = None
+    architecture: str | None = None  # a name of the format's own, to run the tensors as
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Format:
     is_folder: bool = False  # whether a checkpoint is a folder or a single file
     suffixes: tuple[str, ...] = (".safetensors",)  # of a single file; the first is given to a name without one
     ignores: Callable[[str], bool] = lambda name: False  # tensors that play no part in the function
+    names_architectures: bool = False  # whether a config names what it is, so that `architecture=` has a meaning
 
 
 def _lazy(name: str) -> Callable[[], Format]:
@@ -95,8 +97,10 @@ def recognise(found: Found) -> Format:
         if (known := get(name)).recognises(found):
             return known
     few = ", ".join(sorted(found.tensors)[:3]) or "none"
+    named = found.config.get("model_type", found.config.get("architecture"))
+    what = f"; its config names {one_line(named)}" if isinstance(named, str) else ""
     raise CheckpointError(
-        f"{found.path} is of no known format (tensors: {few}, …); say format=, one of {', '.join(names())}"
+        f"{found.path} is of no known format (tensors: {few}, …{what}); say format=, one of {', '.join(names())}"
     )
 
 
@@ -128,10 +132,10 @@ def choose_image_size(
     grid_of: Callable[[Size], Size] | None = None,
     assumed: list[str] | None = None,
 ) -> Size:
-    """The image a table of `places` positions was made for: the config's, else a square, else the user's word.
+    """The image a table of `places` positions was made for: the config's, else the user's if it fits, else a square.
 
     cell: pixels of a place.  grid_of: places of an image, where that is not plain division.  assumed: gets a line where
-    the config does not fit the table, or the user's word is all there is.
+    the config does not fit the table, or another grid would have as many places.
     """
 
     def grid(size: Size) -> Size:
@@ -144,15 +148,19 @@ def choose_image_size(
     said = None if stated is None else stated_size(stated, found)
     if said is not None and fits(said):
         return said
-    asked, square = hints.image_size, square_grid(places)
-    if asked is not None and (grid(asked) == square or (square is None and fits(asked))):
-        if square is None and assumed is not None:
-            assumed.append(f"positions made for {by(asked)}: as said, {places} places make no square")
+    asked, square, notes = hints.image_size, square_grid(places), [] if assumed is None else assumed
+    if asked is not None and fits(asked):
+        if square is None:
+            notes.append(f"positions made for {by(asked)}: as said, {places} places make no square")
+        elif grid(asked) != square:
+            notes.append(f"positions made for {by(asked)}: as said, though {places} places could be {by(square)}")
         return asked
     if square is not None:
         size = square[0] * cell[0], square[1] * cell[1]
-        if said is not None and assumed is not None:
-            assumed.append(f"image size {size[0]}x{size[1]}: the config says another, which its table does not fit")
+        if said is not None:
+            notes.append(f"image size {by(size)}: the config says another, which its table does not fit")
+        elif asked is not None:
+            notes.append(f"positions made for {by(size)}: a square, and resized to {by(asked)}")
         return size
     raise CheckpointError(
         f"{found.path} has {places} positions, which make no square; "

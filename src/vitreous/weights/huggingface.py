@@ -72,15 +72,68 @@ def tidy(tensors: Tensors) -> Tensors:
     return new
 
 
+RUNS = {  # model types whose function is the one built here, and the eps of their config class
+    "vit": 1e-12,
+    "deit": 1e-12,
+    "vit_msn": 1e-6,
+    "dinov2": 1e-6,
+    "dinov2_with_registers": 1e-6,
+}
+REFUSED = {
+    "vit_mae": "it hides three quarters of the patches at random, which is",
+    "ijepa": "a mean of patches without a class token is, in this format,",
+    "beit": "relative position biases are",
+    "data2vec-vision": "relative position biases are",
+    "dinov3_vit": "rotary positions are",
+    "dpt": "a network that answers with depths is",
+    "yolos": "detection tokens are",
+    "audio-spectrogram-transformer": "sound is",
+    "vilt": "text is",
+}
+
+
+def model_type(found: Found, hints: Hints, assumed: list[str]) -> str | None:
+    """The kind of model, by the user's word, else the config's; none where nobody says. Another function is refused."""
+    stated = found.config.get("model_type")
+    if hints.architecture is not None:
+        if hints.architecture not in RUNS:
+            raise FormatError(
+                f"architecture={one_line(hints.architecture)} is no model_type of transformers' that runs here; "
+                f"take one of {', '.join(RUNS)}"
+            )
+        instead = "" if stated in (None, hints.architecture) else f", though the config names {one_line(stated)}"
+        assumed.append(f"architecture {hints.architecture}: as said{instead}")
+        return hints.architecture
+    if "auto_map" in found.config:
+        raise FormatError(
+            f"{found.path} names code of its own (auto_map), which is never run here; "
+            f"where it is one of {', '.join(RUNS)} all the same, say architecture="
+        )
+    if stated is not None and (not isinstance(stated, str) or stated not in RUNS):
+        why = REFUSED.get(stated) if isinstance(stated, str) else None
+        why = f"{why} not built here" if why else "that type is not among those known to run here as they do there"
+        raise FormatError(
+            f"{found.path} is transformers' {one_line(stated)}: {why}; to run its tensors as another type, "
+            f"say architecture=, one of {', '.join(RUNS)}"
+        )
+    return stated
+
+
 def draft(found: Found, hints: Hints) -> Draft:
+    assumed: list[str] = []
+    kind = model_type(found, hints, assumed)
     tensors, said = tidy(found.tensors), found.config
     width, channels, p, q = tensors.shape(f"{PROJECTION}.weight", 4)
     is_dino = "encoder.layer.0.layer_scale1.lambda1" in tensors
-    heads, assumed = choose_heads(width, found, hints, said.get("num_attention_heads"))
+    if kind is not None and is_dino != kind.startswith("dinov2"):
+        raise FormatError(f"{found.path} is a {kind} by its config and not by its tensors; mend config.json")
+    heads, note = choose_heads(width, found, hints, said.get("num_attention_heads"))
+    assumed += note
     is_gated = "encoder.layer.0.mlp.weights_in.weight" in tensors
     hidden_name = "mlp.weights_out" if is_gated else "mlp.fc2" if is_dino else "output.dense"
     mlp = tensors.shape(f"encoder.layer.0.{hidden_name}.weight", 2)[1]
-    activation, eps = choose_function(found, hints, is_gated, is_dino, assumed)
+    usual = RUNS[kind or ("dinov2" if is_dino else "vit")]
+    activation, eps = choose_function(found, hints, is_gated, usual, assumed)
     has_two_heads = "distillation_classifier.weight" in tensors
     head = "cls_classifier" if has_two_heads else "classifier"
     classes = tensors.shape(f"{head}.weight", 2)[0] if f"{head}.weight" in tensors else 0
@@ -120,7 +173,7 @@ def draft(found: Found, hints: Hints) -> Draft:
     return Draft(config, preprocess(found, config, assumed), tensors, labels(said, classes), assumed)
 
 
-def choose_function(found: Found, hints: Hints, is_gated: bool, is_dino: bool, assumed: list[str]) -> tuple[str, float]:
+def choose_function(found: Found, hints: Hints, is_gated: bool, usual: float, assumed: list[str]) -> tuple[str, float]:
     said = found.config
     stated = said.get("hidden_act")
     if is_gated:
@@ -136,11 +189,10 @@ def choose_function(found: Found, hints: Hints, is_gated: bool, is_dino: bool, a
         raise FormatError(
             f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
         )
-    usual = 1e-6 if is_dino else 1e-12
     eps = said.get("layer_norm_eps") if hints.norm_eps is None else hints.norm_eps
     if eps is None:
         eps = usual
-        assumed.append(f"norm_eps {'1e-6' if is_dino else '1e-12'}: transformers' default")
+        assumed.append(f"norm_eps {usual:g}: transformers' default".replace("e-0", "e-"))
     if type(eps) not in (int, float):
         raise CheckpointError(f"the config of {found.path} says layer_norm_eps {one_line(eps)}; say norm_eps=")
     return activation, float(eps)
@@ -451,5 +503,6 @@ FORMAT = Format(
     to_hold=to_hold,
     write=write,
     is_folder=True,
+    names_architectures=True,
     ignores=lambda name: name == "embeddings.mask_token" or name.startswith("pooler."),
 )

@@ -45,6 +45,7 @@ def load(
     heads: int | None = None,
     activation: str | None = None,
     norm_eps: float | None = None,
+    architecture: str | None = None,
     labels: tuple[str, ...] | list[str] | None = None,
     dynamic_image_size: bool = False,
     position_resize: str = "paper",
@@ -55,17 +56,20 @@ def load(
         vitreous.load("deit-tiny/", classes=5, image_size=384)   # a new head, positions resized
         vitreous.load("hf:facebook/dino-vits16")
 
-    What tensors cannot tell (heads, activation, eps, the grid of a non-square table) comes from the argument, else the
+    What tensors cannot tell (heads, activation, eps, the grid of a table) comes from the argument, else the
     config beside them, else the source's convention; `model.source["assumed"]` lists what was assumed.
+    architecture: a name of timm's, or a model_type of transformers, to run the tensors as. Without it the name in
+    config.json decides, and one that does not run here as it does there is refused. Whether it fits is your word.
     classes: a new head of zeros in place of head and representation layer; where the number is the model's own, its
     head stays.  position_resize: whose rule takes positions to `image_size` (of a catalog name: the model's own rule).
     """
     wanted = None if image_size is None else as_size(image_size)
-    hints = Hints(wanted, heads, activation, norm_eps)
+    hints = Hints(wanted, heads, activation, norm_eps, architecture)
     found = find(source)
     if found is None:
-        if format is not None:
-            raise FormatError(f"{source} is a name of the catalog, which has no format; leave format= out")
+        for name, said in (("format", format), ("architecture", architecture)):
+            if said is not None:
+                raise FormatError(f"{source} is a name of the catalog, which has no {name}; leave {name}= out")
         changes = {k: v for k, v in dataclasses.asdict(hints).items() if v is not None}
         changes |= {"classes": classes} if classes is not None else {}
         changes |= {"dynamic_image_size": True} if dynamic_image_size else {}
@@ -161,6 +165,8 @@ def newest_run(runs: Path = Path("runs")) -> Path:
 def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
     """Config and tensors in our own terms, whoever wrote them."""
     if is_checkpoint(found) and format in (None, "vitreous"):
+        if hints.architecture is not None:
+            raise FormatError(f"{found.path} says itself what it is; leave architecture= out")
         opened = read_quantised(found) if is_quantised(found) else read_checkpoint(found)
         said: dict[str, Any] = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
         opened.config = opened.config.change(**{k: v for k, v in said.items() if v is not None})
@@ -173,6 +179,8 @@ def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
             f"or build the model and give it the tensors with load_state_dict"
         )
     known = formats.get(format) if format else formats.recognise(found)
+    if hints.architecture is not None and not known.names_architectures:
+        raise FormatError(f"{found.path} is of the format {known.name}, which has no names; leave architecture= out")
     try:
         return open_foreign(found, known, hints)
     except ConfigError as error:

@@ -221,6 +221,7 @@ def convert(
     heads: int | None = None,
     activation: str | None = None,
     norm_eps: float | None = None,
+    architecture: str | None = None,
     position_resize: str = "paper",
     anyway: bool = False,
     force: bool = False,
@@ -239,6 +240,7 @@ def convert(
         heads=heads,
         activation=activation,
         norm_eps=norm_eps,
+        architecture=architecture,
         position_resize=position_resize,
     )
     notes = list(model.source.get("assumed", []))

@@ -33,6 +33,7 @@ from vitreous.weights.google import stem_cell
 from vitreous.weights.holding import Part, bit_differences, cover, resnet_differences, vit_differences
 from vitreous.weights.moves import FRONT, ONE_BY_ONE, Rule, pair, patch_kernel, rule
 from vitreous.weights.reading import Found, Tensors, by, one_line
+from vitreous.weights.timm_names import BIT_BY_HAND, HYBRID_BY_HAND, Implied, implied, runs
 
 TIMM_HYBRID = ResNetConfig(root_pad="infinity", standardise_eps=1e-8, group_norm_eps=1e-5)
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "relu": "relu"}
@@ -60,8 +61,11 @@ def strip(name: str) -> str:
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """Present-day names: no wrappers, DeiT-3's gains renamed, two-dimensional patch kernels made four-dimensional."""
+    """Present-day names: no wrappers, DeiT-3's gains and DINOv2's parts renamed, flat patch kernels given axes."""
     new = tensors.renamed(lambda name: strip(name).replace(".gamma_1", ".ls1.gamma").replace(".gamma_2", ".ls2.gamma"))
+    if is_original_dinov2(new):
+        new = new.renamed(lambda name: re.sub("|".join(map(re.escape, DINOV2)), lambda part: DINOV2[part[0]], name))
+        del new["mask_token"]  # plays no part in the function
     kernel = new.get(PROJECTION)
     if kernel is not None and kernel.dim() == 2:
         side = square_grid(kernel.shape[1] // 3)
@@ -73,13 +77,25 @@ def tidy(tensors: Tensors) -> Tensors:
     return new
 
 
-def settings(found: Found) -> dict[str, Any]:
-    """What config.json says, model_args first."""
+DINOV2 = {"register_tokens": "reg_token", ".mlp.w12.": ".mlp.fc1.", ".mlp.w3.": ".mlp.fc2."}
+
+
+def is_original_dinov2(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a file is of DINOv2's own code: timm's names, but for the registers, the gated MLP and a mask token."""
+    return {"mask_token", "pos_embed", "blocks.0.ls1.gamma"} <= {strip(name) for name in tensors}
+
+
+def settings(found: Found, known: Implied | None) -> dict[str, Any]:
+    """What config.json says, model_args first; else what the architecture implies."""
     config = found.config if "architecture" in found.config else {}
+    implies: dict[str, Any] = {}
+    if known is not None and known.family != "bit":
+        implies = {"global_pool": known.pool, "no_embed_class": known.no_embed_class}
     args, pretrained = config.get("model_args"), config.get("pretrained_cfg")
     plain = {k: v for k, v in config.items() if k in ("architecture", "global_pool", "num_classes", "label_names")}
     return {
         "pretrained": pretrained if isinstance(pretrained, dict) else {},
+        **implies,
         **plain,
         **(args if isinstance(args, dict) else {}),
     }
@@ -152,17 +168,21 @@ def check_args(found: Found, hints: Hints) -> None:
 
 
 def draft(found: Found, hints: Hints) -> Draft:
-    tensors, said = tidy(found.tensors), settings(found)
+    assumed: list[str] = []
+    known = implied(found, hints, assumed)
+    tensors, said = tidy(found.tensors), settings(found, known)
     check_args(found, hints)
+    check_keys(tensors, found, hints, known)
     if "stem.conv.weight" in tensors:
-        return draft_bit(found, tensors, said, hints)
+        return draft_bit(found, tensors, said, hints, assumed)
     width, channels, p, q = tensors.shape(PROJECTION, 4)
     q_norm = "blocks.0.attn.q_norm.weight"
-    told = width // tensors.shape(q_norm, 1)[0] if q_norm in tensors else said.get("num_heads")
-    heads, assumed = choose_heads(width, found, hints, told)
+    told = width // tensors.shape(q_norm, 1)[0] if q_norm in tensors else stated_heads(said, known, width)
+    heads, note = choose_heads(width, found, hints, told)
+    assumed += note
     hidden = tensors.shape("blocks.0.mlp.fc2.weight", 2)[1]
     is_gated = tensors.shape("blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden
-    activation, eps = choose_function(found, hints, said, "swiglu" if is_gated else "gelu", assumed)
+    activation, eps = choose_function(found, hints, said, known, "swiglu" if is_gated else "gelu", assumed)
     changes: dict[str, Any] = {
         "width": width,
         "depth": tensors.depth("blocks.{}."),
@@ -191,23 +211,62 @@ def draft(found: Found, hints: Hints) -> Draft:
     return Draft(config, preprocess(found, said, config.image_size, assumed), tensors, labels(said), assumed)
 
 
+FOREIGN = {  # what a tensor's name tells of a file without a config
+    "rope": "rotary positions are",
+    "freqs": "rotary positions are",
+    "relative_position": "relative position biases are",
+    "rel_pos": "relative position biases are",
+    "storage_tokens": "DINOv3 is",
+    "q_bias": "attention with a bias for queries and values alone is",
+    "decoder_": "a masked autoencoder's decoder is",
+    "lambda_q": "differential attention is",
+}
+
+
+def check_keys(tensors: Tensors, found: Found, hints: Hints, known: Implied | None) -> None:
+    """Refuse a file whose tensors are those of another function than its name's, or than a plain ViT's."""
+    for name in tensors:
+        if why := next((why for word, why in FOREIGN.items() if word in name), None):
+            raise FormatError(f"{found.path} has the tensor {name}: {why} not built here; convert it with its own code")
+    is_bit = "stem.conv.weight" in tensors
+    if known is not None and is_bit != (known.family == "bit"):
+        here, there = ("BiT", "ViT") if is_bit else ("ViT", "BiT")
+        raise FormatError(f"{found.path} has the tensors of a {here} and the name of a {there}; mend config.json")
+    takes_the_blame = hints.architecture is not None and known is not None and known.family == "vit"
+    if "dist_token" in tensors and "head_dist.weight" not in tensors and not takes_the_blame:
+        raise FormatError(
+            f"{found.path} is a distilled DeiT without its heads, whose answer is the mean of two tokens, and no pool "
+            f"here gives that; to read the class token alone, say architecture=deit_base_patch16_224"
+        )
+    if known is None and PROJECTION in tensors and "pos_embed" not in tensors:
+        raise FormatError(
+            f"{found.path} has no pos_embed: its positions may be rotary, which leave no tensor; where it has none at "
+            f"all, say architecture= (such as vit_base_patch16_224)"
+        )
+
+
+def stated_heads(said: Mapping[str, Any], known: Implied | None, width: int) -> Any:
+    """Heads by model_args, else by the name, whose word holds for its own width or one that model_args say."""
+    if known is None or "num_heads" in said:
+        return said.get("num_heads")
+    return known.heads if width in (known.width, said.get("embed_dim")) else None
+
+
 def choose_function(
-    found: Found, hints: Hints, said: Mapping[str, Any], default: str, assumed: list[str]
+    found: Found, hints: Hints, said: Mapping[str, Any], known: Implied | None, default: str, assumed: list[str]
 ) -> tuple[str, float]:
-    """Activation and eps: by the argument, else the config, else timm's convention."""
-    architecture = str(said.get("architecture", ""))
-    stated = said.get("act_layer", "quick_gelu" if "quickgelu" in architecture else None)
+    """Activation and eps: by the argument, else the config, else the architecture, else timm's convention."""
+    stated = said.get("act_layer")
     if hints.activation is None and stated is not None and not (isinstance(stated, str) and stated in ACTIVATIONS):
         raise FormatError(
             f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
         )
-    activation = hints.activation or (ACTIVATIONS[stated] if stated else default)
-    if not hints.activation and not stated:
-        assumed.append(f"activation {default}: timm's convention")
-    usual = 1e-5 if "clip" in architecture else 1e-6
-    if hints.norm_eps is None:
-        assumed.append(f"norm_eps {'1e-5' if usual == 1e-5 else '1e-6'}: timm's convention")
-    return activation, usual if hints.norm_eps is None else hints.norm_eps
+    if known is None:
+        assumed += [] if hints.activation or stated else [f"activation {default}: timm's convention"]
+        assumed += ["norm_eps 1e-6: timm's convention"] if hints.norm_eps is None else []
+    usual = Implied("vit", activation=default) if known is None else known
+    activation = hints.activation or (ACTIVATIONS[stated] if stated else usual.activation)
+    return activation, usual.norm_eps if hints.norm_eps is None else hints.norm_eps
 
 
 def choose_pool(found: Found, tensors: Tensors, said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
@@ -261,7 +320,11 @@ def place_positions(
     rows = tensors.shape("pos_embed", 3)[1]
     grid_of = stem_of(config).grid if config.embedding.stem == "resnet" else None
     leaves_out = said.get("no_embed_class") if config.prefix else False
-    covers = {True: ("patches",), False: ("all",)}[leaves_out] if leaves_out in (True, False) else ("all", "patches")
+    covers: tuple[str, ...] = ("all", "patches")
+    if leaves_out in (True, False):
+        covers = ("patches",) if leaves_out else ("all",)
+    if is_original_dinov2(found.tensors):
+        covers = ("class",)
     drafts = [config.change(positions_cover=cover) for cover in covers]
 
     def size_of(draft: ViTConfig) -> Size:
@@ -394,7 +457,7 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
     return out
 
 
-def draft_bit(found: Found, tensors: Tensors, said: Mapping[str, Any], hints: Hints) -> Draft:
+def draft_bit(found: Found, tensors: Tensors, said: Mapping[str, Any], hints: Hints, assumed: list[str]) -> Draft:
     root, channels, _, _ = tensors.shape("stem.conv.weight", 4)
     units = tensors.units(UNIT, 0)
     if said.get("global_pool") not in (None, "", "avg"):
@@ -404,7 +467,6 @@ def draft_bit(found: Found, tensors: Tensors, said: Mapping[str, Any], hints: Hi
     resnet = ResNetConfig(units=units, resnet_width=root / 64, standardise_eps=1e-8)
     classes = tensors.shape("head.fc.weight", 4)[0] if "head.fc.weight" in tensors else 0
     config = BiTConfig(channels=channels, resnet=resnet).change(image_size=size, classes=classes)
-    assumed: list[str] = []
     rule = preprocess(found, said, config.image_size, assumed, crop=0.875, how="bilinear")
     return Draft(config, rule, tensors, labels(said), assumed)
 
@@ -447,9 +509,11 @@ def refuses(config: Config) -> list[Part]:
         pool_order=None,
         distillation_head=None,
     )
-    r, b = config.readout, config.embedding
-    if b.distillation_token and r.pool != "cls-and-distillation":
+    r, b, e = config.readout, config.embedding, config.encoder
+    if b.distillation_token and not r.distillation_head:
         out.append(Part("distillation_token", True, "without its head"))
+    if e.activation == "swiglu" and e.layer_scale is None:
+        out.append(Part("activation", "swiglu", "without layer_scale"))
     if r.pool_order == "mean-first" and r.pool not in ("gap", "max"):
         out.append(Part("pool_order", "mean-first", f"with pool={r.pool}"))
     if b.patch[0] != b.patch[1]:
@@ -492,7 +556,8 @@ def timm_config(model: Model) -> dict[str, Any]:
     names = {"label_names": list(model.labels)} if model.labels else {}
     if isinstance(config, BiTConfig):
         depth = next((name for name, units in BIT_UNITS.items() if units == config.resnet.units), None)
-        name = f"resnetv2_{depth}x{config.resnet.resnet_width:g}_bit" if depth else "resnetv2_bit"  # by hand only
+        name = f"resnetv2_{depth}x{config.resnet.resnet_width:g}_bit"
+        name = name if name in runs() else BIT_BY_HAND
         pretrained |= {"first_conv": "stem.conv", "classifier": "head.fc"}
         return {"architecture": name, "num_classes": config.readout.classes, **names, "pretrained_cfg": pretrained}
     b, e, r = config.embedding, config.encoder, config.readout
@@ -527,7 +592,7 @@ def timm_config(model: Model) -> dict[str, Any]:
     elif e.activation == "swiglu":
         architecture = "vit_giant_patch14_dinov2"
     elif b.stem == "resnet":
-        architecture = HYBRIDS.get((config.resnet.units, b.patch[0]), "vit_hybrid")  # others timm builds by hand only
+        architecture = HYBRIDS.get((config.resnet.units, b.patch[0]), HYBRID_BY_HAND)
     return {
         "architecture": architecture,
         "num_classes": r.classes,
@@ -549,4 +614,5 @@ FORMAT = Format(
     to_hold=to_hold,
     write=write,
     is_folder=True,
+    names_architectures=True,
 )

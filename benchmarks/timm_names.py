@@ -1,0 +1,247 @@
+"""Does every ViT and BiT name of timm run here as it runs there, or is it refused?   python benchmarks/timm_names.py
+
+Each name is built small, with and without a head, every weight drawn at random; saved as timm's hub saves it; loaded by
+us. The two answers agree (within 1e-5 of the largest), the folder is refused, or they differ, which must never happen.
+--table FILE writes the table that `vitreous.load` reads instead: what each name implies that its tensors do not tell.
+"""
+
+import argparse
+import fnmatch
+import functools
+import json
+import tempfile
+import time
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.models import _hub as hub
+from timm.models import _registry as registry
+from torch import Tensor, nn
+
+MODULES = (
+    "vision_transformer",
+    "vision_transformer_hybrid",
+    "vision_transformer_relpos",
+    "vision_transformer_sam",
+    "deit",
+    "eva",
+    "beit",
+    "resnetv2",
+    "naflexvit",
+)
+PATTERNS = ("vit*", "deit*", "eva*", "beit*", "flexivit*")
+CLOSE = 1e-5  # of the largest answer, or of 1
+CLASSES = 7
+
+# What our parts build. Every module of a model must be here, or its name is refused by the first reason that fits.
+PLAIN = {
+    "VisionTransformer VisionTransformerDistilled Sequential Identity Dropout PatchEmbed Conv2d Linear LayerNorm",
+    "Block Attention Mlp GELU GELUTanh LayerScale AttentionPoolLatent GluMlp SiLU",
+    "HybridEmbed StdConv2dSame GroupNormAct MaxPool2dSame ReLU ResNetStage Bottleneck DownsampleConv ClassifierHead",
+    "SelectAdaptivePool2d ResNetV2 StdConv2d PreActBottleneck ConstantPad2d MaxPool2d AdaptiveAvgPool2d Flatten",
+}
+BUILT = {word for line in PLAIN for word in line.split()}
+REASONS = {  # by a word in the name of a module's class
+    "Rope": "rotary positions are",
+    "Rotary": "rotary positions are",
+    "ResPostBlock": "norm after the branch is",
+    "Parallel": "attention and MLP side by side are",
+    "DiffAttention": "differential attention is",
+    "QuickGELU": "quick GELU is",
+    "Evo": "EvoNorm is",
+    "FilterResponse": "filter response norm is",
+    "RmsNorm": "RMS norm is",
+    "SAM": "attention in windows with relative positions is",
+    "MbConv": "convolutional stages before the blocks are",
+    "RelPos": "relative position biases are",
+    "Beit": "relative position biases are",
+    "NaFlex": "patches of any number and shape are",
+    "BatchNorm": "batch norm in a ResNet or a convolutional stem is",
+    "DownsampleAvg": "a ResNet's shortcut by average pooling is",
+    "Eva": "EVA's attention (a bias for queries and values alone) is",
+}
+
+
+def names() -> list[str]:
+    def is_ours(name: str) -> bool:
+        return registry._model_to_module[name] in MODULES or any(fnmatch.fnmatch(name, p) for p in PATTERNS)
+
+    return [name for name in timm.list_models() if is_ours(name)]
+
+
+# The table
+
+
+def facts(model: nn.Module) -> dict[str, Any] | str:
+    """What a model's name implies and its tensors do not tell; or why we do not run it."""
+    found = look_inside(model)
+    return f"{found} not built here" if isinstance(found, str) else found
+
+
+def look_inside(model: nn.Module) -> dict[str, Any] | str:
+    kinds = sorted({type(module).__name__ for module in model.modules()})
+    if getattr(model, "rope", None) is not None:
+        return REASONS["Rope"]
+    for word, reason in REASONS.items():
+        if any(word in kind for kind in kinds):
+            return reason
+    strange = [kind for kind in kinds if kind not in BUILT]
+    if strange:
+        return f"timm's {strange[0]} is"
+    if type(model).__name__ == "ResNetV2":
+        is_bit = "StdConv2d" in kinds and "ConstantPad2d" in kinds
+        return {"family": "bit"} if is_bit else "a ResNet other than BiT is"
+    if model.pool_include_prefix:
+        return "a pool that reads the tokens in front is"
+    attention, mlp = model.blocks[0].attn, model.blocks[0].mlp
+    if not all(isinstance(part.norm, nn.Identity) for part in (attention, mlp) if hasattr(part, "norm")):
+        return "a norm inside attention and MLP is"
+    (eps,) = {module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)}
+    words = {"GELU": "gelu", "GELUTanh": "gelu-tanh", "SiLU": "swiglu"}
+    (activation,) = {words[kind] for kind in kinds if kind in words}
+    return {
+        "family": "distilled" if type(model).__name__ == "VisionTransformerDistilled" else "vit",
+        "activation": activation,
+        "norm_eps": eps,
+        "pool": model.global_pool,
+        "no_embed_class": model.no_embed_class,
+        "size": f"{model.embed_dim}/{attention.num_heads}",
+    }
+
+
+def on_meta(name: str) -> nn.Module:
+    with torch.device("meta"):
+        return timm.create_model(name)
+
+
+def table() -> dict[str, Any]:
+    """Names by what they imply, then by width and heads; refused ones by reason; old names by their new ones."""
+    runs: dict[str, dict[str, list[str]]] = {}
+    refused: dict[str, list[str]] = {}
+    for name in names():
+        found = facts(on_meta(name))
+        if isinstance(found, str):
+            refused.setdefault(found, []).append(name)
+        else:
+            size = found.pop("size", "")
+            runs.setdefault(json.dumps(found), {}).setdefault(size, []).append(name)
+    known = {name for sizes in runs.values() for some in sizes.values() for name in some}
+    renamed = {old: new.split(".")[0] for old, new in sorted(registry._deprecated_models.items()) if new}
+    return {
+        "timm": timm.__version__,
+        "runs": [{**json.loads(implied), "names": on_lines(sizes)} for implied, sizes in runs.items()],
+        "renamed": {old: new for old, new in renamed.items() if new in known},
+        "refused": on_lines(refused),
+    }
+
+
+def on_lines(lists: dict[str, list[str]]) -> dict[str, str]:
+    return {key: " ".join(some) for key, some in lists.items()}
+
+
+# The comparison
+
+
+@functools.cache
+def small_builds(name: str) -> list[dict[str, Any]]:
+    """Overrides that make a name small, the best first."""
+    if registry._model_to_module[name] == "resnetv2":
+        return [{"layers": [1, 1, 1, 1], "width_factor": 1}, {"layers": [1, 1, 1, 1]}]
+    model = on_meta(name)
+    stride = getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    side = 4 * stride[0] if isinstance(stride, tuple) and stride[0] > 7 else 64
+    tiny = {"embed_dim": 64, "depth": 2, "num_heads": 4}
+    return [{**tiny, "img_size": side}, tiny, {"depth": 2}]
+
+
+def build(name: str, classes: int) -> tuple[nn.Module, dict[str, Any]]:
+    """A small model of this name, and the overrides that made it so."""
+    for args in small_builds(name):
+        try:
+            return timm.create_model(name, num_classes=classes, **args).eval(), args
+        except (TypeError, AssertionError, ValueError, RuntimeError, AttributeError):
+            continue
+    raise LookupError(name)
+
+
+@torch.no_grad()
+def scramble(model: nn.Module, seed: int) -> None:
+    """No number stays what it was: a zero or a one would hide a part."""
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in model.parameters():
+        noise = 0.1 * torch.randn(tensor.shape, generator=generator)
+        tensor.copy_(noise if tensor.dim() > 1 else noise + (0 if tensor.abs().sum() == 0 else 0.7))
+    for name, tensor in model.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            tensor.copy_(1 + 0.1 * torch.rand(tensor.shape, generator=generator))
+
+
+@torch.inference_mode()
+def compare(name: str, classes: int) -> dict[str, Any]:
+    """One row of the result."""
+    import vitreous
+
+    seed = zlib.crc32(name.encode())
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            theirs, args = build(name, classes)
+        except LookupError:  # no small one can be built: the tensors of a plain ViT under its config
+            theirs, args = build("vit_base_patch16_224", classes)
+            theirs.pretrained_cfg = {**on_meta(name).pretrained_cfg, "architecture": name}
+        scramble(theirs, seed)
+        hub.save_for_hf(theirs, folder, model_args=args, safe_serialization=True)
+        try:
+            ours = vitreous.load(folder)
+        except vitreous.errors.VitreousError as error:
+            return {"verdict": "refused", "why": str(error).replace(folder, "FOLDER")}
+        size = (2, ours.config.channels, *ours.config.image_size)
+        images = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+        return verdict(ours(images), theirs(images))
+
+
+def verdict(ours: Tensor, theirs: Tensor) -> dict[str, Any]:
+    if ours.shape != theirs.shape:
+        return {"verdict": "differ", "why": f"{tuple(ours.shape)} here, {tuple(theirs.shape)} there"}
+    largest = (ours - theirs).abs().max().item()
+    is_close = largest <= CLOSE * max(1.0, theirs.abs().max().item())
+    return {"verdict": "agree" if is_close else "differ", "difference": float(f"{largest:.1e}")}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", type=Path, help="write the table of names here, and compare nothing")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", default="*", help="names of this pattern alone")
+    args = parser.parse_args()
+    if args.table:
+        args.table.write_text(json.dumps(table(), indent=1) + "\n", encoding="utf-8")
+        return
+    from vitreous.machine import record
+
+    begun, rows = time.perf_counter(), {}
+    for name in fnmatch.filter(names(), args.only):
+        rows[name] = {f"{k} classes": compare(name, k) for k in (CLASSES, 0)}
+    every = [row for name in rows.values() for row in name.values()]
+    counts = {word: sum(row["verdict"] == word for row in every) for word in ("agree", "refused", "differ")}
+    agreeing = [row["difference"] for row in every if row["verdict"] == "agree"]
+    result = {
+        "counts": {"names": len(rows), "loads": len(every), **counts},
+        "largest difference of those that agree": max(agreeing, default=0.0),
+        "seconds": round(time.perf_counter() - begun),
+        "timm": timm.__version__,
+        "machine": record(),
+        "names": rows,
+    }
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    wrong = {n: r for n, r in rows.items() if any(row["verdict"] == "differ" for row in r.values())}
+    print(json.dumps({**result, "names": wrong}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Which of timm's names run here exactly, what each implies that tensors do not tell, and why others are refused.
+
+The table is made by benchmarks/timm_names.py --table, which looks inside timm's own models.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import FormatError
+from vitreous.weights.formats import Hints
+from vitreous.weights.reading import Found, one_line, read_json
+
+TABLE = Path(__file__).with_name("timm_names.json")
+BIT_BY_HAND, HYBRID_BY_HAND = "resnetv2_bit", "vit_hybrid"  # our words for sizes that timm has no name for
+
+
+@dataclass(frozen=True)
+class Implied:
+    """What a name says beside the tensors."""
+
+    family: str  # vit, distilled or bit
+    activation: str = "gelu"
+    norm_eps: float = 1e-6
+    pool: str = "token"
+    no_embed_class: bool | None = False  # none: the table of positions tells
+    width: int | None = None
+    heads: int | None = None
+
+
+@cache
+def runs() -> dict[str, Implied]:
+    """Every name that runs as timm runs it, timm's old names too."""
+    table = read_json(TABLE)
+    out = {BIT_BY_HAND: Implied("bit"), HYBRID_BY_HAND: Implied("vit", no_embed_class=None)}
+    for group in table["runs"]:
+        said: dict[str, Any] = {key: value for key, value in group.items() if key != "names"}
+        for size, names in group["names"].items():
+            width, heads = map(int, size.split("/")) if size else (None, None)
+            out |= {name: Implied(**said, width=width, heads=heads) for name in names.split()}
+    return out | {old: out[new] for old, new in table["renamed"].items()}
+
+
+@cache
+def refused() -> dict[str, str]:
+    """Names that timm has and we do not run, and why."""
+    return {name: why for why, names in read_json(TABLE)["refused"].items() for name in names.split()}
+
+
+def implied(found: Found, hints: Hints, assumed: list[str]) -> Implied | None:
+    """What the named architecture implies; none where there is no config and nobody said a name."""
+    stated = found.config.get("architecture")
+    if hints.architecture is not None:
+        name = without_tag(hints.architecture)
+        if name not in runs():
+            near = ", ".join(difflib.get_close_matches(name, runs(), 3, 0.5)) or "vit_base_patch16_224"
+            raise FormatError(f"architecture={one_line(name)} is no name of timm's that runs here; near: {near}")
+        named = stated if stated is not None else found.config.get("model_type")
+        instead = "" if named in (None, name) else f", though the config names {one_line(named)}"
+        assumed.append(f"architecture {name}: as said{instead}")
+        return runs()[name]
+    if stated is None and "model_type" in found.config:
+        raise FormatError(
+            f"{found.path} has timm's tensors, but its config names the model_type "
+            f"{one_line(found.config['model_type'])}, which may be another function; to run it all the same, "
+            f"say architecture= and a name of timm's"
+        )
+    if "architecture" not in found.config:
+        return None
+    name = without_tag(stated)
+    if name not in runs():
+        why = refused().get(name, "that name is not among those known to run here as they do there")
+        raise FormatError(
+            f"{found.path} is timm's {one_line(name)}: {why}; to run its tensors as another architecture, "
+            f"say architecture= (such as vit_base_patch16_224)"
+        )
+    return runs()[name]
+
+
+def without_tag(name: Any) -> str:
+    """`vit_base_patch16_224.augreg_in21k` is a vit_base_patch16_224: a tag says whose weights, not which function."""
+    text = name if isinstance(name, str) else one_line(name)
+    return re.sub(r"^(hf[-_]hub:)?timm/", "", text).split(".")[0]
