@@ -98,7 +98,9 @@ def open_image(raw: bytes, what: str, pixel_limit: int = PIXEL_LIMIT) -> Image.I
 def check_bytes(count: int, what: str) -> None:
     """Refuse a file that is no image by its size alone, before it is read."""
     if count > BYTE_LIMIT:
-        raise TooLargeError(f"{what} has {count:,} bytes; at most {BYTE_LIMIT >> 20} MiB are read as one image")
+        raise TooLargeError(
+            f"{what} has {count:,} bytes; at most {BYTE_LIMIT >> 20} MiB are read as one image: move it away"
+        )
 
 
 def sniff(raw: bytes) -> str | None:
