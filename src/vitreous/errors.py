@@ -16,6 +16,7 @@ __all__ = [
     "RoomError",
     "RunError",
     "TapError",
+    "TooLargeError",
     "VitreousError",
 ]
 
@@ -36,6 +37,10 @@ class ConfigError(VitreousError):
 
 class DataError(VitreousError):
     """Images or labels are missing, unreadable or contradictory."""
+
+
+class TooLargeError(DataError):
+    """An image has more pixels or bytes than are read here, or than fit into memory."""
 
 
 class RoomError(DataError):

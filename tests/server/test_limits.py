@@ -16,8 +16,9 @@ from serving import encoded, need_extra, picture, until
 
 need_extra()
 
+from vitreous.images.sources.picture import sniff  # noqa: E402
 from vitreous.server.guard import Door  # noqa: E402
-from vitreous.server.limits import Limits, shown_name, sniff  # noqa: E402
+from vitreous.server.limits import Limits, shown_name  # noqa: E402
 
 GOOD = encoded(picture(1))
 

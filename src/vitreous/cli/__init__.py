@@ -6,6 +6,7 @@ Exit 0: done; 1: done, and the answer is no; 2: could not, with one line on stde
 from __future__ import annotations
 
 import difflib
+import io
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 import vitreous
+from vitreous.cli.show import say, say_line
 from vitreous.errors import Interrupted, VitreousError
 
 __all__ = ["main"]
@@ -45,17 +47,20 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     debug = "--debug" in arguments or os.environ.get("VITREOUS_DEBUG") == "1"
     arguments = [argument for argument in arguments if argument != "--debug"]  # welcome anywhere on the line
     signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a letter that a terminal lacks is written out, too
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _application().main(arguments, prog_name="vitreous", standalone_mode=False)
     except KeyboardInterrupt:
         code = 130
     except Interrupted as end:
-        print(f"vitreous: stopped and saved at step {end.step:,}; go on with --resume", file=sys.stderr)
+        say_line(f"vitreous: stopped and saved at step {end.step:,}; go on with --resume", file=sys.stderr)
         code = 128 + end.number
     except Exception as error:
         if debug:
-            traceback.print_exc()
-        print(f"vitreous: {' '.join(_line(error).split())}", file=sys.stderr)
+            say(traceback.format_exc().rstrip("\n"), file=sys.stderr)
+        say_line(f"vitreous: {' '.join(_line(error).split())}", file=sys.stderr)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.show import Json, show
+from vitreous.cli.show import Json, say_line, show
 
 EXAMPLE = "vitreous check photos --out health.html"
 
@@ -57,6 +57,6 @@ def run(
         )
     show("check", health, json=json)
     if out and not json:
-        print(f"page: {out}")
+        say_line(f"page: {out}")
     if strict and health.faults:
         raise typer.Exit(1)

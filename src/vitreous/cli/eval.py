@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.show import Json, show
+from vitreous.cli.show import Json, say_line, show
 
 EXAMPLE = "vitreous eval last photos --csv answers.csv"
 
@@ -86,7 +86,7 @@ def run(
         result = vitreous.evaluate(loaded, data, progress=tell, **options)
     show("eval", {"model": model, **result.to_json()} if json else result, json=json)
     if out and not json:
-        print(f"page: {out}")
+        say_line(f"page: {out}")
 
 
 def _page(data: str) -> str:
@@ -102,16 +102,16 @@ def _run_suite(file: str, *, out: str | None, device: str | None, workers: int |
 
     def tell(done: int, of: int, row: Any) -> None:
         task, right, *_ = row.cells()
-        print(f"{done}/{of}  {row.data}  {row.model}  {task}  {right}", file=sys.stderr, flush=True)
+        say_line(f"{done}/{of}  {row.data}  {row.model}  {task}  {right}", file=sys.stderr)
 
     try:
         found = vitreous.evaluation.suite(file, out=out, fit=vitreous.fit, device=device, workers=workers, tell=tell)
     except Interrupted as end:
-        print("vitreous: stopped, and all that is measured is kept; the same command goes on", file=sys.stderr)
+        say_line("vitreous: stopped, and all that is measured is kept; the same command goes on", file=sys.stderr)
         raise typer.Exit(128 + end.number) from None
     show("eval", found, json=json)
     if not json:
-        print(f"page: {found.folder}/suite.html")
+        say_line(f"page: {found.folder}/suite.html")
     if found.failures:
         raise typer.Exit(1)
 

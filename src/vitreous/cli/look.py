@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vitreous.cli.show import Json, show
+from vitreous.cli.show import Json, say_line, show
 
 EXAMPLE = "vitreous look last photos --out inside"
 
@@ -69,8 +69,8 @@ def run(
             workers=workers,
             force=force,
             progress=bar,
-            tell=lambda line: print(line, file=sys.stderr, flush=True),
+            tell=lambda line: say_line(line, file=sys.stderr),
         )
     show("look", found, json=json)
     if out and not json:
-        print(f"page: {out}/look.html   numbers: {out}/inspection.json   figures: {out}/figures")
+        say_line(f"page: {out}/look.html   numbers: {out}/inspection.json   figures: {out}/figures")

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitreous.cli.show import say, say_json, say_line
+from vitreous.printable import printable_line
+
 if TYPE_CHECKING:
     from vitreous.evaluation.predict import Answer
 
@@ -56,19 +59,20 @@ def run(
         write(answer, top)
         count, broken = count + 1, broken + (answer.error is not None)
     if broken:
-        print(f"{broken:,} of {count:,} images could not be read", file=sys.stderr)
+        say(f"{broken:,} of {count:,} images could not be read", file=sys.stderr)
     if broken == count:
         raise typer.Exit(1)
 
 
 def _table_row(answer: Answer, top: int) -> None:
-    name = answer.name if len(answer.name) <= WIDTH else "…" + answer.name[1 - WIDTH :]
+    name = printable_line(answer.name)
+    name = name if len(name) <= WIDTH else "…" + name[1 - WIDTH :]
     if answer.error is not None:
-        print(f"{name:<{WIDTH}}  {answer.error}", flush=True)
+        say_line(f"{name:<{WIDTH}}  {answer.error}")
         return
     rows = [f"{label} {100 * p:.1f} %" for label, p in zip(answer.labels, answer.probabilities, strict=True)]
     text = ", ".join(rows) if answer.said else f"none of these (nearest: {rows[0]})"
-    print(f"{name:<{WIDTH}}  {text}", flush=True)  # also into a pipe: rows come as they are ready
+    say_line(f"{name:<{WIDTH}}  {text}")
 
 
 def _csv_row(answer: Answer, top: int) -> None:
@@ -80,12 +84,12 @@ def _csv_row(answer: Answer, top: int) -> None:
 
 def _print_csv(row: list[Any]) -> None:
     import csv
+    import io
 
-    csv.writer(sys.stdout, lineterminator="\n").writerow(row)
-    sys.stdout.flush()
+    line = io.StringIO(newline="")
+    csv.writer(line, lineterminator="").writerow(row)
+    say(line.getvalue())
 
 
 def _json_row(answer: Answer, top: int) -> None:
-    import json
-
-    print(json.dumps({"schema": "vitreous.predict/1", **answer.to_json()}, ensure_ascii=False), flush=True)
+    say_json("predict", answer.to_json())

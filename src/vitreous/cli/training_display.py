@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vitreous.cli.show import say
+from vitreous.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -46,9 +49,9 @@ class _Plain:
             now = time.monotonic()
             if event["step"] == event["steps"] or now - self.last >= SILENCE:
                 self.last = now
-                print(_step(event, self.flops, self.device), file=sys.stderr, flush=True)
+                say(_step(event, self.flops, self.device), file=sys.stderr)
         elif (line := _line(event)) is not None:
-            print(line, file=sys.stderr, flush=True)
+            say(line, file=sys.stderr)
 
 
 class _Live:
@@ -87,7 +90,7 @@ class _Live:
             if kind in ("patience", "trial"):  # a stage may end before its last step
                 self._end(event.get("stage"))
             if (line := _line(event)) is not None:
-                self.console.print(line, markup=False)
+                self.console.print(printable(line), markup=False)
 
     def close(self) -> None:
         self.bars.stop()
@@ -101,7 +104,7 @@ class _Live:
         parts = [*place, head, *_parts(event, self.flops, self.device)]
         self._move(stage, event.get("run_share", step / max(steps, 1)), _left(event), parts)
         if step >= steps:
-            self.console.print(_step(event, self.flops, self.device))
+            self.console.print(printable(_step(event, self.flops, self.device)), markup=False)
             self._end(stage)
 
     def _move(self, name: str, share: float, left: float | None, parts: list[str]) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from vitreous.images.batches import Batches, Coverage
 from vitreous.images.imageset import ImageSet
 from vitreous.images.sources import picture
 from vitreous.images.sources.fashion import NAME as FASHION
-from vitreous.images.sources.finding import find_place, is_junk, is_picture
+from vitreous.images.sources.finding import cannot_read, find_place, is_picture, read_picture, walk
 from vitreous.machine import core_count
 from vitreous.models.config import Size
 from vitreous.models.model import Model, unwrapped
@@ -381,6 +381,8 @@ def _stream(
             return name, str(error)
         except OSError as error:
             return name, f"{name} cannot be read: {error.strerror or error}; check that it is there and yours"
+        except MemoryError:
+            return name, f"{name} is more than the memory here holds; shrink it"
 
     def finished() -> Iterator[Answer]:
         rows, underway = waiting.popleft()
@@ -495,12 +497,17 @@ def _is_set(text: str) -> bool:
 
 
 def _below(folder: Path) -> Iterator[tuple[str, Read]]:
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not is_junk(name))
-        for name in sorted(files):
-            if is_picture(name) and not is_junk(name):
-                yield _file(str(Path(root) / name))
+    for root, files, error in walk(folder):
+        if error is not None:
+            yield root, partial(_refuse, root, error)
+        for name in files:
+            if is_picture(name):
+                yield _file(os.path.join(root, name))  # noqa: PTH118  pathlib is slow for a path a thousand folders long
+
+
+def _refuse(folder: str, error: OSError) -> NoReturn:
+    raise cannot_read(folder, error)
 
 
 def _file(name: str) -> tuple[str, Read]:
-    return name, lambda: picture.decode(Path(name).read_bytes(), name)
+    return name, lambda: picture.decode(read_picture(name), name)

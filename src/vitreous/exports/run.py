@@ -6,6 +6,7 @@ in the file, so what goes in is the picture itself.
 
 import argparse
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,32 @@ import numpy as np
 from PIL import Image, ImageOps
 
 HERE = Path(__file__).resolve().parent
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")  # none of them starts another program
+PIXEL_LIMIT = 50_000_000
 
 
 def read(path: str, channels: int) -> np.ndarray:
     """Upright, transparency on white.  H W C, uint8."""
-    image = ImageOps.exif_transpose(Image.open(path))
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        raise SystemExit(f"{shown(path)} is no regular file; name an image")
+    Image.init()
+    image = Image.open(path, formats=[format for format in FORMATS if format in Image.OPEN])
+    if image.width * image.height > PIXEL_LIMIT:
+        raise SystemExit(f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} megapixels; shrink it")
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
-        raise SystemExit(f"{path} has more than 8 bits a channel; save it as 8-bit PNG or JPEG")
+        raise SystemExit(f"{shown(path)} has more than 8 bits a channel; save it as 8-bit PNG or JPEG")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         image = image.convert("RGB")
     pixels = np.array(image.convert("L" if channels == 1 else "RGB"))
     return pixels[:, :, None] if channels == 1 else pixels
+
+
+def shown(text: str) -> str:
+    """Without what a terminal obeys."""
+    return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text)
 
 
 def load(about: dict[str, Any]) -> Any:
@@ -70,10 +84,10 @@ def main() -> None:
     for path in asked.images:
         found = answer(run, read(path, about["channels"]), about, labels, asked.top)
         if asked.json:
-            print(json.dumps({"name": path, **found}, ensure_ascii=False), flush=True)
+            print(json.dumps({"name": path, **found}), flush=True)
         else:
             rows = ", ".join(f"{row['label']} {100 * row['probability']:.1f} %" for row in found["top"])
-            print(f"{path}: {rows if found['said'] else f'none of these ({rows})'}", flush=True)
+            print(shown(f"{path}: {rows if found['said'] else f'none of these ({rows})'}"), flush=True)
 
 
 if __name__ == "__main__":

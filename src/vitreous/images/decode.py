@@ -29,7 +29,6 @@ __all__ = ["Header", "crop", "decode", "decode_crop", "finish", "header", "is_fa
 Pixels = NDArray[np.uint8]  # H W C
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
-LARGE = 64_000_000  # pixels; Pillow's path decides about what is larger
 SPARE = 2  # a picture decoded smaller keeps this many pixels for each pixel wanted, in both directions
 
 
@@ -57,7 +56,9 @@ def header(raw: bytes) -> Header | None:
         rows, columns, space, _ = jpeg.decode_jpeg_header(raw)
     except ValueError:
         return None  # Pillow names the fault, or forgives it
-    if space not in ("YCbCr", "Gray") or rows * columns > LARGE:
+    if space not in ("YCbCr", "Gray") or rows * columns > picture.PIXEL_LIMIT:
+        return None  # Pillow's path refuses what is too large
+    if picture.has_too_many_scans(raw):
         return None
     turn = _turn(raw) if _has_exif(raw) else 1
     return Header(*((columns, rows) if turn > 4 else (rows, columns)), space == "Gray", turn)

@@ -66,6 +66,7 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
                 f"{place.said} was split when it was packed; name the set that it was made of, or leave group_by out"
             )
         return found
+    found = replace(found, classes=tuple(map(shown, found.classes)))
     if not len(found.source):
         raise DataError(f"{place.said} holds no pictures")
     data = ImageSet(

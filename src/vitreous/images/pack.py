@@ -474,7 +474,7 @@ def _packed(data: ImageSet, place: int, settings: _Settings) -> NDArray[np.uint8
 def _workers(data: ImageSet, workers: int | None) -> int:
     if workers is not None:
         return workers if workers > 1 else 0
-    if len(data) < SMALL or data.raw(0) is None:  # little to do, or nothing to decode and much to send
+    if len(data) < SMALL or not data.is_encoded:  # little to do, or nothing to decode and much to send
         return 0
     cores = core_count()
     return cores if cores > 1 else 0

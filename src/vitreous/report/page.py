@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.files import atomic_write
+from vitreous.printable import printable
 
 if TYPE_CHECKING:
     import jinja2
@@ -305,18 +306,18 @@ def render(page: Page) -> str:
     own = base64.b64encode(hashlib.sha256(page.script.encode()).digest()).decode()
     policy = f"; script-src 'sha256-{own}'" if page.script else ""
     safe = {name: text.replace("<", "\\u003c") for name, text in page.data.items()}
-    return _environment().get_template("page.html").render(page=page, css=css, policy=policy, data=safe)
+    return printable(_environment().get_template("page.html").render(page=page, css=css, policy=policy, data=safe))
 
 
 def fragment(blocks: Sequence[Block]) -> str:
     """Blocks alone, for a notebook: the same look, inside one element."""
     css = (TEMPLATES / "page.css").read_text("utf-8")
-    return _environment().get_template("fragment.html").render(blocks=blocks, css=css)
+    return printable(_environment().get_template("fragment.html").render(blocks=blocks, css=css))
 
 
 def write(page: Page, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """The page as a file, whole or not at all."""
-    text = render(page).encode(errors="replace")  # a file's name may hold what is no character
+    text = render(page).encode()
     atomic_write(path, lambda file: file.write(text), force=force)
 
 

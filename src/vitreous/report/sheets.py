@@ -29,6 +29,7 @@ __all__ = ["Panel", "Shape", "need_matplotlib", "pdf", "png", "shapes", "sheet"]
 MARGIN, GAP = 20.0, 24.0
 ACROSS = 2  # panels side by side
 LETTERS = 6.7  # pixels that a letter of the caption takes
+OWN_FORMATS = ("JPEG", "PNG")  # of the pixels that charts.py puts into a drawing
 FINE = 2  # pixels of a PNG for one of the drawing
 INSTALL = "pip install 'vitreous[plot]'"
 
@@ -220,7 +221,7 @@ def _paint(canvas: Image.Image, shape: Shape) -> None:
     if shape.kind == "image":
         (x, y), (right, bottom) = points
         size = max(round(right) - round(x), 1), max(round(bottom) - round(y), 1)
-        picture = Image.open(io.BytesIO(shape.pixels)).convert("RGBA")
+        picture = Image.open(io.BytesIO(shape.pixels), formats=OWN_FORMATS).convert("RGBA")
         is_fine = picture.size[0] > size[0]
         canvas.paste(picture.resize(size, Image.Resampling.BOX if is_fine else Image.Resampling.NEAREST), _whole(x, y))
     elif shape.kind == "text":
@@ -303,7 +304,7 @@ def _plot(axes: Any, shape: Shape, order: int) -> None:
     point = 72 / 96
     if shape.kind == "image":
         (x, y), (right, bottom) = shape.points
-        picture = np.asarray(Image.open(io.BytesIO(shape.pixels)).convert("RGB"))
+        picture = np.asarray(Image.open(io.BytesIO(shape.pixels), formats=OWN_FORMATS).convert("RGB"))
         axes.imshow(picture, extent=(x, right, bottom, y), interpolation="nearest", aspect="auto", zorder=order)
         axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
     elif shape.kind == "text":

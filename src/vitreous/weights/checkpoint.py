@@ -26,6 +26,7 @@ from vitreous.models.catalog import blueprint
 from vitreous.models.config import Config, ViTConfig
 from vitreous.models.model import Model, state_of
 from vitreous.models.preprocess import Preprocess
+from vitreous.printable import storable
 from vitreous.weights.formats import stated_preprocess, stem_of
 from vitreous.weights.reading import READERS, Found, by, one_line
 
@@ -50,7 +51,8 @@ class Usage:
     def give(self, model: Model) -> None:
         """To a model whose answers these are."""
         model.preprocess = self.preprocess.at(model.config.image_size)
-        model.labels = self.labels if self.labels and len(self.labels) == model.config.readout.classes else None
+        labels = tuple(map(storable, self.labels or ()))
+        model.labels = labels if labels and len(labels) == model.config.readout.classes else None
         model.temperature, model.threshold, model.answers = self.temperature, self.threshold, self.answers
 
 
@@ -200,6 +202,8 @@ def check_labels(labels: Any, classes: int) -> None:
         raise ConfigError(f"labels {one_line(labels)[:40]!r} are no list of words; give one label per answer")
     if len(labels) != classes:
         raise ConfigError(f"{len(labels)} labels were given and the model answers {classes}; give one label per answer")
+    if halves := [name for name in labels if storable(name) != name]:
+        raise ConfigError(f"label {storable(halves[0])!r} holds half a character, which no file can hold; correct it")
 
 
 def check_tensors(found: Found, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import struct
 import zlib
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 from picture_files import encoded, photo
 from PIL import Image
+from shared_files import ROOT
 
-from vitreous.errors import DataError
+from vitreous.errors import DataError, TooLargeError
+from vitreous.images import decode
 from vitreous.images.sources import picture
 
 
@@ -111,7 +114,7 @@ HEIC = struct.pack(">I", 24) + b"ftypheic\0\0\0\0mif1heic" + bytes(100)
         (encoded(1, "JPEG")[:400], "x.jpg is cut short; delete it, or fetch it again"),
         (encoded(1)[:300], "x.jpg is cut short; delete it, or fetch it again"),
         (b"<html>not found</html>", "x.jpg is no picture that Pillow knows; delete it, or fetch it again"),
-        (bomb(20_000), "x.jpg unpacks to more than 178 megapixels (a decompression bomb?); shrink it if it is yours"),
+        (bomb(20_000), "x.jpg has far more than 100 megapixels; at most 50 are read here: shrink it"),
         (HEIC, "x.jpg is a HEIC picture; pip install 'vitreous[heic]' to read it"),
     ],
 )
@@ -121,9 +124,72 @@ def test_what_cannot_be_read_is_named_in_one_line(raw, line):
     assert str(error.value) == line
 
 
-def test_a_picture_between_pillows_warning_and_its_limit_is_read():
-    image = picture.open_image(bomb(10_000), "large.png")  # 100 megapixels, header only
-    assert image.size == (10_000, 10_000)
+def test_the_header_decides_about_a_large_picture():
+    """Of 50 megapixels the header is read; of 100 Pillow would only warn, and nobody sees a warning."""
+    assert picture.open_image(bomb(7_000), "large.png").size == (7_000, 7_000)
+    with pytest.raises(TooLargeError, match=r"^large\.png has 100\.0 megapixels; at most 50 are read here: shrink it$"):
+        picture.open_image(bomb(10_000), "large.png")
+
+
+def with_scans(count: int) -> bytes:
+    """A JPEG whose last scan is there again and again."""
+    raw = encoded(1, "JPEG", progressive=True)
+    scan = raw[raw.rindex(b"\xff\xda") : -2]
+    return raw[:-2] + scan * (count - raw.count(b"\xff\xda")) + b"\xff\xd9"
+
+
+def test_scans_of_a_jpeg_are_counted_up_to_its_end():
+    few, many, film = with_scans(200), with_scans(201), encoded(1, "JPEG") + b"\xff\xda" * 1000
+    assert picture.decode(few, "a").shape == picture.decode(film, "a").shape == (32, 40, 3)
+    with pytest.raises(DataError, match=r"^a\.jpg has more than 200 scans, which no camera writes; save it anew$"):
+        picture.decode(many, "a.jpg")
+    assert [decode.header(raw) is None for raw in (few, many, film)] == [False, True, False]
+    with pytest.raises(DataError, match="more than 200 scans"):  # nor by the quick way
+        decode.decode(many, "a.jpg", fast=True)
+
+
+def test_a_picture_without_its_palette_is_broken():
+    palette = Image.new("P", (4, 4), 1)
+    raw = saved(palette, "PNG")
+    start = raw.index(b"PLTE") - 4
+    length = 12 + int.from_bytes(raw[start : start + 4], "big")
+    with pytest.raises(DataError, match=r"^a\.png is broken \(its palette is missing\); delete it, or fetch it again$"):
+        picture.decode(raw[:start] + raw[start + length :], "a.png")
+
+
+def test_what_memory_cannot_hold_is_named(monkeypatch):
+    def full(image):
+        raise MemoryError
+
+    monkeypatch.setattr(picture, "upright", full)
+    with pytest.raises(TooLargeError, match=r"^a\.png is more than the memory here holds; shrink it$"):
+        picture.decode(encoded(1), "a.png")
+
+
+@pytest.mark.parametrize("format", ["EPS", "ICO", "PCX", "PDF", "SGI", "DDS"])
+def test_other_formats_are_not_even_tried(format):
+    with pytest.raises(DataError, match="is no picture that Pillow knows"):
+        picture.decode(saved(photo(1), format), "a.jpg")
+
+
+@pytest.mark.parametrize(
+    "format", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "PPM", "JPEG2000", "TGA", "MPO"]
+)
+def test_every_format_that_names_promise_is_read(format):
+    assert picture.decode(saved(photo(1), format), "a").shape == (32, 40, 3)
+
+
+def test_pillow_opens_files_in_one_place():
+    """Beside it stand a script that goes out with exports, and drawings made of our own pixels."""
+    source = ROOT / "src" / "vitreous"
+    opened = {
+        str(file.relative_to(source)): re.findall(r"Image\.open\((?:[^()]|\([^()]*\))*\)", file.read_text())
+        for file in source.rglob("*.py")
+        if "Image.open(" in file.read_text()
+    }
+    assert set(opened) == {"images/sources/picture.py", "exports/run.py", "report/sheets.py"}
+    assert all("formats=" in call for calls in opened.values() for call in calls)
+    assert len(opened["images/sources/picture.py"]) == 1
 
 
 def test_a_png_named_jpg_is_read_by_what_it_is():

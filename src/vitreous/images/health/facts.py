@@ -8,7 +8,6 @@ the same pixels have near hashes, so only pairs with near hashes need it (see du
 from __future__ import annotations
 
 import hashlib
-import io
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.errors import DataError, TooLargeError
 from vitreous.images import hashes
 from vitreous.images.imageset import Source
 from vitreous.images.sources import picture
 
-VERSION = 2  # of what is written here about a picture: facts kept in a file by another version are made anew
+VERSION = 3  # of what is written here about a picture: facts kept in a file by another version are made anew
 FACTS = np.dtype(
     [
         ("file", "<u8", 2),  # digest of the file as it lies; 0 where pictures lie decoded
@@ -97,7 +97,12 @@ def _look_at(source: Source, i: int, known: Any) -> Facts:
     file = bytes.fromhex(hashes.exact(raw))
     if known is not None and (row := known.get(file)) is not None:
         return row
-    row = _of_file(raw)
+    try:
+        row = _of_file(raw)
+    except Problem:
+        raise
+    except Exception as error:  # whatever Pillow meets in a file that was made to be met
+        raise Problem(DAMAGED, _line(error)) from None
     row["file"] = np.frombuffer(file, "<u8")
     return row
 
@@ -123,6 +128,8 @@ def _of_file(raw: bytes) -> Facts:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters is whether pixels come
         image = open_picture(raw)
+        if not picture.has_palette(image):
+            raise Problem(DAMAGED, "its palette is missing")
         row["format"] = (image.format or "?")[:8].encode()
         row["traits"] = _traits(image, raw)
         size = image.size
@@ -170,19 +177,16 @@ def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
 
 def open_picture(raw: bytes) -> Image.Image:
     """Pillow's picture, not yet decoded, or a Problem."""
-    if picture.is_heic(raw) and not _reads_heic():
+    if picture.is_heic(raw) and not picture.reads_heic():
         raise Problem(NO_HEIC, "an HEIC picture")
-    format = _format(raw)
     try:
-        image = Image.open(
-            io.BytesIO(raw), formats=[format] if format else None
-        )  # Pillow tries every plugin in turn else
-    except Image.DecompressionBombError as error:
-        raise Problem(BOMB, _line(error)) from None
-    except Exception:  # Pillow's plugins raise what they like
-        raise Problem(*_nature(raw, format)) from None
-    if image.width * image.height > picture.LIMIT:
-        raise Problem(BOMB, f"{image.width:,} × {image.height:,} pixels")
+        image = picture.open_image(raw, "it")
+    except TooLargeError as error:
+        raise Problem(BOMB, str(error)) from None
+    except DataError:
+        if picture.has_too_many_scans(raw):
+            raise Problem(BOMB, f"it has more than {picture.SCAN_LIMIT} scans, which no camera writes") from None
+        raise Problem(*_nature(raw, picture.sniff(raw))) from None
     if image.width * image.height == 0:
         raise Problem(DAMAGED, "it has no pixels")
     return image
@@ -222,18 +226,10 @@ def _is_cut(raw: bytes, format: str, words: str) -> bool:
     return "truncated" in words.lower() or "end of" in words.lower()
 
 
-def _format(raw: bytes) -> str | None:
-    """The usual formats by their first bytes."""
-    heads = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
-    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
-        return "WEBP"
-    return next((format for head, format in heads.items() if raw.startswith(head)), None)
-
-
 def _nature(raw: bytes, format: str | None) -> tuple[int, str]:
     """What a file is that Pillow cannot open: a cut picture, or none."""
-    if format or raw[4:12] == b"ftypavif":
-        return TRUNCATED, f"{format or 'AVIF'}, cut short or damaged ({len(raw):,} bytes)"
+    if format:
+        return TRUNCATED, f"{format}, cut short or damaged ({len(raw):,} bytes)"
     if raw.lstrip()[:1] == b"<":
         return NO_PICTURE, "no picture: it looks like a web page or XML"
     return NO_PICTURE, "no picture in any format known here"
@@ -298,14 +294,7 @@ def _measure(row: Facts, grey: Image.Image, pixels: Any) -> None:
         row["traits"] |= np.uint16(BLANK)
 
 
-def _reads_heic() -> bool:
-    try:
-        from pillow_heif import register_heif_opener
-    except ImportError:
-        return False
-    register_heif_opener()
-    return True
-
-
 def _line(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "it is more than the memory here holds"
     return " ".join(str(error).split())[:200] or type(error).__name__

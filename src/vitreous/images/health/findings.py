@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vitreous.printable import printable_line
+
 if TYPE_CHECKING:
     from vitreous.images.imageset import ImageSet
 
@@ -41,8 +43,8 @@ KINDS = {
     "too-large": Kind(
         FAULT,
         "Decompression bombs",
-        "file would decode to more pixels than is safe",
-        "files would decode to more pixels than is safe",
+        "file costs more to decode than is safe",
+        "files cost more to decode than is safe",
         "Make them smaller, or delete them if you do not know where they come from.",
     ),
     "leak": Kind(
@@ -116,13 +118,6 @@ KINDS = {
         "image is far smaller than the others",
         "images are far smaller than the others",
         "Replace thumbnails by the pictures they stand for.",
-    ),
-    "huge": Kind(
-        NOTICE,
-        "Huge pictures",
-        "image is so large that decoding it dominates training",
-        "images are so large that decoding them dominates training",
-        "Pack the set once: vitreous pack.",
     ),
     "extreme-aspect": Kind(
         NOTICE,
@@ -323,15 +318,15 @@ def lines(health: Health, most: int = 3) -> Iterator[str]:
 
 
 def _case(case: Case) -> Iterator[str]:
-    names = [shorten(printable(name), WIDTH - 14) for name in case.names[:4]]
+    names = [shorten(printable_line(name), WIDTH - 14) for name in case.names[:4]]
     more = [f"and {len(case.names) - 4:,} more"] if len(case.names) > 4 else []
     together = " = ".join([*names, *more])
     parts = [together] if cells(together) <= WIDTH - 10 else [names[0], *(f"= {name}" for name in names[1:]), *more]
-    if case.note:
-        if parts[-1] and cells(parts[-1]) + 2 + cells(case.note) <= WIDTH - 10:
-            parts[-1] += f": {case.note}"
+    if note := printable_line(case.note):
+        if parts[-1] and cells(parts[-1]) + 2 + cells(note) <= WIDTH - 10:
+            parts[-1] += f": {note}"
         else:
-            parts += _wrapped(case.note, width=WIDTH - 12)
+            parts += _wrapped(note, width=WIDTH - 12)
     first, *rest = [part for part in parts if part]
     yield f"          {first}"
     yield from (f"            {part}" for part in rest)
@@ -347,11 +342,6 @@ def shorten(text: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
-def printable(text: str) -> str:
-    """A file's name may hold anything; a terminal obeys some of it."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
 def cells(text: str) -> int:
     """Columns that a terminal needs for a text."""
     from rich.cells import cell_len
@@ -360,7 +350,7 @@ def cells(text: str) -> int:
 
 
 def _wrapped(text: str, indent: int = 0, width: int = WIDTH) -> Iterator[str]:
-    words, line = text.split(" "), ""
+    words, line = printable_line(text).split(" "), ""
     for word in words:
         candidate = f"{line} {word}" if line else word
         if line.strip() and cells(candidate) > width:

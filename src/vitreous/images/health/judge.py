@@ -14,12 +14,11 @@ from vitreous.images.health.duplicates import ENOUGH, ENOUGH_SMALL, SMALL, Near,
 from vitreous.images.health.facts import Facts, Seen
 from vitreous.images.health.findings import KINDS, Case, Finding, names_of
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
-from vitreous.images.sources.picture import LIMIT
+from vitreous.images.sources.picture import PIXEL_LIMIT, SCAN_LIMIT
 
 FEWEST = 3  # images of a class: one each for train, dev and test
 UNEVEN = 10  # times
 TINY, TINY_ALWAYS, TINY_SHARE = 32, 8, 0.5  # short side in pixels, in pixels, of the set's median
-HUGE = 50_000_000  # pixels
 LONG = 4.0  # long side to short side
 
 FORMATS = {  # what a name promises; a name that promises nothing else is never wrong
@@ -62,9 +61,8 @@ def rules(near: int) -> dict[str, str]:
         "imbalance": f"the largest class has {UNEVEN} times the images of this one, or more",
         "small-class": f"fewer than {FEWEST} images, or none in train or in test where there are both",
         "tiny": f"short side below {TINY} pixels and half the set's median, or below {TINY_ALWAYS} pixels",
-        "huge": f"more than {HUGE // 10**6} million pixels",
         "extreme-aspect": f"long side more than {LONG:g} times the short side",
-        "too-large": f"more than {LIMIT // 10**6} million pixels",
+        "too-large": f"more than {PIXEL_LIMIT // 10**6} million pixels, or {SCAN_LIMIT} scans of a JPEG",
     }
 
 
@@ -198,7 +196,6 @@ def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
     traits = facts["traits"]
     yield all_of("blank", (traits & f.BLANK) > 0)
     yield all_of("tiny", (short < TINY_ALWAYS) | ((short < TINY) & (short < TINY_SHARE * median)), size)
-    yield all_of("huge", width * height > HUGE, size)
     yield all_of("extreme-aspect", (long > LONG * short) & (short > 0), size)
     yield all_of("rotated", facts["orientation"] > 1, lambda i: TURNS[int(facts["orientation"][i])])
     yield all_of("cmyk", (traits & f.CMYK) > 0)

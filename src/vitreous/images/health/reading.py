@@ -108,7 +108,7 @@ def choose_workers(data: ImageSet, workers: int | None) -> int:
 
 def cache_file(data: ImageSet) -> Path:
     """Where facts about a set are kept: by the name of the set; inside, by the content of each file."""
-    return cache_folder() / "health" / f"{digest(str(Path(data.path).absolute()).encode())[:24]}.facts"
+    return cache_folder() / "health" / f"{digest(os.fsencode(Path(data.path).absolute()))[:24]}.facts"
 
 
 def cache_folder() -> Path:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError
 from vitreous.images.imageset import ImageSet, Source
+from vitreous.images.sources import picture
+from vitreous.printable import storable
 
 Labels = NDArray[np.int64]
 PICTURES = {
@@ -37,6 +40,8 @@ PICTURES |= {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
 JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
 JUNK |= {"__pycache__", "ehthumbs.db", "icon\r"}
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[a-z0-9]+::")
+SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+SPECIAL |= {stat.S_IFDIR: "a folder"}
 WHOLE = 1 << 30  # bytes of a set up to which every byte goes into its content id; beyond, sizes, heads and tails do
 
 
@@ -96,12 +101,8 @@ class Place:
         """Whether a picture lies somewhere below a folder of this folder."""
         if self.folder is None:
             return False
-        for name in self.names:
-            for _, folders, files in os.walk(self.folder / name):
-                folders[:] = [f for f in folders if not is_junk(f)]
-                if any(is_picture(f) and not is_junk(f) for f in files):
-                    return True
-        return False
+        folders = (self.folder / name for name in self.names if (self.folder / name).is_dir())
+        return any(is_picture(name) for folder in folders for _, files, _ in walk(folder) for name in files)
 
 
 def find_place(said: str | os.PathLike[str]) -> Place:
@@ -115,7 +116,7 @@ def find_place(said: str | os.PathLike[str]) -> Place:
     if path.is_dir():
         return Place(text, folder=path)
     if path.exists():
-        return Place(text, files=(str(path),))
+        return _files(text, [str(path)])
     if ADDRESS.match(text):
         return Place(text, files=_remote(text))
     wanted = expand_braces(str(path))
@@ -132,7 +133,15 @@ def find_place(said: str | os.PathLike[str]) -> Place:
         return Place(text, folder=Path(found[0]))
     if any(Path(f).is_dir() for f in found):
         raise DataError(f"{text} matches folders as well as files, or several folders; name the folder above them")
-    return Place(text, files=tuple(found))
+    return _files(text, found)
+
+
+def _files(said: str, files: list[str]) -> Place:
+    """Named files. One that holds a set must be a regular file; an image that is none gets its own line later."""
+    for file in files:
+        if not is_picture(file):
+            check_regular(Path(file).stat().st_mode, file)
+    return Place(said, files=tuple(files))
 
 
 def _glob(pattern: str) -> list[str]:
@@ -209,9 +218,65 @@ def open_file(file: str) -> Any:
         system, path = filesystem(file)
         return system.open(path, "rb")
     try:
-        return Path(file).open("rb")
+        return open_regular(file)
     except OSError as error:
         raise cannot_read(file, error) from None
+
+
+def open_regular(file: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
+    """A regular file, open for reading: a pipe would wait for ever, and a device may have no end."""
+    check_regular(os.stat(file).st_mode, file)  # noqa: PTH116  also before it is opened, which some devices notice
+    handle = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        check_regular(os.fstat(handle).st_mode, file)
+        return open(handle, "rb", buffering=buffering)  # noqa: PTH123  the caller closes it
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def check_regular(mode: int, file: str | os.PathLike[str]) -> None:
+    """Refuse what is no regular file."""
+    if not stat.S_ISREG(mode):
+        what = SPECIAL.get(stat.S_IFMT(mode), "something else")
+        raise DataError(f"{storable(os.fspath(file))} is {what} and no file; move it away")
+
+
+def read_picture(file: str | os.PathLike[str]) -> bytes:
+    """All bytes of an image that is a file of its own, unless it is far too large to be one."""
+    name = storable(os.fspath(file))
+    try:
+        with open_regular(file, buffering=0) as handle:
+            picture.check_bytes(os.fstat(handle.fileno()).st_size, name)
+            return handle.read()
+    except OSError as error:
+        raise cannot_read(name, error) from None
+
+
+def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], OSError | None]]:
+    """(folder, names of its files, why they cannot be listed) of a folder and of all below, however deep.
+
+    Sorted, without hidden things and junk; links to folders are not followed.
+    """
+    waiting = [os.fspath(folder)]
+    while waiting:
+        here = waiting.pop()
+        try:
+            with os.scandir(here) as entries:
+                found = sorted((e for e in entries if not is_junk(e.name)), key=lambda entry: entry.name)
+        except OSError as error:
+            yield here, [], error
+            continue
+        folders = {entry.name for entry in found if _is_folder(entry)}
+        yield here, [entry.name for entry in found if entry.name not in folders], None
+        waiting += [e.path for e in reversed(found) if e.name in folders and not e.is_symlink()]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def read_range(file: str, start: int, size: int) -> bytes:
@@ -220,7 +285,7 @@ def read_range(file: str, start: int, size: int) -> bytes:
         system, path = filesystem(file)
         return bytes(system.cat_file(path, start=start, end=start + size))
     try:
-        with Path(file).open("rb", buffering=0) as handle:
+        with open_regular(file, buffering=0) as handle:
             handle.seek(start)
             parts = []
             while size > 0 and (part := handle.read(size)):  # one read returns at most 2 GiB
@@ -261,9 +326,7 @@ def cannot_read(what: str | Path, error: OSError) -> DataError:
     return DataError(f"{what} cannot be read: {error.strerror or _one_line(error)}")
 
 
-def shown(name: str) -> str:
-    """A name that can be printed, whatever bytes it has on the disk."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+shown = storable  # a name that every file can hold, whatever bytes it has on the disk
 
 
 def few(names: Iterable[str], most: int = 3) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,22 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
-from vitreous.images.sources.finding import WHOLE, Found, Kind, Place, cannot_read, few, is_junk, is_picture, shown
+from vitreous.images.sources.finding import (
+    WHOLE,
+    Found,
+    Kind,
+    Place,
+    cannot_read,
+    few,
+    is_junk,
+    is_picture,
+    open_regular,
+    read_picture,
+    shown,
+)
 from vitreous.images.sources.tree import read_tree
+
+MAX_VISITS = 16  # of one folder by links; folders that link to each other would be entered without end
 
 
 @dataclass(frozen=True)
@@ -31,11 +48,7 @@ class Files:
         return shown(self.names[i])
 
     def raw(self, i: int) -> bytes:
-        path = Path(self.root, self.names[i])
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise cannot_read(shown(str(path)), error) from None
+        return read_picture(Path(self.root, self.names[i]))
 
     def read(self, i: int) -> NDArray[np.uint8]:
         return picture.decode(self.raw(i), shown(str(Path(self.root, self.names[i]))))
@@ -50,16 +63,18 @@ def recognises(place: Place) -> bool:
 def open_folders(place: Place) -> Found:
     if place.folder is None:
         return open_pictures(place)
-    loops: list[str] = []
-    bare: list[str] = []
-    paths = sorted(walk(place.folder, loops, bare))  # the disk's own order means nothing
+    left = LeftOut()
+    paths = sorted(walk(place.folder, left))  # the disk's own order means nothing
     tree = read_tree(paths, shown(place.said))
     source = Files(str(place.folder), tuple(paths[i] for i in tree.places))
     prints, notes = fingerprints(source)
-    if bare:
-        notes.append(f"left out {len(bare):,} empty folders: {few(bare)}")
-    if loops:
-        notes.append(f"left out {len(loops):,} folders that lead back into themselves: {few(loops)}")
+    if left.bare:
+        notes.append(f"left out {len(left.bare):,} empty folders: {few(left.bare)}")
+    if left.loops:
+        notes.append(f"left out {len(left.loops):,} folders that lead back into themselves: {few(left.loops)}")
+    if left.too_deep:
+        depth = f"{left.too_deep[0].count('/') + 1:,} folders down, in {left.too_deep[0].split('/')[0]}"
+        notes.append(f"left out {len(left.too_deep):,} folders whose path is too long for this system ({shown(depth)})")
     return Found(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
 
 
@@ -73,41 +88,55 @@ def open_pictures(place: Place) -> Found:
     return Found(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
 
 
-def walk(folder: Path, loops: list[str], bare: list[str]) -> Iterator[str]:
-    """Paths of all files below, with /. Links are followed; those that lead into a folder above go to `loops`.
+@dataclass
+class LeftOut:
+    """Folders that were not entered, by their paths inside the set."""
 
-    Folders with nothing in them go to `bare`.
-    """
+    loops: list[str] = field(default_factory=list)  # lead back into themselves
+    bare: list[str] = field(default_factory=list)  # hold nothing
+    too_deep: list[str] = field(default_factory=list)  # have a path longer than the system takes
 
-    def below(path: str, inside: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+
+def walk(folder: Path, left: LeftOut) -> Iterator[str]:
+    """Paths of all files below, with /. Links are followed, unless they lead to a folder above."""
+    above = frozenset(map(_identity, (folder.resolve(), *folder.resolve().parents)))
+    visits: Counter[tuple[int, int]] = Counter()
+    waiting = [(str(folder), "", above, False)]  # a list, since Python's own stack ends at a thousand folders
+    while waiting:
+        path, inside, above, is_linked = waiting.pop()
         try:
             with os.scandir(path) as entries:
                 found = list(entries)
         except OSError as error:
-            raise cannot_read(shown(path), error) from None
+            if error.errno != errno.ENAMETOOLONG:
+                raise cannot_read(shown(path), error) from None
+            left.too_deep.append(inside)
+            continue
         if not found and inside:
-            bare.append(inside.rstrip("/"))
+            left.bare.append(inside.rstrip("/"))
         for entry in found:
             name = f"{inside}{entry.name}"
             try:
                 is_folder = entry.is_dir()
-            except OSError:  # a link to itself
-                loops.append(name)
+                here = _identity(entry.path) if is_folder else (0, 0)
+            except OSError as error:  # a link to itself, or a path too long
+                (left.too_deep if error.errno == errno.ENAMETOOLONG else left.loops).append(name)
                 continue
             if not is_folder:
                 yield name
             elif is_junk(entry.name):
                 yield from (f"{name}/{file}" for file in _names(entry.path))
+            elif (by_link := is_linked or entry.is_symlink()) and (here in above or visits[here] >= MAX_VISITS):
+                left.loops.append(name)
             else:
-                what = Path(entry.path).stat()
-                here = (what.st_dev, what.st_ino)
-                if entry.is_symlink() and here in above:
-                    loops.append(name)
-                else:
-                    yield from below(entry.path, f"{name}/", above | {here})
+                visits[here] += by_link
+                waiting.append((entry.path, f"{name}/", above | {here}, by_link))
 
-    top = folder.stat()
-    yield from below(str(folder), "", frozenset({(top.st_dev, top.st_ino)}))
+
+def _identity(path: str | Path) -> tuple[int, int]:
+    """A folder's own number, by whatever path."""
+    what = os.stat(path)  # noqa: PTH116  pathlib is slow
+    return what.st_dev, what.st_ino
 
 
 def fingerprints(source: Files) -> tuple[list[str], list[str]]:
@@ -115,27 +144,29 @@ def fingerprints(source: Files) -> tuple[list[str], list[str]]:
     sizes, unreadable = [], []
     for name in source.names:
         try:
-            sizes.append(Path(source.root, name).stat().st_size)
+            state = Path(source.root, name).stat()
+            sizes.append(state.st_size if stat.S_ISREG(state.st_mode) else -1)
         except OSError:
             sizes.append(-1)
-    whole = sum(sizes) <= WHOLE
+    whole = sum(size for size in sizes if size <= picture.BYTE_LIMIT) <= WHOLE
     prints = []
     for name, size in zip(source.names, sizes, strict=True):
+        in_part = size > 8192 and (not whole or size > picture.BYTE_LIMIT)
         try:
-            with open(os.path.join(source.root, name), "rb", buffering=0) as file:  # noqa: PTH118, PTH123  pathlib is slow
-                raw = file.read(size if whole or size <= 8192 else 4096)
-                if not whole and size > 8192:
+            with open_regular(os.path.join(source.root, name), buffering=0) as file:  # noqa: PTH118  pathlib is slow
+                raw = file.read(4096 if in_part else size)
+                if in_part:
                     file.seek(-4096, os.SEEK_END)
                     raw += file.read(4096)
             prints.append(f"{size}:{hashlib.blake2b(raw, digest_size=12).hexdigest()}")
-        except OSError:
+        except (OSError, DataError):
             prints.append(f"{size}:unreadable")
             unreadable.append(name)
     if len(unreadable) == len(source.names):
         raise DataError(f"no picture of {source.root} can be read ({few(unreadable)}); check the permissions")
-    notes = [f"{len(unreadable):,} files cannot be read (permission, or a broken link): {few(unreadable)}"] * bool(
-        unreadable
-    )
+    why = "permission, a broken link, or no regular file"
+    notes = [f"{len(unreadable):,} files cannot be read ({why}): {few(unreadable)}"]
+    notes *= bool(unreadable)
     if any(size == 0 for size in sizes):
         notes.append(
             f"{sizes.count(0):,} files are empty: {few(n for n, s in zip(source.names, sizes, strict=True) if s == 0)}"

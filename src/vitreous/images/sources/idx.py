@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import Found, Kind, Place, by_number, cannot_read, file_name
+from vitreous.images.sources.finding import Found, Kind, Place, by_number, cannot_read, file_name, open_file
 from vitreous.images.sources.spellings import split_in
 from vitreous.images.sources.stack import Array, Part, Stack, describe
 
@@ -58,10 +58,8 @@ def open_idx(place: Place) -> Found:
 def load(file: str, key: str = "") -> Array:
     """The array of an IDX file: magic 0 0 TYPE AXES, one big-endian length for each axis, then bytes."""
     try:
-        raw = Path(file).read_bytes()
-        if file.lower().endswith(".gz"):
-            with gzip.open(file) as handle:
-                raw = handle.read(LARGEST)
+        with open_file(file) as handle:
+            raw = gzip.GzipFile(fileobj=handle).read(LARGEST) if file.lower().endswith(".gz") else handle.read()
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise DataError(f"{file} is cut short or damaged; fetch it again") from None
     except OSError as error:

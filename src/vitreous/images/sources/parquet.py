@@ -29,6 +29,7 @@ from vitreous.images.sources.finding import (
     is_junk,
     is_remote,
     open_file,
+    read_picture,
     shown,
     stem,
 )
@@ -70,7 +71,7 @@ class Rows:
         file = self.files[self.groups[group][0]]
         path = value.get("path") if isinstance(value, dict) else None
         if path and not is_remote(file) and (Path(file).parent / path).is_file():
-            return (Path(file).parent / path).read_bytes()
+            return read_picture(Path(file).parent / path)
         raise DataError(f"{file}: row {i - int(self.first[group])} has no picture; drop the row")
 
     def read(self, i: int) -> NDArray[np.uint8]:

@@ -1,10 +1,16 @@
-"""One encoded file becomes upright pixels: the plain Pillow way, which every faster way is held against."""
+"""One encoded file becomes upright pixels: the plain Pillow way, which every faster way is held against.
+
+Pillow opens images here and nowhere else: only the formats of FORMATS, so no other program is ever started, and only
+within the limits below, which are read from the header before any pixel is decoded.
+"""
 
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Callable
+from functools import cache
 from threading import Lock
 from typing import NoReturn, TypeVar
 
@@ -12,11 +18,28 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.errors import DataError
+from vitreous.errors import DataError, TooLargeError
 
-__all__ = ["decode", "is_heic", "open_image", "taken", "upright"]
+__all__ = [
+    "check_bytes",
+    "decode",
+    "has_palette",
+    "has_too_many_scans",
+    "is_heic",
+    "open_image",
+    "reads_heic",
+    "sniff",
+    "taken",
+    "upright",
+]
 
-LIMIT = 178_956_970  # pixels; Pillow's own border between a warning and a refusal
+PIXEL_LIMIT = 50_000_000  # of one image; in memory each costs 3 to 20 bytes
+BYTE_LIMIT = 512 << 20  # of one file
+SCAN_LIMIT = 200  # of one JPEG; each is a pass over all its pixels, and a photograph has about ten
+SNIFFED = ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "AVIF", "HEIF")  # known by their first bytes
+FORMATS = (*SNIFFED, "PPM", "JPEG2000", "TGA")  # all that is read; EPS, which starts Ghostscript, is not among them
+MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # of a JPEG; what lies between are pixels or rubbish
+END_OF_IMAGE, START_OF_SCAN, WITHOUT_LENGTH = 0xD9, 0xDA, (0x01, 0xD8)
 ORIENTATION, MAKE, MODEL, EXIF_PART, TAKEN = 0x0112, 0x010F, 0x0110, 0x8769, 0x9003
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -27,9 +50,11 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+AVIF_BRANDS = {b"avif", b"avis"}
 HEIC_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"hevm", b"hevs", b"mif1", b"msf1"}
 T = TypeVar("T")
 _quietly = Lock()  # warning filters belong to the whole process
+warnings.filterwarnings("ignore", module=r"PIL\.")  # what matters is said here, in one line about the file
 
 
 def decode(raw: bytes, what: str, channels: int = 3) -> NDArray[np.uint8]:
@@ -39,33 +64,82 @@ def decode(raw: bytes, what: str, channels: int = 3) -> NDArray[np.uint8]:
     """
     image = open_image(raw, what)
     try:
+        if not has_palette(image):
+            raise ValueError("its palette is missing")
         _calmly(image.load)
         plain = _plain(upright(image))
         pixels = np.array(plain.convert("L" if channels == 1 else "RGB"))  # a copy, which may be written to
-    except MemoryError:
-        raise
     except Exception as error:
         _refuse(what, error)
     return pixels[:, :, None] if channels == 1 else pixels
 
 
-def open_image(raw: bytes, what: str) -> Image.Image:
-    """The file's header, read and within the limit; pixels are not decoded yet."""
+def open_image(raw: bytes, what: str, pixel_limit: int = PIXEL_LIMIT) -> Image.Image:
+    """The file's header, read and within the limits; pixels are not decoded yet."""
     if not raw:
         raise DataError(f"{what} is empty (0 bytes); delete it, or fetch it again")
-    if is_heic(raw):
-        _register_heic(what)
+    check_bytes(len(raw), what)
+    format = sniff(raw)
+    if format == "HEIF" and not reads_heic():
+        raise DataError(f"{what} is a HEIC picture; pip install 'vitreous[heic]' to read it")
+    if has_too_many_scans(raw):
+        raise DataError(f"{what} has more than {SCAN_LIMIT} scans, which no camera writes; save it anew")
     try:
-        image = _calmly(lambda: Image.open(io.BytesIO(raw)))
+        image = _calmly(lambda: Image.open(io.BytesIO(raw), formats=[format] if format else _other_formats()))
     except Image.DecompressionBombError:
-        _refuse_size(what)
-    except MemoryError:
-        raise
+        _refuse_size(what, f"far more than {2 * PIXEL_LIMIT / 1e6:g}", pixel_limit)
     except Exception as error:
         _refuse(what, error)
-    if image.width * image.height > LIMIT:
-        _refuse_size(what)
+    if (size := image.width * image.height) > pixel_limit:
+        _refuse_size(what, f"{size / 1e6:,.1f}", pixel_limit)
     return image
+
+
+def check_bytes(count: int, what: str) -> None:
+    """Refuse a file that is no image by its size alone, before it is read."""
+    if count > BYTE_LIMIT:
+        raise TooLargeError(
+            f"{what} has {count:,} bytes; at most {BYTE_LIMIT >> 20} MiB are read as one image: move it away"
+        )
+
+
+def sniff(raw: bytes) -> str | None:
+    """Pillow's name of the format that the first bytes are of; None where they do not tell."""
+    if raw.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if raw.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if raw.startswith((b"GIF87a", b"GIF89a")):
+        return "GIF"
+    if raw[:4] == b"RIFF" and raw[8:12] == b"WEBP":
+        return "WEBP"
+    if raw.startswith((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"MM*\0", b"II\0*")):
+        return "TIFF"
+    if raw.startswith(b"BM"):
+        return "BMP"
+    if is_heic(raw):
+        return "HEIF"
+    return "AVIF" if _brands(raw) & AVIF_BRANDS and "AVIF" in _known_formats() else None
+
+
+def has_too_many_scans(raw: bytes) -> bool:
+    """Whether a JPEG has more scans than SCAN_LIMIT. What lies behind its end, such as a film, does not count."""
+    if sniff(raw) != "JPEG" or raw.count(b"\xff\xda") <= SCAN_LIMIT:
+        return False
+    at, scans = 2, 0
+    while scans <= SCAN_LIMIT and (found := MARKER.search(raw, at)):
+        at, kind = found.end(), raw[found.end() - 1]
+        if kind == END_OF_IMAGE:
+            return False
+        if kind not in WITHOUT_LENGTH:
+            at += int.from_bytes(raw[at : at + 2], "big")
+        scans += kind == START_OF_SCAN
+    return True  # too many, or so many without an end
+
+
+def has_palette(image: Image.Image) -> bool:
+    """Whether an image whose pixels are numbers of colours has those colours."""
+    return image.mode not in ("P", "PA") or image.palette is not None
 
 
 def upright(image: Image.Image) -> Image.Image:
@@ -79,10 +153,38 @@ def upright(image: Image.Image) -> Image.Image:
 
 def is_heic(raw: bytes) -> bool:
     """An iPhone's usual file, by its first bytes and whatever its name."""
-    if raw[4:8] != b"ftyp":
+    brands = _brands(raw)
+    return bool(brands & HEIC_BRANDS) and not brands & AVIF_BRANDS
+
+
+def reads_heic() -> bool:
+    """Whether the extra that reads HEIC is there; from then on Pillow knows it."""
+    try:
+        import pillow_heif
+    except ImportError:
         return False
-    brands = {raw[at : at + 4] for at in range(8, min(int.from_bytes(raw[:4], "big"), 64), 4)}
-    return bool(brands & HEIC_BRANDS) and not brands & {b"avif", b"avis"}
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def _brands(raw: bytes) -> set[bytes]:
+    """What a file of the family of MP4 says it is."""
+    if raw[4:8] != b"ftyp":
+        return set()
+    return {raw[at : at + 4] for at in range(8, min(int.from_bytes(raw[:4], "big"), 64), 4)}
+
+
+@cache
+def _known_formats() -> frozenset[str]:
+    """Those of FORMATS that this Pillow reads."""
+    Image.init()
+    return frozenset(FORMATS) & frozenset(Image.OPEN)
+
+
+@cache
+def _other_formats() -> list[str]:
+    """Those that the first bytes do not tell."""
+    return [format for format in FORMATS if format in _known_formats() and format not in SNIFFED]
 
 
 def _plain(image: Image.Image) -> Image.Image:
@@ -127,16 +229,10 @@ def taken(image: Image.Image) -> tuple[str, str]:
     return moment, camera
 
 
-def _register_heic(what: str) -> None:
-    try:
-        import pillow_heif
-    except ImportError:
-        raise DataError(f"{what} is a HEIC picture; pip install 'vitreous[heic]' to read it") from None
-    pillow_heif.register_heif_opener()
-
-
 def _refuse(what: str, error: Exception) -> NoReturn:
     text = str(error)
+    if isinstance(error, MemoryError):
+        raise TooLargeError(f"{what} is more than the memory here holds; shrink it") from None
     if isinstance(error, Image.UnidentifiedImageError):
         reason = "is no picture that Pillow knows"
     elif "truncated" in text or "end of" in text or "Truncated" in text:
@@ -146,5 +242,7 @@ def _refuse(what: str, error: Exception) -> NoReturn:
     raise DataError(f"{what} {reason}; delete it, or fetch it again") from None
 
 
-def _refuse_size(what: str) -> NoReturn:
-    raise DataError(f"{what} unpacks to more than 178 megapixels (a decompression bomb?); shrink it if it is yours")
+def _refuse_size(what: str, megapixels: str, limit: int) -> NoReturn:
+    raise TooLargeError(
+        f"{what} has {megapixels} megapixels; at most {limit / 1e6:g} are read here: shrink it"
+    ) from None

@@ -22,6 +22,7 @@ from vitreous.images.sources.finding import (
     few,
     file_name,
     is_picture,
+    open_file,
     shown,
     stem,
 )
@@ -110,7 +111,8 @@ def open_tables(place: Place) -> Found:
 def read(file: str) -> Table:
     """Header and rows; without a header the columns are called path and label."""
     try:
-        text = Path(file).read_text("utf-8-sig")
+        with io.TextIOWrapper(open_file(file), "utf-8-sig") as lines:
+            text = lines.read()
     except UnicodeDecodeError:
         raise DataError(f"{file} is not UTF-8; save it as UTF-8") from None
     except OSError as error:

@@ -32,7 +32,6 @@ from vitreous.images.sources.spellings import split_in, split_of, without_split
 from vitreous.images.sources.tree import read_tree
 
 STORED, DEFLATED = 0, 8
-LARGEST = 512 << 20  # bytes of one unpacked picture
 RATIO = 200  # unpacked to packed, of a whole zip beyond 1 GiB: pictures hardly shrink
 HEADER = 30  # bytes of a zip's local header before the name
 
@@ -168,7 +167,7 @@ def _entries(file: str) -> list[zipfile.ZipInfo]:
 def _refuse_bomb(file: str, entries: list[zipfile.ZipInfo], after: int) -> None:
     why = f"{file} is a zip bomb: "
     for entry in entries:
-        if entry.file_size > LARGEST and _counts(entry.filename):
+        if entry.file_size > picture.BYTE_LIMIT and _counts(entry.filename):
             raise DataError(f"{why}{shown(entry.filename)} would unpack to {entry.file_size:,} bytes; do not trust it")
     unpacked = sum(entry.file_size for entry in entries)
     if unpacked > 1 << 30 and unpacked > RATIO * file_size(file):
