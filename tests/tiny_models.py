@@ -53,6 +53,20 @@ def answer(model: Any, x: Tensor | None = None) -> Tensor:
         return model(images(model) if x is None else x)
 
 
+def assert_same_model(ours: Any, theirs: Any, x: Tensor | None = None) -> None:
+    """Weights bit for bit, logits to rounding: where a tensor begins in memory chooses the kernel."""
+    first, second = ours.state_dict(), theirs.state_dict()
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+    assert_same_answers(answer(ours, x), answer(theirs, x))
+
+
+def assert_same_answers(ours: Tensor, theirs: Tensor) -> None:
+    """Logits of equal weights by two calls: no further apart than float32 rounds."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * max(1.0, theirs.abs().max().item()))
+
+
 def line_of(error: BaseException, *words: str | Path) -> str:
     """The one line that an error is, after a look that it has these words."""
     line = str(error)

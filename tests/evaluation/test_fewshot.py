@@ -22,6 +22,7 @@ from vitreous.evaluation.fewshot import (
     nested_ridges,
     ridge,
 )
+from vitreous.evaluation.ties import SAME64
 
 GOLDEN = np.load(ROOT / "tests/golden/measures/fewshot_ridge.npz")
 
@@ -220,17 +221,21 @@ def test_probes_on_growing_sets_are_those_of_each_set():
 
 
 def test_counts_are_those_of_float64_where_float32_would_err():
-    """Two classes whose weights differ by less than float32 can tell."""
+    """Two classes whose weights differ by less than float32 can hold; no two scores differ by rounding alone."""
     random = np.random.default_rng(0)
-    weight = random.normal(size=(65, 1)) * np.ones((1, 3))
-    weight[:-1, 1] += 1e-9 * random.normal(size=64)
+    weight = np.ones((65, 3))
+    weight[:-1] += 2e-8 * random.uniform(-1, 1, (64, 3))
     weight[-1] = 0
     probe = Ridge(weight, np.zeros(64), np.ones(64), 1.0)
     x = random.normal(size=(1000, 64)).astype(np.float32)
-    exact = probe.answers(x)
-    low = (x @ weight[:-1].astype(np.float32)).argmax(1)
-    assert (low != exact).mean() > 0.2
-    assert count_right([probe, probe], x, exact) == [1000, 1000]
+    ordered = np.sort(probe.scores(x), 1)
+    x = x[ordered[:, 2] - ordered[:, 1] > 4 * SAME64 * np.abs(ordered).max(1)]
+    assert len(x) > 500
+    exact = probe.scores(x).argmax(1)
+    assert (probe.answers(x) == exact).all()
+    assert set(np.unique(exact)) == {0, 1, 2}
+    assert (weight[:-1].astype(np.float32) == 1).all()
+    assert count_right([probe, probe], x, exact) == [len(x)] * 2
 
 
 def test_outliers_and_dead_features_do_not_mislead_the_count():

@@ -31,7 +31,7 @@ def exactly(actual, expected):
 def test_both_layouts_of_a_picture_give_the_same_tokens(vit, images):
     """B C H W and, by an explicit flag, B H W C."""
     last = images.permute(0, 2, 3, 1).contiguous()
-    assert torch.equal(tokens_of(vit, last, layout="BHWC"), tokens_of(vit, images))
+    exactly(tokens_of(vit, last, layout="BHWC"), tokens_of(vit, images))
     with pytest.raises(ImageSizeError):
         vit(last)  # nothing is guessed
     with pytest.raises(ConfigError, match="layout 'HWC' is not BCHW or BHWC"):

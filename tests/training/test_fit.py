@@ -95,19 +95,21 @@ def test_the_number_is_that_of_the_saved_model_on_the_images_of_test(run, folder
     assert 0 <= low <= judged["top1"] <= high <= 1
 
 
-def test_the_model_kept_is_the_best_on_dev(run):
-    looks = events_of(run.path, "dev")
-    best = max(looks, key=lambda look: (look["accuracy"], -look["loss"]))
-    assert run.metrics["kept_step"] == best["step"]
-    assert run.metrics["dev"] == {name: best[name] for name in ("step", "accuracy", "loss")}
+def test_the_model_kept_is_the_latest_that_dev_called_worth_keeping(run):
+    """Not always the best: tests/training/test_loop.py has the rule."""
+    last = [look for look in events_of(run.path, "dev") if look["kept"]][-1]
+    assert run.metrics["kept_step"] == last["step"]
+    assert run.metrics["dev"] == {name: last[name] for name in ("step", "accuracy", "loss")}
 
 
 def test_temperature_and_threshold_are_fitted_on_dev_and_used_by_every_answer(run, folder):
     model, data = run.load(), vitreous.images.open(folder)
     _, dev = splits.cut_dev(data, 0.2, 0)
     z = predict.logits(model, dev, workers=0)
-    assert model.temperature == calibration.fit_temperature(z.values, z.labels) == run.metrics["temperature"]
-    assert model.threshold == calibration.fit_threshold(calibration.score(z.values)) == run.metrics["threshold"]
+    assert model.temperature == run.metrics["temperature"]
+    assert model.temperature == pytest.approx(calibration.fit_temperature(z.values, z.labels), rel=1e-4)
+    assert model.threshold == run.metrics["threshold"]
+    assert model.threshold == pytest.approx(calibration.fit_threshold(calibration.score(z.values)), rel=1e-4)
     test = data.split("test")
     z = predict.logits(model, test, workers=0).values
     p, scores = calibration.softmax(z, model.temperature), calibration.score(z)

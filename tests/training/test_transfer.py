@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from small_runs import CPU, MODEL, SIDE, image_set, rule, tinted_folder
 from tiny_models import BIT, VIT, awake, images, line_of
+from torch.testing import assert_close
 
 import vitreous
 from vitreous.errors import ConfigError, VitreousError
@@ -407,7 +408,11 @@ def test_the_first_of_two_processes_measures_and_solves(alike, weights, auto, tm
     if judged == "leave-one-out":
         assert body["judged"]["right"] == auto[0].metrics["judged"]["right"]
         ours, theirs = (vitreous.load(path).state_dict() for path in (tmp_path / "two", auto[0].path))
-        assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+        for name, tensor in theirs.items():
+            if name.startswith("head."):  # solved with as many threads as a process has there
+                assert_close(ours[name], tensor, rtol=1e-3, atol=1e-5)
+            else:
+                assert torch.equal(ours[name], tensor), name
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")

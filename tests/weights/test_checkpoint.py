@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import BIT, VIT, answer, awake, line_of
+from tiny_models import BIT, VIT, assert_same_model, awake, line_of
 
 import vitreous
 from vitreous.errors import CheckpointError, ConfigError, ExistsError, FormatError, VitreousError
@@ -74,10 +74,8 @@ def test_everything_comes_back(change, model, tmp_path):
     assert second.config == first.config
     for part in ("preprocess", "labels", "temperature", "threshold", "answers", "source"):
         assert getattr(second, part) == getattr(first, part)
-    a, b = first.state_dict(), second.state_dict()
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a)
-    assert torch.equal(answer(first), answer(second))
+    assert_same_model(second, first)
+    assert [t.dtype for t in second.state_dict().values()] == [t.dtype for t in first.state_dict().values()]
     assert not second.training
     assert all(p.requires_grad for p in second.parameters())
 
@@ -86,7 +84,7 @@ def test_a_bit_comes_back(tmp_path):
     first = awake(BIT)
     second = vitreous.load(vitreous.save(first, tmp_path / "bit")[0])
     assert second.config == first.config
-    assert torch.equal(answer(first), answer(second))
+    assert_same_model(first, second)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

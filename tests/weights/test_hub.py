@@ -6,8 +6,7 @@ import os
 import commands
 import hub_server
 import pytest
-import torch
-from tiny_models import answer, awake, line_of
+from tiny_models import assert_same_model, awake, line_of
 
 import vitreous
 from vitreous.errors import HubError
@@ -47,7 +46,7 @@ def test_a_repository_in_the_cache_is_a_model(cache, format):
     first = awake(**(GELU if format in ("huggingface", "timm") else {}))
     cache("owner/some.name-1", first, format)
     second = vitreous.load("hf:owner/some.name-1")
-    assert torch.equal(answer(second), answer(first))
+    assert_same_model(second, first)
     if format != "vitreous":
         assert second.source["path"] == "hf:owner/some.name-1"
     assert vitreous.load("hf:owner/some.name-1", classes=3).config.readout.classes == 3
@@ -57,7 +56,7 @@ def test_timm_names_its_own_page(cache):
     first = awake(**GELU)
     cache("timm/vit_tiny.augreg", first, "timm")
     for name in ("timm:vit_tiny.augreg", "hf:timm/vit_tiny.augreg", "timm:timm/vit_tiny.augreg"):
-        assert torch.equal(answer(vitreous.load(name)), answer(first))
+        assert_same_model(vitreous.load(name), first)
 
 
 def test_a_revision_is_a_branch_a_tag_or_a_commit(cache):
@@ -65,7 +64,7 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(cache):
     cache("o/n", one, "timm")
     cache("o/n", two, "timm", commit=OTHER, ref="v2")
     for name, want in (("hf:o/n", one), ("hf:o/n@main", one), ("hf:o/n@v2", two), (f"hf:o/n@{OTHER}", two)):
-        assert torch.equal(answer(vitreous.load(name)), answer(want))
+        assert_same_model(vitreous.load(name), want)
 
 
 def says(source, *words):
@@ -120,7 +119,7 @@ def test_an_existing_path_wins(cache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (file,) = vitreous.save(awake(), tmp_path / "hf:o" / "n" / "model")
     assert file.exists()
-    assert torch.equal(answer(vitreous.load("hf:o/n")), answer(awake()))
+    assert_same_model(vitreous.load("hf:o/n"), awake())
 
 
 # Another process, so that the library reads its environment anew
@@ -199,7 +198,7 @@ def test_pushed_and_fetched_again_it_is_the_same_model(server, tmp_path):
     (again,) = run(["convert", "hf:me/pushed", tmp_path / "two", "--to", "vitreous"], **(there | AWAY))
     assert again.code == 0, again.stderr
     for name in ("one.safetensors", "two.safetensors"):
-        assert torch.equal(answer(vitreous.load(tmp_path / name)), answer(first))
+        assert_same_model(vitreous.load(tmp_path / name), first)
 
 
 def test_a_hub_that_refuses_is_answered_in_one_line(server, tmp_path):

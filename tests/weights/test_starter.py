@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.torch import load_file, save_file
 from shared_files import ROOT
-from tiny_models import BIT, VIT, answer, awake, line_of
+from tiny_models import BIT, VIT, answer, assert_same_model, awake, line_of
 
 import vitreous
 from vitreous.errors import CheckpointError, ConfigError, VitreousError
@@ -131,7 +131,7 @@ def test_a_packed_model_is_a_model_like_any_other(config, tmp_path):
     assert all(p.dtype == torch.float32 and p.requires_grad for p in back.parameters())
     torch.testing.assert_close(answer(back), answer(made), rtol=0, atol=0.1 * float(answer(made).std()))
     vitreous.save(back, tmp_path / "plain.safetensors")
-    assert torch.equal(answer(vitreous.load(tmp_path / "plain.safetensors")), answer(back))
+    assert_same_model(vitreous.load(tmp_path / "plain.safetensors"), back)
 
 
 def test_what_is_beside_the_weights_comes_back(model, file):
@@ -145,7 +145,7 @@ def test_the_same_model_gives_the_same_bytes(model, file, tmp_path):
     write_quantised(model, tmp_path / "again.safetensors", fineness=6.0)
     assert digest(file) == digest(tmp_path / "again.safetensors")
     again = vitreous.load(file)
-    assert torch.equal(answer(again), answer(vitreous.load(file)))
+    assert_same_model(again, vitreous.load(file))
 
 
 def refused(path, *words) -> None:
@@ -263,7 +263,7 @@ def test_the_word_loads_the_packages_own_file(model, monkeypatch, tmp_path):
 def test_a_path_of_that_name_wins(model, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     vitreous.save(model, tmp_path / "starter" / "model.safetensors")
-    assert torch.equal(answer(vitreous.load("starter")), answer(model))
+    assert_same_model(vitreous.load("starter"), model)
     assert not starter.is_meant("starter")
 
 

@@ -6,7 +6,7 @@ import golden_cases as golden
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_models import BIT, VIT, answer, awake, images, line_of
+from tiny_models import BIT, VIT, answer, assert_same_answers, assert_same_model, awake, images, line_of
 from torch import nn
 from torch.testing import assert_close
 
@@ -68,14 +68,14 @@ def test_everything_but_the_head_is_as_it_was(name):
     if not getattr(first.config.readout, "representation", 0):
         x = golden.images(name)
         with torch.inference_mode():
-            assert torch.equal(first.features(x), second.features(x))
+            assert_same_answers(first.features(x), second.features(x))
 
 
 def test_no_head_leaves_the_representation(saved):
     first, file = saved(representation=9)
     second = vitreous.load(file, classes=0)
     assert second.config.readout.representation == 9
-    assert torch.equal(answer(second), first.features(images(first)).detach())
+    assert_same_answers(answer(second), first.features(images(first)).detach())
     equal_but(first, second, "head.")
 
 
@@ -90,7 +90,7 @@ def test_no_head_on_a_distilled_model_leaves_both_tokens(saved):
 
 def test_the_models_own_number_keeps_its_head(saved):
     first, file = saved()
-    assert torch.equal(answer(vitreous.load(file, classes=5)), answer(first))
+    assert_same_model(vitreous.load(file, classes=5), first)
 
 
 def test_labels_and_temperature_go_with_the_head(tmp_path):
@@ -137,7 +137,7 @@ def test_a_learned_table_moves_by_the_rule(saved, rule, size):
     old, new = first.embedding.positions.table, second.embedding.positions.table
     assert torch.equal(new[:3], old[:3])  # the tokens in front stay
     grid = size[0] // 4, size[1] // 4
-    assert torch.equal(new, resize_positions(old, (4, 4), grid, prefix=3, rule=rule))
+    assert_close(new, resize_positions(old, (4, 4), grid, prefix=3, rule=rule))
     equal_but(first, second, "embedding.positions")
 
 
@@ -187,7 +187,7 @@ def test_tables_of_every_layer_move_too(saved, at, kind):
     equal_but(first, second, "layer_positions")
     for old, new in zip(first.layer_positions.tables, second.layer_positions.tables, strict=True):
         if kind == "learned":
-            assert torch.equal(new.table, resize_positions(old.table, (4, 4), (2, 6), prefix=1))
+            assert_close(new.table, resize_positions(old.table, (4, 4), (2, 6), prefix=1))
         else:
             assert (new.rows.shape[0], new.columns.shape[0]) == (2, 6)
     assert answer(second).isfinite().all()
@@ -228,7 +228,7 @@ def test_a_hybrid_moves_on_the_grid_of_its_feature_map(saved):
     assert first.grid == (4, 4)
     second = vitreous.load(file, image_size=(48, 32))
     assert second.grid == (6, 4)
-    assert torch.equal(
+    assert_close(
         second.embedding.positions.table,
         resize_positions(first.embedding.positions.table, (4, 4), (6, 4), prefix=1),
     )
@@ -277,4 +277,4 @@ def test_a_foreign_file_is_resized_by_the_papers_rule_unless_asked(tmp_path):
     table = first.embedding.positions.table
     for said, rule in (({}, "paper"), ({"position_resize": "timm"}, "timm")):
         moved = vitreous.load(tmp_path / "m", image_size=32, **said).embedding.positions.table
-        assert torch.equal(moved, resize_positions(table, (4, 4), (8, 8), prefix=1, rule=rule))
+        assert_close(moved, resize_positions(table, (4, 4), (8, 8), prefix=1, rule=rule))

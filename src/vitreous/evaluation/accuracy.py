@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
+from vitreous.evaluation.ties import SAME32, SAME64, best_class, best_classes, equal_within
 
 __all__ = ["ClassRow", "Judged", "Result", "average_precision", "measure", "wilson"]
 
@@ -288,21 +289,22 @@ def _judge(
     n = len(kept)
     answer, confidence, scores = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
     is_right, is_in_five, likelihood = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n)
+    same = SAME64 if logits.dtype == np.float64 else SAME32
     for here in calibration.parts(logits[:n]):
         first = here.start
         z = np.asarray(logits[kept[here]], np.float64)
         p = calibration.softmax(z, temperature)
-        answer[here] = z.argmax(1)
+        answer[here] = best_class(z, same)
         confidence[here], scores[here] = p.max(1), calibration.score(z)
         one, last = np.searchsorted(rows, [first, first + len(z)])
         row, label = rows[one:last] - first, allowed[one:last]
         mine = z[row, label]
-        ahead = (z[row] > mine[:, None]).sum(1)
-        tied = np.flatnonzero((z[row] == mine[:, None]).sum(1) > 1)
-        ties = [int((z[row[t], : label[t]] == mine[t]).sum()) for t in tied]  # as argmax: the first of equals
-        ahead[tied] += np.array(ties, np.int64)
-        is_right[here] = np.bincount(row, ahead == 0, minlength=len(z)) > 0
-        is_in_five[here] = np.bincount(row, ahead < 5, minlength=len(z)) > 0
+        more, near = z[row] - mine[:, None], equal_within(z, same)[row]
+        is_first = (more > near).sum(1) < 5
+        for t in np.flatnonzero((np.abs(more) <= near).sum(1) > 1).tolist():
+            is_first[t] = label[t] in best_classes(z[row[t]], 5, same)
+        is_right[here] = np.bincount(row, label == answer[here][row], minlength=len(z)) > 0
+        is_in_five[here] = np.bincount(row, is_first, minlength=len(z)) > 0
         shifted = z / temperature
         shifted -= shifted.max(1, keepdims=True)
         log_sum = np.log(np.exp(shifted).sum(1))
@@ -331,7 +333,7 @@ def _measure_several(
     columns = zip(classes, y.sum(0), (y & said).sum(0), said.sum(0), precisions, strict=True)
     confidence = np.where(said, p, 1 - p).min(1) if len(kept) else np.zeros(0)  # that all of its labels are right
     scores = calibration.score(z)
-    judged = Judged(kept, np.full(len(kept), -1), z.argmax(1), confidence, scores, exact)
+    judged = Judged(kept, np.full(len(kept), -1), best_class(z), confidence, scores, exact)
     return Result(
         classes=classes,
         images=len(kept),

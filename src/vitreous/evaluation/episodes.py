@@ -23,6 +23,7 @@ from torch import Tensor
 from vitreous.draws import uniform
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.fewshot import BIAS, L2, TINY, checked
+from vitreous.evaluation.ties import best_class
 from vitreous.images.sources.finding import few
 
 __all__ = ["By", "Episodes", "Likeness", "draw", "episodes", "likeness", "overlap", "right_share"]
@@ -178,7 +179,7 @@ def right_share(
         samples = F.normalize(samples, dim=-1) if likening == "cosine" else samples
         far = torch.cdist(query, samples.flatten(1, 2), compute_mode="donot_use_mm_for_euclid_dist")
         scores = -far.unflatten(-1, (ways, -1)).amin(-1)  # E KQ K
-    return (scores.argmax(-1) == truth).double().mean(-1)
+    return (best_class(scores) == truth).double().mean(-1)
 
 
 def _ridge_scores(support: Tensor, query: Tensor, ways: int, l2: float) -> Tensor:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation.ties import best_class
 from vitreous.images.sources.finding import few
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class Ridge:
         return weight, BIAS * self.weight[-1] - self.mean @ weight
 
     def answers(self, x: NDArray[Any]) -> Rows:
-        """The class of each row with the highest score."""
-        return self.scores(x).argmax(1)
+        """The class of each row with the highest score, of equals the lowest."""
+        return best_class(self.scores(x))
 
     def right(self, x: NDArray[Any], y: NDArray[Any]) -> int:
         """How many of these rows it answers right."""
@@ -124,7 +125,7 @@ def ridge(
         everything = [np.arange(len(rows))]
         return next(nested_ridges(rows, labels, count, everything, l2s, form=form, device=device))[0]
     parts = decompose(rows, labels, count, form=form, device=device)
-    right = {value: int((parts.left_out(value, groups).argmax(1) == labels).sum()) for value in sorted(l2s)}
+    right = {value: int((best_class(parts.left_out(value, groups)) == labels).sum()) for value in sorted(l2s)}
     return parts.at(max(right, key=lambda value: (right[value], value)))
 
 
@@ -383,7 +384,7 @@ def count_right(
         z32 = None if is_exact else z.float()
         for first, weight, weight32, offset, norm in blocks:
             if z32 is None or weight32 is None:
-                is_right = (z @ weight + offset).unflatten(1, (-1, classes)).argmax(-1) == truth[:, None]
+                is_right = best_class((z @ weight + offset).unflatten(1, (-1, classes))) == truth[:, None]
             else:
                 is_right = _carefully(z, z32, weight, weight32, offset, norm, length, truth)
             here = is_right.sum(0).cpu().numpy()
@@ -411,10 +412,11 @@ def _carefully(
     others = scores.scatter_(-1, place, -torch.inf).amax(-1).double()
     large = torch.maximum(own.abs(), others.abs()) + offset.abs().max()
     error = (z.shape[1] + 4) * UNIT * torch.outer(length, norm) + 4 * UNIT * large
+    # the error is larger than SAME64 of any score, so equal scores are unsure
     is_right, unsure = own > others, ~((own - others).abs() > 2 * error)  # what float32 cannot hold is unsure, too
     for c in torch.nonzero(unsure.any(0)).flatten().tolist():
         here, mine = unsure[:, c], slice(c * classes, (c + 1) * classes)
-        is_right[here, c] = (z[here] @ weight[:, mine] + offset[mine]).argmax(-1) == truth[here]
+        is_right[here, c] = best_class(z[here] @ weight[:, mine] + offset[mine]) == truth[here]
     return is_right
 
 

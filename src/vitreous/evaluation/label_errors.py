@@ -17,6 +17,7 @@ from vitreous.evaluation import calibration
 from vitreous.evaluation.features import FEATURES, extract
 from vitreous.evaluation.fewshot import L2, checked, decompose
 from vitreous.evaluation.predict import Precision, Progress
+from vitreous.evaluation.ties import best_class
 from vitreous.images import opening, splits
 from vitreous.images.health import confident_errors
 from vitreous.images.imageset import ImageSet
@@ -89,7 +90,7 @@ def label_errors(
         tuple(images.name(int(i)) for i in suspects),
         tuple(images.classes[int(images.labels[i])] for i in suspects),
         tuple(images.classes[int(k)] for k in likelier),
-        int((probabilities.argmax(1) == images.labels)[judged].sum()),
+        int((best_class(probabilities) == images.labels)[judged].sum()),
         len(judged),
     )
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
+from vitreous.evaluation.ties import best_class
 
 __all__ = ["Probe", "choose", "fit"]
 
@@ -46,7 +47,7 @@ class Probe:
 
     def right(self, x: NDArray[Any], y: NDArray[Any]) -> int:
         """How many of these rows it answers right."""
-        return int((self.logits(x).argmax(1) == np.asarray(y)).sum())
+        return int((best_class(self.logits(x)) == np.asarray(y)).sum())
 
 
 def fit(

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.lanes import in_lanes, may_part
+from vitreous.evaluation.ties import best_classes
 from vitreous.images import decode, opening
 from vitreous.images.batches import Batches, Coverage
 from vitreous.images.imageset import ImageSet
@@ -415,7 +416,7 @@ def class_names(model: Model) -> tuple[str, ...]:
 def answer_of(model: Model, names: tuple[str, ...], name: str, z: NDArray[np.float32], top: int) -> Answer:
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
     p, score = spread(z, model.temperature), float(calibration.score(z[None])[0])
-    best = np.argsort(-z, kind="stable")[:top].tolist()
+    best = best_classes(z, top)
     is_unlike = model.threshold is not None and score < model.threshold
     labels, shares = tuple(names[k] for k in best), tuple(float(p[k]) for k in best)
     return Answer(name, labels, tuple(best), shares, score, is_unlike, model.answers)

@@ -23,6 +23,7 @@ from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import Features, extract
 from vitreous.evaluation.fewshot import L2, checked, choose_shots, count_right, is_constant, ridge
 from vitreous.evaluation.predict import Precision, Progress
+from vitreous.evaluation.ties import SAME32, best_class
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
 from vitreous.images.sources.finding import few
@@ -245,7 +246,7 @@ def _probe(
         return count_right([linear], test_x, test_y)[0], len(test_y), linear.l2
     if by == "knn":
         votes = knn(x, y, test_x, classes, neighbours=neighbours)
-        return int((votes.argmax(1) == test_y).sum()), len(test_y), None
+        return int((best_class(votes, SAME32 / TEMPERATURE) == test_y).sum()), len(test_y), None
     if l2 is None:
         is_dev = dev_rows(y, seed)
         l2 = (

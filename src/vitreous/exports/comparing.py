@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
+from vitreous.evaluation.ties import best_class
 from vitreous.exports.parity import Accuracy, Compared, compare
 from vitreous.exports.target import Run, Target
 from vitreous.images import decode, preprocess
@@ -89,5 +90,5 @@ def _accuracy(theirs: NDArray[Any], ours: NDArray[Any], labels: list[int | None]
     if not known:
         return None
     truth = np.array([labels[i] for i in known])
-    before, after = (int((logits[known].argmax(-1) == truth).sum()) for logits in (ours, theirs))
+    before, after = (int((best_class(logits[known]) == truth).sum()) for logits in (ours, theirs))
     return Accuracy(len(known), before, after)

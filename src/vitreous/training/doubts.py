@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.evaluation.calibration import fit_temperature, softmax
+from vitreous.evaluation.ties import best_class
 from vitreous.images.health import confident_errors
 from vitreous.images.imageset import ImageSet
 
@@ -61,7 +62,7 @@ def doubts_of(images: ImageSet, left_out: NDArray[np.floating[Any]], of: int | N
     labels = images.labels
     found = suspects(softmax(left_out, fit_temperature(left_out, labels)), labels)
     kept = tuple(replace(suspect, place=int(images.ids[suspect.place])) for suspect in found[:KEPT])
-    right = int((left_out.argmax(1) == labels).sum())
+    right = int((best_class(left_out) == labels).sum())
     return Doubts(right, len(labels), len(labels) if of is None else of, len(found), kept)
 
 

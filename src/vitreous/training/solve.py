@@ -22,6 +22,7 @@ from vitreous.errors import DataError
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import extract
 from vitreous.evaluation.fewshot import Decomposed, Ridge, decompose
+from vitreous.evaluation.ties import best_class
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
@@ -129,7 +130,7 @@ def _best(
     least, best, best_scores = np.inf, 0.0, np.zeros((0, classes))
     for l2 in sorted(l2s):
         scores = parts.left_out(l2, groups)
-        right[l2] = int((scores.argmax(1) == labels).sum())
+        right[l2] = int((best_class(scores) == labels).sum())
         error = float(((scores - targets) ** 2).mean())
         if error < least:
             least, best, best_scores = error, l2, scores
