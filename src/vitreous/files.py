@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import secrets
@@ -9,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -20,7 +21,10 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["atomic_folder", "atomic_write", "digest", "lock"]
+__all__ = ["atomic_folder", "atomic_write", "digest", "lock", "restore_folder"]
+
+AT_CWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
+RENAME_SWAP = 2  # of macOS's renamex_np
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, force: bool = False) -> None:
@@ -44,7 +48,7 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
         else:
             _rename_file_to_free_place(part, path)
     finally:
-        part.unlink(missing_ok=True)
+        unlink(part)
     fsync_folder(path.parent)
 
 
@@ -53,9 +57,11 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
     """Yield an empty folder; when the body ends well it becomes `path`, all files at once.
 
     An empty folder counts as free. With `force` an older folder is replaced, unless it holds files that the new
-    one has not: those are somebody's. Between the two renames of a replacement the old folder lies beside, hidden.
+    one has not: those are somebody's. Killed at any moment, `path` is the old folder or the new, whole; where the
+    system cannot exchange two folders in one call, it is so after `restore_folder`.
     """
     path = Path(path)
+    restore_folder(path)
     if not force and _is_taken(path):
         raise _exists(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,9 +78,17 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
             _replace_folder(part, path)
         else:
             _rename_folder_to_free_place(part, path)
+        fsync_folder(path.parent)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
-    fsync_folder(path.parent)
+        remove(part)
+
+
+def restore_folder(path: str | os.PathLike[str]) -> None:
+    """Give a folder its name back where a writer was killed between the two renames of a replacement."""
+    path = Path(path)
+    with suppress(OSError):  # no name that a folder can have; another process was faster; a folder that is read-only
+        if path.name and not os.path.lexists(path) and _kept(path).is_dir():
+            rename(_kept(path), path)
 
 
 def digest(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> str:
@@ -167,13 +181,36 @@ def link(part: Path, path: Path) -> None:
     os.link(part, path)
 
 
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders trade names in one call; False where this system or file system has none."""
+    if sys.platform == "linux":
+        call = getattr(ctypes.CDLL(None), "renameat2", None)
+        words = (AT_CWD, os.fsencode(one), AT_CWD, os.fsencode(other), RENAME_EXCHANGE)
+    elif sys.platform == "darwin":
+        call = getattr(ctypes.CDLL(None), "renamex_np", None)
+        words = (os.fsencode(one), os.fsencode(other), RENAME_SWAP)
+    else:
+        return False
+    return call is not None and call(*words) == 0
+
+
+def unlink(file: Path) -> None:
+    """Delete a file, if it is there."""
+    file.unlink(missing_ok=True)
+
+
 def remove(folder: Path) -> None:
-    """Delete a folder and all in it."""
-    shutil.rmtree(folder)
+    """Delete a folder and all in it, if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def _kept(path: Path) -> Path:
+    """Where an older folder lies between the two renames of its replacement."""
+    return path.with_name(f".{path.name}.replaced")
 
 
 def _exists(path: Path) -> ExistsError:
@@ -215,11 +252,23 @@ def _replace_folder(part: Path, path: Path) -> None:
         raise ExistsError(f"{path} is no folder; choose another place")
     if others := set(_files(path)) - set(_files(part)):
         raise ExistsError(f"{path} also holds {min(others)}, which --force will not delete; choose another place")
-    old = _beside(path)
-    rename(path, old)
+    if exchange(part, path):
+        return  # `part` is the older folder now
+    kept = _kept(path)
+    _discard(kept, path)  # of a writer that was killed when its new folder was in place
+    rename(path, kept)
     try:
         rename(part, path)
     except OSError:
-        rename(old, path)
+        restore_folder(path)
         raise
-    remove(old)
+    fsync_folder(path.parent)
+    _discard(kept, path)
+
+
+def _discard(kept: Path, path: Path) -> None:
+    """Delete a kept folder; half deleted, it has no name that is restored."""
+    if kept.is_dir():
+        part = _beside(path)
+        rename(kept, part)
+        remove(part)
