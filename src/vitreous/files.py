@@ -21,7 +21,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["atomic_folder", "atomic_write", "digest", "lock", "restore_folder"]
+__all__ = ["atomic_folder", "atomic_write", "delete_file", "digest", "lock", "restore_folder"]
+__all__ += ["exchange", "fsync", "fsync_folder", "link", "remove", "rename", "replace", "unlink"]  # steps on the disk
 
 AT_CWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 RENAME_SWAP = 2  # of macOS's renamex_np
@@ -49,6 +50,13 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
             _rename_file_to_free_place(part, path)
     finally:
         unlink(part)
+    fsync_folder(path.parent)
+
+
+def delete_file(path: str | os.PathLike[str]) -> None:
+    """Let there be no file `path`, on the disk too."""
+    path = Path(path)
+    unlink(path)
     fsync_folder(path.parent)
 
 

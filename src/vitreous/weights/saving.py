@@ -13,9 +13,8 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from vitreous import files
 from vitreous.errors import ExistsError, FormatError, VitreousError
-from vitreous.files import atomic_folder, atomic_write, digest
+from vitreous.files import atomic_folder, atomic_write, delete_file, digest
 from vitreous.models.config import BiTConfig, Config, Size
 from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.weights import formats, hub
@@ -101,7 +100,7 @@ def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], targe
                 atomic_write(target, lambda file: shutil.copyfileobj(written, file, 2**20), force=force)
         except BaseException:
             if before is None:
-                files.unlink(sidecar)
+                delete_file(sidecar)
             else:
                 atomic_write(sidecar, lambda file: file.write(before), force=True)
             raise
