@@ -7,12 +7,15 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from kills import each_kill, killed_at
 
+from vitreous import files
 from vitreous.errors import BusyError, ExistsError
-from vitreous.files import atomic_folder, atomic_write, digest, lock
+from vitreous.files import atomic_folder, atomic_write, digest, lock, restore_folder
 
 OLD, NEW = b"old" * 1000, b"new" * 1000
 
@@ -198,6 +201,159 @@ def test_an_error_while_filling_a_folder_leaves_nothing(tmp_path):
         write_pair(part, NEW)
         raise RuntimeError
     assert not any(tmp_path.iterdir())
+
+
+# A kill at every step ----------------------------------------------------------------------------------------------
+
+
+def write_folder(path: Path, content: bytes) -> None:
+    with atomic_folder(path, force=True) as part:
+        write_pair(part, content)
+
+
+def whole(path: Path) -> bytes:
+    """The content of a pair that is whole."""
+    assert (path / "a").read_bytes() == (path / "deep" / "b").read_bytes()
+    assert sorted(p.name for p in path.rglob("*")) == ["a", "b", "deep"]
+    return (path / "a").read_bytes()
+
+
+def without_exchange(monkeypatch) -> None:
+    monkeypatch.setattr(files, "exchange", lambda one, other: False)
+
+
+def can_exchange(tmp_path: Path) -> bool:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    return files.exchange(tmp_path / "one", tmp_path / "other")
+
+
+def test_a_file_is_the_old_or_the_new_wherever_its_writer_is_killed(tmp_path, monkeypatch):
+    found = [
+        (folder / "file").read_bytes()
+        for folder in each_kill(
+            tmp_path,
+            monkeypatch,
+            lambda folder: (folder / "file").write_bytes(OLD),
+            lambda folder: atomic_write(folder / "file", lambda file: file.write(NEW), force=True),
+        )
+    ]
+    assert set(found) == {OLD, NEW}
+    assert found == sorted(found, reverse=True)  # once new, never old again
+
+
+def test_a_folder_is_the_old_or_the_new_wherever_its_writer_is_killed(tmp_path, monkeypatch):
+    """Where the system exchanges two folders in one call, nobody ever sees a moment without either."""
+    if not can_exchange(tmp_path):
+        pytest.skip("this file system cannot exchange two folders in one call")
+    found = []
+    for folder in each_kill(
+        tmp_path,
+        monkeypatch,
+        lambda folder: write_folder(folder / "ours", OLD),
+        lambda folder: write_folder(folder / "ours", NEW),
+    ):
+        found.append(whole(folder / "ours"))
+        write_folder(folder / "ours", NEW)  # the next writer is not in its way
+        assert whole(folder / "ours") == NEW
+    assert set(found) == {OLD, NEW}
+    assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("next_one", ["reads", "writes"])
+def test_without_an_exchange_the_next_reader_or_writer_puts_the_folder_back(tmp_path, monkeypatch, next_one):
+    without_exchange(monkeypatch)
+    found, was_away = [], False
+    for folder in each_kill(
+        tmp_path,
+        monkeypatch,
+        lambda folder: write_folder(folder / "ours", OLD),
+        lambda folder: write_folder(folder / "ours", NEW),
+    ):
+        path = folder / "ours"
+        was_away = was_away or not path.exists()
+        if next_one == "reads":
+            restore_folder(path)
+        else:
+            with pytest.raises(ExistsError), atomic_folder(path):
+                raise AssertionError("a folder is there")
+        found.append(whole(path))
+        write_folder(path, NEW)
+        assert whole(path) == NEW
+        assert not [p for p in folder.iterdir() if p.name.endswith(".replaced")]
+    assert was_away
+    assert set(found) == {OLD, NEW}
+    assert found == sorted(found, reverse=True)
+
+
+def test_a_folder_that_is_there_or_was_never_kept_is_left_as_it_is(tmp_path):
+    write_folder(tmp_path / "ours", OLD)
+    (tmp_path / ".ours.replaced").mkdir()
+    for path in (tmp_path / "ours", tmp_path / "none", Path(), Path("/"), tmp_path / ("x" * 5000), tmp_path / "a\0b"):
+        restore_folder(path)
+    assert whole(tmp_path / "ours") == OLD
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".ours.replaced", "ours"]
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path, monkeypatch):
+    """The second rename fails: the first is taken back."""
+    without_exchange(monkeypatch)
+    write_folder(tmp_path / "ours", OLD)
+    real, calls = files.rename, []
+
+    def rename(part, path):
+        calls.append(part)
+        if len(calls) == 2:
+            raise OSError(5, "Input/output error")
+        real(part, path)
+
+    monkeypatch.setattr(files, "rename", rename)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_folder(tmp_path / "ours", NEW)
+    assert whole(tmp_path / "ours") == OLD
+    assert [p.name for p in tmp_path.iterdir()] == ["ours"]
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_the_old_folder_is_deleted_only_when_the_disk_knows_the_new_name(tmp_path, monkeypatch, exchanges):
+    if not exchanges:
+        without_exchange(monkeypatch)
+    elif not can_exchange(tmp_path):
+        pytest.skip("this file system cannot exchange two folders in one call")
+    write_folder(tmp_path / "ours", OLD)
+    done = killed_at(100, monkeypatch, lambda: write_folder(tmp_path / "ours", NEW))
+    first = done.index("exchange") if exchanges else done.index("rename")
+    assert "fsync_folder" in done[first : done.index("remove")]
+    assert done[:2] == ["fsync", "fsync"]  # both files
+
+
+@pytest.mark.slow
+def test_a_process_killed_at_any_moment_leaves_a_whole_folder(tmp_path):
+    """Real SIGKILLs, some of them between two system calls."""
+    path = tmp_path / "ours"
+    write_folder(path, OLD)
+    writer = """
+        import sys
+        from pathlib import Path
+        from vitreous.files import atomic_folder
+        print("half", flush=True)
+        for i in range(10**6):
+            with atomic_folder(sys.argv[1], force=True) as part:
+                (part / "a").write_bytes(b"%d" % i * 1000)
+                (part / "deep").mkdir()
+                (part / "deep" / "b").write_bytes(b"%d" % i * 1000)
+        """
+    for i in range(25):
+        process = program(writer, path)
+        assert process.stdout.readline() == "half\n", process.communicate()
+        time.sleep(0.005 * (1 + i % 7) + 0.0007 * i)
+        process.kill()
+        process.communicate()
+        restore_folder(path)
+        whole(path)
+
+
+# Digests and locks -------------------------------------------------------------------------------------------------
 
 
 def test_a_digest_is_sha256_of_bytes_or_of_a_file(tmp_path):

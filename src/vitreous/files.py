@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import secrets
@@ -9,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -20,7 +21,11 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["atomic_folder", "atomic_write", "digest", "lock"]
+__all__ = ["atomic_folder", "atomic_write", "delete_file", "digest", "lock", "restore_folder"]
+__all__ += ["exchange", "fsync", "fsync_folder", "link", "remove", "rename", "replace", "unlink"]  # steps on the disk
+
+AT_CWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
+RENAME_SWAP = 2  # of macOS's renamex_np
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, force: bool = False) -> None:
@@ -38,14 +43,21 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
         with part.open("xb") as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            fsync(file)
         if force:
-            os.replace(part, path)
+            replace(part, path)
         else:
             _rename_file_to_free_place(part, path)
     finally:
-        part.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+        unlink(part)
+    fsync_folder(path.parent)
+
+
+def delete_file(path: str | os.PathLike[str]) -> None:
+    """Let there be no file `path`, on the disk too."""
+    path = Path(path)
+    unlink(path)
+    fsync_folder(path.parent)
 
 
 @contextmanager
@@ -53,9 +65,11 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
     """Yield an empty folder; when the body ends well it becomes `path`, all files at once.
 
     An empty folder counts as free. With `force` an older folder is replaced, unless it holds files that the new
-    one has not: those are somebody's. Between the two renames of a replacement the old folder lies beside, hidden.
+    one has not: those are somebody's. Killed at any moment, `path` is the old folder or the new, whole; where the
+    system cannot exchange two folders in one call, it is so after `restore_folder`.
     """
     path = Path(path)
+    restore_folder(path)
     if not force and _is_taken(path):
         raise _exists(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,16 +79,24 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
         yield part
         for file in _files(part):
             with (part / file).open("rb") as handle:
-                _sync(handle)
+                fsync(handle)
         for folder in [part, *(p for p in part.rglob("*") if p.is_dir())]:
-            _sync_folder(folder)
+            fsync_folder(folder)
         if force and _is_taken(path):
             _replace_folder(part, path)
         else:
             _rename_folder_to_free_place(part, path)
+        fsync_folder(path.parent)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
-    _sync_folder(path.parent)
+        remove(part)
+
+
+def restore_folder(path: str | os.PathLike[str]) -> None:
+    """Give a folder its name back where a writer was killed between the two renames of a replacement."""
+    path = Path(path)
+    with suppress(OSError):  # no name that a folder can have; another process was faster; a folder that is read-only
+        if path.name and not os.path.lexists(path) and _kept(path).is_dir():
+            rename(_kept(path), path)
 
 
 def digest(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> str:
@@ -119,12 +141,6 @@ if sys.platform == "win32":
         file.seek(0)
         msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
 
-    def _sync(file: IO[bytes]) -> None:
-        """Windows syncs only files open for writing; those of a folder are left to the system."""
-
-    def _sync_folder(path: Path) -> None:
-        """Windows has no handle on a folder to sync."""
-
 else:
 
     def _try_lock(file: IO[bytes]) -> bool:
@@ -137,10 +153,20 @@ else:
     def _unlock(file: IO[bytes]) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
 
-    def _sync(file: IO[bytes]) -> None:
+
+# Each step that changes a name on the disk, or waits for the disk, is one of these: tests record their order, or stop
+# between two of them.
+
+
+def fsync(file: IO[bytes]) -> None:
+    """Wait until the disk has the content of a file. Windows syncs only files open for writing."""
+    if sys.platform != "win32" or file.writable():
         os.fsync(file.fileno())
 
-    def _sync_folder(path: Path) -> None:
+
+def fsync_folder(path: Path) -> None:
+    """Wait until the disk has the names in a folder. Windows has no handle on a folder to sync."""
+    if sys.platform != "win32":
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -148,8 +174,51 @@ else:
             os.close(handle)
 
 
+def replace(part: Path, path: Path) -> None:
+    """Rename a file, over an older one too."""
+    os.replace(part, path)
+
+
+def rename(part: Path, path: Path) -> None:
+    """Rename a folder to a place that is free."""
+    os.rename(part, path)
+
+
+def link(part: Path, path: Path) -> None:
+    """Give a file a second name; unlike a rename, it fails where `path` is taken."""
+    os.link(part, path)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders trade names in one call; False where this system or file system has none."""
+    if sys.platform == "linux":
+        call = getattr(ctypes.CDLL(None), "renameat2", None)
+        words = (AT_CWD, os.fsencode(one), AT_CWD, os.fsencode(other), RENAME_EXCHANGE)
+    elif sys.platform == "darwin":
+        call = getattr(ctypes.CDLL(None), "renamex_np", None)
+        words = (os.fsencode(one), os.fsencode(other), RENAME_SWAP)
+    else:
+        return False
+    return call is not None and call(*words) == 0
+
+
+def unlink(file: Path) -> None:
+    """Delete a file, if it is there."""
+    file.unlink(missing_ok=True)
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder and all in it, if it is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def _kept(path: Path) -> Path:
+    """Where an older folder lies between the two renames of its replacement."""
+    return path.with_name(f".{path.name}.replaced")
 
 
 def _exists(path: Path) -> ExistsError:
@@ -166,20 +235,20 @@ def _files(folder: Path) -> list[str]:
 
 def _rename_file_to_free_place(part: Path, path: Path) -> None:
     try:
-        os.link(part, path)  # unlike rename, fails when somebody was faster
+        link(part, path)  # fails when somebody was faster
     except FileExistsError:
         raise _exists(path) from None
     except OSError:  # a file system without hard links
         if os.path.lexists(path):
             raise _exists(path) from None
-        os.replace(part, path)
+        replace(part, path)
 
 
 def _rename_folder_to_free_place(part: Path, path: Path) -> None:
     try:
         if path.is_dir():
             path.rmdir()  # only an empty one goes
-        os.rename(part, path)
+        rename(part, path)
     except OSError:
         if _is_taken(path):
             raise _exists(path) from None
@@ -191,11 +260,23 @@ def _replace_folder(part: Path, path: Path) -> None:
         raise ExistsError(f"{path} is no folder; choose another place")
     if others := set(_files(path)) - set(_files(part)):
         raise ExistsError(f"{path} also holds {min(others)}, which --force will not delete; choose another place")
-    old = _beside(path)
-    os.rename(path, old)
+    if exchange(part, path):
+        return  # `part` is the older folder now
+    kept = _kept(path)
+    _discard(kept, path)  # of a writer that was killed when its new folder was in place
+    rename(path, kept)
     try:
-        os.rename(part, path)
+        rename(part, path)
     except OSError:
-        os.rename(old, path)
+        restore_folder(path)
         raise
-    shutil.rmtree(old)
+    fsync_folder(path.parent)
+    _discard(kept, path)
+
+
+def _discard(kept: Path, path: Path) -> None:
+    """Delete a kept folder; half deleted, it has no name that is restored."""
+    if kept.is_dir():
+        part = _beside(path)
+        rename(kept, part)
+        remove(part)

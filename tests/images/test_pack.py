@@ -302,6 +302,13 @@ def test_a_killed_pack_is_absent_and_the_next_call_goes_on_from_there(tmp_path, 
     assert whole.content_id == packed.content_id
 
 
+def test_a_pack_between_its_two_renames_is_found(packed, tmp_path):
+    """As a kill leaves it where the system cannot exchange two folders."""
+    (tmp_path / "set.pack").rename(tmp_path / ".set.pack.replaced")
+    assert np.array_equal(vitreous.images.open(tmp_path / "set.pack").ids, packed.ids)
+    assert [path.name for path in tmp_path.iterdir()] == ["set.pack"]
+
+
 def test_what_an_attempt_with_other_settings_left_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "CHUNK", 4)
 

@@ -22,7 +22,7 @@ from vitreous.images.preprocess import normalise
 need_extra()
 pytest.importorskip("onnxscript", reason="needs the extra export")
 
-from vitreous.server.exported import read  # noqa: E402
+from vitreous.server.exported import FileEngine, find, read  # noqa: E402
 
 CLOSED = (
     "this server answers from an exported file, which cannot be looked into; for attention, breaking and similar "
@@ -94,6 +94,49 @@ def test_every_runtime_and_precision_is_served(photos, tmp_path, to, more):
     assert vitreous.export(tiny(), tmp_path / "out", to=to, data=photos, **more).passed
     with serving.process(tmp_path / "out", "--runtime", to, "--workers", 2) as caller:
         answers_as_its_file(caller, tmp_path / "out")
+
+
+def spoil(folder, run, x):
+    """Overwrite the files of the tensor form in place and cut them: what has opened them says the same."""
+    before = run(x)
+    for file in folder.glob("tensor.*"):
+        with file.open("r+b") as same:
+            same.write(bytes(range(256)) * (1 + file.stat().st_size // 256))
+    np.testing.assert_allclose(run(x), before, rtol=1e-5, atol=1e-6)
+    for file in folder.glob("tensor.*"):
+        with file.open("r+b") as same:
+            same.truncate(0)
+    np.testing.assert_allclose(run(x), before, rtol=1e-5, atol=1e-6)
+
+
+IMAGES = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+
+
+def test_a_served_folder_does_not_change_with_its_files(int8, tmp_path):
+    folder = shutil.copytree(int8, tmp_path / "mine")
+    spoil(folder, FileEngine(read(folder)).of_tensors, IMAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", [False, True])
+def test_nor_does_one_of_onnx(tmp_path, monkeypatch, beside):
+    """beside: weights in a file of their own, as those of a large model are."""
+    runtime = pytest.importorskip("onnxruntime", reason="needs the extra export")
+    if beside and not hasattr(runtime.SessionOptions, "add_external_initializers_from_files_in_memory"):
+        pytest.skip("this ONNX Runtime maps weights that lie beside their graph")
+    if beside:
+        monkeypatch.setattr("vitreous.exports.onnx.LARGE", 0)
+    folder = tmp_path / "mine"
+    assert vitreous.export(tiny(), folder, to="onnx", images=4).passed
+    assert (folder / "tensor.onnx.data").exists() == beside
+    spoil(folder, FileEngine(read(folder)).of_tensors, IMAGES)
+
+
+def test_a_folder_between_its_two_renames_is_found(int8, tmp_path):
+    """As a kill leaves it where the system cannot exchange two folders."""
+    shutil.copytree(int8, tmp_path / ".mine.replaced")
+    assert find(tmp_path / "mine") == tmp_path / "mine"
+    assert read(tmp_path / "mine").labels == LABELS
 
 
 def test_the_model_is_told_as_the_export_it_is(server):

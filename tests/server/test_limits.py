@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+import shutil
+import socket
 import struct
+import subprocess
+import tempfile
 import threading
+import time
 import zlib
 
 import numpy as np
@@ -292,14 +298,112 @@ def test_an_answer_that_takes_too_long_is_given_up():
 
 
 def test_a_body_that_never_ends_is_given_up():
-    import socket
-
     with serving.thread(limits=Limits(seconds=0.4)) as (caller, _, _):
         with socket.create_connection(("127.0.0.1", caller.port), timeout=10) as line:
             head = b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\nabc"
             line.sendall(head)
             assert b" 408 " in line.recv(4096)
         assert is_well(caller)
+
+
+PART = serving.form([("a.png", GOOD)])
+FORM = "Content-Type: multipart/form-data; boundary=EDGE\r\n"
+
+
+def upload(length: int, start: bytes, more: str = "") -> bytes:
+    """The head of a request that says its length, and the first of its bytes."""
+    return f"POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{more}\r\n".encode() + start
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        upload(5000, b""),
+        upload(5000, b"abc"),
+        upload(len(PART), PART[:60], FORM),
+        upload(len(PART), PART[: len(PART) // 2], FORM),
+        upload(9_000_000, PART[:-30] + bytes(2_000_000), FORM),
+        b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",
+    ],
+    ids=["head alone", "three bytes", "form begun", "form half there", "form on disk", "chunks"],
+)
+def test_a_client_that_closes_in_the_middle_of_its_upload_is_one_line_of_the_log(server, caplog, raw, is_reset):
+    _call_and_close(server, raw, is_reset)
+    until(lambda: caplog.records)
+    assert is_well(server)
+    (record,) = caplog.records
+    assert record.getMessage() == "a client closed in the middle of its upload to /api/predict"
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize(
+    "raw",
+    [b"POST /api/pre", upload(len(GOOD), GOOD), b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n", bytes(200)],
+    ids=["half a head", "before its answer", "during its page", "junk"],
+)
+def test_a_client_that_closes_at_any_other_moment_is_no_mistake(server, caplog, raw, is_reset):
+    _call_and_close(server, raw, is_reset)
+    assert is_well(server)
+    assert not [record for record in caplog.records if record.exc_info or record.levelname == "ERROR"]
+
+
+def _call_and_close(caller, raw: bytes, is_reset: bool) -> None:
+    """is_reset: as a process that dies, or a cable that is pulled, ends a connection."""
+    with socket.create_connection(("127.0.0.1", caller.port), timeout=10) as line:
+        line.sendall(raw)
+        time.sleep(0.05)  # so that the server has it
+        if is_reset:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+NO_ROOM = (
+    "the server has no room for this form in its temporary folder (No space left on device); send one image as the "
+    "body, which needs none, or ask again later"
+)
+
+
+@pytest.fixture
+def full_folder(tmp_path):
+    """A file system of 64 KiB, so that a real disk is full."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    place = tmp_path / "small"
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if (done := subprocess.run(words, capture_output=True, text=True)).returncode:
+        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_temporary_folder_is_507_and_says_why(server, full_folder, monkeypatch, caplog):
+    monkeypatch.setattr(tempfile, "tempdir", str(full_folder))
+    large = encoded(picture(1, size=(2000, 1500)), "BMP")  # 9 MB; a form keeps 1 MB in memory
+    reply = server.form("/api/predict", [("a.bmp", large)])
+    assert (reply.status, reply.error) == (507, NO_ROOM)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"no room for an upload in {full_folder}: No space left on device"
+    ]
+    assert server.send("/api/predict", large).status == 200  # a body needs no disk
+    assert server.form("/api/predict", [("a.png", GOOD)]).status == 200
+    assert not any(full_folder.iterdir())
+
+
+def test_where_the_system_allows_no_more_bytes_in_a_file_it_is_507_too(server):
+    """RLIMIT_FSIZE needs no root: the same way through the server, with another error of the system's."""
+    resource = pytest.importorskip("resource", reason="Windows has no such limit")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = encoded(picture(1, size=(1000, 700)), "BMP")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, before[1]))
+        reply = server.form("/api/predict", [("a.bmp", large)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert reply.status == 507
+    assert "(File too large)" in reply.error
+    assert is_well(server)
 
 
 def test_closing_finishes_what_was_taken():

@@ -170,6 +170,52 @@ def test_sigterm_finishes_what_was_taken_and_lan_asks_for_the_token(file):
         assert "Traceback" not in caller.process.stderr.read()
 
 
+def spoil(file: Path, other: bytes, caller) -> None:
+    """Overwrite a file in place and cut it: the answers of a server that has opened it stay the same."""
+    raw = [encoded(picture(seed)) for seed in range(3)]
+
+    def answers():
+        rows = [row for one in raw for row in caller.send("/api/predict", one).json["images"][0]["top"]]
+        return {f"{i} {row['label']}": row["probability"] for i, row in enumerate(rows)}
+
+    before = answers()
+    with file.open("r+b") as same:
+        same.write(other)
+    assert answers() == pytest.approx(before, rel=1e-5)
+    with file.open("r+b") as same:
+        same.truncate(10)
+    assert answers() == pytest.approx(before, rel=1e-5)
+    file.unlink()
+    assert answers() == pytest.approx(before, rel=1e-5)
+
+
+def other_weights(folder: Path) -> bytes:
+    model = tiny(seed=1)
+    vitreous.save(model, folder / "other.safetensors")
+    return (folder / "other.safetensors").read_bytes()
+
+
+def test_a_served_model_does_not_change_with_its_file(tmp_path):
+    """New weights come with a restart."""
+    file = tmp_path / "mine.safetensors"
+    vitreous.save(tiny(), file)
+    with serving.thread(vitreous.load(file)) as (caller, _, _):
+        spoil(file, other_weights(tmp_path), caller)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["torch", "onnx", "openvino"])
+def test_the_process_that_serves_a_file_outlives_it(tmp_path, runtime):
+    if runtime != "torch":
+        pytest.importorskip({"onnx": "onnxruntime"}.get(runtime, runtime), reason=f"needs {runtime}")
+        pytest.importorskip("onnxscript", reason="needs the extra export")
+    file = tmp_path / "mine.safetensors"
+    vitreous.save(tiny(), file)
+    with serving.process(file, "--runtime", runtime) as caller:
+        spoil(file, other_weights(tmp_path), caller)
+        assert caller.process.poll() is None
+
+
 @pytest.mark.slow
 def test_memory_stays_flat_over_twenty_thousand_requests(file):
     with serving.process(file) as caller:

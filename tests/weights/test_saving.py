@@ -2,15 +2,22 @@
 
 import json
 import re
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kills import each_kill, killed_at
 from tiny_models import BIT, VIT, answer, assert_same_model, awake, images, line_of
 from torch.testing import assert_close
 
 import vitreous
+from vitreous import files
 from vitreous.errors import ConfigError, ExistsError, FormatError, VitreousError
 from vitreous.weights import formats
 
@@ -216,6 +223,163 @@ def test_force_does_not_delete_what_it_did_not_write(tmp_path):
     (tmp_path / "m" / "notes.txt").write_text("mine")
     with pytest.raises(ExistsError, match=r"notes\.txt"):
         vitreous.save(awake(**GELU), tmp_path / "m", format="timm", force=True)
+
+
+def labelled(word, seed):
+    model = awake(seed=seed)
+    model.labels = tuple(f"{word} {i}" for i in range(5))
+    return model
+
+
+OLD, NEW = labelled("old", 0), labelled("new", 1)
+
+
+def is_whole(file) -> str:
+    """Whose file it is, by its tensors; its labels are of the same."""
+    found = vitreous.load(file)
+    assert found.source["assumed"] == []
+    whose = "new" if torch.equal(found.head.weight, NEW.head.weight) else "old"
+    assert found.labels == (NEW if whose == "new" else OLD).labels
+    return whose
+
+
+def test_wherever_a_save_is_killed_a_file_that_is_there_has_its_labels(tmp_path, monkeypatch):
+    found = []
+    for folder in each_kill(
+        tmp_path, monkeypatch, lambda folder: None, lambda folder: vitreous.save(NEW, folder / "m", format="google")
+    ):
+        file = folder / "m.npz"
+        found.append(is_whole(file) if file.exists() else "absent")
+        if found[-1] == "absent":
+            vitreous.save(NEW, file, format="google")  # what the dead one left is in nobody's way
+            assert is_whole(file) == "new"
+    assert set(found) == {"absent", "new"}
+    assert found == sorted(found)
+
+
+@pytest.mark.parametrize("has_sidecar", [True, False])
+def test_wherever_an_overwriting_save_is_killed_old_and_new_have_their_own_labels(tmp_path, monkeypatch, has_sidecar):
+    """Also where the older file had no sidecar, so no labels."""
+    found = []
+
+    def start(folder):
+        _, sidecar = vitreous.save(OLD, folder / "m", format="google")
+        if not has_sidecar:
+            sidecar.unlink()
+
+    for folder in each_kill(
+        tmp_path, monkeypatch, start, lambda folder: vitreous.save(NEW, folder / "m", format="google", force=True)
+    ):
+        file = folder / "m.npz"
+        is_old = torch.equal(vitreous.load(file).head.weight, OLD.head.weight)
+        found.append("old" if is_old else "new")
+        if is_old and not has_sidecar:
+            assert vitreous.load(file).labels is None
+        else:
+            assert is_whole(file) == found[-1]
+        if found[-1] != found[0] or folder.name == "3":  # what a dead writer left is in nobody's way
+            vitreous.save(OLD, file, format="google", force=True)
+            assert is_whole(file) == "old"
+            assert "replaces" not in json.loads((folder / "m.npz.json").read_text())
+    assert set(found) == {"old", "new"}
+    assert found == sorted(found, reverse=True)
+
+
+def test_two_kills_in_a_row_keep_the_labels_of_the_oldest(tmp_path, monkeypatch):
+    """Each dies when its sidecar is there and its file is not."""
+    vitreous.save(OLD, tmp_path / "m", format="google")
+    third = labelled("third", 2)
+    steps = 3  # the sidecar is synced, renamed and its leftover unlinked
+    for model in (NEW, third):
+        killed_at(
+            steps, monkeypatch, lambda model=model: vitreous.save(model, tmp_path / "m", format="google", force=True)
+        )
+        assert json.loads((tmp_path / "m.npz.json").read_text())["labels"] == list(model.labels)
+        assert is_whole(tmp_path / "m.npz") == "old"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_that_cannot_be_written_leaves_what_lies_beside_as_it_was(tmp_path, monkeypatch, force):
+    """The disk fails under the second file, that of the tensors."""
+    if force:
+        vitreous.save(OLD, tmp_path / "m", format="google")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    real, files_synced = files.fsync, []
+
+    def fsync(file):
+        files_synced.append(file)
+        if len(files_synced) == 2:
+            raise OSError(28, "No space left on device")
+        real(file)
+
+    monkeypatch.setattr(files, "fsync", fsync)
+    with pytest.raises(OSError, match="No space left"):
+        vitreous.save(NEW, tmp_path / "m", format="google", force=force)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("format", ["timm", "huggingface"])
+def test_wherever_an_overwriting_save_of_a_folder_is_killed_it_is_whole(tmp_path, monkeypatch, format):
+    models = {word: awake(seed=seed, **GELU, norm_eps=1e-6) for seed, word in enumerate(("old", "new"))}
+    for word, model in models.items():
+        model.labels = tuple(f"{word} {i}" for i in range(5))
+
+    def save(word, folder):
+        vitreous.save(models[word], folder / "m", format=format, anyway=True, force=True)
+
+    found = []
+    for folder in each_kill(
+        tmp_path, monkeypatch, lambda folder: save("old", folder), lambda folder: save("new", folder)
+    ):
+        model = vitreous.load(folder / "m")
+        found.append(model.labels[0].partition(" ")[0])
+        assert model.labels == models[found[-1]].labels
+        assert torch.equal(model.head.weight, models[found[-1]].head.weight)
+    assert set(found) == {"old", "new"}
+    assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["google", "huggingface"])
+def test_a_process_killed_at_any_moment_leaves_a_model_with_its_own_labels(tmp_path, format):
+    """Real SIGKILLs of a process that overwrites one model by the other, over and over."""
+    code = """
+        import itertools, sys
+        from vitreous.weights.saving import save
+        sys.path.insert(0, sys.argv[1])
+        from tiny_models import awake
+        models = []
+        for seed, word in enumerate(("old", "new")):
+            models.append(awake(seed=seed, **({} if sys.argv[3] == "google" else {"activation": "gelu"})))
+            models[-1].labels = tuple(f"{word} {i}" for i in range(5))
+        save(models[0], sys.argv[2], format=sys.argv[3], anyway=True, force=True)
+        print("ready", flush=True)
+        for i in itertools.count():
+            save(models[i % 2], sys.argv[2], format=sys.argv[3], anyway=True, force=True)
+        """
+    changes = {} if format == "google" else GELU
+    wanted = {word: awake(seed=seed, **changes).head.weight for seed, word in enumerate(("old", "new"))}
+    place = tmp_path / "m"
+    words = [sys.executable, "-c", textwrap.dedent(code), str(Path(__file__).parents[1]), str(place), format]
+    for i in range(4):
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.2 + 0.037 * i)
+        process.kill()
+        process.communicate()
+        model = vitreous.load(tmp_path / "m.npz" if format == "google" else place)
+        word = model.labels[0].partition(" ")[0]
+        assert model.labels == tuple(f"{word} {i}" for i in range(5))
+        assert torch.equal(model.head.weight, wanted[word])
+
+
+def test_a_folder_between_its_two_renames_is_found_by_load(tmp_path):
+    """As a kill leaves it where the system cannot exchange two folders."""
+    model = awake(**GELU)
+    vitreous.save(model, tmp_path / "m", format="huggingface", anyway=True)
+    (tmp_path / "m").rename(tmp_path / ".m.replaced")
+    assert torch.equal(vitreous.load(tmp_path / "m").head.weight, model.head.weight)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 @pytest.mark.parametrize(("format", "name"), [("google", "m.pth"), ("timm", "m.safetensors"), ("torchvision", "m.npz")])

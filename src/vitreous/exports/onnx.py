@@ -205,9 +205,26 @@ def open_file(path: Path) -> Run:
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a busy machine has better to do
+    given = _given_weights(path, options)
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    del given
     name = session.get_inputs()[0].name
     return lambda x: [np.asarray(y) for y in session.run(None, {name: x})]
+
+
+def _given_weights(path: Path, options: Any) -> list[Any]:
+    """Hand over weights that lie beside the graph, to be copied; returns what must live until the session is there.
+
+    Left to itself ONNX Runtime maps their file for good, and whoever overwrites it changes the answers or ends the
+    process. Older versions cannot be told.
+    """
+    give = getattr(options, "add_external_initializers_from_files_in_memory", None)
+    files = sorted(path.parent.glob(f"{path.stem}.*.data"))
+    if give is None or not files:
+        return []
+    mapped = [np.memmap(file, np.uint8, "r") for file in files]
+    give([file.name for file in files], mapped, [each.nbytes for each in mapped])
+    return mapped
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -112,7 +112,11 @@ def open_file(path: Path) -> Run:
     import openvino as ov
 
     avoid_broken_amx()
-    threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "ENABLE_CPU_PINNING": False}  # else all on one core
+    threads = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "ENABLE_CPU_PINNING": False,
+        "ENABLE_MMAP": False,
+    }  # else all on one core
     with own_signal_stack():
         model = ov.Core().compile_model(path, "CPU", EXACT | threads)
 

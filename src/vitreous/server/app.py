@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from PIL import Image
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from vitreous.models.vit import ViT
 from vitreous.server import pages
@@ -55,7 +56,7 @@ ERROR = {
     "description": "Refused, and why in one line.",
     "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}},
 }
-STATUSES = (400, 401, 403, 404, 408, 413, 415, 421, 422, 501, 503)
+STATUSES = (400, 401, 403, 404, 408, 413, 415, 421, 422, 501, 503, 507)
 REFUSALS: dict[int | str, dict[str, Any]] = dict.fromkeys(STATUSES, ERROR)
 
 ImageId = Annotated[str | None, Query(max_length=64, description="The id that /api/predict gave an image.")]
@@ -111,6 +112,7 @@ def make_app(served: Served, door: Door, limits: Limits) -> Guard:
     app.exception_handler(Refusal)(_refused)
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(HTTPException)(_http)
+    app.exception_handler(ClientDisconnect)(_closed)
     app.exception_handler(Exception)(_unexpected)
     for add in (_add_answers, _add_attention, _add_tokens, _add_break, _add_facts):
         add(app, served, limits)
@@ -362,6 +364,12 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     lines = {404: "there is nothing here; see /docs", 405: "this is not how it is asked; see /docs"}
     return JSONResponse({"error": lines.get(error.status_code, str(error.detail))}, error.status_code, error.headers)
+
+
+async def _closed(request: Request, error: Exception) -> JSONResponse:
+    """Nobody reads the answer; it is there for the counts."""
+    log.warning("a client closed in the middle of its upload to %s", request.url.path)
+    return JSONResponse({"error": "the connection closed in the middle of the upload"}, 400)
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

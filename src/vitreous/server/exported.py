@@ -21,6 +21,7 @@ from vitreous.evaluation.predict import Answer, answer_of
 from vitreous.exports.export import TARGETS
 from vitreous.exports.parity import Parity, compare
 from vitreous.exports.target import Target
+from vitreous.files import restore_folder
 from vitreous.images import decode
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Pixels
@@ -120,6 +121,7 @@ def find(model: object) -> Path | None:
     suffixes = [target.suffix for target in TARGETS.values()]
     if not _is_name(path):
         return None
+    restore_folder(path)
     if (path / "export.json").is_file():
         return path
     if any((path / f"tensor{suffix}").is_file() for suffix in suffixes):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
+import tempfile
+
 from fastapi import Request
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -13,6 +18,8 @@ from vitreous.server.served import Served
 from vitreous.server.shelf import Kept
 
 __all__ = ["Given", "images_of", "single"]
+
+log = logging.getLogger("vitreous.server")
 
 
 class Given:
@@ -44,6 +51,8 @@ async def images_of(request: Request, served: Served, limits: Limits, keys: list
             if "Too many files" in str(error.detail):
                 raise Refusal(413, f"one request takes at most {limit} images; send them in parts") from None
             raise Refusal(400, "the form is broken; send multipart/form-data with images as files") from None
+        except OSError as error:  # a form of more than 1 MB lies in a file while it is taken
+            raise await _no_room(request, error) from None
     elif raw := await request.body():
         given.append(Given(served, limits, "the image", raw))
     if not given:
@@ -51,6 +60,19 @@ async def images_of(request: Request, served: Served, limits: Limits, keys: list
     if len(given) > limit:
         raise Refusal(413, f"one request takes at most {limit} images; send them in parts")
     return given
+
+
+async def _no_room(request: Request, error: OSError) -> Refusal:
+    """Reads the upload to its end, else its sender would see a broken connection and not our line."""
+    why = os.strerror(error.errno or errno.EIO)  # the error's own words may name folders of ours
+    log.warning("no room for an upload in %s: %s", tempfile.tempdir or "any temporary folder", why)
+    async for _ in request.stream():
+        pass
+    return Refusal(
+        507,
+        f"the server has no room for this form in its temporary folder ({why}); send one image as the body, which "
+        f"needs none, or ask again later",
+    )
 
 
 def single(given: list[Given]) -> Given:

@@ -7,6 +7,7 @@ file is refused by the name of what is damaged.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -15,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, ConfigError, FormatError, VitreousError
@@ -28,7 +28,7 @@ from vitreous.models.model import Model, state_of
 from vitreous.models.preprocess import Preprocess
 from vitreous.printable import storable
 from vitreous.weights.formats import stated_preprocess, stem_of
-from vitreous.weights.reading import READERS, Found, by, one_line
+from vitreous.weights.reading import READERS, Found, by, bytes_of, one_line
 
 KEY = "vitreous"
 VERSION = 1
@@ -232,9 +232,10 @@ def check_tensors(found: Found, blueprint: Mapping[str, Tensor], digests: Mappin
 
 def tensor_digest(tensor: Tensor) -> str:
     """SHA-256 of shape, type and bytes."""
-    head = f"{tensor.dtype} {tuple(tensor.shape)} ".encode()
-    raw = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-    return digest(head + raw)
+    found = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    if tensor.numel():
+        found.update(bytes_of(tensor.contiguous()))
+    return found.hexdigest()
 
 
 def default_name(path: str | os.PathLike[str], endings: tuple[str, ...] = (".safetensors",)) -> Path:

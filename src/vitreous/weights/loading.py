@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vitreous.errors import CheckpointError, ConfigError, FormatError, ModelNameError
-from vitreous.files import digest
+from vitreous.files import digest, restore_folder
 from vitreous.models import config as configs
 from vitreous.models.catalog import blueprint, build
 from vitreous.models.config import BiTConfig, Size, as_size
@@ -110,6 +110,7 @@ def with_labels(model: Model, labels: tuple[str, ...] | list[str] | None) -> Mod
 def find(source: str | os.PathLike[str]) -> Found | None:
     """What lies where `source` says; None for the name of a new model. An existing path wins."""
     text = os.fspath(source)
+    restore_folder(text)
     if is_new(text):
         return None
     if _exists(Path(text)):
@@ -192,7 +193,8 @@ def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
 
 
 def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
-    beside, note = sidecar(found)
+    record, note = sidecar(found)
+    beside = None if record is None else described(record.get("config"), found)
     stated: Usage | None = None
     if beside is not None:
         facts: dict[str, Any] = {"image_size": beside.image_size}
@@ -206,11 +208,11 @@ def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
             hints, **{k: v for k, v in facts.items() if getattr(hints, k) is None or k == "image_size"}
         )
     draft = known.draft(found, hints)
-    if beside is not None:
+    if record is not None and beside is not None:
         said = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
         is_bit = isinstance(beside, BiTConfig)
         draft.config = beside if is_bit else beside.change(**{k: v for k, v in said.items() if v is not None})
-        stated = usage(found.sidecar, found)
+        stated = usage(record, found)
         draft.assumed = []
     state = read_with(
         known.rules(draft.config),
@@ -225,10 +227,19 @@ def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
     return Opened(draft.config, state, stated, source)
 
 
-def sidecar(found: Found) -> tuple[configs.Config | None, list[str]]:
-    """The config we wrote beside a format that holds tensors only, if it is of this very file."""
+def sidecar(found: Found) -> tuple[dict[str, Any] | None, list[str]]:
+    """What we wrote beside a format that holds tensors only, if it is of this very file."""
     if found.sidecar.get("schema") != SIDECAR:
         return None, []
-    if found.file is None or found.sidecar.get("digest") != digest(found.file):
+    record = None if found.file is None else entry_of(found.sidecar, found.file)
+    if record is None:
         return None, [f"what lies beside {Path(found.path).name} is of another file, and was not read"]
-    return described(found.sidecar.get("config"), found), []
+    return record, []
+
+
+def entry_of(record: dict[str, Any], file: Path) -> dict[str, Any] | None:
+    """What a sidecar says of this very file: while a file is replaced, its sidecar speaks of the older one too."""
+    entries = [entry for entry in (record, record.get("replaces")) if isinstance(entry, dict) and "digest" in entry]
+    seal = digest(file) if entries else None
+    own = next((entry for entry in entries if entry["digest"] == seal), None)
+    return own and {name: value for name, value in own.items() if name != "replaces"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
 import pickletools
 import re
@@ -12,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import torch
@@ -27,7 +28,18 @@ MOST_AXES = 16
 EXPANSION_LIMIT = 20  # times its own size an npz may grow; weights hardly compress
 SMALL = 256 * 2**20  # bytes that an npz of any size may grow to
 
-BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+TYPES = {  # of a safetensors file
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 
 
 class Tensors(dict[str, Tensor]):
@@ -205,43 +217,62 @@ def check_names(names: Iterable[str], path: Path) -> None:
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    from safetensors import SafetensorError, safe_open
+    """Each tensor in memory of its own: a file that is mapped and then overwritten would change the model."""
+    tensors: dict[str, Tensor] = {}
+    with path.open("rb") as file:
+        entries, metadata = _read_header(file, path)
+        for name, dtype, shape, begin, end in entries:
+            try:
+                tensor = torch.empty(shape, dtype=TYPES[dtype])
+            except RuntimeError:  # torch's word for no memory
+                raise CheckpointError(
+                    f"tensor {name} of {path} takes {(end - begin) / 2**30:,.1f} GiB, more than the memory here has"
+                ) from None
+            if end > begin and file.readinto(bytes_of(tensor)) != end - begin:
+                raise CheckpointError(f"{path} became shorter while it was read; fetch or write it again")
+            tensors[name] = tensor
+    return tensors, metadata
 
-    metadata = check_safetensors(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
-    except (SafetensorError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise CheckpointError(f"{path} is damaged: {one_line(error)}; fetch or write it again") from None
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a tensor that is contiguous and not empty."""
+    return tensor.flatten().view(torch.uint8).numpy().data
+
+
+Entry = tuple[str, str, list[int], int, int]  # name, type, shape, begin, end
 
 
 def check_safetensors(path: Path) -> dict[str, str]:
     """Refuse a header that does not tile the file exactly; returns its metadata."""
-    size = path.stat().st_size
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise CheckpointError(
-                f"{path} is cut short: {size} bytes, and its header alone says {length}; fetch or write it again"
-            )
-        if length > HEADER_LIMIT:
-            raise CheckpointError(
-                f"the header of {path} is {length} bytes, more than any model needs; do not trust this file"
-            )
-        raw = file.read(length)
-    header = _header(raw, path)
+        return _read_header(file, path)[1]
+
+
+def _read_header(file: BinaryIO, path: Path) -> tuple[list[Entry], dict[str, str]]:
+    """Entries in the file's order, and metadata; the file then stands where the first tensor begins."""
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8:
+        raise CheckpointError(
+            f"{path} is cut short: {size} bytes, and its header alone says {length}; fetch or write it again"
+        )
+    if length > HEADER_LIMIT:
+        raise CheckpointError(
+            f"the header of {path} is {length} bytes, more than any model needs; do not trust this file"
+        )
+    header = _header(file.read(length), path)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise CheckpointError(f"the metadata of {path} is damaged; fetch or write it again")
     check_names(header, path)
     end_before = 0
-    entries = [(name, *_entry(name, entry, path)) for name, entry in header.items()]
-    for name, dtype, shape, begin, end in sorted(entries, key=lambda e: (e[3], e[4])):
-        if dtype not in BYTES:
+    entries = sorted(((name, *_entry(name, entry, path)) for name, entry in header.items()), key=lambda e: (e[3], e[4]))
+    for name, dtype, shape, begin, end in entries:
+        if dtype not in TYPES:
             raise CheckpointError(
                 f"tensor {name} of {path} has type {dtype[:20]!r}, which no model here uses; convert it to F32"
             )
-        if math.prod(shape) * BYTES[dtype] != end - begin:
+        if math.prod(shape) * TYPES[dtype].itemsize != end - begin:
             raise CheckpointError(
                 f"tensor {name} of {path} claims shape {by(shape)} but {end - begin} bytes; do not trust this file"
             )
@@ -254,7 +285,7 @@ def check_safetensors(path: Path) -> dict[str, str]:
         raise CheckpointError(
             f"{path} is {what}: {size - 8 - length} bytes of tensors, {end_before} expected; fetch or write it again"
         )
-    return metadata
+    return entries, metadata
 
 
 def _header(raw: bytes, path: Path) -> dict[str, Any]:

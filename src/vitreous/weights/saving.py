@@ -6,21 +6,21 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
 from vitreous.errors import ExistsError, FormatError, VitreousError
-from vitreous.files import atomic_folder, atomic_write, digest
+from vitreous.files import atomic_folder, atomic_write, delete_file, digest
 from vitreous.models.config import BiTConfig, Config, Size
 from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.weights import formats, hub
 from vitreous.weights.checkpoint import check_usage, default_name, usage_to_json, write_checkpoint
 from vitreous.weights.formats import Draft, Format, Hints
-from vitreous.weights.loading import SIDECAR, assemble, is_new, load
+from vitreous.weights.loading import SIDECAR, assemble, entry_of, is_new, load
 from vitreous.weights.moves import write_with
 from vitreous.weights.reading import FOLDER_SIDECAR, READERS, Found, Tensors, read_json
 
@@ -58,34 +58,69 @@ def save_foreign(
     held = hold(model, known, anyway=anyway)
     tensors = write_with(known.rules(held.config), held.state_dict())
     if not known.is_folder:
-        files = write_file(held, known, tensors, default_name(path, known.suffixes), force=force)
-        return files, unsaid(held, known, read_alone(held, known, tensors))
+        written = write_file(held, known, tensors, default_name(path, known.suffixes), force=force)
+        return written, unsaid(held, known, read_alone(held, known, tensors))
     target = Path(path)
     if target.suffix in READERS:
         raise FormatError(f"{known.name} is written as a folder, and {target} is a file's name; leave the ending out")
     with atomic_folder(target, force=force) as folder:
-        files = known.write(held, tensors, folder)
+        written = known.write(held, tensors, folder)
         draft = read_alone(held, known, tensors, folder)
         if not says_it_all(held, draft):
-            files.append(folder / FOLDER_SIDECAR)
-            files[-1].write_bytes(sidecar_of(held, folder / "model.safetensors"))
-    return [target / file.relative_to(folder) for file in files], unsaid(held, known, draft)
+            written.append(folder / FOLDER_SIDECAR)
+            with written[-1].open("wb") as file:
+                _json(sidecar_of(held, folder / "model.safetensors"))(file)
+    return [target / file.relative_to(folder) for file in written], unsaid(held, known, draft)
 
 
 def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], target: Path, *, force: bool) -> list[Path]:
-    """One file of tensors, and beside it what tensors cannot tell."""
+    """One file of tensors, and beside it what tensors cannot tell.
+
+    The sidecar comes first, so that no file is ever there without it. It names its file by digest. While an older file
+    is replaced it speaks of both, so that a kill leaves neither with the labels of the other.
+    """
     sidecar = target.with_name(target.name + ".json")
-    for taken in (path for path in (target, sidecar) if not force and os.path.lexists(path)):
-        raise ExistsError(f"{taken} exists already; choose another place, or overwrite it with --force (force=True)")
+    is_ours = bool(earlier_sidecar(sidecar))  # one without its file is of a writer that was killed
+    if not force:
+        for taken in (target, *([] if is_ours else [sidecar])):
+            if os.path.lexists(taken):
+                raise ExistsError(
+                    f"{taken} exists already; choose another place, or overwrite it with --force (force=True)"
+                )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
         part = Path(folder) / target.name
         known.write(model, tensors, part)
         beside = sidecar_of(model, part)
-        with part.open("rb") as written:
-            atomic_write(target, lambda file: shutil.copyfileobj(written, file, 2**20), force=force)
-    atomic_write(sidecar, lambda file: file.write(beside), force=True)
+        older = entry_of(earlier_sidecar(sidecar), target) if target.is_file() else None
+        before = sidecar.read_bytes() if sidecar.is_file() else None
+        atomic_write(sidecar, _json({**beside, **({"replaces": older} if older else {})}), force=force or is_ours)
+        try:
+            with part.open("rb") as written:
+                atomic_write(target, lambda file: shutil.copyfileobj(written, file, 2**20), force=force)
+        except BaseException:
+            if before is None:
+                delete_file(sidecar)
+            else:
+                atomic_write(sidecar, lambda file: file.write(before), force=True)
+            raise
+    if older:
+        atomic_write(sidecar, _json(beside), force=True)
     return [target, sidecar]
+
+
+def _json(record: Mapping[str, Any]) -> Callable[[BinaryIO], object]:
+    raw = (json.dumps(record, indent=2) + "\n").encode()
+    return lambda file: file.write(raw)
+
+
+def earlier_sidecar(path: Path) -> dict[str, Any]:
+    """The sidecar that lies there; nothing where what lies there is somebody else's."""
+    try:
+        record = read_json(path)
+    except (VitreousError, OSError):
+        return {}
+    return record if record.get("schema") == SIDECAR else {}
 
 
 def read_alone(model: Model, known: Format, tensors: Mapping[str, Tensor], folder: Path | None = None) -> Draft | None:
@@ -152,15 +187,14 @@ def essence(config: Config) -> Config:
     return config.change(**start, **chance, position_resize="paper", dynamic_image_size=False, mask_token=False)
 
 
-def sidecar_of(model: Model, weights: Path) -> bytes:
+def sidecar_of(model: Model, weights: Path) -> dict[str, Any]:
     """What a format cannot say, tied to one file of weights by its digest."""
-    said = {
+    return {
         "schema": SIDECAR,
         "digest": digest(weights),
         "config": model.config.to_json(),
         **usage_to_json(model),
     }
-    return (json.dumps(said, indent=2) + "\n").encode()
 
 
 # Numbers and words that live in no tensor: they can be written down beside, where another architecture cannot.
@@ -249,17 +283,16 @@ def convert(
     def write(target: str | os.PathLike[str]) -> list[Path]:
         if known is None:
             return save(model, target, force=force)
-        files, lines = save_foreign(model, target, known, anyway=anyway, force=force)
+        written, lines = save_foreign(model, target, known, anyway=anyway, force=force)
         notes.extend(lines)
-        return files
+        return written
 
     if not is_push:
-        files = write(path)
-        return Converted([str(file) for file in files], notes)
+        return Converted([str(file) for file in write(path)], notes)
     with tempfile.TemporaryDirectory() as folder:
         inside = Path(folder) / "upload"
-        files = write(inside if known is not None and known.is_folder else inside / "model")
-        listing = [f"{file.relative_to(inside)} ({file.stat().st_size:,} bytes)" for file in files]
+        written = write(inside if known is not None and known.is_folder else inside / "model")
+        listing = [f"{file.relative_to(inside)} ({file.stat().st_size:,} bytes)" for file in written]
         if push:
             hub.push(inside, os.fspath(path))
     return Converted([f"{line} to {os.fspath(path)}" for line in listing], notes, pushed=push)

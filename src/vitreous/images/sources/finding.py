@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError
+from vitreous.files import restore_folder
 from vitreous.images.imageset import ImageSet, Source
 from vitreous.images.sources import picture
 from vitreous.printable import storable
@@ -111,6 +112,7 @@ def find_place(said: str | os.PathLike[str]) -> Place:
     path = Path(text).expanduser()
     if not text:
         raise DataError("no data was named; name a folder, a file, a pattern, an address or fashion")
+    restore_folder(path)
     if os.path.lexists(path) and not path.exists():
         raise DataError(f"{text} is a link to nothing, or to itself; name what it should point to")
     if path.is_dir():
