@@ -21,7 +21,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -48,6 +48,7 @@ from vitreous.images import opening
 from vitreous.images.batches import Batches
 from vitreous.images.health.reading import cache_folder
 from vitreous.images.imageset import ImageSet
+from vitreous.journal import Journal, json_object
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.models.taps import matching, tap_names
@@ -395,7 +396,7 @@ class _OnDisk:
     def __init__(self, store: Path, reading: Reading, keep: Keep):
         name = reading.name if keep == "auto" else f"{reading.name} {keep}"
         self.folder = store / f"{_file_name(reading.name)}-{digest(name.encode())[:8]}"
-        self.journal = self.folder / "journal.jsonl"
+        self._journal = Journal(self.folder / "journal.jsonl", json_object)
         self._shape: tuple[int, ...] = ()
         self._dtype = np.dtype(np.float32)
         self._parts: list[dict[str, Any]] = []  # what the journal says is safe
@@ -428,10 +429,9 @@ class _OnDisk:
         """What was added is on disk, and the journal says so."""
         if not self._shape or place == self.place:
             return
-        for file in self._files:
-            file.flush()
-            os.fsync(file.fileno())
-        self._append({"rows": self._new_rows, "place": place, "values": self._sums[0], "places": self._sums[1]})
+        part = {"rows": self._new_rows, "place": place, "values": self._sums[0], "places": self._sums[1]}
+        self._journal.append(part, after=self._files)
+        self._parts.append(part)
         self._sums, self._new_rows = [0, 0], 0
 
     def cut(self, place: int) -> None:
@@ -440,7 +440,7 @@ class _OnDisk:
 
     def finish(self) -> None:
         self._open()  # so that the journal ends in a whole line
-        self._append({"whole": True})
+        self._journal.append({"whole": True})
         for file in self._files:
             file.close()
         self._files = []
@@ -457,9 +457,9 @@ class _OnDisk:
         if self._files:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [{"format": FORMAT, "shape": list(self._shape), "dtype": self._dtype.name}, *self._parts]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        atomic_write(self.journal, lambda file: file.write(text.encode()), force=True)
+        self._journal.cut(1 + len(self._parts) if self._parts else 0)
+        if not self._parts:
+            self._journal.append({"format": FORMAT, "shape": list(self._shape), "dtype": self._dtype.name})
         safe = sum(part["rows"] for part in self._parts)
         for name, row_bytes in (("values.bin", self._row_bytes), ("places.bin", 8)):
             file = (self.folder / name).open("ab")
@@ -467,24 +467,13 @@ class _OnDisk:
             file.seek(0, os.SEEK_END)
             self._files.append(file)
 
-    def _append(self, line: dict[str, Any]) -> None:
-        with self.journal.open("ab") as file:
-            file.write((json.dumps(line) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if "rows" in line:
-            self._parts.append(line)
-
     @property
     def _row_bytes(self) -> int:
         return int(np.prod(self._shape, dtype=np.int64)) * self._dtype.itemsize
 
     def _read_journal(self) -> None:
         """Take what is whole: of torn or changed parts, those before the first."""
-        lines: list[dict[str, Any]] = []
-        with suppress(OSError, ValueError):  # no journal; or a damaged line, and those before it count
-            for line in self.journal.read_bytes().split(b"\n")[:-1]:
-                lines.append(json.loads(line))  # noqa: PERF401  # `extend` would lose those before it
+        lines = self._journal.whole()
         if not lines or lines[0].get("format") != FORMAT:
             return
         self._shape, self._dtype = tuple(lines[0]["shape"]), np.dtype(lines[0]["dtype"])
