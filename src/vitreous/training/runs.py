@@ -33,6 +33,7 @@ from torch import Tensor
 
 from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError, RoomError, VitreousError
 from vitreous.files import atomic_write, digest, lock
+from vitreous.journal import Journal, json_object
 from vitreous.weights.checkpoint import tensor_digest
 from vitreous.weights.reading import check_safetensors, one_line, read_safetensors
 
@@ -110,8 +111,9 @@ class RunFolder:
         self._saving: Future[None] | None = None
         self._damaged: set[Path] = set()
         with one_line_for(path):
-            self._lines = _repair(path / EVENTS)
-            self._events = held.enter_context((path / EVENTS).open("ab", buffering=0))
+            self._events = _events(path)
+            self._lines = self._events.repair()
+            held.enter_context(self._events)
         self._before = self._lines  # those of earlier processes, until it is said which of them count
 
     @classmethod
@@ -187,9 +189,9 @@ class RunFolder:
         """Append one line. Numbers that are none (NaN, infinite) become null; `time` is in seconds since 1970."""
         if kind != "save" and self._saving is not None and self._saving.done():
             self.wait()  # a state that could not be written is no secret until the next one is due
-        line = json.dumps(_plain({"kind": kind, **fields, "time": round(time.time(), 3)}), allow_nan=False) + "\n"
+        event = _plain({"kind": kind, **fields, "time": round(time.time(), 3)})
         with self._writing, one_line_for(self.path):
-            _append(self._events, line.encode())
+            self._events.append(event, sync=False)  # a state waits for those before it
             self._lines += 1
 
     def save_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any], *, wait: bool = True) -> None:
@@ -263,7 +265,7 @@ class RunFolder:
                 file.write(_bytes(tensor))
 
         with one_line_for(path):
-            os.fsync(self._events.fileno())  # no state outlives the events before it
+            self._events.append()  # no state outlives the events before it
             atomic_write(path, write, force=True)
             self._damaged.discard(path)
             self._prune(path)
@@ -324,18 +326,14 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     A restore that counts no lines supersedes what its stage did after its step.
     """
     path = Path(path)
-    file = path / EVENTS
     try:
-        lines = file.read_bytes().split(b"\n")[:-1]
+        lines = list(_events(path).records())
     except OSError as error:
         raise DataError(f"{path} has no events ({error.strerror}); give the folder of a run") from None
-    events = []
-    for number, line in enumerate(lines, 1):
-        event = _event(line)
-        if event is not None:
-            events.append(event)
-        elif number < len(lines):
-            raise DataError(f"line {number} of {file} is no event; take it out, or give another run")
+    if None in lines[:-1]:
+        number = lines.index(None) + 1
+        raise DataError(f"line {number} of {path / EVENTS} is no event; take it out, or give another run")
+    events = [event for event in lines if event is not None]
     kept: list[dict[str, Any]] = []
     gap = range(0)  # lines that the restore behind them made void
     ends: dict[Any, Any] = {}  # stage: the last step that counts
@@ -491,36 +489,13 @@ def _write_json(path: Path, value: dict[str, Any], *, force: bool = False) -> No
     atomic_write(path, lambda file: file.write(text.encode()), force=force)
 
 
-def _repair(path: Path) -> int:
-    """Cut off a last line that was never finished; the number of lines left."""
-    if not path.exists():
-        return 0
-    raw = path.read_bytes()
-    whole = raw.rfind(b"\n") + 1
-    while whole and _event(raw[raw.rfind(b"\n", 0, whole - 1) + 1 : whole - 1]) is None:  # zeros, after a power cut
-        whole = raw.rfind(b"\n", 0, whole - 1) + 1
-    if whole < len(raw):
-        os.truncate(path, whole)
-    return raw.count(b"\n", 0, whole)
-
-
-def _append(file: Any, line: bytes) -> None:
-    """All of the line or nothing of it."""
-    size, rest = os.fstat(file.fileno()).st_size, memoryview(line)
-    try:
-        while rest:
-            rest = rest[file.write(rest) :]
-    except OSError:
-        file.truncate(size)
-        raise
+def _events(path: Path) -> Journal[dict[str, Any]]:
+    return Journal(path / EVENTS, _event)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
+    event = json_object(line)
+    return event if isinstance(event.get("kind"), str) else None
 
 
 def _plain(value: Any) -> Any:
