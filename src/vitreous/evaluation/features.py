@@ -13,7 +13,6 @@ N images   T tokens   D numbers
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -43,7 +42,7 @@ from vitreous.evaluation.predict import (
     in_parts,
     make_batches,
 )
-from vitreous.files import atomic_write, digest, lock
+from vitreous.files import DISK_FULL, digest, lock, write_bytes
 from vitreous.images import opening
 from vitreous.images.batches import Batches
 from vitreous.images.health.reading import cache_folder
@@ -66,7 +65,6 @@ SYNC_SECONDS = 2.0  # how often rows are made safe
 HALF_FROM = 2**26  # bytes of float32 from which half of them is worth saving
 HALF_ERROR = 0.01  # of a feature's own deviation, that rounding to half precision may cost
 VERIFIED = 2**30  # bytes up to which every checksum is looked at again
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Keep = Literal["auto", "float32", "float16"]
 Places = NDArray[np.int64]
@@ -528,7 +526,7 @@ def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path 
         if not told.exists():
             if cache is not True and any(place.iterdir()):
                 raise DataError(f"{place} holds other things than features; name an empty folder, or leave cache out")
-            atomic_write(told, lambda file: file.write(text.encode()), force=True)
+            write_bytes(told, text.encode(), force=True)
         before = json.loads(told.read_bytes())
     except ValueError:
         raise DataError(f"{told} is damaged; delete the folder {place}, or leave cache out") from None
@@ -584,7 +582,7 @@ def _plain_words(store: Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if store is not None and error.errno in FULL:
+        if store is not None and error.errno in DISK_FULL:
             raise DataError(
                 f"the disk of {store} is full; free some space and call again (it goes on), or say cache=False"
             ) from None

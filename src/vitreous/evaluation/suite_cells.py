@@ -24,7 +24,7 @@ from vitreous.evaluation.labels import match_classes
 from vitreous.evaluation.predict import Precision, choose_device
 from vitreous.evaluation.probes import probe_features
 from vitreous.evaluation.suite_file import Accuracy, Data, FewShots, Fit, Knn, Logistic, Plan, Suite
-from vitreous.files import atomic_write, digest
+from vitreous.files import digest, write_json
 from vitreous.images import opening
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.images.sources.finding import few
@@ -112,7 +112,7 @@ class Bench:
                 return Cell(left_out=why)
             cell = self._fitted(plan, plan.task, seed or 0, key) if isinstance(plan.task, Fit) else self._measured(plan)
             body = {"format": FORMAT, "key": key, "cell": asdict(cell)}
-            atomic_write(file, lambda out: out.write(json.dumps(body, indent=1).encode()), force=True)
+            write_json(file, body, force=True, indent=1, allow_nan=True)
         except torch.OutOfMemoryError:
             return Cell(error="the device's memory is too small; say a smaller batch, or device=cpu")
         except VitreousError as error:
@@ -165,8 +165,7 @@ class Bench:
             self._features = pair, (train, test)
             if not (train.is_kept and test.is_kept):
                 body = {"images": len(train) + len(test), **asdict(cost)}
-                place = self._features_file(plan)
-                atomic_write(place, lambda out: out.write(json.dumps(body, indent=1).encode()), force=True)
+                write_json(self._features_file(plan), body, force=True, indent=1, allow_nan=True)
         return self._features[1]
 
     def reading(self, plan: Plan) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ whole or absent.
 
 from __future__ import annotations
 
-import errno
 import html
 import json
 import os
@@ -35,7 +34,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
 from vitreous.errors import BusyError, DataError, ExistsError
-from vitreous.files import atomic_folder, atomic_write, digest, lock
+from vitreous.files import DISK_FULL, atomic_folder, atomic_write, digest, lock
 from vitreous.images import decode, processes, shard_index, splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import shards
@@ -54,7 +53,6 @@ GIVEN = ("", "train", "val", "test")  # the splits that a set may name
 CHUNK = 128  # pictures a worker packs at a time
 SMALL = 512  # a set of fewer is packed in this process: starting others takes longer
 SYNC_SECONDS = 2.0  # how often the pixels are made safe and the journal says so
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Progress = Callable[[int, int], object]  # called with (pictures done, pictures in all)
 
@@ -244,7 +242,7 @@ def pack(
     except BusyError:
         raise BusyError(f"{path} is being packed by another process; wait until it ends, or end it") from None
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise
         raise DataError(
             f"no room for the pack {path} ({os.strerror(error.errno or 0)}); free some and run it again, "

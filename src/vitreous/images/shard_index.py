@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from vitreous.errors import DataError
-from vitreous.files import atomic_write, lock
+from vitreous.files import lock, write_bytes
 from vitreous.images.sources.finding import is_remote
 from vitreous.journal import Journal
 
@@ -94,7 +94,7 @@ def _write_folder(
     others = {mark: line for mark, line in found.items() if _shard(mark) not in mine and _holds(folder, mark)}
     believed = others if force else found
     scanned, lines = 0, list(others.values())
-    atomic_write(part.path, lambda file: file.writelines(line + b"\n" for line in believed.values()), force=True)
+    write_bytes(part.path, b"".join(line + b"\n" for line in believed.values()), force=True)
     for file in files:
         mark = _mark(file)
         line = believed.get(mark)
@@ -106,7 +106,7 @@ def _write_folder(
         lines.append(line)
         counts[file] = int(msgspec.json.decode(line)["count"])
         tell()
-    atomic_write(folder / NAME, lambda file: file.write(b"\n".join(lines) + b"\n"), force=True)
+    write_bytes(folder / NAME, b"\n".join(lines) + b"\n", force=True)
     part.path.unlink()
     return scanned
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.files import atomic_write
+from vitreous.files import write_bytes
 
 if TYPE_CHECKING:
     import jinja2
@@ -317,7 +317,7 @@ def fragment(blocks: Sequence[Block]) -> str:
 def write(page: Page, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """The page as a file, whole or not at all."""
     text = render(page).encode(errors="replace")  # a file's name may hold what is no character
-    atomic_write(path, lambda file: file.write(text), force=force)
+    write_bytes(path, text, force=force)
 
 
 def picture(

@@ -36,6 +36,7 @@ from vitreous.errors import (
     VitreousError,
 )
 from vitreous.evaluation import predict
+from vitreous.files import write_json
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import record
 from vitreous.ranks import Ranks, here
@@ -54,7 +55,6 @@ from vitreous.training.results import (
     calibrated,
     name_of,
     story_of,
-    write_json,
     write_results,
 )
 from vitreous.training.runs import FIRST, RunFolder
@@ -371,7 +371,7 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
     if around.ranks.is_first:
         with runs.one_line_for(where):
             save(task.finished(), where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=metrics)
-            write_json(where / METRICS, metrics)
+            write_json(where / METRICS, metrics, force=True)
         shutil.rmtree(where / "pack", ignore_errors=True)
         if folder is not None:
             folder.forget_states()

@@ -11,7 +11,6 @@ written.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -32,7 +31,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError, RoomError, VitreousError
-from vitreous.files import atomic_write, digest, lock
+from vitreous.files import DISK_FULL, atomic_write, digest, lock, write_bytes, write_json
 from vitreous.journal import Journal, json_object
 from vitreous.weights.checkpoint import tensor_digest
 from vitreous.weights.reading import check_safetensors, one_line, read_safetensors
@@ -58,7 +57,6 @@ FIRST = "-first"  # what the name of the first of two runs ends in
 KEY, VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
 CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that another day or machine would change
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 LOCK = ".lock"
 LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
 PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
@@ -127,7 +125,7 @@ class RunFolder:
             _hold(path, held)
             _refuse_older(path, force)
             _make_free(path)
-            _write_json(path / CONFIG, config)
+            write_json(path / CONFIG, config, ensure_ascii=False)
             run = cls(path, config, held)
             run._held = held.pop_all()
         return run
@@ -183,7 +181,7 @@ class RunFolder:
         """Write further facts into config.json, such as the steps that a budget in seconds became."""
         self.config = {**self.config, **_plain(fields)}
         with one_line_for(self.path):
-            _write_json(self.path / CONFIG, self.config, force=True)
+            write_json(self.path / CONFIG, self.config, force=True, ensure_ascii=False)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Append one line. Numbers that are none (NaN, infinite) become null; `time` is in seconds since 1970."""
@@ -253,7 +251,7 @@ class RunFolder:
         path = self.path / f"bad-batch-{step:08d}.safetensors"
         raw = save({n: t.contiguous() for n, t in tensors.items()}, metadata={"names": json.dumps(list(names))})
         with one_line_for(path):
-            atomic_write(path, lambda file: file.write(raw), force=True)
+            write_bytes(path, raw, force=True)
         return str(path)
 
     def _save(self, path: Path, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
@@ -484,11 +482,6 @@ def _make_free(path: Path) -> None:
             state.unlink()
 
 
-def _write_json(path: Path, value: dict[str, Any], *, force: bool = False) -> None:
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    atomic_write(path, lambda file: file.write(text.encode()), force=force)
-
-
 def _events(path: Path) -> Journal[dict[str, Any]]:
     return Journal(path / EVENTS, _event)
 
@@ -571,7 +564,7 @@ def one_line_for(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or one_line(error)
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             raise RoomError(
                 f"no room for {path} ({why}); free some and go on with --resume: what was saved before is whole"
             ) from None
