@@ -23,11 +23,12 @@ from vitreous.evaluation.features import extract
 from vitreous.evaluation.fewshot import FewShot, draw_seeds, shot_counts
 from vitreous.evaluation.fewshot import fewshot as measure_shots
 from vitreous.evaluation.labels import match_classes, read_labels
-from vitreous.evaluation.predict import Logits, Precision, Progress, choose_device, class_names, logits
+from vitreous.evaluation.predict import Logits, Precision, Progress, class_names, logits
 from vitreous.files import write_bytes, write_json
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
 from vitreous.images.sources.finding import few
+from vitreous.machine import choose_device
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import here
 from vitreous.weights.loading import load
@@ -178,7 +179,7 @@ def _few_shot(
         raise DataError(f"{whole.path} does not have one label for each image; make a folder for each class")
     train, test = (extract(model, whole.split(name), progress=progress, **how) for name in ("train", "test"))
     rows = train.only, train.labels, test.only, test.labels, whole.classes
-    place = choose_device(model, how["device"])
+    place = choose_device(how["device"], near=model)
     found = measure_shots(*rows, shots=counts, seeds=draws, device=place)
     if curve or target is not None:
         found = replace(found, curve=measure_curve(*rows, target=target, device=place))

@@ -38,7 +38,6 @@ from vitreous.evaluation.predict import (
     Progress,
     Underway,
     at_work,
-    choose_device,
     in_parts,
     make_batches,
 )
@@ -48,6 +47,7 @@ from vitreous.images.batches import Batches
 from vitreous.images.health.reading import cache_folder
 from vitreous.images.imageset import ImageSet
 from vitreous.journal import Journal, json_object
+from vitreous.machine import choose_device
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.models.taps import matching, tap_names
@@ -150,7 +150,7 @@ def extract(
     if not len(images):
         raise DataError(f"{images.path} has no images to read features of; name another set or split")
     readings = choose_readings(inner, taps, pool)
-    place = choose_device(inner, device)
+    place = choose_device(device, near=inner)
     with_head = any(reading.tap == "logits" for reading in readings)
     about = _about(inner, images, place, precision, with_head=with_head)
     store = _store(cache, about)
