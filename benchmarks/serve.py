@@ -194,12 +194,12 @@ def batching(name: str, seconds: float) -> dict:
     """Images/s of 32 threads that ask for one image at a time: in common batches, and one after the other."""
     import torch
 
-    from vitreous.evaluation.predict import choose_device
+    from vitreous.machine import choose_device
     from vitreous.server.batching import Batcher
     from vitreous.server.engine import Engine
 
     model = vitreous.build(name, seed=0).eval().requires_grad_(False)
-    device = choose_device(model)
+    device = choose_device(near=model)
     model.to(device)
     rule = model.preprocess
     images = np.random.default_rng(0).integers(0, 256, (64, *rule.size, 3), dtype=np.uint8)

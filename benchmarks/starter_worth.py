@@ -24,15 +24,14 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
-import torch
 
 import vitreous
-from vitreous.evaluation import extract, predict, ridge
+from vitreous.evaluation import extract, ridge
 from vitreous.evaluation.fewshot import T95, decompose
 from vitreous.files import digest
 from vitreous.images import splits
 from vitreous.images.imageset import ImageSet
-from vitreous.machine import record
+from vitreous.machine import choose_device, record
 from vitreous.training import choose
 from vitreous.training.recipe import Seconds
 from vitreous.weights import starter
@@ -81,7 +80,7 @@ def fine_tune(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str,
 
 def scratch(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
     """By name, so that `fit` does not begin from the starter by itself."""
-    place = predict.choose_device(torch.nn.Identity(), asked.device)
+    place = choose_device(asked.device)
     pixels = np.median([data.read(i).shape[:2] for i in range(16)], axis=0).astype(int).tolist()
     train = int((data.splits == "train").sum())
     recipe = choose.choose(train, len(data.classes), tuple(pixels), device_kind=place.type).recipe

@@ -16,7 +16,19 @@ from shared_files import ROOT
 import vitreous
 from vitreous.cli import COMMANDS
 
-HOUSE = ["errors", "printable", "files", "machine", "draws", "ranks", "report", "models", "weights", "images"]
+HOUSE = [
+    "errors",
+    "printable",
+    "files",
+    "journal",
+    "machine",
+    "draws",
+    "ranks",
+    "report",
+    "models",
+    "weights",
+    "images",
+]
 HOUSE += ["evaluation", "measures", "training", "papers", "exports", "server", "cli", "__main__"]
 SOURCE = ROOT / "src" / "vitreous"
 FILES = sorted(SOURCE.rglob("*.py"))

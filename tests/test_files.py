@@ -1,6 +1,7 @@
 """Nothing half-written is taken for whole, nothing is overwritten unasked, and a lock dies with its holder."""
 
 import hashlib
+import math
 import os
 import signal
 import subprocess
@@ -418,3 +419,18 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
         holder.communicate()
     with lock(path, seconds=5):
         pass
+
+
+def test_json_and_bytes_are_written_whole_and_never_over_something(tmp_path):
+    path = tmp_path / "new" / "a.json"
+    files.write_json(path, {"é": [1, None]})
+    assert path.read_text() == '{\n  "\\u00e9": [\n    1,\n    null\n  ]\n}\n'
+    with pytest.raises(ExistsError):
+        files.write_json(path, {})
+    files.write_json(path, {"é": 1}, force=True, indent=None, ensure_ascii=False)
+    assert path.read_text("utf-8") == '{"é": 1}\n'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(path, math.nan, force=True)
+    files.write_bytes(path, b"\0", force=True)
+    assert path.read_bytes() == b"\0"
+    assert [file.name for file in path.parent.iterdir()] == ["a.json"]

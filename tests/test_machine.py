@@ -15,7 +15,7 @@ from shared_files import ROOT
 
 import vitreous
 from vitreous import machine
-from vitreous.errors import MissingExtraError
+from vitreous.errors import ConfigError, MissingExtraError
 from vitreous.weights import starter
 
 
@@ -154,3 +154,12 @@ def test_a_missing_extra_names_the_command_and_survives_pickling():
     error = MissingExtraError("hub", "hf:OWNER/NAME")
     assert str(error) == "hf:OWNER/NAME needs the extra 'hub'; pip install 'vitreous[hub]'"
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_device_is_the_one_asked_for_else_the_models_own():
+    assert machine.choose_device("cpu") == torch.device("cpu")
+    if not torch.cuda.is_available():
+        assert machine.choose_device() == machine.choose_device(near=torch.nn.Linear(1, 1)) == torch.device("cpu")
+    assert machine.choose_device(near=torch.nn.Linear(1, 1, device="meta")).type == "meta"
+    with pytest.raises(ConfigError, match="gpu is no device; say cpu, cuda or mps"):
+        machine.choose_device("gpu", near=torch.nn.Identity())

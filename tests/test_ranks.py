@@ -1,7 +1,10 @@
 """A process knows which of how many it is; real groups of two are in images/test_batches.py."""
 
+import os
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -40,3 +43,48 @@ def test_variables_that_cannot_be_are_one_line(monkeypatch, rank, world):
 def test_asking_does_not_import_torch():
     code = "import sys; from vitreous import ranks; ranks.here(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_alone_a_rank_agrees_with_itself_and_holds_what_it_made():
+    alone, held = Ranks(0, 1), threading.Lock()
+    assert ranks.agreed(alone, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        ranks.agreed(alone, lambda: 1 / 0)
+    with ranks.first(alone, lambda: held) as made:
+        assert made
+        assert held.locked()
+    assert not held.locked()
+    ranks.together(alone)
+
+
+TWO = """
+import sys
+import threading
+import torch
+from vitreous import ranks
+from vitreous.errors import VitreousError
+with ranks.group(torch.device("cpu")) as (device, here):
+    chosen = ranks.agreed(here, lambda: ["chosen by the first"])
+    try:
+        ranks.agreed(here, lambda: 1 / 0)
+    except (ZeroDivisionError, VitreousError) as error:
+        fault = f"{type(error).__name__}: {error}"
+    with ranks.first(here, lambda: open(sys.argv[1], "w")) as file:
+        held = file is not None
+    ranks.together(here)
+print(here.rank, device, chosen, fault, held, torch.distributed.is_initialized())
+"""
+
+
+def test_two_ranks_agree_on_what_the_first_chooses_and_refuses(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = [sys.executable, "-W", "ignore", "-c", TWO, str(tmp_path / "held")]
+    started = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=shared | {"RANK": rank}) for rank in "01"]
+    said = [process.communicate(timeout=200)[0].strip() for process in started]
+    assert said == [
+        "0 cpu ['chosen by the first'] ZeroDivisionError: division by zero True False",
+        "1 cpu ['chosen by the first'] RunError: division by zero False False",
+    ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -12,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from vitreous.errors import BusyError, ExistsError
 
@@ -22,10 +24,12 @@ else:
     import fcntl
 
 __all__ = ["atomic_folder", "atomic_write", "delete_file", "digest", "lock", "restore_folder"]
+__all__ += ["write_bytes", "write_json"]
 __all__ += ["exchange", "fsync", "fsync_folder", "link", "remove", "rename", "replace", "unlink"]  # steps on the disk
 
 AT_CWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 RENAME_SWAP = 2  # of macOS's renamex_np
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a disk, a quota or a file may grow no more
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, force: bool = False) -> None:
@@ -105,6 +109,25 @@ def digest(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> s
         return hashlib.sha256(source).hexdigest()
     with Path(source).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes, *, force: bool = False) -> None:
+    """Make the file `path` hold these bytes, as `atomic_write` does."""
+    atomic_write(path, lambda file: file.write(content), force=force)
+
+
+def write_json(
+    path: str | os.PathLike[str],
+    value: Any,
+    *,
+    force: bool = False,
+    indent: int | None = 2,
+    allow_nan: bool = False,
+    ensure_ascii: bool = True,
+) -> None:
+    """Make the file `path` hold a value as JSON and the end of a line, as `atomic_write` does."""
+    text = json.dumps(value, indent=indent, allow_nan=allow_nan, ensure_ascii=ensure_ascii) + "\n"
+    write_bytes(path, text.encode(), force=force)
 
 
 @contextmanager

@@ -15,11 +15,26 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from vitreous.errors import ConfigError
 from vitreous.files import digest
 
-__all__ = ["Device", "Extra", "Machine", "Starter", "core_count", "doctor", "memory", "record"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Device",
+    "Extra",
+    "Machine",
+    "Starter",
+    "choose_device",
+    "core_count",
+    "device_of",
+    "doctor",
+    "memory",
+    "record",
+]
 
 GIB = 2**30
 STARTER = Path(__file__).parent / "weights" / "starter.safetensors"  # its card lies beside it
@@ -145,6 +160,33 @@ def doctor() -> Machine:
             )
         ),
     )
+
+
+def choose_device(device: torch.device | str | None = None, near: torch.nn.Module | None = None) -> torch.device:
+    """The device asked for; else where the model `near` lies, or a GPU for what lies in plain memory or nowhere yet."""
+    import torch
+
+    if device is not None:
+        try:
+            found = torch.device(device)
+        except RuntimeError:
+            raise ConfigError(f"{device} is no device; say cpu, cuda or mps") from None
+        if found.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(f"there is no GPU here for device={device}; leave it out, or see: vitreous doctor")
+        if found.type == "mps" and not torch.backends.mps.is_available():
+            raise ConfigError(f"there is no Apple GPU here for device={device}; leave it out, or see: vitreous doctor")
+        return torch.device("cuda", torch.cuda.current_device()) if found == torch.device("cuda") else found
+    own = device_of(near) if near is not None else torch.device("cpu")
+    if own.type == "cpu" and torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return own
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where a model's numbers lie."""
+    import torch
+
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def record() -> dict[str, Any]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, RunError
 
-__all__ = ["Ranks", "gather", "here"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Ranks", "agreed", "first", "gather", "group", "here", "together"]
+
+LONGEST_WAIT = timedelta(hours=4)  # others wait while the first rank decodes or writes
 
 Value = TypeVar("Value")
 
@@ -38,6 +46,70 @@ def here() -> Ranks:
 
         return Ranks(group.get_rank(), group.get_world_size())
     return Ranks(_number("RANK", 0), _number("WORLD_SIZE", 1))
+
+
+@contextmanager
+def group(device: torch.device) -> Iterator[tuple[torch.device, Ranks]]:
+    """This rank's device, in the group that torchrun asks for; alone without it."""
+    ranks = here()
+    if ranks.world == 1:
+        yield device, ranks
+        return
+    import torch
+
+    running = torch.distributed
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    is_ours = not running.is_initialized()
+    if is_ours:
+        running.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
+    try:
+        yield device, ranks
+    finally:
+        if is_ours:
+            running.destroy_process_group()
+
+
+def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
+    """What the first rank chooses, on all of them; what it refuses, too."""
+    chosen, fault = None, None
+    if ranks.is_first:
+        try:
+            chosen = choose()
+        except Exception as error:
+            fault = error
+    if ranks.world > 1:
+        import torch.distributed
+
+        told: list[Any] = [chosen, None if fault is None else str(fault)]
+        torch.distributed.broadcast_object_list(told, 0)
+        if told[1] is not None and fault is None:
+            raise RunError(told[1])
+        chosen = told[0]
+    if fault is not None:
+        raise fault
+    return chosen
+
+
+@contextmanager
+def first(ranks: Ranks, make: Callable[[], AbstractContextManager[Value]]) -> Iterator[Value | None]:
+    """What the first rank makes and holds; None on the others, which wait until it is made."""
+    made: list[AbstractContextManager[Value]] = []
+    agreed(ranks, lambda: made.append(make()))
+    if not made:
+        yield None
+        return
+    with made[0] as value:
+        yield value
+
+
+def together(ranks: Ranks) -> None:
+    """No rank goes on before the first has written what others will read; one that fails does not wait."""
+    if ranks.world > 1 and sys.exc_info()[0] is None:
+        import torch.distributed
+
+        torch.distributed.barrier()
 
 
 def gather(value: Value) -> list[Value]:

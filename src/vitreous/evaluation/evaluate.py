@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from collections.abc import Sequence
 from csv import writer
@@ -24,11 +23,12 @@ from vitreous.evaluation.features import extract
 from vitreous.evaluation.fewshot import FewShot, draw_seeds, shot_counts
 from vitreous.evaluation.fewshot import fewshot as measure_shots
 from vitreous.evaluation.labels import match_classes, read_labels
-from vitreous.evaluation.predict import Logits, Precision, Progress, choose_device, class_names, logits
-from vitreous.files import atomic_write
+from vitreous.evaluation.predict import Logits, Precision, Progress, class_names, logits
+from vitreous.files import write_bytes, write_json
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
 from vitreous.images.sources.finding import few
+from vitreous.machine import choose_device
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import here
 from vitreous.weights.loading import load
@@ -179,7 +179,7 @@ def _few_shot(
         raise DataError(f"{whole.path} does not have one label for each image; make a folder for each class")
     train, test = (extract(model, whole.split(name), progress=progress, **how) for name in ("train", "test"))
     rows = train.only, train.labels, test.only, test.labels, whole.classes
-    place = choose_device(model, how["device"])
+    place = choose_device(how["device"], near=model)
     found = measure_shots(*rows, shots=counts, seeds=draws, device=place)
     if curve or target is not None:
         found = replace(found, curve=measure_curve(*rows, target=target, device=place))
@@ -192,8 +192,7 @@ def _few_shot(
         from vitreous.evaluation import fewshot_page
 
         fewshot_page.write(found, out, force=force)
-        text = json.dumps(found.to_json(), indent=2) + "\n"
-        atomic_write(numbers, lambda file: file.write(text.encode()), force=force)
+        write_json(numbers, found.to_json(), force=force, allow_nan=True)
     return found
 
 
@@ -214,7 +213,7 @@ def write_csv(result: Result, path: str | os.PathLike[str], *, force: bool = Fal
         name = judged.names[i] if judged.names else str(judged.rows[i])
         numbers = f"{judged.confidence[i]:.6f}", int(judged.is_right[i]), f"{judged.score[i]:.6f}"
         rows.writerow([name, truth, classes[judged.answer[i]], *numbers])
-    atomic_write(path, lambda file: file.write(text.getvalue().encode()), force=force)
+    write_bytes(path, text.getvalue().encode(), force=force)
 
 
 def _other_labels(

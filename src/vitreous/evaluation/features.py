@@ -13,7 +13,6 @@ N images   T tokens   D numbers
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -39,15 +38,16 @@ from vitreous.evaluation.predict import (
     Progress,
     Underway,
     at_work,
-    choose_device,
     in_parts,
     make_batches,
 )
-from vitreous.files import atomic_write, digest, lock
+from vitreous.files import DISK_FULL, digest, lock, write_bytes
 from vitreous.images import opening
 from vitreous.images.batches import Batches
 from vitreous.images.health.reading import cache_folder
 from vitreous.images.imageset import ImageSet
+from vitreous.journal import Journal, json_object
+from vitreous.machine import choose_device
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.models.taps import matching, tap_names
@@ -65,7 +65,6 @@ SYNC_SECONDS = 2.0  # how often rows are made safe
 HALF_FROM = 2**26  # bytes of float32 from which half of them is worth saving
 HALF_ERROR = 0.01  # of a feature's own deviation, that rounding to half precision may cost
 VERIFIED = 2**30  # bytes up to which every checksum is looked at again
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Keep = Literal["auto", "float32", "float16"]
 Places = NDArray[np.int64]
@@ -151,7 +150,7 @@ def extract(
     if not len(images):
         raise DataError(f"{images.path} has no images to read features of; name another set or split")
     readings = choose_readings(inner, taps, pool)
-    place = choose_device(inner, device)
+    place = choose_device(device, near=inner)
     with_head = any(reading.tap == "logits" for reading in readings)
     about = _about(inner, images, place, precision, with_head=with_head)
     store = _store(cache, about)
@@ -395,7 +394,7 @@ class _OnDisk:
     def __init__(self, store: Path, reading: Reading, keep: Keep):
         name = reading.name if keep == "auto" else f"{reading.name} {keep}"
         self.folder = store / f"{_file_name(reading.name)}-{digest(name.encode())[:8]}"
-        self.journal = self.folder / "journal.jsonl"
+        self._journal = Journal(self.folder / "journal.jsonl", json_object)
         self._shape: tuple[int, ...] = ()
         self._dtype = np.dtype(np.float32)
         self._parts: list[dict[str, Any]] = []  # what the journal says is safe
@@ -428,10 +427,9 @@ class _OnDisk:
         """What was added is on disk, and the journal says so."""
         if not self._shape or place == self.place:
             return
-        for file in self._files:
-            file.flush()
-            os.fsync(file.fileno())
-        self._append({"rows": self._new_rows, "place": place, "values": self._sums[0], "places": self._sums[1]})
+        part = {"rows": self._new_rows, "place": place, "values": self._sums[0], "places": self._sums[1]}
+        self._journal.append(part, after=self._files)
+        self._parts.append(part)
         self._sums, self._new_rows = [0, 0], 0
 
     def cut(self, place: int) -> None:
@@ -440,7 +438,7 @@ class _OnDisk:
 
     def finish(self) -> None:
         self._open()  # so that the journal ends in a whole line
-        self._append({"whole": True})
+        self._journal.append({"whole": True})
         for file in self._files:
             file.close()
         self._files = []
@@ -457,9 +455,9 @@ class _OnDisk:
         if self._files:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [{"format": FORMAT, "shape": list(self._shape), "dtype": self._dtype.name}, *self._parts]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        atomic_write(self.journal, lambda file: file.write(text.encode()), force=True)
+        self._journal.cut(1 + len(self._parts) if self._parts else 0)
+        if not self._parts:
+            self._journal.append({"format": FORMAT, "shape": list(self._shape), "dtype": self._dtype.name})
         safe = sum(part["rows"] for part in self._parts)
         for name, row_bytes in (("values.bin", self._row_bytes), ("places.bin", 8)):
             file = (self.folder / name).open("ab")
@@ -467,24 +465,13 @@ class _OnDisk:
             file.seek(0, os.SEEK_END)
             self._files.append(file)
 
-    def _append(self, line: dict[str, Any]) -> None:
-        with self.journal.open("ab") as file:
-            file.write((json.dumps(line) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if "rows" in line:
-            self._parts.append(line)
-
     @property
     def _row_bytes(self) -> int:
         return int(np.prod(self._shape, dtype=np.int64)) * self._dtype.itemsize
 
     def _read_journal(self) -> None:
         """Take what is whole: of torn or changed parts, those before the first."""
-        lines: list[dict[str, Any]] = []
-        with suppress(OSError, ValueError):  # no journal; or a damaged line, and those before it count
-            for line in self.journal.read_bytes().split(b"\n")[:-1]:
-                lines.append(json.loads(line))  # noqa: PERF401  # `extend` would lose those before it
+        lines = self._journal.whole()
         if not lines or lines[0].get("format") != FORMAT:
             return
         self._shape, self._dtype = tuple(lines[0]["shape"]), np.dtype(lines[0]["dtype"])
@@ -539,7 +526,7 @@ def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path 
         if not told.exists():
             if cache is not True and any(place.iterdir()):
                 raise DataError(f"{place} holds other things than features; name an empty folder, or leave cache out")
-            atomic_write(told, lambda file: file.write(text.encode()), force=True)
+            write_bytes(told, text.encode(), force=True)
         before = json.loads(told.read_bytes())
     except ValueError:
         raise DataError(f"{told} is damaged; delete the folder {place}, or leave cache out") from None
@@ -595,7 +582,7 @@ def _plain_words(store: Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if store is not None and error.errno in FULL:
+        if store is not None and error.errno in DISK_FULL:
             raise DataError(
                 f"the disk of {store} is full; free some space and call again (it goes on), or say cache=False"
             ) from None

@@ -32,7 +32,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.images.sources import picture
 from vitreous.images.sources.fashion import NAME as FASHION
 from vitreous.images.sources.finding import cannot_read, find_place, is_picture, read_picture, walk
-from vitreous.machine import core_count
+from vitreous.machine import choose_device, core_count, device_of
 from vitreous.models.config import Size
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import Ranks, gather, here
@@ -45,7 +45,6 @@ __all__ = [
     "answer_of",
     "at_work",
     "choose_batch",
-    "choose_device",
     "class_names",
     "in_parts",
     "logits",
@@ -94,7 +93,7 @@ def logits(
     back after.  precision: auto is bfloat16 autocast on GPUs that have it, the head in float32 all the same.
     ranks: None is all that torchrun started: each reads its share, and all of them return everything.
     """
-    place = choose_device(model, device)
+    place = choose_device(device, near=model)
     batches = data
     if not isinstance(batches, Batches):
         batches = make_batches(model, batches, place, batch, workers, skip_unreadable, ranks or here())
@@ -127,24 +126,6 @@ def logits(
         by_place = np.argsort(places, kind="stable")
         places, values = places[by_place], values[by_place]
     return Logits(values, batches.data.labels[places], batches.data.ids[places], places, batches.coverage())
-
-
-def choose_device(model: nn.Module, device: torch.device | str | None = None) -> torch.device:
-    """As said; else where the model is, or the GPU if the model lies in plain memory and there is one."""
-    if device is not None:
-        try:
-            found = torch.device(device)
-        except RuntimeError:
-            raise ConfigError(f"{device} is no device; say cpu, cuda or mps") from None
-        if found.type == "cuda" and not torch.cuda.is_available():
-            raise ConfigError(f"there is no GPU here for device={device}; leave it out, or see: vitreous doctor")
-        if found.type == "mps" and not torch.backends.mps.is_available():
-            raise ConfigError(f"there is no Apple GPU here for device={device}; leave it out, or see: vitreous doctor")
-        return torch.device("cuda", torch.cuda.current_device()) if found == torch.device("cuda") else found
-    own = _own_device(model)
-    if own.type == "cpu" and torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    return own
 
 
 def choose_batch(size: Size, device: torch.device) -> int:
@@ -213,7 +194,7 @@ def at_work(
     inner = unwrapped(model)
     network = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
     was_training = [(module, module.training) for module in inner.modules()]
-    was_on = _own_device(inner)
+    was_on = device_of(inner)
     rule = inner.preprocess
     mean, std = (_sent(torch.tensor(v, dtype=torch.float32).view(-1, 1, 1), device) for v in (rule.mean, rule.std))
     cast = _autocast(device, precision)
@@ -239,10 +220,6 @@ def _sent(x: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
-
-
-def _own_device(model: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def _autocast(device: torch.device, precision: Precision) -> Callable[[], Any]:
@@ -355,7 +332,7 @@ def predict(
     if batch is not None and batch < 1:
         raise ConfigError(f"a batch of {batch} holds no image; say 1 or more, or leave it out")
     items = pictures_of(images)
-    place = choose_device(model, device)
+    place = choose_device(device, near=model)
     return _stream(unwrapped(model), model, items, top, place, batch, workers, precision)
 
 

@@ -7,7 +7,6 @@ is named in the table, and the others are not lost.
 from __future__ import annotations
 
 import html
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from vitreous.evaluation.fewshot import mean_interval
 from vitreous.evaluation.predict import Precision
 from vitreous.evaluation.suite_cells import Bench, Cell, Measured, Trainer, check_set
 from vitreous.evaluation.suite_file import FewShots, Fit, Plan, Suite, read
-from vitreous.files import atomic_write, lock
+from vitreous.files import lock, write_json
 from vitreous.machine import record
 
 __all__ = ["SuiteRow", "SuiteTable", "suite"]
@@ -213,8 +212,7 @@ def _measure(wanted: Suite, plans: Sequence[Plan], bench: Bench, tell: Tell | No
     ]
     about = {"models": dict(wanted.models), "sets": {name: _plain(data) for name, data in wanted.data.items()}}
     table = SuiteTable(wanted.name, tuple(rows), tuple(readings), about | {"record": record()}, str(bench.folder))
-    body = json.dumps({"schema": "vitreous.suite/1", **table.to_json()}, indent=2)
-    atomic_write(bench.folder / TABLE, lambda file: file.write(body.encode()), force=True)
+    write_json(bench.folder / TABLE, {"schema": "vitreous.suite/1", **table.to_json()}, force=True, allow_nan=True)
     from vitreous.evaluation import suite_page
 
     suite_page.write(table, bench.folder / PAGE, force=True)

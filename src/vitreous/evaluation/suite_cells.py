@@ -21,14 +21,14 @@ from vitreous.evaluation.evaluate import evaluate
 from vitreous.evaluation.features import Features, extract, model_digest
 from vitreous.evaluation.fewshot import fewshot
 from vitreous.evaluation.labels import match_classes
-from vitreous.evaluation.predict import Precision, choose_device
+from vitreous.evaluation.predict import Precision
 from vitreous.evaluation.probes import probe_features
 from vitreous.evaluation.suite_file import Accuracy, Data, FewShots, Fit, Knn, Logistic, Plan, Suite
-from vitreous.files import atomic_write, digest
+from vitreous.files import digest, write_json
 from vitreous.images import opening
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.images.sources.finding import few
-from vitreous.machine import doctor
+from vitreous.machine import choose_device, doctor
 from vitreous.models.catalog import build
 from vitreous.models.model import Model
 from vitreous.weights.loading import is_new, load
@@ -112,7 +112,7 @@ class Bench:
                 return Cell(left_out=why)
             cell = self._fitted(plan, plan.task, seed or 0, key) if isinstance(plan.task, Fit) else self._measured(plan)
             body = {"format": FORMAT, "key": key, "cell": asdict(cell)}
-            atomic_write(file, lambda out: out.write(json.dumps(body, indent=1).encode()), force=True)
+            write_json(file, body, force=True, indent=1, allow_nan=True)
         except torch.OutOfMemoryError:
             return Cell(error="the device's memory is too small; say a smaller batch, or device=cpu")
         except VitreousError as error:
@@ -135,7 +135,7 @@ class Bench:
         if isinstance(plan.task, FewShots):
             parts["seeds"] = plan.task.seeds or self.suite.seeds
         if isinstance(plan.task, Fit):
-            parts["device"] = choose_device(model, self.device).type
+            parts["device"] = choose_device(self.device, near=model).type
         chosen = data.ids.tobytes() + "".join(data.splits.tolist()).encode()
         parts["data"] = [data.content_id, digest(chosen), data.classes]
         return digest(json.dumps(parts, sort_keys=True).encode())
@@ -160,13 +160,12 @@ class Bench:
         if self._features is None or self._features[0] != pair:
             model, data = self.model(plan.model), self.data(plan.data)
             how: dict[str, Any] = {"device": self.device, "workers": self.workers, "precision": self.precision}
-            with watched(choose_device(model, self.device)) as cost:
+            with watched(choose_device(self.device, near=model)) as cost:
                 train, test = (extract(model, data.split(split), **how) for split in ("train", "test"))
             self._features = pair, (train, test)
             if not (train.is_kept and test.is_kept):
                 body = {"images": len(train) + len(test), **asdict(cost)}
-                place = self._features_file(plan)
-                atomic_write(place, lambda out: out.write(json.dumps(body, indent=1).encode()), force=True)
+                write_json(self._features_file(plan), body, force=True, indent=1, allow_nan=True)
         return self._features[1]
 
     def reading(self, plan: Plan) -> dict[str, Any] | None:
@@ -192,7 +191,7 @@ class Bench:
         return None
 
     def _measured(self, plan: Plan) -> Cell:
-        device = choose_device(self.model(plan.model), self.device)
+        device = choose_device(self.device, near=self.model(plan.model))
         measured: tuple[Measured, ...]
         notes: Sequence[str]
         if isinstance(plan.task, Accuracy):
@@ -231,7 +230,7 @@ class Bench:
         where = self.folder / "fits" / f"{plan.model}-{plan.data}-{seed}-{key[:8]}"
         said, data = self.suite.models[plan.model], self.data(plan.data)
         start = {"model": said} if is_new(said) else {"weights": said}
-        device = choose_device(self.model(plan.model), self.device)
+        device = choose_device(self.device, near=self.model(plan.model))
         with watched(device) as cost:
             run = self.fit(
                 data,

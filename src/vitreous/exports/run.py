@@ -23,7 +23,7 @@ def read(path: str, channels: int) -> np.ndarray:
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise SystemExit(f"{shown(path)} is no regular file; name an image")
     Image.init()
-    image = Image.open(path, formats=[format for format in FORMATS if format in Image.OPEN])
+    image: Image.Image = Image.open(path, formats=[format for format in FORMATS if format in Image.OPEN])
     if image.width * image.height > PIXEL_LIMIT:
         raise SystemExit(f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} megapixels; shrink it")
     image = ImageOps.exif_transpose(image)

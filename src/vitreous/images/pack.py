@@ -12,7 +12,6 @@ whole or absent.
 
 from __future__ import annotations
 
-import errno
 import html
 import json
 import os
@@ -24,6 +23,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
 from vitreous.errors import BusyError, DataError, ExistsError
-from vitreous.files import atomic_folder, atomic_write, digest, lock
+from vitreous.files import DISK_FULL, atomic_folder, atomic_write, digest, lock
 from vitreous.images import decode, processes, shard_index, splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import shards
 from vitreous.images.sources.finding import find_place, shown
 from vitreous.images.sources.packs import INDEX
+from vitreous.journal import Journal
 from vitreous.machine import core_count
 from vitreous.models import preprocess as rules
 from vitreous.models.preprocess import Preprocess
@@ -52,7 +53,6 @@ GIVEN = ("", "train", "val", "test")  # the splits that a set may name
 CHUNK = 128  # pictures a worker packs at a time
 SMALL = 512  # a set of fewer is packed in this process: starting others takes longer
 SYNC_SECONDS = 2.0  # how often the pixels are made safe and the journal says so
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Progress = Callable[[int, int], object]  # called with (pictures done, pictures in all)
 
@@ -242,7 +242,7 @@ def pack(
     except BusyError:
         raise BusyError(f"{path} is being packed by another process; wait until it ends, or end it") from None
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise
         raise DataError(
             f"no room for the pack {path} ({os.strerror(error.errno or 0)}); free some and run it again, "
@@ -346,11 +346,13 @@ def _decode_all(
     data: ImageSet, settings: _Settings, work: Path, key: str, workers: int, progress: Progress | None
 ) -> list[_Chunk]:
     """Every picture's pixels in `work`, in order, going on from what an earlier attempt left there."""
-    done = _resume(work, key)
+    header = json.dumps({"key": key}).encode() + b"\n"
+    journal = Journal(work / JOURNAL, lambda line: msgspec.json.decode(line, type=_Chunk), header=header)
+    done = _resume(work, journal)
     count = -(-len(data) // CHUNK)
     tell = progress or (lambda *_: None)
     tell(min(len(done) * CHUNK, len(data)), len(data))
-    with (work / PIXELS).open("ab") as pixels, (work / JOURNAL).open("ab") as journal:
+    with (work / PIXELS).open("ab") as pixels:
         pending: list[_Chunk] = []
         synced = time.monotonic()
         for chunk, part in _chunks(data, settings, work, range(len(done), count), workers):
@@ -360,50 +362,25 @@ def _decode_all(
             done.append(chunk)
             pending.append(chunk)
             if chunk.number == count - 1 or time.monotonic() - synced > SYNC_SECONDS:
-                _write_down(pending, pixels, journal)
+                journal.append(*map(msgspec.json.encode, pending), after=[pixels])
                 pending, synced = [], time.monotonic()
             tell(min(len(done) * CHUNK, len(data)), len(data))
     return done
 
 
-def _write_down(chunks: list[_Chunk], pixels: Any, journal: Any) -> None:
-    """First the pixels reach the disk, then the line that says so."""
-    pixels.flush()
-    os.fsync(pixels.fileno())
-    journal.write(b"".join(msgspec.json.encode(chunk) + b"\n" for chunk in chunks))
-    journal.flush()
-    os.fsync(journal.fileno())
-
-
-def _resume(work: Path, key: str) -> list[_Chunk]:
+def _resume(work: Path, journal: Journal[_Chunk]) -> list[_Chunk]:
     """The chunks an interrupted attempt at the same pack made safe; anything else in `work` is cleared away."""
-    done = list(_journalled(work / JOURNAL, key))
+    in_order = takewhile(lambda pair: pair[0] == pair[1].number, enumerate(journal.whole()))
+    done = [chunk for _, chunk in in_order]
     length = sum(chunk.bytes for chunk in done)
-    if not done or not (work / PIXELS).is_file() or (work / PIXELS).stat().st_size < length:
+    if not (work / PIXELS).is_file() or (work / PIXELS).stat().st_size < length:
         done, length = [], 0
-        (work / JOURNAL).write_bytes(json.dumps({"key": key}).encode() + b"\n")
-    else:
-        lines = [json.dumps({"key": key}).encode(), *(msgspec.json.encode(chunk) for chunk in done)]
-        (work / JOURNAL).write_bytes(b"\n".join(lines) + b"\n")  # without a last line that was cut short
+    journal.cut(len(done))
     with (work / PIXELS).open("ab") as pixels:
         pixels.truncate(length)
     for part in work.glob("part-*"):
         part.unlink()
     return done
-
-
-def _journalled(path: Path, key: str) -> Iterator[_Chunk]:
-    try:
-        first, *lines = path.read_bytes().splitlines()
-        if json.loads(first) != {"key": key}:
-            return
-        for number, line in enumerate(lines):
-            chunk = msgspec.json.decode(line, type=_Chunk)
-            if chunk.number != number:
-                return
-            yield chunk
-    except (OSError, ValueError, msgspec.MsgspecError):
-        return
 
 
 def _chunks(

@@ -9,7 +9,6 @@ each synced: a second call goes on after the last whole line.
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from typing import Any
 import msgspec
 
 from vitreous.errors import DataError
-from vitreous.files import atomic_write, lock
+from vitreous.files import lock, write_bytes
 from vitreous.images.sources.finding import is_remote
+from vitreous.journal import Journal
 
 __all__ = ["ShardIndex", "known", "write"]
 
@@ -88,41 +88,36 @@ def write(files: list[str], scan: Scan, *, force: bool = False, progress: Progre
 def _write_folder(
     folder: Path, files: list[str], scan: Scan, force: bool, counts: dict[str, int], tell: Callable[[], object]
 ) -> int:
-    part = folder / f"{NAME}.part"
-    found = _lines(folder / NAME) | _lines(part)
+    part = Journal(folder / f"{NAME}.part", _marked)
+    found = _lines(folder / NAME) | dict(part.whole())
     mine = {Path(file).name for file in files}
     others = {mark: line for mark, line in found.items() if _shard(mark) not in mine and _holds(folder, mark)}
     believed = others if force else found
     scanned, lines = 0, list(others.values())
-    atomic_write(part, lambda file: file.writelines(line + b"\n" for line in believed.values()), force=True)
-    with part.open("ab") as growing:
-        for file in files:
-            mark = _mark(file)
-            line = believed.get(mark)
-            if line is None:
-                samples = scan(file)
-                line = msgspec.json.encode({"mark": mark, "count": len(samples.keys), "samples": samples})
-                scanned += 1
-                growing.write(line + b"\n")
-                growing.flush()
-                os.fsync(growing.fileno())
-            lines.append(line)
-            counts[file] = int(msgspec.json.decode(line)["count"])
-            tell()
-    atomic_write(folder / NAME, lambda file: file.write(b"\n".join(lines) + b"\n"), force=True)
-    part.unlink()
+    write_bytes(part.path, b"".join(line + b"\n" for line in believed.values()), force=True)
+    for file in files:
+        mark = _mark(file)
+        line = believed.get(mark)
+        if line is None:
+            samples = scan(file)
+            line = msgspec.json.encode({"mark": mark, "count": len(samples.keys), "samples": samples})
+            scanned += 1
+            part.append(line)
+        lines.append(line)
+        counts[file] = int(msgspec.json.decode(line)["count"])
+        tell()
+    write_bytes(folder / NAME, b"\n".join(lines) + b"\n", force=True)
+    part.path.unlink()
     return scanned
 
 
 def _lines(path: Path) -> dict[str, bytes]:
     """The whole lines of an index, by their shard's mark."""
-    found: dict[str, bytes] = {}
-    try:
-        for line in path.read_bytes().splitlines():
-            found[msgspec.json.decode(line)["mark"]] = line
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
-        return found  # absent, or cut short here
-    return found
+    return dict(Journal(path, _marked).whole())
+
+
+def _marked(line: bytes) -> tuple[str, bytes]:
+    return msgspec.json.decode(line)["mark"], line
 
 
 def _mark(file: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import ConfigError
-from vitreous.files import atomic_write
+from vitreous.files import write_bytes
 from vitreous.measures.drawings import DRAWINGS
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found, Measure
@@ -229,23 +229,19 @@ def write_figures(inspection: Inspection, figures: Figures, folder: Path, *, pap
     """Every figure into the folder; those of `papers` (P1 or P2) as PDF and LaTeX too."""
     for figure in (figure for drawn in figures.values() for figure in drawn):
         if figure.rows:
-            _save(folder / f"{figure.name}.csv", _csv(figure.rows))
+            write_bytes(folder / f"{figure.name}.csv", _csv(figure.rows), force=True)
         if figure.panels:
             svg = figure.svg()
-            _save(folder / f"{figure.name}.svg", svg.encode())
-            _save(folder / f"{figure.name}.png", sheets.png(svg))
+            write_bytes(folder / f"{figure.name}.svg", svg.encode(), force=True)
+            write_bytes(folder / f"{figure.name}.png", sheets.png(svg), force=True)
             if papers is not None and figure.paper == papers:
                 bare = sheets.sheet(figure.panels, heading=figure.title)
                 made = sheets.pdf(bare, title=figure.caption, subject=figure.method)
-                _save(folder / f"{figure.name}.pdf", made)
-                _save(folder / f"{figure.name}.tex", _latex(figure).encode())
+                write_bytes(folder / f"{figure.name}.pdf", made, force=True)
+                write_bytes(folder / f"{figure.name}.tex", _latex(figure).encode(), force=True)
     if papers is not None:
         version = str(inspection.record.get("versions", {}).get("vitreous", ""))
-        _save(folder / "papers.bib", BIBTEX.replace("VERSION", version).encode())
-
-
-def _save(path: Path, content: bytes) -> None:
-    atomic_write(path, lambda file: file.write(content), force=True)
+        write_bytes(folder / "papers.bib", BIBTEX.replace("VERSION", version).encode(), force=True)
 
 
 def _csv(rows: list[dict[str, Any]]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import io
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.files import atomic_write
+from vitreous.files import write_bytes, write_json
 from vitreous.measures.measure import Found, Measure
 
 __all__ = ["Inspection", "save_arrays", "write"]
@@ -88,8 +87,7 @@ def write(inspection: Inspection, out: str | os.PathLike[str], *, figures: str |
     folder = Path(out)
     for name, arrays in inspection.arrays.items():
         save_arrays(folder / "arrays" / f"{name}.npz", arrays)
-    text = json.dumps(inspection.to_json(), ensure_ascii=False, allow_nan=False).encode()
-    atomic_write(folder / "inspection.json", lambda file: file.write(text), force=True)
+    write_json(folder / "inspection.json", inspection.to_json(), force=True, indent=None, ensure_ascii=False)
     drawn = draw(inspection)
     write_figures(inspection, drawn, folder / "figures", papers=figures)
     write_page(inspection, folder / "look.html", figures=drawn)
@@ -98,4 +96,4 @@ def write(inspection: Inspection, out: str | os.PathLike[str], *, figures: str |
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     held = io.BytesIO()
     np.savez_compressed(held, allow_pickle=False, **arrays)
-    atomic_write(path, lambda file: file.write(held.getvalue()), force=True)
+    write_bytes(path, held.getvalue(), force=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import ExistsError
-from vitreous.files import atomic_write
+from vitreous.files import write_json
 from vitreous.measures.inspection import save_arrays
 from vitreous.measures.measure import Found, Measure, Reading
 from vitreous.measures.subject import Subject
@@ -88,5 +88,4 @@ class Store:
         if job.arrays:
             save_arrays(self.arrays / f"{job.key}.npz", job.arrays)
         body = {"identity": self.identity, "found": job.found, "has_arrays": bool(job.arrays)}
-        text = json.dumps(body, allow_nan=False).encode()
-        atomic_write(self.folder / f"{job.key}.json", lambda file: file.write(text), force=True)
+        write_json(self.folder / f"{job.key}.json", body, force=True, indent=None)

@@ -18,11 +18,11 @@ from vitreous.draws import permutation
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.features import model_digest
 from vitreous.evaluation.labels import match_classes
-from vitreous.evaluation.predict import Progress, choose_device
+from vitreous.evaluation.predict import Progress
 from vitreous.files import digest
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
-from vitreous.machine import record
+from vitreous.machine import choose_device, record
 from vitreous.measures import MEASURES
 from vitreous.measures.figures import check_papers
 from vitreous.measures.inspection import Inspection, write
@@ -144,7 +144,7 @@ def _subjects(
     chosen = whole.take(permutation(settings.seed, "look", 0, len(whole))[: settings.images])
     out = []
     for one, name in named:
-        place = choose_device(one, device)
+        place = choose_device(device, near=one)
         subject = Subject(one, name, chosen, settings, place, model_digest(one))
         subject.truth = _truth(one, chosen)
         out.append(subject)

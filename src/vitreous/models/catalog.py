@@ -34,18 +34,36 @@ SIZES = {  # width, depth, heads, hidden width of the MLP
     "G": (1664, 48, 16, 8192),
 }
 PATCHES = (8, 14, 16, 32)
-HYBRIDS = {  # units of the stem, factor on its channels, patch on its map
-    "R+Ti/16": ((), 1, 8),  # named /16, but root and pool halve twice: its real stride is 32
-    "R26+S/32": ((2, 2, 2, 2), 1, 1),
-    "R26+B/32": ((2, 2, 2, 2), 1, 1),
-    "R50+B/16": ((3, 4, 9), 1, 1),
-    "R50+B/32": ((3, 4, 6, 3), 1, 1),
-    "R50+L/16": ((3, 4, 9), 1, 1),
-    "R50+L/32": ((3, 4, 6, 3), 1, 1),
-    "R50x2+L/32": ((3, 4, 6, 3), 2, 1),
+MACS = {  # of each size, with each of these patches
+    "Ti": (7_035_764_736, 1_697_710_080, 1_253_683_200, 306_034_176),
+    "S": (22_405_742_592, 6_123_945_984, 4_598_882_304, 1_142_909_952),
+    "B": (78_148_337_664, 23_161_995_264, 17_563_828_224, 4_409_186_304),
+    "L": (267_505_917_952, 81_013_006_336, 61_554_712_576, 15_377_539_072),
+    "H": (544_554_403_840, 167_295_109_120, 127_314_872_320, 31_856_035_840),
+    "g": (861_889_639_424, 267_031_491_584, 203_407_913_984, 50_957_671_424),
+    "G": (1_543_287_329_792, 483_747_550_208, 368_981_070_848, 92_664_046_592),
+}
+HYBRIDS = {  # units of the stem, factor on its channels, patch on its map; multiply-accumulates
+    "R+Ti/16": ((), 1, 8, 433_681_920),  # named /16, but root and pool halve twice: its real stride is 32
+    "R26+S/32": ((2, 2, 2, 2), 1, 1, 3_463_851_008),
+    "R26+B/32": ((2, 2, 2, 2), 1, 1, 6_710_859_776),
+    "R50+B/16": ((3, 4, 9), 1, 1, 21_535_358_976),
+    "R50+B/32": ((3, 4, 6, 3), 1, 1, 8_457_787_392),
+    "R50+L/16": ((3, 4, 9), 1, 1, 65_539_088_384),
+    "R50+L/32": ((3, 4, 6, 3), 1, 1, 19_413_295_104),
+    "R50x2+L/32": ((3, 4, 6, 3), 2, 1, 31_541_436_416),
 }
 BIT_UNITS = {"50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
-BITS = ("R50x1", "R50x3", "R101x1", "R101x3", "R152x1", "R152x2", "R152x4", "R200x3")
+BITS = {  # and their multiply-accumulates
+    "R50x1": 4_089_184_256,
+    "R50x3": 36_082_286_592,
+    "R101x1": 7_801_405_440,
+    "R101x3": 69_492_277_248,
+    "R152x1": 11_513_626_624,
+    "R152x2": 45_814_382_592,
+    "R152x4": 182_777_282_560,
+    "R200x3": 134_346_964_992,
+}
 
 
 @dataclass(frozen=True)
@@ -71,12 +89,12 @@ def names() -> list[str]:
 def describe(name: str) -> Row:
     """Parameters and cost of a model, without giving it memory."""
     config = parse(name)
-    counted = sum(p.numel() for p in blueprint(config).parameters())
+    counted, products = sum(p.numel() for p in blueprint(config).parameters()), _listed_macs(name) or macs(config)
     if isinstance(config, BiTConfig):
         units = config.resnet.units
-        return Row(name, counted, macs(config), 32 * root_width(config.resnet), 2 + 3 * sum(units), 0, 0, 0)
+        return Row(name, counted, products, 32 * root_width(config.resnet), 2 + 3 * sum(units), 0, 0, 0)
     e = config.encoder
-    return Row(name, counted, macs(config), e.width, e.depth, e.heads, e.mlp, config.embedding.patch[0])
+    return Row(name, counted, products, e.width, e.depth, e.heads, e.mlp, config.embedding.patch[0])
 
 
 def parse(name: str) -> Config:
@@ -131,6 +149,15 @@ def options() -> dict[str, tuple[Any, list[str] | str, str]]:
     }
 
 
+def _listed_macs(name: str) -> int | None:
+    """From the tables above, so that the list of models needs no forward passes."""
+    if name in HYBRIDS:
+        return HYBRIDS[name][-1]
+    size, _, patch = name.partition("/")
+    plain = dict(zip(map(str, PATCHES), MACS.get(size, ()), strict=False))
+    return plain.get(patch) or BITS.get(name.removeprefix("BiT-"))
+
+
 def _split(name: str) -> tuple[Config, dict[str, Any]]:
     """A model's name, and the changes that follow it."""
     word, *pairs = name.split() or [""]
@@ -158,7 +185,7 @@ def _named(word: str) -> Config:
         embedding=EmbeddingConfig(patch=(patch, patch)),
     )
     if front:
-        units, factor, patch = HYBRIDS[plain]
+        units, factor, patch, _ = HYBRIDS[plain]
         config = config.change(stem="resnet", units=units, resnet_width=factor, patch=patch)
     return config
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.files import atomic_write
+from vitreous.files import write_bytes
 from vitreous.printable import printable
 
 if TYPE_CHECKING:
@@ -317,8 +317,7 @@ def fragment(blocks: Sequence[Block]) -> str:
 
 def write(page: Page, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """The page as a file, whole or not at all."""
-    text = render(page).encode()
-    atomic_write(path, lambda file: file.write(text), force=force)
+    write_bytes(path, render(page).encode(), force=force)
 
 
 def picture(

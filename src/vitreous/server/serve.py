@@ -15,10 +15,9 @@ from typing import Any
 import torch
 
 from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
-from vitreous.evaluation.predict import choose_device
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
-from vitreous.machine import doctor
+from vitreous.machine import choose_device, doctor
 from vitreous.models.model import Model, replica, unwrapped
 from vitreous.server import examples, exported, runtimes
 from vitreous.server.batching import Desk
@@ -98,7 +97,7 @@ def serve(
         place = torch.device("cpu")
         if isinstance(source, Model):
             outside = None if runtime == "torch" else runtimes.Outside(source, runtime)
-            place = choose_device(source, device if outside is None else "cpu")
+            place = choose_device(device if outside is None else "cpu", near=source)
         desk = Desk(source, place, limits.queue, cores=doctor().cores, workers=workers, runtime=outside)
         desk.open()  # the model is on its device now
         if isinstance(source, Model) and images is not None:

@@ -15,10 +15,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -35,10 +33,10 @@ from vitreous.errors import (
     RunError,
     VitreousError,
 )
-from vitreous.evaluation import predict
+from vitreous.files import write_json
 from vitreous.images.imageset import TRAIN, ImageSet
-from vitreous.machine import record
-from vitreous.ranks import Ranks, here
+from vitreous.machine import choose_device, record
+from vitreous.ranks import agreed, first, group, together
 from vitreous.training import budget, jobs, logs, runs, transfer
 from vitreous.training.around import Around, Tell
 from vitreous.training.asked import Rates, Request, refuse_others
@@ -54,7 +52,6 @@ from vitreous.training.results import (
     calibrated,
     name_of,
     story_of,
-    write_json,
     write_results,
 )
 from vitreous.training.runs import FIRST, RunFolder
@@ -124,7 +121,7 @@ def fit(
     if compiled is not None:
         _check_one_of("compiled", compiled, get_args(Compiled))
     request = Request(data, model, weights, recipe, overrides, rates, check, folds)
-    with _process_group(predict.choose_device(torch.nn.Identity(), device)) as (place, ranks):
+    with group(choose_device(device)) as (place, ranks):
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
         if then is not None:
             changes = {**(then_overrides or {}), **layers}
@@ -132,12 +129,12 @@ def fit(
             return _two_runs(request, second, out, force, around, resume)
         request = replace(request, changes=overrides | layers)
         if resume:
-            where, named = _agreed(ranks, lambda: _unfinished(data, out))
+            where, named = agreed(ranks, lambda: _unfinished(data, out))
             return _go_on(where, named, request.words(), around)
         next_free = None if out is not None else lambda: runs.next_name("runs", name_of(data))
-        where = _agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name_of(data)))
+        where = agreed(ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name_of(data)))
         new = _Place(where, force, next_free)
-        _agreed(ranks, partial(_check_place, new))
+        agreed(ranks, partial(_check_place, new))
         return _one_run(request, new, around, resume)
 
 
@@ -202,12 +199,12 @@ def _two_runs(
 ) -> Run:
     """One run, and another on other images that begins with its model; where one was begun, the pair goes on."""
     name = name_of(second.data)
-    where = _agreed(around.ranks, lambda: Path(out) if out is not None else _second(name, resume))
+    where = agreed(around.ranks, lambda: Path(out) if out is not None else _second(name, resume))
     next_free = None if out is not None else lambda: _first_of(runs.next_name("runs", name))
     places = [_Place(_first_of(where), force, next_free), _Place(where, force, next_free)]
     for place in places:
         if not (resume and (place.where / runs.CONFIG).is_file()):
-            _agreed(around.ranks, partial(_check_place, place))
+            agreed(around.ranks, partial(_check_place, place))
     request = replace(request, rates=False, then=second.words_for_first())
     first = _one_run(request, places[0], around, resume)
     where = where.with_name(Path(first.path).name.removesuffix(FIRST))
@@ -222,7 +219,7 @@ def _one_run(request: Request, place: _Place, around: Around, resume: bool) -> R
             return _go_on(place.where, request.data, request.words(), around)
         return _begin(_planned(request, around), place, request, around)
     finally:
-        _together(around.ranks)
+        together(around.ranks)
 
 
 def _planned(request: Request, around: Around) -> Job:
@@ -250,8 +247,8 @@ def _begin(job: Job, place: _Place, request: Request, around: Around) -> Run:
     """A new run in an empty folder."""
     command = request.command or _command()
     config = {**job.record(), "asked": request.words(), "command": command, "record": record()}
-    with _first(around.ranks, lambda: _created(place, config)) as folder:
-        where = _agreed(around.ranks, lambda: place.where if folder is None else folder.path)
+    with first(around.ranks, lambda: _created(place, config)) as folder:
+        where = agreed(around.ranks, lambda: place.where if folder is None else folder.path)
         if folder is not None:
             folder.event("start")
         try:
@@ -288,7 +285,7 @@ def _go_on(where: Path, data: Any, asked: dict[str, Any], around: Around) -> Run
     if _is_finished(where):
         around.say(f"{where} is finished already")
         return Run(str(where), json.loads((where / METRICS).read_text()))
-    with _first(around.ranks, lambda: RunFolder.open(where)) as folder:
+    with first(around.ranks, lambda: RunFolder.open(where)) as folder:
         job = jobs.planned(config, data, around.say)
         around.say(f"going on with {where}")
         return _work(job, folder, where, around)
@@ -371,7 +368,7 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
     if around.ranks.is_first:
         with runs.one_line_for(where):
             save(task.finished(), where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=metrics)
-            write_json(where / METRICS, metrics)
+            write_json(where / METRICS, metrics, force=True)
         shutil.rmtree(where / "pack", ignore_errors=True)
         if folder is not None:
             folder.forget_states()
@@ -425,63 +422,6 @@ def _announce(job: Job, where: Path, around: Around) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- small ones
-
-
-@contextmanager
-def _process_group(device: torch.device) -> Iterator[tuple[torch.device, Ranks]]:
-    """The group that torchrun asks for; alone without it."""
-    ranks = here()
-    if ranks.world == 1:
-        yield device, ranks
-        return
-    group = torch.distributed
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-    is_ours = not group.is_initialized()
-    if is_ours:
-        hours = timedelta(hours=4)  # others wait while the first rank decodes or writes
-        group.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=hours)
-    try:
-        yield device, ranks
-    finally:
-        if is_ours:
-            group.destroy_process_group()
-
-
-@contextmanager
-def _first(ranks: Ranks, make: Callable[[], RunFolder]) -> Iterator[RunFolder | None]:
-    """The folder on the first rank, and nothing on the others, which wait until it is there."""
-    made: list[RunFolder] = []
-    _agreed(ranks, lambda: made.append(make()))
-    folder = made[0] if made else None
-    with folder if folder is not None else nullcontext():
-        yield folder
-
-
-def _agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
-    """What the first rank chooses, on all of them; what it refuses, too."""
-    chosen, fault = None, None
-    if ranks.is_first:
-        try:
-            chosen = choose()
-        except Exception as error:
-            fault = error
-    if ranks.world > 1:
-        told: list[Any] = [chosen, None if fault is None else str(fault)]
-        torch.distributed.broadcast_object_list(told, 0)
-        if told[1] is not None and fault is None:
-            raise RunError(told[1])
-        chosen = told[0]
-    if fault is not None:
-        raise fault
-    return chosen
-
-
-def _together(ranks: Ranks) -> None:
-    """No rank goes on before the first has written what others will read; one that fails does not wait."""
-    if ranks.world > 1 and sys.exc_info()[0] is None:
-        torch.distributed.barrier()
 
 
 def _second(name: str, resume: bool) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from vitreous.errors import VitreousError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.accuracy import Result
-from vitreous.files import atomic_write
+from vitreous.files import write_bytes, write_json
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import record
 from vitreous.measures.inspection import Inspection
@@ -44,7 +43,6 @@ __all__ = [
     "calibrated",
     "name_of",
     "story_of",
-    "write_json",
     "write_results",
 ]
 
@@ -287,14 +285,14 @@ def write_results(job: Job, trained: Trained, model: Model, story: Story | None,
         }
         with runs.one_line_for(where):
             write_report(story, where / REPORT, force=True)
-            atomic_write(where / CARD, lambda file: file.write(card(story).encode()), force=True)
+            write_bytes(where / CARD, card(story).encode(), force=True)
     brief = _without(metrics, "judged", "suspects")  # no names of pictures go with the model
     if story is not None:
         judged = metrics["judged"]
         brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
     with runs.one_line_for(where):
         save(model, where / MODEL, force=True, recipe=job.recipe.to_json(), metrics=brief)
-        write_json(where / METRICS, metrics)
+        write_json(where / METRICS, metrics, force=True)
     return Run(str(where), metrics, story.result if story is not None else None)
 
 
@@ -337,8 +335,3 @@ def name_of(data: Any) -> str:
     if Path(said).is_dir():
         said = Path(said).resolve().name
     return Path(str(said).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"
-
-
-def write_json(path: Path, body: dict[str, Any]) -> None:
-    text = json.dumps(body, indent=2, allow_nan=False) + "\n"
-    atomic_write(path, lambda file: file.write(text.encode()), force=True)

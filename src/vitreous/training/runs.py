@@ -11,7 +11,6 @@ written.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -32,7 +31,8 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError, RoomError, VitreousError
-from vitreous.files import atomic_write, digest, lock
+from vitreous.files import DISK_FULL, atomic_write, digest, lock, write_bytes, write_json
+from vitreous.journal import Journal, json_object
 from vitreous.weights.checkpoint import tensor_digest
 from vitreous.weights.reading import check_safetensors, one_line, read_safetensors
 
@@ -57,7 +57,6 @@ FIRST = "-first"  # what the name of the first of two runs ends in
 KEY, VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
 CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that another day or machine would change
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 LOCK = ".lock"
 LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
 PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
@@ -110,8 +109,9 @@ class RunFolder:
         self._saving: Future[None] | None = None
         self._damaged: set[Path] = set()
         with one_line_for(path):
-            self._lines = _repair(path / EVENTS)
-            self._events = held.enter_context((path / EVENTS).open("ab", buffering=0))
+            self._events = _events(path)
+            self._lines = self._events.repair()
+            held.enter_context(self._events)
         self._before = self._lines  # those of earlier processes, until it is said which of them count
 
     @classmethod
@@ -125,7 +125,7 @@ class RunFolder:
             _hold(path, held)
             _refuse_older(path, force)
             _make_free(path)
-            _write_json(path / CONFIG, config)
+            write_json(path / CONFIG, config, ensure_ascii=False)
             run = cls(path, config, held)
             run._held = held.pop_all()
         return run
@@ -181,15 +181,15 @@ class RunFolder:
         """Write further facts into config.json, such as the steps that a budget in seconds became."""
         self.config = {**self.config, **_plain(fields)}
         with one_line_for(self.path):
-            _write_json(self.path / CONFIG, self.config, force=True)
+            write_json(self.path / CONFIG, self.config, force=True, ensure_ascii=False)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Append one line. Numbers that are none (NaN, infinite) become null; `time` is in seconds since 1970."""
         if kind != "save" and self._saving is not None and self._saving.done():
             self.wait()  # a state that could not be written is no secret until the next one is due
-        line = json.dumps(_plain({"kind": kind, **fields, "time": round(time.time(), 3)}), allow_nan=False) + "\n"
+        event = _plain({"kind": kind, **fields, "time": round(time.time(), 3)})
         with self._writing, one_line_for(self.path):
-            _append(self._events, line.encode())
+            self._events.append(event, sync=False)  # a state waits for those before it
             self._lines += 1
 
     def save_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any], *, wait: bool = True) -> None:
@@ -251,7 +251,7 @@ class RunFolder:
         path = self.path / f"bad-batch-{step:08d}.safetensors"
         raw = save({n: t.contiguous() for n, t in tensors.items()}, metadata={"names": json.dumps(list(names))})
         with one_line_for(path):
-            atomic_write(path, lambda file: file.write(raw), force=True)
+            write_bytes(path, raw, force=True)
         return str(path)
 
     def _save(self, path: Path, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
@@ -263,7 +263,7 @@ class RunFolder:
                 file.write(_bytes(tensor))
 
         with one_line_for(path):
-            os.fsync(self._events.fileno())  # no state outlives the events before it
+            self._events.append()  # no state outlives the events before it
             atomic_write(path, write, force=True)
             self._damaged.discard(path)
             self._prune(path)
@@ -324,18 +324,14 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     A restore that counts no lines supersedes what its stage did after its step.
     """
     path = Path(path)
-    file = path / EVENTS
     try:
-        lines = file.read_bytes().split(b"\n")[:-1]
+        lines = list(_events(path).records())
     except OSError as error:
         raise DataError(f"{path} has no events ({error.strerror}); give the folder of a run") from None
-    events = []
-    for number, line in enumerate(lines, 1):
-        event = _event(line)
-        if event is not None:
-            events.append(event)
-        elif number < len(lines):
-            raise DataError(f"line {number} of {file} is no event; take it out, or give another run")
+    if None in lines[:-1]:
+        number = lines.index(None) + 1
+        raise DataError(f"line {number} of {path / EVENTS} is no event; take it out, or give another run")
+    events = [event for event in lines if event is not None]
     kept: list[dict[str, Any]] = []
     gap = range(0)  # lines that the restore behind them made void
     ends: dict[Any, Any] = {}  # stage: the last step that counts
@@ -486,41 +482,13 @@ def _make_free(path: Path) -> None:
             state.unlink()
 
 
-def _write_json(path: Path, value: dict[str, Any], *, force: bool = False) -> None:
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    atomic_write(path, lambda file: file.write(text.encode()), force=force)
-
-
-def _repair(path: Path) -> int:
-    """Cut off a last line that was never finished; the number of lines left."""
-    if not path.exists():
-        return 0
-    raw = path.read_bytes()
-    whole = raw.rfind(b"\n") + 1
-    while whole and _event(raw[raw.rfind(b"\n", 0, whole - 1) + 1 : whole - 1]) is None:  # zeros, after a power cut
-        whole = raw.rfind(b"\n", 0, whole - 1) + 1
-    if whole < len(raw):
-        os.truncate(path, whole)
-    return raw.count(b"\n", 0, whole)
-
-
-def _append(file: Any, line: bytes) -> None:
-    """All of the line or nothing of it."""
-    size, rest = os.fstat(file.fileno()).st_size, memoryview(line)
-    try:
-        while rest:
-            rest = rest[file.write(rest) :]
-    except OSError:
-        file.truncate(size)
-        raise
+def _events(path: Path) -> Journal[dict[str, Any]]:
+    return Journal(path / EVENTS, _event)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
+    event = json_object(line)
+    return event if isinstance(event.get("kind"), str) else None
 
 
 def _plain(value: Any) -> Any:
@@ -596,7 +564,7 @@ def one_line_for(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or one_line(error)
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             raise RoomError(
                 f"no room for {path} ({why}); free some and go on with --resume: what was saved before is whole"
             ) from None

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, ConfigError, FormatError, VitreousError
-from vitreous.files import atomic_write, digest
+from vitreous.files import digest, write_bytes
 from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
 from vitreous.models.catalog import blueprint
@@ -90,7 +90,7 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
             ) from None
     text = json.dumps(manifest, sort_keys=True)
     sealed = json.dumps({"digest": digest(text.encode()), "manifest": text})
-    atomic_write(path, lambda file: file.write(save(state, metadata={KEY: sealed})), force=force)
+    write_bytes(path, save(state, metadata={KEY: sealed}), force=force)
 
 
 def is_checkpoint(found: Found) -> bool:

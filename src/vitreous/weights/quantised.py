@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, ConfigError, VitreousError
-from vitreous.files import atomic_write, digest
+from vitreous.files import digest, write_bytes
 from vitreous.models.catalog import blueprint
 from vitreous.models.model import Model, state_of
 from vitreous.weights import checkpoint
@@ -187,7 +187,7 @@ def write_quantised(
     text = json.dumps(manifest, sort_keys=True)
     sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, KEY: VERSION})
     raw = save(packed, metadata={checkpoint.KEY: sealed})  # of two keys the order would be any
-    atomic_write(path, lambda file: file.write(raw), force=force)
+    write_bytes(path, raw, force=force)
     return len(raw)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -24,6 +23,7 @@ from vitreous.files import digest, lock
 from vitreous.images import processes
 from vitreous.images.health.facts import FACTS, FINE, VERSION, Facts, Seen, look
 from vitreous.images.imageset import ImageSet, Source
+from vitreous.journal import Journal
 from vitreous.machine import core_count
 
 CHUNK = 64  # pictures a worker takes at once
@@ -127,6 +127,8 @@ class Kept:
 
     def __init__(self, path: Path):
         self.path = path
+        self._journal = _journal(path)
+        self._journal.repair()
         self.known = {row.tobytes() for row in read_kept(path)["file"]}
 
     def add(self, facts: Facts) -> None:
@@ -134,8 +136,7 @@ class Kept:
         new = [row for row in rows if row["file"].tobytes() not in self.known]
         if new:
             self.known |= {row["file"].tobytes() for row in new}
-            with self.path.open("ab") as file:
-                file.write(b"".join(_sealed(row) for row in new))
+            self._journal.append(*(row.tobytes()[:-4] for row in new), sync=False)
 
 
 @contextmanager
@@ -144,7 +145,6 @@ def keep(path: Path) -> Iterator[Kept | None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(lock(path.with_suffix(".lock"), seconds=0))
-            _mend(path)
             kept = Kept(path)
         except (BusyError, OSError):  # another check of the same set runs, or the disk is full or read-only
             yield None
@@ -154,17 +154,11 @@ def keep(path: Path) -> Iterator[Kept | None]:
 
 def read_kept(path: Path) -> Facts:
     """The whole rows of a file of facts."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return np.zeros(0, FACTS)
-    if not raw.startswith(HEAD):
-        return np.zeros(0, FACTS)
-    body = raw[len(HEAD) :]
-    rows = np.frombuffer(body[: len(body) // FACTS.itemsize * FACTS.itemsize], FACTS)
-    end = FACTS.itemsize - 4
-    whole = [zlib.crc32(row.tobytes()[:end]) == row["check"] for row in rows]
-    return rows[np.array(whole, bool)] if len(rows) else rows
+    return np.frombuffer(b"".join(row for row in _journal(path).records() if row), FACTS)
+
+
+def _journal(path: Path) -> Journal[bytes]:
+    return Journal(path, bytes, header=HEAD, row=FACTS.itemsize)
 
 
 class _Known:
@@ -210,20 +204,3 @@ def _look(source: Source, question: tuple[NDArray[np.int64], Path | None]) -> Se
 
 def _chunks(ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
-
-
-def _mend(path: Path) -> None:
-    """An empty file, or one that ends with a whole row; what another version wrote is begun anew."""
-    size = path.stat().st_size if path.exists() else 0
-    with path.open("r+b" if size else "wb") as file:
-        if size and file.read(len(HEAD)) == HEAD:
-            file.truncate(len(HEAD) + (size - len(HEAD)) // FACTS.itemsize * FACTS.itemsize)
-        else:
-            file.seek(0)
-            file.truncate()
-            file.write(HEAD)
-
-
-def _sealed(row: Facts) -> bytes:
-    body = row.tobytes()[: FACTS.itemsize - 4]
-    return body + zlib.crc32(body).to_bytes(4, "little")
