@@ -50,6 +50,33 @@ def test_the_test_split_is_judged_unless_told_otherwise(model, data):
     assert vitreous.evaluate(model, data, workers=0).images == 12
 
 
+LEARNED = "the model has learned from these very images: the number says nothing about new ones"
+
+
+@pytest.mark.parametrize(
+    ("source", "warned"),
+    [
+        ({"data": "content", "learned_from": "train"}, {"train", "all"}),
+        ({"data": "content", "learned_from": "all"}, {"test", "train", "all"}),  # cross-validated
+        ({"data": "other content", "learned_from": "all"}, set()),
+        ({}, set()),
+    ],
+    ids=str,
+)
+def test_a_number_on_images_that_the_model_learned_from_says_so(model, data, source, warned):
+    model.source.update(source)
+    for split in ("test", "train", "all"):
+        result = vitreous.evaluate(model, data, split=split, workers=0)
+        assert (LEARNED in result.notes) == (split in warned)
+        assert (LEARNED in str(result)) == (split in warned)
+
+
+def test_images_without_a_name_of_their_content_raise_no_warning(model, data):
+    """Two that are both unknown are not the same."""
+    model.source.update({"data": "", "learned_from": "all"})
+    assert LEARNED not in vitreous.evaluate(model, replace(data, content_id=""), workers=0).notes
+
+
 def test_classes_meet_by_name_whatever_their_order(model, data):
     """Labels in another order, spelled with capitals and underscores, mean the same."""
     first = vitreous.evaluate(model, data, workers=0)

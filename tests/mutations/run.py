@@ -16,7 +16,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,7 +147,7 @@ def main(asked: Sequence[str] | None = None) -> int:
     verdicts = []
     with ThreadPoolExecutor(max(args.jobs, 1)) as pool:
         work = [pool.submit(judge_unmutated, tests), *(pool.submit(judge, mutant) for mutant in mutants)]
-        for done in work:
+        for done in as_completed(work):
             verdict = done.result()
             verdicts.append(verdict)
             print(f"{verdict.word:<8}  {verdict.seconds:5.0f} s  {verdict.mutant}", flush=True)
