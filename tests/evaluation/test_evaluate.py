@@ -182,6 +182,24 @@ def test_a_model_of_several_answers_is_judged_class_by_class(model, data):
     assert one.right == ((values >= 0) == np.eye(5)[data.labels[8:]]).all(1).sum()
 
 
+@pytest.mark.parametrize("answering", ["one", "several"])
+def test_several_labels_meet_the_models_classes_by_name(model, data, answering):
+    """Columns of the set in another order, and one class of the model that the set does not have."""
+    model.answers = answering
+    order = [3, 0, 4, 1]
+    named = np.eye(5, dtype=np.int64)[data.labels]
+    named[:, 3] |= named[:, 0]
+    named[:, 2] = 0
+    set_of_four = replace(data, classes=tuple(NAMES[k] for k in order), labels=named[:, order])
+    result = vitreous.evaluate(model, set_of_four, workers=0)
+    values, wanted = logits(model, data.split("test"), workers=0).values, named[8:]
+    if answering == "one":
+        assert result.right == sum(row[said] for row, said in zip(wanted, values.argmax(1), strict=True))
+    else:
+        assert result.right == sum(((row >= 0) == truth).all() for row, truth in zip(values, wanted, strict=True))
+        assert [row.images for row in result.per_class] == wanted.sum(0).tolist()
+
+
 # Labels from a file
 
 

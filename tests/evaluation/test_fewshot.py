@@ -310,6 +310,15 @@ def test_it_tells_people_and_programs_the_same():
     assert fewshot(x, y, x, y, 4, seeds=1).interval(1) is None
 
 
+def test_of_penalties_that_are_equally_right_the_largest_is_taken():
+    """Clouds so far apart that every row is right under each when it is left out."""
+    x, y = clouds(40, 6, 4, apart=20.0)
+    l2s = (1024.0, 1.0, 32.0)
+    parts = decompose(x, y, 4)
+    assert all((parts.left_out(l2).argmax(1) == y).all() for l2 in l2s)
+    assert ridge(x, y, 4, l2=l2s).l2 == 1024
+
+
 def test_the_interval_of_a_mean():
     assert mean_interval(np.array([0.4, 0.5, 0.6])) == pytest.approx(
         (0.5 - 4.303 * 0.1 / 3**0.5, 0.5 + 4.303 * 0.1 / 3**0.5)

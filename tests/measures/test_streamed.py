@@ -649,6 +649,19 @@ def test_a_shift_is_to_the_right_and_its_answers_are_compared_with_those_before(
         near(row["chance_change"], np.abs(chances - sure).sum(1).mean() / 2)
 
 
+def test_an_image_that_cannot_be_read_takes_its_label_with_it():
+    """Those after it are still judged by their own."""
+    lost = 2  # in the order of the look
+    broken = as_set(Arrays(pictures().source.pixels, {int(order()[lost])}), test=TEST)
+    found = vitreous.look(model(), broken, only=["skip-removal", "logit-lens"], batch=BATCH)
+    assert found["logit-lens"]["images"] == found["skip-removal"]["images"] == IMAGES - 1
+    kept = np.delete(np.arange(IMAGES), lost)
+    before = answers(held()["logits"])[kept] == truth()[kept]
+    near(found["logit-lens"]["rows"][-1]["accuracy"], before.mean())
+    for cut, row in enumerate(found["skip-removal"]["rows"]):
+        near(row["accuracy_change"], (without_skips(cut)[2] == truth())[kept].mean() - before.mean())
+
+
 @torch.inference_mode()
 def resnet_without(unit):
     """Features and answers; where a unit is named, its branch stands for its sum."""
