@@ -273,19 +273,19 @@ def test_what_is_written_and_taken_up_again(model, pictures, tmp_path):
 @pytest.mark.parametrize("what", ["preprocessing", "images", "settings", "model"])
 def test_what_was_kept_of_another_look_is_not_taken_for_this_one(what, pictures, tmp_path):
     """Anything that decides the numbers: also images of one set, and an input of other means."""
-    network, data, seed = awake(classes=3), pictures.take(range(12)), 0
-    vitreous.look(network, data, only=["patch-filters"], out=tmp_path, seed=seed)
-    vitreous.look(network, data, only=["patch-filters"], out=tmp_path, seed=seed)
+    network, data, layers = awake(classes=3), pictures.take(range(12)), "every"
+    vitreous.look(network, data, only=["patch-filters"], out=tmp_path, layers=layers)
+    vitreous.look(network, data, only=["patch-filters"], out=tmp_path, layers=layers)
     if what == "preprocessing":
         network.preprocess = replace(network.preprocess, mean=(0.4, 0.5, 0.5))
     elif what == "images":
         data = pictures.take(range(12, 24))
     elif what == "settings":
-        seed = 1
+        layers = "blocks"
     else:
         network = awake(classes=3, seed=1)
     with pytest.raises(ExistsError, match="another model, set or setting"):
-        vitreous.look(network, data, only=["patch-filters"], out=tmp_path, seed=seed)
+        vitreous.look(network, data, only=["patch-filters"], out=tmp_path, layers=layers)
 
 
 def test_killed_between_measures_the_finished_ones_stay(model, pictures, tmp_path, monkeypatch):
