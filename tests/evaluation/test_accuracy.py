@@ -41,6 +41,25 @@ def test_counts_are_those_of_a_plain_loop():
     assert result.top1 == result.right / 777
 
 
+def test_tables_of_classes_are_those_of_a_plain_loop():
+    """Truths are rows and answers are columns; one class is said far too often, so that nothing is symmetric."""
+    logits, labels = drawn(200, 4)
+    logits[:, 2] += 1
+    result = measure(logits, labels, names(4))
+    answers = [row.index(max(row)) for row in logits.tolist()]
+    pairs = list(zip(labels.tolist(), answers, strict=True))
+    for k, row in enumerate(result.per_class):
+        right, images, said = pairs.count((k, k)), labels.tolist().count(k), answers.count(k)
+        assert images != said
+        assert (row.name, row.right, row.images, row.said) == (f"class {k}", right, images, said)
+        assert (row.recall, row.precision) == (right / images, right / said)
+        assert row.f1 == pytest.approx(2 / (images / right + said / right))
+        assert result.confusion[k].tolist() == [pairs.count((k, other)) for other in range(4)]
+    truth, said, count = result.confused(1)[0]
+    worst = max(((t, a) for t in range(4) for a in range(4) if t != a), key=pairs.count)
+    assert (truth, said, count) == (f"class {worst[0]}", f"class {worst[1]}", pairs.count(worst))
+
+
 def test_parts_add_up_to_the_whole():
     """A last, smaller batch weighs by its images, not as one batch among others."""
     logits, labels = drawn(1000, 7)

@@ -130,6 +130,15 @@ def test_bins_are_those_of_the_paper():
     assert found.error == pytest.approx(by_hand)
 
 
+@pytest.mark.parametrize("bins", [4, 8])
+def test_a_confidence_on_the_border_of_two_bins_belongs_to_the_lower(bins):
+    """(low, high]: borders that floats hold exactly; 0 itself has no lower bin."""
+    borders = np.arange(bins + 1) / bins
+    found = reliability(borders, np.zeros(bins + 1), bins)
+    assert [b.count for b in found.bins] == [2] + [1] * (bins - 1)
+    assert [b.confidence for b in found.bins] == [0.5 / bins, *borders[2:]]
+
+
 def test_answering_only_above_a_confidence():
     probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.55, 0.45], [0.6, 0.4]])
     labels = np.array([0, 0, 1, 1, 1])

@@ -50,6 +50,33 @@ def test_the_test_split_is_judged_unless_told_otherwise(model, data):
     assert vitreous.evaluate(model, data, workers=0).images == 12
 
 
+LEARNED = "the model has learned from these very images: the number says nothing about new ones"
+
+
+@pytest.mark.parametrize(
+    ("source", "warned"),
+    [
+        ({"data": "content", "learned_from": "train"}, {"train", "all"}),
+        ({"data": "content", "learned_from": "all"}, {"test", "train", "all"}),  # cross-validated
+        ({"data": "other content", "learned_from": "all"}, set()),
+        ({}, set()),
+    ],
+    ids=str,
+)
+def test_a_number_on_images_that_the_model_learned_from_says_so(model, data, source, warned):
+    model.source.update(source)
+    for split in ("test", "train", "all"):
+        result = vitreous.evaluate(model, data, split=split, workers=0)
+        assert (LEARNED in result.notes) == (split in warned)
+        assert (LEARNED in str(result)) == (split in warned)
+
+
+def test_images_without_a_name_of_their_content_raise_no_warning(model, data):
+    """Two that are both unknown are not the same."""
+    model.source.update({"data": "", "learned_from": "all"})
+    assert LEARNED not in vitreous.evaluate(model, replace(data, content_id=""), workers=0).notes
+
+
 def test_classes_meet_by_name_whatever_their_order(model, data):
     """Labels in another order, spelled with capitals and underscores, mean the same."""
     first = vitreous.evaluate(model, data, workers=0)
@@ -153,6 +180,24 @@ def test_a_model_of_several_answers_is_judged_class_by_class(model, data):
     assert one.mean_average_precision == hot.mean_average_precision is not None
     values = logits(model, data.split("test"), workers=0).values
     assert one.right == ((values >= 0) == np.eye(5)[data.labels[8:]]).all(1).sum()
+
+
+@pytest.mark.parametrize("answering", ["one", "several"])
+def test_several_labels_meet_the_models_classes_by_name(model, data, answering):
+    """Columns of the set in another order, and one class of the model that the set does not have."""
+    model.answers = answering
+    order = [3, 0, 4, 1]
+    named = np.eye(5, dtype=np.int64)[data.labels]
+    named[:, 3] |= named[:, 0]
+    named[:, 2] = 0
+    set_of_four = replace(data, classes=tuple(NAMES[k] for k in order), labels=named[:, order])
+    result = vitreous.evaluate(model, set_of_four, workers=0)
+    values, wanted = logits(model, data.split("test"), workers=0).values, named[8:]
+    if answering == "one":
+        assert result.right == sum(row[said] for row, said in zip(wanted, values.argmax(1), strict=True))
+    else:
+        assert result.right == sum(((row >= 0) == truth).all() for row, truth in zip(values, wanted, strict=True))
+        assert [row.images for row in result.per_class] == wanted.sum(0).tolist()
 
 
 # Labels from a file

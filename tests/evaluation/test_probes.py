@@ -1,6 +1,7 @@
 """Probes on layers and tokens: all of what is there, none of what is not."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from picture_sets import photos
 from tiny_models import BIT, VIT, awake, line_of
 
 from vitreous.errors import VitreousError
+from vitreous.evaluation import logistic
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.fewshot import choose_shots, ridge
 from vitreous.evaluation.probes import dev_rows, every_layer, knn, probe, probe_features
@@ -117,6 +119,35 @@ def test_neighbours_vote_by_cosine():
     np.testing.assert_allclose(votes, [[1, 0], [0, 1]])
     soft = knn(x, np.array([0, 1, 1]), np.array([[1.0, 1]]), 2, neighbours=9)
     np.testing.assert_allclose(soft, [[1 / 3, 2 / 3]], atol=1e-6)  # equally near: all three vote alike
+
+
+def test_a_vote_weighs_by_the_cosine_over_the_temperature():
+    random = np.random.default_rng(0)
+    x, y, asked = random.normal(size=(12, 4)), np.arange(12) % 3, random.normal(size=(5, 4))
+    votes = knn(x, y, asked, 3, neighbours=5, temperature=0.2)
+    for row, found in zip(asked, votes, strict=True):
+        near = {i: row @ x[i] / np.linalg.norm(row) / np.linalg.norm(x[i]) for i in range(12)}
+        five = sorted(near, key=near.get)[-5:]
+        by_class = [sum(math.exp(near[i] / 0.2) for i in five if y[i] == k) for k in range(3)]
+        np.testing.assert_allclose(found, np.array(by_class) / sum(by_class), rtol=1e-5)
+
+
+def test_a_logistic_probes_penalty_is_chosen_on_rows_that_it_is_not_fitted_on(monkeypatch):
+    x, y = clouds(60, 4, 3)
+    real, asked = logistic.choose, []
+
+    def noted(fit_x, fit_y, dev_x, dev_y, *rest, **how):
+        asked.append((fit_x, fit_y, dev_x, dev_y))
+        return real(fit_x, fit_y, dev_x, dev_y, *rest, **how, l2s=(1.0,))
+
+    monkeypatch.setattr(logistic, "choose", noted)
+    probe_features(features({"x": x}, y), features({"x": x[:9]}, y[:9]), by="logistic", seed=4)
+    is_dev = dev_rows(y, seed=4)
+    ((fit_x, fit_y, dev_x, dev_y),) = asked
+    np.testing.assert_array_equal(fit_x, x[~is_dev])
+    np.testing.assert_array_equal(dev_x, x[is_dev])
+    assert (fit_y.tolist(), dev_y.tolist()) == (y[~is_dev].tolist(), y[is_dev].tolist())
+    assert is_dev.sum() == 12
 
 
 def test_every_layer_of_a_model_in_one_call():

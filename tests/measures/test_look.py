@@ -1,6 +1,7 @@
 """One look at a model: every kind of network, what is kept, and what is said when something cannot be."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -269,6 +270,24 @@ def test_what_is_written_and_taken_up_again(model, pictures, tmp_path):
     vitreous.look(awake(seed=3), pictures, only=names[:1], out=out, batch=8, force=True)
 
 
+@pytest.mark.parametrize("what", ["preprocessing", "images", "settings", "model"])
+def test_what_was_kept_of_another_look_is_not_taken_for_this_one(what, pictures, tmp_path):
+    """Anything that decides the numbers: also images of one set, and an input of other means."""
+    network, data, layers = awake(classes=3), pictures.take(range(12)), "every"
+    vitreous.look(network, data, only=["patch-filters"], out=tmp_path, layers=layers)
+    vitreous.look(network, data, only=["patch-filters"], out=tmp_path, layers=layers)
+    if what == "preprocessing":
+        network.preprocess = replace(network.preprocess, mean=(0.4, 0.5, 0.5))
+    elif what == "images":
+        data = pictures.take(range(12, 24))
+    elif what == "settings":
+        layers = "blocks"
+    else:
+        network = awake(classes=3, seed=1)
+    with pytest.raises(ExistsError, match="another model, set or setting"):
+        vitreous.look(network, data, only=["patch-filters"], out=tmp_path, layers=layers)
+
+
 def test_killed_between_measures_the_finished_ones_stay(model, pictures, tmp_path, monkeypatch):
     names = ["similarity", "receptive-field", "shift"]
 
@@ -298,7 +317,8 @@ def test_the_cost_comes_first_and_progress_reaches_its_end(model, pictures):
 
 
 def test_too_little_memory_means_smaller_batches_and_is_said(model, pictures):
-    plain = vitreous.look(model, pictures, only=["attention-distance", "logit-lens"], batch=4)
+    names = ["attention-distance", "logit-lens", "localisation"]
+    plain = vitreous.look(model, pictures, only=names, batch=4)
 
     class Tight(torch.nn.Module):
         def forward(self, x):
@@ -308,7 +328,7 @@ def test_too_little_memory_means_smaller_batches_and_is_said(model, pictures):
 
     model.stem, before = Tight(), model.stem
     try:
-        found = vitreous.look(model, pictures, only=["attention-distance", "logit-lens"], batch=16)
+        found = vitreous.look(model, pictures, only=names, batch=16)
     finally:
         model.stem = before
     assert found.notes == ("memory was too small for 16 images at a time; went on with 4",)

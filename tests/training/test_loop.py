@@ -1,5 +1,6 @@
 """The loop: a run ended anywhere goes on as if it had not been, and every end is a clean one."""
 
+import copy
 import os
 import signal
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from tiny_models import line_of
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError, RunError
-from vitreous.evaluation import predict
+from vitreous.evaluation import accuracy, predict
 from vitreous.images.batches import Batches
 from vitreous.training import loop as loops
 from vitreous.training import runs
@@ -337,6 +338,33 @@ def test_patience_ends_a_run_after_so_many_looks_without_gain(tmp_path):
     assert event["step"] == looks[-1]["step"] < 50
     assert [look["best"] for look in looks[-4:]] == [True, False, False, False]
     assert done.step == [look["step"] for look in looks if look["kept"]][-1] >= looks[-4]["step"]
+
+
+@pytest.mark.parametrize("average", ["ema", "polyak", "tail"])
+def test_dev_judges_the_averaged_weights_and_they_are_what_is_kept(data, average):
+    """The raw weights have another loss."""
+    recipe = PLAIN.change(length="6 steps", peak_lr=0.005, warmup=0.0, evaluate_every=0.2)
+    recipe = recipe.change(average=average, average_decay=0.9, average_tail=0.9)
+    judged, states = [], {}
+
+    def tell(event):
+        if event["kind"] == "dev":
+            raw, averaged = copy.deepcopy(loop.model), copy.deepcopy(loop.model)
+            averaged.load_state_dict({name: tensor.clone() for name, tensor in loop.step.average.state.items()})
+            judged.append((event["loss"], dev_loss(averaged, data[1]), dev_loss(raw, data[1])))
+            states[event["step"]] = averaged.state_dict()
+
+    loop = loop_of(data, recipe, tell=tell)
+    done = loop.run()
+    told, of_average, of_raw = np.transpose(judged)
+    assert told == pytest.approx(of_average, rel=1e-4)
+    assert abs(told - of_raw).max() > 5e-3
+    assert_close(done.state, states[done.step])
+
+
+def dev_loss(model, dev):
+    found = predict.logits(model, dev, workers=0)
+    return float(accuracy.measure(found.values, found.labels, dev.classes).loss)
 
 
 def test_dev_changes_nothing_of_the_training(data, tmp_path):

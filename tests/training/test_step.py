@@ -1,5 +1,6 @@
 """One step: what it changes, by how much, and what it is drawn by."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -178,6 +179,22 @@ def test_the_loss_is_cross_entropy_by_hand(data):
     assert meters.loss == pytest.approx(float(by_hand), rel=1e-6)
     assert meters.accuracy == float((p.argmax(1) == batch.labels).double().mean())
     assert meters.images == 8
+
+
+@pytest.mark.parametrize("is_augmented", [True, False])
+def test_labels_are_smoothed_with_and_without_augmentation(data, is_augmented):
+    """The task is asked for (1 − s) y + s / K of each image."""
+    asked = []
+
+    class Asked(Classify):
+        def loss(self, images, targets, extra):
+            asked.append(targets)
+            return super().loss(images, targets, extra)
+
+    recipe = SGD.change(smoothing=0.2)
+    step, (batch,) = step_of(recipe, task=Asked(network(), recipe)), batches_of(data, recipe, 1)
+    step(batch if is_augmented else replace(batch, plan=None), 0, 1.0)
+    assert_close(torch.cat(asked), 0.8 * F.one_hot(batch.labels, 4).float() + 0.2 / 4)
 
 
 def test_losses_are_torchs_own_and_an_answer_is_right_where_the_target_leads():

@@ -21,6 +21,7 @@ from tiny_models import VIT, answer, assert_same_answers, assert_same_model, awa
 
 import vitreous
 from vitreous.errors import CheckpointError, FormatError, VitreousError
+from vitreous.weights import reading
 from vitreous.weights.reading import read_tensors
 
 
@@ -91,6 +92,21 @@ def test_code_in_a_pickle_does_not_run(form, ending, tmp_path):
     assert not canary.exists()
     with open(canary, "w"):  # the canary sings when it is let out  # noqa: PTH123
         assert canary.exists()
+
+
+@pytest.mark.parametrize("open_lock", ["ours", "torch's"])
+def test_either_of_two_locks_keeps_code_from_running(open_lock, tmp_path, monkeypatch):
+    """We go through the pickle before torch reads it, and torch reads tensors alone: each would do by itself."""
+    if open_lock == "ours":
+        monkeypatch.setattr(reading, "check_pickle", lambda *path, **how: None)
+    else:
+        trusting = torch.load
+        monkeypatch.setattr(torch, "load", lambda path, **how: trusting(path, **how | {"weights_only": False}))
+    for is_zip in (True, False):
+        canary, path = tmp_path / "canary", tmp_path / "evil.pth"
+        torch.save({"a": torch.zeros(2), "x": Payload(canary)}, path, _use_new_zipfile_serialization=is_zip)
+        refused(path, path, "more than tensors", kind=CheckpointError)
+        assert not canary.exists()
 
 
 class Claim:

@@ -35,9 +35,9 @@ class _Lens(Averages):
         final = x.float()
         said = final.argmax(-1)
         places: np.ndarray = self.subject.of_batch["places"]
-        truth = None
-        if self.subject.truth is not None and (self.subject.truth[places] >= 0).all():
-            truth = torch.from_numpy(self.subject.truth[places]).to(said.device)
+        truth = None if self.subject.truth is None else torch.from_numpy(self.subject.truth[places]).to(said.device)
+        if truth is not None:
+            self.gather("labelled", (truth >= 0).double())
         for name, early in self.early.items():
             answer = early.argmax(-1)
             self.gather(f"{name} same", (answer == said).double())
@@ -52,13 +52,14 @@ class _Lens(Averages):
 
     def finish(self) -> Found:
         names = [name.removesuffix(" same") for name in self.sums if name.endswith(" same")]
+        labelled = self.mean("labelled").item() if "labelled" in self.sums else 0.0  # share of the images
         rows = [
             {
                 "layer": number_of(name),
                 "same_answer": plain(self.mean(f"{name} same").item()),
                 "same_answer_error": plain(self.error(f"{name} same").item()),
                 "chance_of_answer": plain(self.mean(f"{name} chance").item()),
-                "accuracy": plain(self.mean(f"{name} right").item()) if f"{name} right" in self.sums else None,
+                "accuracy": plain(self.mean(f"{name} right").item() / labelled) if labelled else None,
             }
             for name in names
         ]
