@@ -38,14 +38,14 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
         with part.open("xb") as file:
             write(file)
             file.flush()
-            os.fsync(file.fileno())
+            fsync(file)
         if force:
-            os.replace(part, path)
+            replace(part, path)
         else:
             _rename_file_to_free_place(part, path)
     finally:
         part.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    fsync_folder(path.parent)
 
 
 @contextmanager
@@ -65,16 +65,16 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
         yield part
         for file in _files(part):
             with (part / file).open("rb") as handle:
-                _sync(handle)
+                fsync(handle)
         for folder in [part, *(p for p in part.rglob("*") if p.is_dir())]:
-            _sync_folder(folder)
+            fsync_folder(folder)
         if force and _is_taken(path):
             _replace_folder(part, path)
         else:
             _rename_folder_to_free_place(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    _sync_folder(path.parent)
+    fsync_folder(path.parent)
 
 
 def digest(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> str:
@@ -119,12 +119,6 @@ if sys.platform == "win32":
         file.seek(0)
         msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
 
-    def _sync(file: IO[bytes]) -> None:
-        """Windows syncs only files open for writing; those of a folder are left to the system."""
-
-    def _sync_folder(path: Path) -> None:
-        """Windows has no handle on a folder to sync."""
-
 else:
 
     def _try_lock(file: IO[bytes]) -> bool:
@@ -137,15 +131,45 @@ else:
     def _unlock(file: IO[bytes]) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
 
-    def _sync(file: IO[bytes]) -> None:
+
+# Each step that changes a name on the disk, or waits for the disk, is one of these: tests record their order, or stop
+# between two of them.
+
+
+def fsync(file: IO[bytes]) -> None:
+    """Wait until the disk has the content of a file. Windows syncs only files open for writing."""
+    if sys.platform != "win32" or file.writable():
         os.fsync(file.fileno())
 
-    def _sync_folder(path: Path) -> None:
+
+def fsync_folder(path: Path) -> None:
+    """Wait until the disk has the names in a folder. Windows has no handle on a folder to sync."""
+    if sys.platform != "win32":
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def replace(part: Path, path: Path) -> None:
+    """Rename a file, over an older one too."""
+    os.replace(part, path)
+
+
+def rename(part: Path, path: Path) -> None:
+    """Rename a folder to a place that is free."""
+    os.rename(part, path)
+
+
+def link(part: Path, path: Path) -> None:
+    """Give a file a second name; unlike a rename, it fails where `path` is taken."""
+    os.link(part, path)
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder and all in it."""
+    shutil.rmtree(folder)
 
 
 def _beside(path: Path) -> Path:
@@ -166,20 +190,20 @@ def _files(folder: Path) -> list[str]:
 
 def _rename_file_to_free_place(part: Path, path: Path) -> None:
     try:
-        os.link(part, path)  # unlike rename, fails when somebody was faster
+        link(part, path)  # fails when somebody was faster
     except FileExistsError:
         raise _exists(path) from None
     except OSError:  # a file system without hard links
         if os.path.lexists(path):
             raise _exists(path) from None
-        os.replace(part, path)
+        replace(part, path)
 
 
 def _rename_folder_to_free_place(part: Path, path: Path) -> None:
     try:
         if path.is_dir():
             path.rmdir()  # only an empty one goes
-        os.rename(part, path)
+        rename(part, path)
     except OSError:
         if _is_taken(path):
             raise _exists(path) from None
@@ -192,10 +216,10 @@ def _replace_folder(part: Path, path: Path) -> None:
     if others := set(_files(path)) - set(_files(part)):
         raise ExistsError(f"{path} also holds {min(others)}, which --force will not delete; choose another place")
     old = _beside(path)
-    os.rename(path, old)
+    rename(path, old)
     try:
-        os.rename(part, path)
+        rename(part, path)
     except OSError:
-        os.rename(old, path)
+        rename(old, path)
         raise
-    shutil.rmtree(old)
+    remove(old)
