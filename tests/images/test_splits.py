@@ -44,6 +44,19 @@ def test_a_split_keeps_groups_whole_and_classes_in_both_sides(seed, largest, fra
         assert count == 0 or not second[labels == c].all()
 
 
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.floats(0.01, 0.99), st.integers(0, 99), st.booleans())
+def test_no_class_goes_over_whole_however_small_it_is(sizes, fraction, seed, in_pairs):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    groups = np.arange(len(labels)) // (2 if in_pairs else 1)
+    second = splits.make_split(labels, [f"{i}.png" for i in range(len(labels))], groups, fraction=fraction, seed=seed)
+    for c, size in enumerate(sizes):
+        over = int(second[labels == c].sum())
+        assert over < size
+        if not in_pairs and size > 1:
+            assert over >= 1
+
+
 def test_a_class_sorted_folder_is_split_in_every_class(tmp_path):
     data = images.open(class_folders(tmp_path, {"a": 10, "b": 20, "c": 5}))
     assert data.split("test").counts.tolist() == [2, 4, 1]
