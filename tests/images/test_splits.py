@@ -198,6 +198,15 @@ def test_a_burst_stays_together(tmp_path):
     assert "5 in bursts" in str(data)
 
 
+def test_three_seconds_are_still_a_burst_and_four_are_none(tmp_path):
+    root = class_folders(tmp_path, {"a": 2})
+    for i, second in enumerate((0, 3, 7)):
+        shot(root / "a" / f"shot{i}.jpg", 50 + i, f"2026:05:01 12:00:{second:02d}")
+    data = images.open(root)
+    groups = dict(zip(names(data), data.groups.tolist(), strict=True))
+    assert groups["a/shot0.jpg"] == groups["a/shot1.jpg"] != groups["a/shot2.jpg"]
+
+
 def test_a_clock_that_was_never_set_makes_no_burst(tmp_path):
     root = class_folders(tmp_path, {"a": 2, "b": 2})
     for i in range(30):

@@ -9,6 +9,7 @@ import random
 import struct
 import threading
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ need_extra()
 from vitreous.server.counting import Counts  # noqa: E402
 from vitreous.server.guard import Door, Guard  # noqa: E402
 from vitreous.server.limits import Limits, shown_name, sniff  # noqa: E402
+from vitreous.server.refusals import Busy  # noqa: E402
+from vitreous.server.shelf import Kept, Shelf  # noqa: E402
 
 GOOD = encoded(picture(1))
 
@@ -100,7 +103,7 @@ def asked(guard: Guard, **headers: str) -> int:
     pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "POST", "path": "/api/predict", "headers": [(b"host", b"localhost"), *pairs]}
     asyncio.run(guard(scope, receive, send))
-    return sent[0]["status"]
+    return sent[0]["status"] if sent else 500
 
 
 @pytest.mark.parametrize(
@@ -117,6 +120,28 @@ def test_an_upload_that_says_it_is_too_large_never_comes_to_the_application(leng
     guard = Guard(app, Door(), Limits(upload=10_000), Counts(), {})
     assert asked(guard, content_length=length) == status
     assert len(reached) == (status == 200)
+
+
+@pytest.mark.parametrize("fails", [None, RuntimeError("ours"), Busy("full", after=1)])
+def test_bytes_in_flight_are_given_back_however_a_call_ends(fails):
+    async def app(scope, receive, send):
+        if fails is not None:
+            raise fails
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    guard = Guard(app, Door(), Limits(upload=100, in_flight=100), Counts(), {})
+    for _ in range(3):
+        asked(guard, content_length="90")
+    assert guard._in_flight == 0
+
+
+def test_an_upload_that_does_not_say_its_size_counts_as_the_largest():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    limits = Limits(upload=100, in_flight=99)
+    assert asked(Guard(app, Door(), limits, Counts(), {}), transfer_encoding="chunked") == 503
+    assert asked(Guard(app, Door(), replace(limits, in_flight=100), Counts(), {}), transfer_encoding="chunked") == 200
 
 
 def test_an_upload_that_does_not_say_its_size_is_counted():
@@ -363,6 +388,13 @@ def test_only_the_last_images_are_kept():
         assert not is_kept(second)
         assert all(map(is_kept, (first, third, fourth, "example-0")))
         assert len(served.shelf._kept) == 3
+
+
+def test_nobody_can_compute_the_id_of_an_image():
+    """Else one client could ask whether another had sent it: each server has a key of its own."""
+    kept = Kept("a.png", np.zeros((4, 4, 3), np.uint8))
+    first, second = Shelf(), Shelf()
+    assert first.put(GOOD, kept, 3) == first.put(GOOD, kept, 3) != second.put(GOOD, kept, 3)
 
 
 def test_closing_finishes_what_was_taken():

@@ -438,6 +438,13 @@ def test_curves_are_read_from_events():
     assert "up: Right answers" in html
 
 
+def test_the_state_marked_as_kept_is_the_last_that_was_better():
+    looks = [{"kind": "dev", "step": k, "epoch": float(k), "loss": 1.0, "accuracy": 0.1 * k} for k in range(1, 5)]
+    events = [look | {"best": best} for look, best in zip(looks, (True, False, True, False), strict=True)]
+    (stage,) = stages(events)
+    assert stage.kept == 3.0
+
+
 def test_what_happened_on_the_way_is_told():
     told = happenings(
         [
