@@ -36,6 +36,19 @@ def answers(model, data) -> np.ndarray:
     return logits(model, data, workers=0).values.argmax(1)
 
 
+def test_a_row_an_image_has_its_label_then_its_answer(model, data, tmp_path):
+    test = data.split("test")
+    result = vitreous.evaluate(model, data, csv=tmp_path / "rows.csv", workers=0)
+    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
+    said = answers(model, test)
+    assert (said != test.labels).any()
+    assert [row["name"] for row in rows] == [test.name(i) for i in range(len(test))]
+    assert [row["label"] for row in rows] == [NAMES[k] for k in test.labels]
+    assert [row["answer"] for row in rows] == [NAMES[k] for k in said]
+    assert [row["right"] for row in rows] == [str(int(right)) for right in said == test.labels]
+    assert [float(row["confidence"]) for row in rows] == pytest.approx(result.judged.confidence, abs=1e-6)
+
+
 # Which images, which classes
 
 

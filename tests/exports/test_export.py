@@ -20,6 +20,7 @@ from vitreous.exports import export, vectors
 from vitreous.exports.card import card, steps, terms_of
 from vitreous.exports.forms import ready_to_export
 from vitreous.exports.target import make_parts
+from vitreous.images.preprocess import apply
 from vitreous.models.preprocess import Preprocess
 
 
@@ -282,6 +283,28 @@ def test_openvino_calibrates_its_int8_on_images(openvino_export, vit, tmp_path):
     off = np.abs(openvino.open_file(tmp_path / "int8.xml")(x.numpy())[0] - openvino.open_file(path)(x.numpy())[0]).max()
     assert 1e-4 < off < 0.5
     assert "FakeQuantize" in openvino.describe(tmp_path / "int8.xml")["operators"]
+
+
+class Stop(Exception):
+    """Enough was seen."""
+
+
+@pytest.mark.parametrize("has_test", [True, False])
+def test_int8_is_calibrated_on_the_training_images(has_test, tmp_path, monkeypatch):
+    """What it is judged on must not have shaped it; more than 300 training images would be a sample of them."""
+    seen, data = [], image_set(12, test=6 if has_test else 0)
+
+    def write(parts, folder, scratch, how):
+        seen.append(how.calibration)
+        raise Stop
+
+    monkeypatch.setitem(export.TARGETS, "onnx", replace(export.TARGETS["onnx"], write=write, packages=()))
+    with pytest.raises(Stop):
+        vitreous.export(awake(VIT, classes=4), tmp_path / "out", to="onnx", int8=True, data=data)
+    model, train = awake(VIT, classes=4), data.split("train")
+    wanted = [apply(train.read(i), model.preprocess) for i in range(len(train))]
+    torch.testing.assert_close(torch.from_numpy(seen[0]), torch.stack(wanted))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

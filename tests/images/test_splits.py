@@ -44,6 +44,19 @@ def test_a_split_keeps_groups_whole_and_classes_in_both_sides(seed, largest, fra
         assert count == 0 or not second[labels == c].all()
 
 
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.floats(0.01, 0.99), st.integers(0, 99), st.booleans())
+def test_no_class_goes_over_whole_however_small_it_is(sizes, fraction, seed, in_pairs):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    groups = np.arange(len(labels)) // (2 if in_pairs else 1)
+    second = splits.make_split(labels, [f"{i}.png" for i in range(len(labels))], groups, fraction=fraction, seed=seed)
+    for c, size in enumerate(sizes):
+        over = int(second[labels == c].sum())
+        assert over < size
+        if not in_pairs and size > 1:
+            assert over >= 1
+
+
 def test_a_class_sorted_folder_is_split_in_every_class(tmp_path):
     data = images.open(class_folders(tmp_path, {"a": 10, "b": 20, "c": 5}))
     assert data.split("test").counts.tolist() == [2, 4, 1]
@@ -183,6 +196,15 @@ def test_a_burst_stays_together(tmp_path):
     assert len({groups[f"a/burst{i}.jpg"] for i in range(5)}) == 1
     assert len({groups[f"b/{kind}{i}.jpg"] for kind in ("slow", "other") for i in range(5)}) == 10
     assert "5 in bursts" in str(data)
+
+
+def test_three_seconds_are_still_a_burst_and_four_are_none(tmp_path):
+    root = class_folders(tmp_path, {"a": 2})
+    for i, second in enumerate((0, 3, 7)):
+        shot(root / "a" / f"shot{i}.jpg", 50 + i, f"2026:05:01 12:00:{second:02d}")
+    data = images.open(root)
+    groups = dict(zip(names(data), data.groups.tolist(), strict=True))
+    assert groups["a/shot0.jpg"] == groups["a/shot1.jpg"] != groups["a/shot2.jpg"]
 
 
 def test_a_clock_that_was_never_set_makes_no_burst(tmp_path):

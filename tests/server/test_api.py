@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from serving import LABELS, encoded, need_extra, picture, process, tiny, until
+from small_runs import image_set
 from torch.testing import assert_close
 
 import vitreous
@@ -20,6 +21,9 @@ from vitreous.measures.rollout import read_rows, rollout
 from vitreous.models.taps import taps
 
 need_extra()
+
+from vitreous.server.breaking import Break  # noqa: E402
+from vitreous.server.similar import Neighbours  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +207,22 @@ def test_what_one_client_breaks_another_does_not_see(server):
         assert set(pool.map(ask, range(60))) == {True, 200}
 
 
+def test_only_training_images_are_shown_as_similar(model):
+    assert Neighbours(model, image_set(12, test=4)).total == 8
+    assert Neighbours(model, image_set(12, test=12)).total == 12  # where there are no others
+
+
+@pytest.mark.parametrize("grid", [(2, 4), (4, 2), (1, 3), (7, 7)])
+def test_a_hidden_patch_is_its_own_place_in_the_image(grid):
+    """Patches are counted row by row, also where there are more columns than rows."""
+    x = torch.ones(1, 3, 4 * grid[0], 4 * grid[1])
+    for patch in range(grid[0] * grid[1]):
+        row, column = divmod(patch, grid[1])
+        wanted = x.clone()
+        wanted[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 0
+        assert torch.equal(Break(hide=(patch,)).covered(x, grid), wanted)
+
+
 def test_a_training_image_is_most_like_itself(server, photos):
     until(lambda: server.get("/api/model").json["similar"]["is_ready"])
     names = set()
@@ -211,6 +231,7 @@ def test_a_training_image_is_most_like_itself(server, photos):
         assert len(found["similar"]) == 3
         likeness = [each["likeness"] for each in found["similar"]]
         assert likeness == sorted(likeness, reverse=True)
+        assert max(map(abs, likeness)) < 1.001  # cosines
         first = found["similar"][0]
         assert first["picture"].startswith("data:image/")
         if first["name"] == file.name:  # the others were set aside as test

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import io
 import os
 import random
@@ -13,6 +15,7 @@ import tempfile
 import threading
 import time
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,8 +26,11 @@ from serving import encoded, need_extra, picture, until
 need_extra()
 
 from vitreous.images.sources.picture import sniff  # noqa: E402
-from vitreous.server.guard import Door  # noqa: E402
+from vitreous.server.counting import Counts  # noqa: E402
+from vitreous.server.guard import Door, Guard  # noqa: E402
 from vitreous.server.limits import Limits, shown_name  # noqa: E402
+from vitreous.server.refusals import Busy  # noqa: E402
+from vitreous.server.shelf import Kept, Shelf  # noqa: E402
 
 GOOD = encoded(picture(1))
 
@@ -89,6 +95,60 @@ def test_an_upload_that_says_it_is_too_large_is_not_read():
         assert reply.status == 413
         assert reply.error == "one request takes at most 0.00953674 MiB; shrink or split it"
         assert is_well(caller)
+
+
+def asked(guard: Guard, **headers: str) -> int:
+    """The status of one call with an empty body, whatever its headers say."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/api/predict", "headers": [(b"host", b"localhost"), *pairs]}
+    asyncio.run(guard(scope, receive, send))
+    return sent[0]["status"] if sent else 500
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [("0", 200), ("9999", 200), ("10000", 200), ("10001", 413), ("9" * 30, 413), ("-1", 413), ("1e3", 413), ("²", 413)],
+)
+def test_an_upload_that_says_it_is_too_large_never_comes_to_the_application(length, status):
+    reached = []
+
+    async def app(scope, receive, send):
+        reached.append(1)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    guard = Guard(app, Door(), Limits(upload=10_000), Counts(), {})
+    assert asked(guard, content_length=length) == status
+    assert len(reached) == (status == 200)
+
+
+@pytest.mark.parametrize("fails", [None, RuntimeError("ours"), Busy("full", after=1)])
+def test_bytes_in_flight_are_given_back_however_a_call_ends(fails):
+    async def app(scope, receive, send):
+        if fails is not None:
+            raise fails
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    guard = Guard(app, Door(), Limits(upload=100, in_flight=100), Counts(), {})
+    for _ in range(3):
+        asked(guard, content_length="90")
+    assert guard._in_flight == 0
+
+
+def test_an_upload_that_does_not_say_its_size_counts_as_the_largest():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    limits = Limits(upload=100, in_flight=99)
+    assert asked(Guard(app, Door(), limits, Counts(), {}), transfer_encoding="chunked") == 503
+    assert asked(Guard(app, Door(), replace(limits, in_flight=100), Counts(), {}), transfer_encoding="chunked") == 200
 
 
 def test_an_upload_that_does_not_say_its_size_is_counted():
@@ -232,6 +292,16 @@ def test_the_token_opens_the_api_and_nothing_else_does():
         ]  # fmt: skip
         assert bare.call("POST", "/api/predict", GOOD).status == 401
         assert bare.get("/api/model?token=correct-horse").status == 401
+
+
+def test_the_token_is_compared_in_a_time_that_says_nothing_about_it(monkeypatch):
+    """`==` ends at the first letter that differs, so that a token could be found letter by letter."""
+    compared, compare = [], hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or compare(a, b))
+    door = Door(token="correct-horse")
+    assert door.admits("Bearer correct-horse")
+    assert not door.admits("Bearer wrong-horse")
+    assert compared == [(b"correct-horse", b"correct-horse"), (b"wrong-horse", b"correct-horse")]
 
 
 # Too much at once --------------------------------------------------------------------------------------------------
@@ -404,6 +474,32 @@ def test_where_the_system_allows_no_more_bytes_in_a_file_it_is_507_too(server):
     assert reply.status == 507
     assert "(File too large)" in reply.error
     assert is_well(server)
+
+
+def test_only_the_last_images_are_kept():
+    """Asking about one makes it the last; an example stays."""
+    with serving.thread(limits=Limits(kept=3)) as (caller, served, _):
+
+        def sent(seed: int) -> str:
+            return caller.send("/api/predict", encoded(picture(seed))).json["images"][0]["image"]
+
+        def is_kept(key: str) -> bool:
+            return caller.call("POST", f"/api/predict?image={key}").status == 200
+
+        first, second, third = map(sent, range(3))
+        assert is_kept(first)
+        fourth = sent(3)
+        assert sent(3) == fourth  # the same bytes take no second place
+        assert not is_kept(second)
+        assert all(map(is_kept, (first, third, fourth, "example-0")))
+        assert len(served.shelf._kept) == 3
+
+
+def test_nobody_can_compute_the_id_of_an_image():
+    """Else one client could ask whether another had sent it: each server has a key of its own."""
+    kept = Kept("a.png", np.zeros((4, 4, 3), np.uint8))
+    first, second = Shelf(), Shelf()
+    assert first.put(GOOD, kept, 3) == first.put(GOOD, kept, 3) != second.put(GOOD, kept, 3)
 
 
 def test_closing_finishes_what_was_taken():

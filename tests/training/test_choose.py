@@ -63,6 +63,8 @@ def test_what_suits_whom(images, size, weights, device, name):
     [
         (150, 0.30, "cuda", "linear-probe", "head", "fewer than 200"),
         (150, 0.30, "cpu", "linear-probe", "head", "fewer than 200"),
+        (199, 0.50, "cpu", "linear-probe", "head", "fewer than 200"),
+        (200, 0.50, "cpu", "p1-finetune", "last-1", "small and different"),
         (5_000, 0.995, "cuda", "linear-probe", "head", "99 % already"),
         (1_000, 0.90, "cpu", "linear-probe", "head", "small and similar (0.89"),
         (50_000, 0.90, "cpu", "linear-probe", "head", "large and similar"),

@@ -5,7 +5,8 @@ import json
 import re
 import shutil
 import subprocess
-from html import escape
+from collections import Counter
+from html import escape, unescape
 
 import finished_run
 import numpy as np
@@ -144,6 +145,132 @@ def test_mistakes_come_with_the_surest_first(story, html):
     first = wrong[0]
     assert f"says {story.classes[answers[first]]}" in part
     assert f"labelled {story.classes[story.judged.labels[first]]}" in part
+
+
+def test_the_matrix_has_labels_down_and_answers_across(story, html):
+    part = plain(html).split("What it mixes up</h2>")[1].split("<section")[0]
+    told = re.findall(r"<title>([^<]+), answered ([^<]+): ([\d,]+) \(", part)
+    pairs = zip(story.judged.labels.tolist(), story.probabilities.argmax(1).tolist(), strict=True)
+    counts = Counter((story.classes[i], story.classes[j]) for i, j in pairs)
+    assert any(counts[i, j] != counts[j, i] for i, j in counts)
+    assert {(unescape(i), unescape(j)): int(n.replace(",", "")) for i, j, n in told} == counts
+
+
+def test_the_fewer_it_must_answer_the_more_is_right():
+    """Of a model that is surest where it is right, all answers are right until none but wrong ones are left."""
+    count, wrong = 200, 80
+    labels, sure = np.arange(count) % 2, np.linspace(0.55, 0.95, count)
+    answers = np.where(np.arange(count) < wrong, 1 - labels, labels)  # the least sure are wrong
+    probabilities = np.where(np.eye(2, dtype=bool)[answers], sure[:, None], 1 - sure[:, None])
+    html = pages.render(page(finished_run.invented(count, 2, probabilities=probabilities)))
+    chart = html.split('aria-label="right against answered"')[1].split("</svg>")[0]
+    (line,) = re.findall(r'<path d="M([^"]*)"[^>]* stroke-width="2"', chart)
+    heights = np.array([float(point.split(" ")[1]) for point in line.split("L")])  # pixels grow downwards
+    assert (heights == heights[0]).mean() == pytest.approx(1 - wrong / count, abs=0.05)
+    assert (np.diff(heights) >= 0).all()
+    assert heights[-1] > heights[0]
+
+
+NAMES = ("ant", "bee", "cat")
+COUNTS = np.array([[6, 4, 0], [0, 20, 0], [3, 0, 27]])  # labels down, answers across
+
+
+@pytest.fixture(scope="module")
+def told() -> Story:
+    """60 images whose answers are COUNTS; of each kind of answer, those that come later are surer."""
+    labels, answers = (np.repeat(k, COUNTS.ravel()) for k in np.divmod(np.arange(9), 3))
+    sure = np.linspace(0.5, 0.95, len(labels))
+    probabilities = np.where(np.eye(3, dtype=bool)[answers], sure[:, None], (1 - sure[:, None]) / 2)
+    data = dataclasses.replace(finished_run.invented(len(labels), 3).judged, labels=labels, classes=NAMES)
+    return finished_run.invented(len(labels), 3, judged=data, probabilities=probabilities, temperature=1.5)
+
+
+def blocks(story: Story, heading: str, kind: str) -> list:
+    """Of one section of the page, the blocks of a kind, columns opened."""
+    (section,) = (section for section in page(story).sections if section.heading == heading)
+    inner = [one for block in section.blocks for one in (block.blocks if block.kind == "columns" else [block])]
+    return [block for block in inner if block.kind == kind]
+
+
+def cells(table) -> list[list[str]]:
+    return [[getattr(cell, "text", cell).replace("\u00a0", " ") for cell in row] for row in table.rows]
+
+
+def test_the_weakest_class_comes_first_with_what_was_found_and_what_can_be_trusted(told):
+    """Found is a share of the images of the class, trusted a share of the answers."""
+    (table,) = blocks(told, "Class by class", "table")
+    assert [row[:4] for row in cells(table)] == [
+        ["ant", "60.0 %", "66.7 %", "6 / 10"],
+        ["cat", "90.0 %", "100.0 %", "27 / 30"],
+        ["bee", "100.0 %", "83.3 %", "20 / 20"],
+    ]
+
+
+def test_the_commonest_mistakes_name_what_it_is_then_what_was_answered(told):
+    (table,) = blocks(told, "What it mixes up", "table")
+    assert cells(table) == [["ant", "bee", "4", "40.0 %"], ["cat", "ant", "3", "10.0 %"]]
+
+
+def test_of_many_classes_the_matrix_shows_those_with_most_mistakes():
+    labels = np.arange(303) % 101
+    answers = np.where((labels == 7) | (labels == 90), 3, labels)
+    probabilities = np.where(np.eye(101, dtype=bool)[answers], 0.9, 0.001)
+    (drawing,) = blocks(finished_run.invented(303, 101, probabilities=probabilities), "What it mixes up", "drawing")
+    assert {"class 3", "class 7", "class 90"} <= set(re.findall(r">(class \d+)<", drawing.svg))
+
+
+def test_the_chart_of_confidence_has_what_it_says_across_and_what_is_right_up(story):
+    confidence, right = story.probabilities.max(1), story.probabilities.argmax(1) == story.judged.labels
+    (drawings,) = blocks(story, "Can its confidence be trusted?", "drawings")
+    told = re.findall(r"<title>says ([\d.]+) %, right ([\d.]+) %, ([\d,]+) images", drawings.drawings[0].svg)
+    bins = np.ceil(confidence * 15).astype(int)
+    wanted = [(confidence[bins == b].mean(), right[bins == b].mean(), (bins == b).sum()) for b in np.unique(bins)]
+    found = [(float(says) / 100, float(is_so) / 100, int(n)) for says, is_so, n in told[::2]]
+    assert found == [pytest.approx(row, abs=0.006) for row in wanted]
+
+
+@pytest.mark.parametrize(("temperature", "words"), [(1.5, "It was overconfident"), (0.5, "It was underconfident")])
+def test_a_temperature_above_one_corrects_overconfidence(told, temperature, words):
+    text = blocks(dataclasses.replace(told, temperature=temperature), "Can its confidence be trusted?", "text")[0]
+    assert words in text.text
+
+
+def test_the_simplest_rival_always_says_the_commonest_class(told):
+    (drawings,) = blocks(told, "How good is it?", "drawings")
+    assert "always saying “cat”" in drawings.drawings[0].svg
+    assert "50.0 %" in drawings.drawings[0].svg
+
+
+def test_typical_images_are_the_surest_right_ones(told):
+    (shelf,) = blocks(told, "The most typical images", "shelf")
+    assert [strip.name for strip in shelf.strips] == list(NAMES)
+    for k, strip in enumerate(shelf.strips):
+        right = np.flatnonzero((told.judged.labels == k) & (told.probabilities.argmax(1) == k))
+        assert [picture.title for picture in strip.pictures] == [told.judged.name(int(i)) for i in right[::-1][:5]]
+
+
+def test_a_doubted_label_is_named_with_the_likelier_class():
+    labels = np.arange(100) % 2
+    probabilities = np.where(np.eye(2, dtype=bool)[labels], 0.95, 0.05)
+    probabilities[10] = 0.02, 0.98  # labelled class 0
+    (pictures,) = blocks(
+        finished_run.invented(100, 2, probabilities=probabilities), "Labels that may be wrong", "pictures"
+    )
+    (picture,) = pictures.groups[0].pictures
+    assert picture.title.startswith("perhaps class 1 (98")
+    assert picture.about.startswith("labelled class 0 (2")
+
+
+def test_curves_of_dev_are_drawn_from_dev(story):
+    """In this run dev's loss falls while its share of right answers grows."""
+    section = blocks(story, "How it was trained, and why so", "drawings")[0]
+    heights = {}
+    for drawing in section.drawings:
+        line = re.findall(r'<path d="M([^"]*)"[^>]* stroke-width="2"', drawing.svg)[0]  # dev comes first
+        heights[drawing.heading] = np.array([float(point.split(" ")[1]) for point in line.split("L")])
+    assert len(heights["Loss"]) == len(heights["Right answers"]) == len(story.stages[0].dev_epochs)
+    assert (np.diff(heights["Loss"]) > 0).all()  # pixels grow downwards
+    assert (np.diff(heights["Right answers"]) < 0).all()
 
 
 def test_hostile_names_stay_text(tmp_path):
@@ -309,6 +436,13 @@ def test_curves_are_read_from_events():
     assert "up: Loss" in html
     assert "down: Learning rate" in html
     assert "up: Right answers" in html
+
+
+def test_the_state_marked_as_kept_is_the_last_that_was_better():
+    looks = [{"kind": "dev", "step": k, "epoch": float(k), "loss": 1.0, "accuracy": 0.1 * k} for k in range(1, 5)]
+    events = [look | {"best": best} for look, best in zip(looks, (True, False, True, False), strict=True)]
+    (stage,) = stages(events)
+    assert stage.kept == 3.0
 
 
 def test_what_happened_on_the_way_is_told():
