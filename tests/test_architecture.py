@@ -16,7 +16,7 @@ from shared_files import ROOT
 import vitreous
 from vitreous.cli import COMMANDS
 
-HOUSE = ["errors", "files", "journal", "machine", "draws", "ranks", "report", "models", "weights", "images"]
+HOUSE = ["errors", "words", "files", "journal", "machine", "draws", "ranks", "report", "models", "weights", "images"]
 HOUSE += ["evaluation", "measures", "training", "papers", "exports", "server", "cli", "__main__"]
 SOURCE = ROOT / "src" / "vitreous"
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.images.sources.finding import few
+from vitreous.words import few
 
 if TYPE_CHECKING:
     from vitreous.evaluation.curve import Curve

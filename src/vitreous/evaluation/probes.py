@@ -25,10 +25,10 @@ from vitreous.evaluation.fewshot import L2, checked, choose_shots, count_right, 
 from vitreous.evaluation.predict import Precision, Progress
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources.finding import few
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, unwrapped
 from vitreous.models.taps import tap_names
+from vitreous.words import few
 
 __all__ = ["ProbeRow", "Probed", "dev_rows", "every_layer", "knn", "probe", "probe_features"]
 

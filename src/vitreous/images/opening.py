@@ -17,8 +17,9 @@ from vitreous.images.health.reading import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import KINDS
 from vitreous.images.sources.fashion import NAME as FASHION
-from vitreous.images.sources.finding import Found, Kind, Place, few, find_place, shown
+from vitreous.images.sources.finding import Found, Kind, Place, find_place
 from vitreous.images.sources.spellings import VAL
+from vitreous.words import few, shown
 
 __all__ = ["content_id", "open"]
 

@@ -38,12 +38,13 @@ from vitreous.files import DISK_FULL, atomic_folder, atomic_write, digest, lock
 from vitreous.images import decode, processes, shard_index, splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import shards
-from vitreous.images.sources.finding import find_place, shown
+from vitreous.images.sources.finding import find_place
 from vitreous.images.sources.packs import INDEX
 from vitreous.journal import Journal
 from vitreous.machine import core_count
 from vitreous.models import preprocess as rules
 from vitreous.models.preprocess import Preprocess
+from vitreous.words import shown
 
 __all__ = ["Pack", "PackedPixels", "index", "is_pack", "pack", "same_pixels"]
 

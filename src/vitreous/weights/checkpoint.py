@@ -27,7 +27,8 @@ from vitreous.models.config import Config, ViTConfig
 from vitreous.models.model import Model, state_of
 from vitreous.models.preprocess import Preprocess
 from vitreous.weights.formats import stated_preprocess, stem_of
-from vitreous.weights.reading import READERS, Found, by, one_line
+from vitreous.weights.reading import READERS, Found, by
+from vitreous.words import one_line
 
 KEY = "vitreous"
 VERSION = 1

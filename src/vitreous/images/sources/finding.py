@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError
 from vitreous.images.imageset import ImageSet, Source
+from vitreous.words import one_line
 
 Labels = NDArray[np.int64]
 PICTURES = {
@@ -171,7 +172,7 @@ def _remote(text: str) -> tuple[str, ...]:
         except DataError:
             raise
         except Exception as error:
-            raise DataError(f"{one} cannot be reached ({type(error).__name__}: {_one_line(error)})") from None
+            raise DataError(f"{one} cannot be reached ({type(error).__name__}: {one_line(error)})") from None
         found += [str(system.unstrip_protocol(p)) for p in inside]
     if not found:
         raise DataError(f"nothing is at {text}; check the address")
@@ -196,7 +197,7 @@ def filesystem(address: str) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:
-        raise DataError(f"{address} cannot be reached: {_one_line(error)}") from None
+        raise DataError(f"{address} cannot be reached: {one_line(error)}") from None
 
 
 def is_remote(file: str) -> bool:
@@ -258,19 +259,7 @@ def is_picture(name: str) -> bool:
 def cannot_read(what: str | Path, error: OSError) -> DataError:
     if isinstance(error, PermissionError):
         return DataError(f"{what} cannot be read: permission denied; give yourself the right to read it")
-    return DataError(f"{what} cannot be read: {error.strerror or _one_line(error)}")
-
-
-def shown(name: str) -> str:
-    """A name that can be printed, whatever bytes it has on the disk."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def few(names: Iterable[str], most: int = 3) -> str:
-    """`a, b, c and 4 more`."""
-    listed = sorted(names)
-    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
-    return ", ".join(map(shown, listed[:most])) + more
+    return DataError(f"{what} cannot be read: {error.strerror or one_line(error)}")
 
 
 def by_name(names: Sequence[str | None]) -> tuple[Labels, tuple[str, ...]]:
@@ -311,7 +300,3 @@ def by_number(
 def _order(names: Iterable[str | None]) -> Callable[[str], Any] | None:
     numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names if name is not None)
     return (lambda name: (int(name), name)) if numbers else None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
-from vitreous.images.sources.finding import WHOLE, Found, Kind, Place, cannot_read, few, is_junk, is_picture, shown
+from vitreous.images.sources.finding import WHOLE, Found, Kind, Place, cannot_read, is_junk, is_picture
 from vitreous.images.sources.tree import read_tree
+from vitreous.words import few, shown
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from vitreous.images.sources.finding import (
     is_junk,
     is_remote,
     open_file,
-    shown,
     stem,
 )
 from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column, split_in, split_of
+from vitreous.words import shown
 
 KEPT = 4  # row groups kept in memory; a picture is had only with its whole row group
 

@@ -23,7 +23,6 @@ from vitreous.images.sources.finding import (
     Place,
     by_name,
     by_number,
-    few,
     file_name,
     file_size,
     is_junk,
@@ -31,10 +30,10 @@ from vitreous.images.sources.finding import (
     is_remote,
     open_file,
     read_range,
-    shown,
     stem,
 )
 from vitreous.images.sources.spellings import LABEL_COLUMNS, column, split_in, split_of
+from vitreous.words import few, shown
 
 SMALL = 1 << 20  # bytes of a label file; a larger one is none
 NAME_FILES = ("classes.txt", "classnames.txt", "class_names.txt", "labels.txt")

@@ -19,14 +19,13 @@ from vitreous.images.sources.finding import (
     by_name,
     by_names,
     cannot_read,
-    few,
     file_name,
     is_picture,
-    shown,
     stem,
 )
 from vitreous.images.sources.folders import Files, fingerprints
 from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, SPLIT, SPLIT_COLUMNS, column, split_of
+from vitreous.words import few, shown
 
 SUFFIXES = (".csv", ".tsv")
 

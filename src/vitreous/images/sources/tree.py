@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import Labels, by_name, few, is_junk, is_picture, shown
+from vitreous.images.sources.finding import Labels, by_name, is_junk, is_picture
 from vitreous.images.sources.spellings import split_of
+from vitreous.words import few, shown
 
 Parts = tuple[str, ...]
 

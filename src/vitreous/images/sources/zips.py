@@ -18,18 +18,17 @@ from vitreous.images.sources.finding import (
     Found,
     Kind,
     Place,
-    few,
     file_name,
     file_size,
     is_junk,
     is_picture,
     open_file,
     read_range,
-    shown,
     stem,
 )
 from vitreous.images.sources.spellings import split_in, split_of, without_split
 from vitreous.images.sources.tree import read_tree
+from vitreous.words import few, shown
 
 STORED, DEFLATED = 0, 8
 LARGEST = 512 << 20  # bytes of one unpacked picture
