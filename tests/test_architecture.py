@@ -16,20 +16,8 @@ from shared_files import ROOT
 import vitreous
 from vitreous.cli import COMMANDS
 
-HOUSE = [
-    "errors",
-    "printable",
-    "files",
-    "journal",
-    "machine",
-    "draws",
-    "ranks",
-    "report",
-    "models",
-    "weights",
-    "images",
-]
-HOUSE += ["evaluation", "measures", "training", "papers", "exports", "server", "cli", "__main__"]
+HOUSE = ["errors", "printable", "words", "files", "journal", "machine", "draws", "ranks", "report", "models", "weights"]
+HOUSE += ["images", "evaluation", "measures", "training", "papers", "exports", "server", "cli", "__main__"]
 SOURCE = ROOT / "src" / "vitreous"
 FILES = sorted(SOURCE.rglob("*.py"))
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(SOURCE)], "vitreous."))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.cli.show import say
 from vitreous.printable import printable
+from vitreous.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +123,7 @@ class _Live:
 
 def _fitted(share: float, left: float | None, parts: list[str], width: int) -> str:
     """Share and time left, and as many of the parts as there is room for, the first ones first."""
-    line = f"{100 * share:3.0f} %" + ("" if left is None else f", {_time(left)} left")
+    line = f"{100 * share:3.0f} %" + ("" if left is None else f", {duration(left)} left")
     for part in parts:
         if len(line) + 2 + len(part) > width:
             break
@@ -147,7 +148,7 @@ def _line(event: dict[str, Any]) -> str | None:
             )
         case "solved":
             return (
-                f"solved in {_time(event['seconds'])}: l2 {event['l2']:g} of {event['tried']} tried, "
+                f"solved in {duration(event['seconds'])}: l2 {event['l2']:g} of {event['tried']} tried, "
                 f"{event['right']:,} of {event['images']:,} right when left out"
             )
         case "trial" if "accuracy" in event:  # of one that failed a line was said
@@ -173,7 +174,7 @@ def _step(event: dict[str, Any], flops: float, device: str | None) -> str:
     place = f", training {event['stage_number']} of {event['stages']}" if "stages" in event else ""
     head = f"{event['stage']}{place}: step {event['step']:,} of {event['steps']:,}"
     left = _left(event)
-    rest = "" if left is None else f", about {_time(left)} left"
+    rest = "" if left is None else f", about {duration(left)} left"
     return f"{head}, {_numbers(event, flops, device)}{rest}"
 
 
@@ -182,12 +183,6 @@ def _left(event: dict[str, Any]) -> float | None:
     if "stages" in event:
         return event["run_seconds_left"] or None
     return event["seconds_left"] if 1 < event["step"] < event["steps"] else None
-
-
-def _time(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def _numbers(event: dict[str, Any], flops: float, device: str | None) -> str:

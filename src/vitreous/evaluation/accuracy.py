@@ -18,6 +18,7 @@ from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
 from vitreous.evaluation.ties import SAME32, SAME64, best_class, best_classes, equal_within
+from vitreous.words import percent
 
 __all__ = ["ClassRow", "Judged", "Result", "average_precision", "measure", "wilson"]
 
@@ -162,11 +163,11 @@ class Result:
         """(title, text) pairs in reading order."""
         low, high = (f"{100 * x:.1f}" for x in self.interval)
         how = f"{self.right:,} of {self.images:,}; 95 % interval {low} to {high}"
-        yield "all labels right" if self.has_several else "right", f"{_percent(self.top1)} ({how})"
+        yield "all labels right" if self.has_several else "right", f"{percent(self.top1)} ({how})"
         if self.right_in_five is not None:
-            yield "in first five", f"{_percent(self.top5)} ({self.right_in_five:,} of {self.images:,})"
+            yield "in first five", f"{percent(self.top5)} ({self.right_in_five:,} of {self.images:,})"
         if self.mean_average_precision is not None:
-            yield "mean average precision", _percent(self.mean_average_precision)
+            yield "mean average precision", percent(self.mean_average_precision)
         yield "loss", f"{self.loss:.4f}"
         error = f"off by {100 * self.calibration.error:.1f} points on average"
         yield "confidence", error + (f" (temperature {self.temperature:.3g})" if self.temperature != 1 else "")
@@ -193,8 +194,8 @@ class Result:
         longest = max([*map(len, names), 5])
         out += ["", f"{'class':<{longest}}  images   right  precision  recall     f1"]
         out += [
-            f"{name:<{longest}}  {row.images:>6,}  {row.right:>6,}  {_percent(row.precision):>9}"
-            f"  {_percent(row.recall):>6}  {_percent(row.f1):>6}"
+            f"{name:<{longest}}  {row.images:>6,}  {row.right:>6,}  {percent(row.precision):>9}"
+            f"  {percent(row.recall):>6}  {percent(row.f1):>6}"
             for name, row in zip(names, rows, strict=True)
         ]
         return "\n".join([*out, *([f"the {len(rows)} weakest of {known:,} classes"] if len(rows) < known else [])])
@@ -203,7 +204,7 @@ class Result:
         facts = "".join(f"<tr><th>{html.escape(t)}</th><td>{html.escape(x)}</td></tr>" for t, x in self.lines())
         head = "".join(f"<th>{t}</th>" for t in ("class", "images", "right", "precision", "recall", "f1"))
         cells = (
-            (html.escape(row.name), row.images, row.right, *map(_percent, (row.precision, row.recall, row.f1)))
+            (html.escape(row.name), row.images, row.right, *map(percent, (row.precision, row.recall, row.f1)))
             for row in self.weakest()
         )
         rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
@@ -367,7 +368,3 @@ def average_precision(scores: Numbers, is_positive: NDArray[np.bool_]) -> float:
 def _number(value: float | None) -> float | None:
     """For JSON, which has no nan."""
     return None if value is None or math.isnan(value) else value
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{100 * value:.1f} %"

@@ -24,7 +24,7 @@ from vitreous.draws import uniform
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.fewshot import BIAS, L2, TINY, checked
 from vitreous.evaluation.ties import best_class
-from vitreous.images.sources.finding import few
+from vitreous.words import few
 
 __all__ = ["By", "Episodes", "Likeness", "draw", "episodes", "likeness", "overlap", "right_share"]
 

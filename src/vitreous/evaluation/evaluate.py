@@ -27,11 +27,11 @@ from vitreous.evaluation.predict import Logits, Precision, Progress, class_names
 from vitreous.files import write_bytes, write_json
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources.finding import few
 from vitreous.machine import choose_device
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import here
 from vitreous.weights.loading import load
+from vitreous.words import few
 
 __all__ = ["evaluate", "write_csv"]
 

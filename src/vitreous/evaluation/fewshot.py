@@ -27,7 +27,7 @@ from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.ties import best_class
-from vitreous.images.sources.finding import few
+from vitreous.words import few
 
 if TYPE_CHECKING:
     from vitreous.evaluation.curve import Curve

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources.finding import cannot_read, few
+from vitreous.images.sources.finding import cannot_read
 from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column
+from vitreous.words import few
 
 __all__ = ["match_classes", "read_labels"]
 

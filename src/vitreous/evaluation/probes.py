@@ -26,10 +26,10 @@ from vitreous.evaluation.predict import Precision, Progress
 from vitreous.evaluation.ties import SAME32, best_class
 from vitreous.images import opening
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources.finding import few
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, unwrapped
 from vitreous.models.taps import tap_names
+from vitreous.words import few
 
 __all__ = ["ProbeRow", "Probed", "dev_rows", "every_layer", "knn", "probe", "probe_features"]
 

@@ -27,11 +27,11 @@ from vitreous.evaluation.suite_file import Accuracy, Data, FewShots, Fit, Knn, L
 from vitreous.files import digest, write_json
 from vitreous.images import opening
 from vitreous.images.imageset import TRAIN, ImageSet
-from vitreous.images.sources.finding import few
 from vitreous.machine import choose_device, doctor
 from vitreous.models.catalog import build
 from vitreous.models.model import Model
 from vitreous.weights.loading import is_new, load
+from vitreous.words import few
 
 __all__ = ["Bench", "Cell", "Cost", "Measured", "Ran", "Trainer", "check_set", "watched"]
 

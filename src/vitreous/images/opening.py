@@ -17,8 +17,10 @@ from vitreous.images.health.reading import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import KINDS
 from vitreous.images.sources.fashion import NAME as FASHION
-from vitreous.images.sources.finding import Found, Kind, Place, few, find_place, shown
+from vitreous.images.sources.finding import Found, Kind, Place, find_place
 from vitreous.images.sources.spellings import VAL
+from vitreous.printable import storable
+from vitreous.words import few
 
 __all__ = ["content_id", "open"]
 
@@ -66,7 +68,7 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
                 f"{place.said} was split when it was packed; name the set that it was made of, or leave group_by out"
             )
         return found
-    found = replace(found, classes=tuple(map(shown, found.classes)))
+    found = replace(found, classes=tuple(map(storable, found.classes)))
     if not len(found.source):
         raise DataError(f"{place.said} holds no pictures")
     data = ImageSet(
@@ -75,7 +77,7 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
         labels=found.labels,
         classes=found.classes,
         splits=np.full(len(found.source), TRAIN, dtype="<U5"),
-        path=shown(place.said),
+        path=storable(place.said),
         kind=kind.name,
         content_id=content_id(found),
         notes=found.notes,

@@ -38,12 +38,13 @@ from vitreous.files import DISK_FULL, atomic_folder, atomic_write, digest, lock
 from vitreous.images import decode, processes, shard_index, splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import shards
-from vitreous.images.sources.finding import find_place, shown
+from vitreous.images.sources.finding import find_place
 from vitreous.images.sources.packs import INDEX
 from vitreous.journal import Journal
 from vitreous.machine import core_count
 from vitreous.models import preprocess as rules
 from vitreous.models.preprocess import Preprocess
+from vitreous.printable import storable
 
 __all__ = ["Pack", "PackedPixels", "index", "is_pack", "pack", "same_pixels"]
 
@@ -326,7 +327,7 @@ def _refuse_other_files(path: Path) -> None:
         raise ExistsError(f"{path} is no folder; choose another place")
     if others := {entry.name for entry in path.iterdir()} - {INDEX, PIXELS}:
         what = "also holds" if is_pack(path) else "is no pack: it holds"
-        raise ExistsError(f"{path} {what} {shown(min(others))}, which --force will not delete; choose another place")
+        raise ExistsError(f"{path} {what} {storable(min(others))}, which --force will not delete; choose another place")
 
 
 # Packing ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found, Measure
 from vitreous.report import sheets
 from vitreous.report.sheets import Panel
+from vitreous.words import sentence
 
 __all__ = [
     "PAPERS",
@@ -199,7 +200,7 @@ def figures_of(inspection: Inspection, name: str, side: int = 0) -> list[Figure]
     drawn = DRAWINGS[name](found, beside, arrays) if name in DRAWINGS else []
     model = inspection.against if side and inspection.against else inspection.model
     data = f"{inspection.data['images']:,} images of {short_name(inspection.data['path'])}"
-    caption = f"{_sentence(measure.says(found))} {short_name(model['name'])} on {data}."
+    caption = f"{sentence(measure.says(found))} {short_name(model['name'])} on {data}."
     rows, method = measure.rows(found), method_of(name, found)
     return [
         Figure(
@@ -270,10 +271,6 @@ def _escaped(text: str) -> str:
     for sign, words in signs.items():
         text = text.replace(sign, words)
     return text
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 def _px(patch: list[float]) -> str:

@@ -26,7 +26,8 @@ from vitreous.images import decode
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Pixels
 from vitreous.server.runtimes import normalised
-from vitreous.weights.reading import one_line, read_json
+from vitreous.weights.reading import read_json
+from vitreous.words import one_line
 
 __all__ = ["CLOSED", "About", "Exported", "FileEngine", "find", "read"]
 

@@ -20,6 +20,7 @@ from vitreous.models.hybrid import make_stem
 from vitreous.models.layers import HALVES
 from vitreous.training.optimizer import groups
 from vitreous.training.recipe import Recipe
+from vitreous.words import LETTERS, count
 
 __all__ = ["Expected", "Memory", "activations", "expected", "memory", "share", "training_flops"]
 
@@ -82,7 +83,7 @@ class Expected:
 
     def __str__(self) -> str:
         return (
-            f"{self.parameters:,} parameters, {_count(self.macs)} multiply-adds an image; "
+            f"{self.parameters:,} parameters, {count(self.macs, LETTERS)} multiply-adds an image; "
             f"memory for {self.batch} images at a time: {self.memory}"
         )
 
@@ -257,10 +258,3 @@ def _size(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}" if size < 10 * factor else f"{size / factor:.0f} {unit}"
     return f"{size / 2**10:.0f} KiB"
-
-
-def _count(number: int) -> str:
-    for factor, letter in ((1e9, "G"), (1e6, "M")):
-        if number >= factor:
-            return f"{number / factor:.3g} {letter}"
-    return f"{number:,}"

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from vitreous.errors import ConfigError, MissingExtraError
 from vitreous.training.runs import BOOKKEEPING
-from vitreous.weights.reading import one_line
+from vitreous.words import one_line
 
 __all__ = ["TensorBoard", "Trackio", "Writer", "Writers", "check"]
 

@@ -45,6 +45,7 @@ from vitreous.training.doubts import Suspect
 from vitreous.training.recipe import Recipe
 from vitreous.training.story import Rival, Stage, Story, happenings
 from vitreous.training.sweep import stage_of
+from vitreous.words import count, duration, percent, sentence, unbroken
 
 __all__ = ["answer", "page", "write_report"]
 
@@ -130,7 +131,7 @@ def _numbers(story: Story) -> Numbers:
             f"{len(story.classes):,}", "labels" if story.has_many_labels else "classes", "plain", _class_sizes(story)
         ),
         Number(_brief(story.parameters), "parameters", "plain", story.origin),
-        Number(_time(story.seconds), "of training", "plain", f"on {story.device}"),
+        Number(duration(story.seconds), "of training", "plain", f"on {story.device}"),
     ]
     if result.top5 is not None:
         shown.insert(1, Number(_percent(result.top5), "among the first five answers"))
@@ -559,14 +560,14 @@ def _training(story: Story) -> Section:
     length = f"{recipe.length}" + (f", {steps:,} steps" if steps else "") + f" of {recipe.batch:,} images"
     facts = [
         ["recipe", f"{recipe.name}{source}"],
-        ["model", f"{story.model}, {story.parameters:,} parameters, {_count(story.macs)} multiply-adds an image"],
+        ["model", f"{story.model}, {story.parameters:,} parameters, {count(story.macs)} multiply-adds an image"],
         ["begun", story.beginning],
         ["image size", f"{rows} × {columns} pixels"],
         ["length", "each image once, no steps" if recipe.is_solved else length],
-        ["time", _time(story.seconds) + (f"; {_time(story.total_seconds)} in all" if story.total_seconds else "")],
+        ["time", duration(story.seconds) + (f"; {duration(total)} in all" if (total := story.total_seconds) else "")],
         ["on", story.device],
     ]
-    blocks: list[Block] = [Text(_sentence(line)) for line in story.reasons]
+    blocks: list[Block] = [Text(sentence(line)) for line in story.reasons]
     blocks += [Table(["", ""], facts), *(Text(line) for line in happenings(story.events))]
     blocks += [Drawings(list(_curves(stage, f"{stage.name}: " if len(main) > 1 else ""))) for stage in main]
     if story.trials:
@@ -672,12 +673,7 @@ def _foot(story: Story) -> str:
 
 
 def _percent(share: float | None, digits: int = 1) -> str:
-    return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f}\u00a0%"
-
-
-def _sentence(line: str) -> str:
-    """With a capital and a full stop."""
-    return f"{line[:1].upper()}{line[1:]}" + ("" if line.endswith((".", "!", "?")) else ".")
+    return unbroken(percent(share, digits))
 
 
 def _sure(p: float) -> str:
@@ -692,22 +688,6 @@ def _hundred(share: float) -> str:
     return f"{100 * share:.1f}" if share > 0.985 or share < 0.015 else f"{100 * share:.0f}"
 
 
-def _count(n: int) -> str:
-    """3 digits and a word: 5.72 million."""
-    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if n >= size:
-            return f"{n / size:.3g} {word}"
-    return f"{n:,}"
-
-
 def _brief(n: int) -> str:
     """2 digits and a letter: 5.7 M."""
     return f"{n:,}" if n < 1e5 else f"{n / 1e6:.2g}\u00a0M" if n < 1e8 else f"{n / 1e6:,.0f}\u00a0M"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

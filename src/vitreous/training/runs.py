@@ -34,7 +34,8 @@ from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError, 
 from vitreous.files import DISK_FULL, atomic_write, digest, lock, write_bytes, write_json
 from vitreous.journal import Journal, json_object
 from vitreous.weights.checkpoint import tensor_digest
-from vitreous.weights.reading import check_safetensors, one_line, read_safetensors
+from vitreous.weights.reading import check_safetensors, read_safetensors
+from vitreous.words import one_line
 
 __all__ = [
     "RunFolder",

@@ -28,7 +28,8 @@ from vitreous.models.model import Model, state_of
 from vitreous.models.preprocess import Preprocess
 from vitreous.printable import storable
 from vitreous.weights.formats import stated_preprocess, stem_of
-from vitreous.weights.reading import READERS, Found, by, bytes_of, one_line
+from vitreous.weights.reading import READERS, Found, by, bytes_of
+from vitreous.words import one_line
 
 KEY = "vitreous"
 VERSION = 1

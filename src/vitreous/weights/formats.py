@@ -24,7 +24,8 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.models.registry import Registry
 from vitreous.weights.holding import Part
 from vitreous.weights.moves import Rule
-from vitreous.weights.reading import Found, Tensors, by, one_line
+from vitreous.weights.reading import Found, Tensors, by
+from vitreous.words import one_line
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from vitreous.errors import HubError, MissingExtraError
-from vitreous.weights.reading import one_line
+from vitreous.words import one_line
 
 SCHEMES = ("hf:", "timm:")
 CONFIGS = ["*.json"]

@@ -19,7 +19,8 @@ from vitreous.models.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Prepro
 from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size, stated_preprocess
 from vitreous.weights.holding import Part, cover, vit_differences
 from vitreous.weights.moves import FRONT, STACK, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors, by, one_line
+from vitreous.weights.reading import Found, Tensors, by
+from vitreous.words import one_line
 
 PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.")
 ACTIVATIONS = {

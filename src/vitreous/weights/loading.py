@@ -30,8 +30,9 @@ from vitreous.weights.checkpoint import (
 from vitreous.weights.formats import Format, Hints
 from vitreous.weights.moves import read_with
 from vitreous.weights.quantised import is_quantised, read_quantised
-from vitreous.weights.reading import Found, one_line, read
+from vitreous.weights.reading import Found, read
 from vitreous.weights.surgery import resize_images, swap_head
+from vitreous.words import one_line
 
 SIDECAR = "vitreous.sidecar/1"
 

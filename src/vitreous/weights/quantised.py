@@ -28,7 +28,8 @@ from vitreous.models.catalog import blueprint
 from vitreous.models.model import Model, state_of
 from vitreous.weights import checkpoint
 from vitreous.weights.checkpoint import Opened, check_usage, described, read_manifest, tensor_digest, usage
-from vitreous.weights.reading import Found, by, one_line
+from vitreous.weights.reading import Found, by
+from vitreous.words import one_line
 
 __all__ = [
     "FINENESS",

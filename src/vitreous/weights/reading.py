@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, FormatError
+from vitreous.words import one_line
 
 HEADER_LIMIT = 16 * 2**20  # bytes of a safetensors header
 JSON_LIMIT = 16 * 2**20
@@ -505,12 +506,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} holds no JSON object; fetch or write it again")
     return data
-
-
-def one_line(thing: object) -> str:
-    """What an error or a stranger's file says, in one line, shortened."""
-    words = " ".join(str(thing)[:999].split()) or type(thing).__name__
-    return "".join(letter if letter.isprintable() else "?" for letter in words)[:160]
 
 
 def by(shape: Iterable[int]) -> str:

@@ -32,8 +32,9 @@ from vitreous.weights.formats import (
 from vitreous.weights.google import stem_cell
 from vitreous.weights.holding import Part, bit_differences, cover, resnet_differences, vit_differences
 from vitreous.weights.moves import FRONT, ONE_BY_ONE, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors, by, one_line
+from vitreous.weights.reading import Found, Tensors, by
 from vitreous.weights.timm_names import BIT_BY_HAND, HYBRID_BY_HAND, Implied, implied, runs
+from vitreous.words import one_line
 
 TIMM_HYBRID = ResNetConfig(root_pad="infinity", standardise_eps=1e-8, group_norm_eps=1e-5)
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "relu": "relu"}

@@ -20,6 +20,7 @@ from vitreous.files import restore_folder
 from vitreous.images.imageset import ImageSet, Source
 from vitreous.images.sources import picture
 from vitreous.printable import storable
+from vitreous.words import one_line
 
 Labels = NDArray[np.int64]
 PICTURES = {
@@ -182,7 +183,7 @@ def _remote(text: str) -> tuple[str, ...]:
         except DataError:
             raise
         except Exception as error:
-            raise DataError(f"{one} cannot be reached ({type(error).__name__}: {_one_line(error)})") from None
+            raise DataError(f"{one} cannot be reached ({type(error).__name__}: {one_line(error)})") from None
         found += [str(system.unstrip_protocol(p)) for p in inside]
     if not found:
         raise DataError(f"nothing is at {text}; check the address")
@@ -207,7 +208,7 @@ def filesystem(address: str) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:
-        raise DataError(f"{address} cannot be reached: {_one_line(error)}") from None
+        raise DataError(f"{address} cannot be reached: {one_line(error)}") from None
 
 
 def is_remote(file: str) -> bool:
@@ -325,17 +326,7 @@ def is_picture(name: str) -> bool:
 def cannot_read(what: str | Path, error: OSError) -> DataError:
     if isinstance(error, PermissionError):
         return DataError(f"{what} cannot be read: permission denied; give yourself the right to read it")
-    return DataError(f"{what} cannot be read: {error.strerror or _one_line(error)}")
-
-
-shown = storable  # a name that every file can hold, whatever bytes it has on the disk
-
-
-def few(names: Iterable[str], most: int = 3) -> str:
-    """`a, b, c and 4 more`."""
-    listed = sorted(names)
-    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
-    return ", ".join(map(shown, listed[:most])) + more
+    return DataError(f"{what} cannot be read: {error.strerror or one_line(error)}")
 
 
 def by_name(names: Sequence[str | None]) -> tuple[Labels, tuple[str, ...]]:
@@ -376,7 +367,3 @@ def by_number(
 def _order(names: Iterable[str | None]) -> Callable[[str], Any] | None:
     numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names if name is not None)
     return (lambda name: (int(name), name)) if numbers else None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]

@@ -22,14 +22,14 @@ from vitreous.images.sources.finding import (
     Kind,
     Place,
     cannot_read,
-    few,
     is_junk,
     is_picture,
     open_regular,
     read_picture,
-    shown,
 )
 from vitreous.images.sources.tree import read_tree
+from vitreous.printable import storable
+from vitreous.words import few
 
 MAX_VISITS = 16  # of one folder by links; folders that link to each other would be entered without end
 
@@ -45,13 +45,13 @@ class Files:
         return len(self.names)
 
     def name(self, i: int) -> str:
-        return shown(self.names[i])
+        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         return read_picture(Path(self.root, self.names[i]))
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), shown(str(Path(self.root, self.names[i]))))
+        return picture.decode(self.raw(i), storable(str(Path(self.root, self.names[i]))))
 
 
 def recognises(place: Place) -> bool:
@@ -65,7 +65,7 @@ def open_folders(place: Place) -> Found:
         return open_pictures(place)
     left = LeftOut()
     paths = sorted(walk(place.folder, left))  # the disk's own order means nothing
-    tree = read_tree(paths, shown(place.said))
+    tree = read_tree(paths, storable(place.said))
     source = Files(str(place.folder), tuple(paths[i] for i in tree.places))
     prints, notes = fingerprints(source)
     if left.bare:
@@ -74,7 +74,9 @@ def open_folders(place: Place) -> Found:
         notes.append(f"left out {len(left.loops):,} folders that lead back into themselves: {few(left.loops)}")
     if left.too_deep:
         depth = f"{left.too_deep[0].count('/') + 1:,} folders down, in {left.too_deep[0].split('/')[0]}"
-        notes.append(f"left out {len(left.too_deep):,} folders whose path is too long for this system ({shown(depth)})")
+        notes.append(
+            f"left out {len(left.too_deep):,} folders whose path is too long for this system ({storable(depth)})"
+        )
     return Found(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
 
 
@@ -109,7 +111,7 @@ def walk(folder: Path, left: LeftOut) -> Iterator[str]:
                 found = list(entries)
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
-                raise cannot_read(shown(path), error) from None
+                raise cannot_read(storable(path), error) from None
             left.too_deep.append(inside)
             continue
         if not found and inside:

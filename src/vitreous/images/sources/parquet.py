@@ -30,10 +30,10 @@ from vitreous.images.sources.finding import (
     is_remote,
     open_file,
     read_picture,
-    shown,
     stem,
 )
 from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column, split_in, split_of
+from vitreous.printable import storable
 
 KEPT = 4  # row groups kept in memory; a picture is had only with its whole row group
 
@@ -60,7 +60,7 @@ class Rows:
         self.__dict__ |= state | {"kept": OrderedDict(), "lock": Lock()}
 
     def name(self, i: int) -> str:
-        return shown(self.names[i])
+        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         group = int(np.searchsorted(self.first, i, "right")) - 1

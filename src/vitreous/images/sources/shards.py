@@ -23,7 +23,6 @@ from vitreous.images.sources.finding import (
     Place,
     by_name,
     by_number,
-    few,
     file_name,
     file_size,
     is_junk,
@@ -31,10 +30,11 @@ from vitreous.images.sources.finding import (
     is_remote,
     open_file,
     read_range,
-    shown,
     stem,
 )
 from vitreous.images.sources.spellings import LABEL_COLUMNS, column, split_in, split_of
+from vitreous.printable import storable
+from vitreous.words import few
 
 SMALL = 1 << 20  # bytes of a label file; a larger one is none
 NAME_FILES = ("classes.txt", "classnames.txt", "class_names.txt", "labels.txt")
@@ -54,7 +54,7 @@ class Shards:
         return len(self.names)
 
     def name(self, i: int) -> str:
-        return shown(self.names[i])
+        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         file = self.files[self.file[i]]
@@ -140,7 +140,7 @@ def index_shard(file: str) -> Index:
         except (tarfile.TarError, EOFError) as error:
             is_cut = "end of data" in str(error) or "truncated" in str(error)
             what = "is cut short" if is_cut else "is damaged, or no tar file"
-            last = f" after {shown(index.keys[-1])}" if index.keys else ""
+            last = f" after {storable(index.keys[-1])}" if index.keys else ""
             raise DataError(f"{file} {what}{last}; fetch the shard again") from None
     return index
 

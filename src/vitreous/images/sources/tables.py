@@ -19,15 +19,15 @@ from vitreous.images.sources.finding import (
     by_name,
     by_names,
     cannot_read,
-    few,
     file_name,
     is_picture,
     open_file,
-    shown,
     stem,
 )
 from vitreous.images.sources.folders import Files, fingerprints
 from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, SPLIT, SPLIT_COLUMNS, column, split_of
+from vitreous.printable import storable
+from vitreous.words import few
 
 SUFFIXES = (".csv", ".tsv")
 
@@ -253,7 +253,7 @@ def _resolve(table: Table, path: str, root: Path) -> list[str]:
     if missing:
         raise DataError(
             f"{table.file} names {len(missing):,} pictures that are not there ({few(missing)}); "
-            f"paths count from the folder of {shown(file_name(table.file))}"
+            f"paths count from the folder of {storable(file_name(table.file))}"
         )
     return found
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import Labels, by_name, few, is_junk, is_picture, shown
+from vitreous.images.sources.finding import Labels, by_name, is_junk, is_picture
 from vitreous.images.sources.spellings import split_of
+from vitreous.printable import storable
+from vitreous.words import few
 
 Parts = tuple[str, ...]
 
@@ -57,10 +59,10 @@ def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | No
             stray[path[0] if len(path) > 1 else "the top folder"] += 1
         else:
             keep.append(i)
-            names.append(unicodedata.normalize("NFC", shown(rest[0])) if len(rest) > 1 else None)
+            names.append(unicodedata.normalize("NFC", storable(rest[0])) if len(rest) > 1 else None)
             given.append(split or (split_of_file[i] if split_of_file else ""))
     for where, count in sorted(stray.items()):
-        notes.append(f"left out {count:,} pictures of {shown(where)} that lie in no class folder")
+        notes.append(f"left out {count:,} pictures of {storable(where)} that lie in no class folder")
     if not keep:
         raise DataError(f"{said} holds pictures in split folders but no class folders; make one for each class")
     if deep := sum(len(inside[i]) > (3 if folders else 2) for i in keep):
@@ -114,9 +116,9 @@ def _refuse_strange_splits(paths: list[Parts], splits: set[str], said: str) -> N
         alike = sorted(top for top in set(below) - splits if len(below[top] & inside) > 1)
         if alike:
             raise DataError(
-                f"{said}: {few(map(shown, alike))} hold the same folders as {shown(split)} "
-                f"({few(map(shown, sorted(below[alike[0]] & inside)))}) but are no split known here; "
-                f"call them train, val or test, or move them away; if {shown(split)} is a class, call it otherwise"
+                f"{said}: {few(map(storable, alike))} hold the same folders as {storable(split)} "
+                f"({few(map(storable, sorted(below[alike[0]] & inside)))}) but are no split known here; "
+                f"call them train, val or test, or move them away; if {storable(split)} is a class, call it otherwise"
             )
 
 

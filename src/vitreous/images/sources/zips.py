@@ -18,18 +18,18 @@ from vitreous.images.sources.finding import (
     Found,
     Kind,
     Place,
-    few,
     file_name,
     file_size,
     is_junk,
     is_picture,
     open_file,
     read_range,
-    shown,
     stem,
 )
 from vitreous.images.sources.spellings import split_in, split_of, without_split
 from vitreous.images.sources.tree import read_tree
+from vitreous.printable import storable
+from vitreous.words import few
 
 STORED, DEFLATED = 0, 8
 RATIO = 200  # unpacked to packed, of a whole zip beyond 1 GiB: pictures hardly shrink
@@ -53,7 +53,7 @@ class Zips:
         return len(self.names)
 
     def name(self, i: int) -> str:
-        return shown(self.names[i])
+        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         file, start, packed, size = self.files[self.file[i]], int(self.start[i]), int(self.packed[i]), int(self.size[i])
@@ -97,7 +97,7 @@ def open_zips(place: Place) -> Found:
         paths.append(prefix + entry.filename)
         splits.append("" if prefix else split_in(says) or "")
     order = sorted(range(len(paths)), key=lambda i: (paths[i], files[entries[i][0]]))
-    tree = read_tree([paths[i] for i in order], shown(place.said), [splits[i] for i in order])
+    tree = read_tree([paths[i] for i in order], storable(place.said), [splits[i] for i in order])
     kept = [entries[order[i]] for i in tree.places]
     names = tuple(paths[order[i]] for i in tree.places)
     source = Zips(
@@ -151,14 +151,14 @@ def _entries(file: str) -> list[zipfile.ZipInfo]:
             or ".." in name.split("/")
             or "\0" in name
         ):
-            raise DataError(f"{file} holds {shown(name)!r}, a path that leads out of it; do not trust this zip")
+            raise DataError(f"{file} holds {storable(name)!r}, a path that leads out of it; do not trust this zip")
     pictures = [entry for entry in entries if _counts(entry.filename)]
     for entry in pictures:
         if entry.flag_bits & 1:
-            raise DataError(f"{file} is encrypted ({shown(entry.filename)}); unpack it with its password first")
+            raise DataError(f"{file} is encrypted ({storable(entry.filename)}); unpack it with its password first")
         if entry.compress_type not in (STORED, DEFLATED):
             raise DataError(
-                f"{file} packs {shown(entry.filename)} by method {entry.compress_type}; zip it with deflate"
+                f"{file} packs {storable(entry.filename)} by method {entry.compress_type}; zip it with deflate"
             )
     _refuse_bomb(file, entries, after)
     return entries
@@ -168,7 +168,9 @@ def _refuse_bomb(file: str, entries: list[zipfile.ZipInfo], after: int) -> None:
     why = f"{file} is a zip bomb: "
     for entry in entries:
         if entry.file_size > picture.BYTE_LIMIT and _counts(entry.filename):
-            raise DataError(f"{why}{shown(entry.filename)} would unpack to {entry.file_size:,} bytes; do not trust it")
+            raise DataError(
+                f"{why}{storable(entry.filename)} would unpack to {entry.file_size:,} bytes; do not trust it"
+            )
     unpacked = sum(entry.file_size for entry in entries)
     if unpacked > 1 << 30 and unpacked > RATIO * file_size(file):
         raise DataError(f"{why}it would unpack to {unpacked:,} bytes, {RATIO} times its size and more; do not trust it")

@@ -31,6 +31,7 @@ from vitreous.report.page import (
     Text,
     Widget,
 )
+from vitreous.words import sentence, unbroken
 
 __all__ = ["page", "section", "write_page"]
 
@@ -123,16 +124,7 @@ def _telling(inspection: Inspection) -> list[tuple[str, str]]:
     ranks = {name: rank for rank, name in enumerate(TELLING)}
     known = sorted((n for n in inspection.found if n != "attention-maps"), key=lambda n: ranks.get(n, -1))[:LINES]
     told = {name: inspection.measures[name].says(inspection.found[name]) for name in inspection.found if name in known}
-    return [(name, _sentence(text)) for name, text in told.items()]
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + _kept(text[1:]) + "."
-
-
-def _kept(text: str) -> str:
-    """A number is not parted from its sign of percent."""
-    return text.replace(" %", "\u00a0%")
+    return [(name, unbroken(sentence(text))) for name, text in told.items()]
 
 
 def _lines(inspection: Inspection) -> Iterator[Block]:
@@ -178,7 +170,7 @@ def _said(inspection: Inspection, name: str) -> Iterator[Block]:
         who = f"{names[side]}: " if len(names) > 1 and not measure.is_pair else ""
         if name in found:
             text = measure.says(found[name])
-            yield Note(f"{who}{_kept(text)}." if who else _sentence(text))
+            yield Note(f"{who}{unbroken(text)}." if who else unbroken(sentence(text)))
         elif name in skipped:
             yield Note(f"{who}not measured: {skipped[name]}." if who else f"Not measured: {skipped[name]}.")
 

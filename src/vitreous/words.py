@@ -1,0 +1,56 @@
+"""Numbers, names and lists as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from vitreous.printable import storable
+
+__all__ = ["count", "duration", "few", "one_line", "percent", "sentence", "unbroken"]
+
+WHOLE_WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+LETTERS = ((1e9, "G"), (1e6, "M"))
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """`93.1 %`; a dash for no number."""
+    return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def unbroken(text: str) -> str:
+    """The text with no line break between a number and its sign of percent."""
+    return text.replace(" %", "\u00a0%")
+
+
+def count(number: int, units: Sequence[tuple[float, str]] = WHOLE_WORDS) -> str:
+    """3 digits and a unit: `5.72 million`, or `5.72 M` in LETTERS."""
+    for size, unit in units:
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:,}"
+
+
+def duration(seconds: float) -> str:
+    """In the unit that needs two digits: `99 s`, `99 min`, `1.7 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    listed = sorted(names)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(map(storable, listed[:most])) + more
+
+
+def one_line(thing: object) -> str:
+    """What an error or a stranger's file says, in one line, shortened."""
+    words = " ".join(str(thing)[:999].split()) or type(thing).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in words)[:160]
