@@ -16,8 +16,8 @@ from shared_files import ROOT
 import vitreous
 from vitreous.cli import COMMANDS
 
-HOUSE = ["errors", "words", "files", "journal", "machine", "draws", "ranks", "report", "models", "weights", "images"]
-HOUSE += ["evaluation", "measures", "training", "papers", "exports", "server", "cli", "__main__"]
+HOUSE = ["errors", "words", "files", "journal", "registry", "machine", "randomness", "ranks", "report", "models"]
+HOUSE += ["weights", "images", "evaluation", "measures", "training", "papers", "exports", "server", "cli", "__main__"]
 SOURCE = ROOT / "src" / "vitreous"
 FILES = sorted(SOURCE.rglob("*.py"))
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(SOURCE)], "vitreous."))
