@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.draws import uniform
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.fewshot import L2, checked, count_right, nested_ridges
+from vitreous.randomness import uniform
 
 __all__ = ["Curve", "Needed", "PowerLaw", "curve", "nested_rows", "power_law", "refuse_target"]
 

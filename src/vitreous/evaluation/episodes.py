@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.draws import uniform
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.fewshot import BIAS, L2, TINY, checked
 from vitreous.evaluation.ties import best_class
+from vitreous.randomness import uniform
 from vitreous.words import few
 
 __all__ = ["By", "Episodes", "Likeness", "draw", "episodes", "likeness", "overlap", "right_share"]

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from vitreous.draws import uniform
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
@@ -29,6 +28,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, unwrapped
 from vitreous.models.taps import tap_names
+from vitreous.randomness import uniform
 from vitreous.words import few
 
 __all__ = ["ProbeRow", "Probed", "dev_rows", "every_layer", "knn", "probe", "probe_features"]

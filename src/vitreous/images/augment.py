@@ -18,13 +18,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from vitreous.draws import bits, uniform
 from vitreous.errors import ConfigError
 from vitreous.images import operations
 from vitreous.images.operations import BLUR_ONE, BLUR_TAPS, ONE
 from vitreous.images.preprocess import finish
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
+from vitreous.randomness import bits, uniform
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.draws import integers, permutation, uniform
 from vitreous.errors import ConfigError, DataError
 from vitreous.files import digest
 from vitreous.images import augment as augmenting
@@ -38,6 +37,7 @@ from vitreous.images.resident import Whole, lay_whole
 from vitreous.images.sources.shards import Shards
 from vitreous.machine import core_count
 from vitreous.models.preprocess import Preprocess
+from vitreous.randomness import integers, permutation, uniform
 from vitreous.ranks import Ranks, gather, here
 
 __all__ = ["Batch", "Batches", "Coverage"]

@@ -15,13 +15,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.draws import uniform
 from vitreous.errors import DataError
 from vitreous.images import hashes
 from vitreous.images.health.duplicates import Twins, find_twins, recall, remember
 from vitreous.images.health.facts import Facts
 from vitreous.images.health.reading import Progress, Readers, cache_file, choose_workers, gather
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.randomness import uniform
 
 Places = NDArray[np.int64]
 TEST_FRACTION = 0.2

@@ -32,7 +32,7 @@ from vitreous.measures.rollout import ROLLOUT, rollout
 from vitreous.measures.shift import SHIFT, shifted
 from vitreous.measures.similarity import Likeness, best_match, cka, hsic, uniformity
 from vitreous.measures.token_probes import TOKEN_PROBES
-from vitreous.models.registry import Registry
+from vitreous.registry import Registry
 
 __all__ = [
     "MEASURES",

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.draws import permutation
 from vitreous.errors import DataError
 from vitreous.measures.measure import Averages, Found, Measure, Reading, plain
 from vitreous.measures.residual import as_tokens
 from vitreous.measures.similarity import NO_BATCH, NOTHING, centred, exact, is_whole
 from vitreous.measures.subject import Subject, needs_batches
 from vitreous.models.vit import patchify
+from vitreous.randomness import permutation
 
 __all__ = ["TokenLikeness", "edge_places", "own_place", "token_grams"]
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.draws import permutation
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.features import model_digest
 from vitreous.evaluation.labels import match_classes
@@ -31,6 +30,7 @@ from vitreous.measures.measure import Measure
 from vitreous.measures.streaming import count_forwards, run
 from vitreous.measures.subject import Settings, Subject
 from vitreous.models.model import Model, unwrapped
+from vitreous.randomness import permutation
 from vitreous.weights.loading import load
 
 __all__ = ["look"]

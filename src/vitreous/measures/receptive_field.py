@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.draws import integers
 from vitreous.measures.measure import Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks
 from vitreous.models.taps import matching, taps
+from vitreous.randomness import integers
 
 __all__ = ["analytic_field", "at_centre", "centre_share", "field_of", "half_mass_radius", "rings", "rms_radius"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from vitreous.models.config import ViTConfig
 from vitreous.models.layers import Activation, Linear, make_norm, start_linear, xavier
-from vitreous.models.registry import Registry
 from vitreous.models.taps import Tap
+from vitreous.registry import Registry
 
 
 class Pool(nn.Module):

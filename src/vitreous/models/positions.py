@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitreous.errors import ConfigError, ImageSizeError
 from vitreous.models.config import Size, ViTConfig
-from vitreous.models.registry import Registry
+from vitreous.registry import Registry
 
 
 class Positions(nn.Module):

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.draws import uniform
 from vitreous.errors import ConfigError
 from vitreous.images.batches import Batch
 from vitreous.models.catalog import build
@@ -27,6 +26,7 @@ from vitreous.models.layers import Linear, xavier
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import ViT, patchify
+from vitreous.randomness import uniform
 from vitreous.training.recipe import Recipe
 
 __all__ = [

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitreous.draws import uniform
 from vitreous.errors import ConfigError, RunError
 from vitreous.images import augment as augmenting
 from vitreous.images.augment import Augment, DevicePlan
@@ -26,6 +25,7 @@ from vitreous.images.batches import Batch
 from vitreous.images.preprocess import finish
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import Block
+from vitreous.randomness import uniform
 from vitreous.ranks import Ranks
 from vitreous.training import optimizer as optimizers
 from vitreous.training.classify import Task

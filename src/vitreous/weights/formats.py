@@ -21,7 +21,7 @@ from vitreous.models.hybrid import Stem, make_stem
 from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
-from vitreous.models.registry import Registry
+from vitreous.registry import Registry
 from vitreous.weights.holding import Part
 from vitreous.weights.moves import Rule
 from vitreous.weights.reading import Found, Tensors, by

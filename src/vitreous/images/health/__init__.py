@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vitreous.draws import uniform
 from vitreous.errors import DataError, ExistsError
 from vitreous.images.health.duplicates import DISTANCE, find_twins, remember
 from vitreous.images.health.facts import FINE, Facts
@@ -24,6 +23,7 @@ from vitreous.images.health.findings import Case, Finding, Health
 from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
 from vitreous.images.health.reading import Progress, Readers, cache_file, choose_workers, gather
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.randomness import uniform
 
 __all__ = ["Case", "Finding", "Health", "check", "confident_errors"]
 

@@ -10,7 +10,7 @@ from vitreous.images.sources.parquet import PARQUET
 from vitreous.images.sources.shards import SHARDS
 from vitreous.images.sources.tables import TABLES
 from vitreous.images.sources.zips import ZIP
-from vitreous.models.registry import Registry
+from vitreous.registry import Registry
 
 KINDS: Registry[Kind] = Registry(
     "sources",
