@@ -77,7 +77,7 @@ def _fields() -> dict[str, Any]:
         "rivals": [Rival("logistic regression on pixels", int(0.72 * JUDGED), JUDGED)],
         "folder": "runs/fashion-1",
     }
-    places = places_to_look_at(Story(**given))
+    places = places_to_look_at(Story(**given).result)
     return given | {"attention": look_at(model, judged, places)}
 
 

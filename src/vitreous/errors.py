@@ -1,5 +1,10 @@
 """The errors a user can meet. Each text is one line: WHAT is wrong with WHICH thing; DO this."""
 
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
 __all__ = [
     "BusyError",
     "CheckpointError",
@@ -18,7 +23,11 @@ __all__ = [
     "TapError",
     "TooLargeError",
     "VitreousError",
+    "advice",
+    "nearest",
 ]
+
+LETTERS_A_MISTAKE = 3  # a word of so many letters may have one typing mistake for each
 
 
 class VitreousError(Exception):
@@ -100,3 +109,54 @@ class Interrupted(BaseException):
     def __init__(self, number: int, step: int):
         super().__init__(number, step)
         self.number, self.step = number, step
+
+
+def advice(
+    word: str,
+    words: Collection[str],
+    *,
+    theirs: Mapping[str, str] | None = None,
+    value: Any = "…",
+    otherwise: str | None = None,
+) -> str:
+    """The end of an error about a name that is not ours: the right word, the nearest ones, or what there is.
+
+        advice("learning_rate", ["peak_lr", "batch"], theirs={"learning_rate": "peak_lr={}"}, value=0.1)
+
+    theirs: by other people's words, what to say here, with {} for the value.  otherwise: where nothing is near.
+    """
+    theirs = theirs or {}
+    known = word.lower().replace("-", "_")
+    near = nearest(word, [*words, *theirs], 1)
+    theirs_is_nearest = near and near[0] in theirs and near[0] not in words
+    if known in theirs or theirs_is_nearest:
+        return f"say {theirs[known if known in theirs else near[0]].format(value)}"
+    near = nearest(word, words)
+    return f"near: {', '.join(near)}" if near else otherwise or f"there are: {', '.join(words)}"
+
+
+def nearest(word: str, words: Iterable[str], most: int = 3) -> list[str]:
+    """The words that somebody may have meant, likeliest first: few typing mistakes away, or with `word` for a part."""
+    found = []
+    for place, other in enumerate(words):
+        mistakes = _mistakes(word.lower(), other.lower())
+        is_part = len(word) > 2 and word.lower() in other.lower()
+        if mistakes <= max(len(word) // LETTERS_A_MISTAKE, 1) or is_part:
+            found.append((mistakes, place, other))
+    return [other for _, _, other in sorted(found)[:most]]
+
+
+def _mistakes(word: str, other: str) -> int:
+    """Letters left out, put in, changed, or swapped with their neighbours (Damerau and Levenshtein)."""
+    if not word or not other:
+        return max(len(word), len(other))
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(word):
+        before, last, row = row, before, [i + 1]
+        for j, b in enumerate(other):
+            costs = [row[j] + 1, before[j + 1] + 1, before[j] + (a != b)]
+            if i and j and a == other[j - 1] and word[i - 1] == b:
+                costs.append(last[j - 1] + 1)
+            row.append(min(costs))
+    return row[-1]

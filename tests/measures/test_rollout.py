@@ -7,7 +7,7 @@ from shared_files import ROOT
 from torch.testing import assert_close
 
 from vitreous.measures import rollout
-from vitreous.measures.rollout import read_rows, relevance_map
+from vitreous.measures.rollout import relevance_map
 
 GOLDEN = np.load(ROOT / "tests" / "golden" / "measures" / "rollout.npz")
 
@@ -83,14 +83,3 @@ def test_the_recorded_map_of_the_class_token():
 def test_uniform_layers_with_their_skips():
     uniform = torch.full((4, 1, 1, 5, 5), 0.2, dtype=torch.float64)
     assert_close(rollout(uniform)[0], golden("uniform_residual_4layers"), rtol=0, atol=1e-10)
-
-
-def test_what_the_head_reads_chooses_the_row():
-    flow = rollout(attention())  # 2 images of 6 tokens: class, distillation, 4 patches
-    patches = flow[:, :, -4:]
-    assert_close(read_rows(flow, "cls", 4), patches[:, 0])
-    assert_close(read_rows(flow, "gap", 4), patches[:, 2:].mean(1))
-    assert_close(read_rows(flow, "cls-and-distillation", 4), patches[:, :2].mean(1))
-    assert_close(read_rows(flow, "cls-and-gap", 4), (patches[:, 0] + patches[:, 2:].mean(1)) / 2)
-    asked = torch.tensor([[0.0, 1.0, 0.0, 0.0]] * 2, dtype=torch.float64)
-    assert_close(read_rows(flow, "map", 4, asked), patches[:, 3])

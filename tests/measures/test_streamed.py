@@ -17,8 +17,8 @@ from scipy.stats import spearmanr
 from tiny_models import BIT, VIT, awake
 
 import vitreous
-from vitreous.draws import permutation
 from vitreous.models.preprocess import Preprocess
+from vitreous.randomness import permutation
 
 ROWS, COLUMNS, TALL, WIDE = 4, 5, 4, 8  # of patches, and pixels of one
 SIZE = HEIGHT, WIDTH = ROWS * TALL, COLUMNS * WIDE

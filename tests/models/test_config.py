@@ -548,3 +548,29 @@ def test_all_errors_are_ours():
 def test_an_option_that_nothing_reads_is_refused(name, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         vitreous.build(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "say"),
+    [
+        ("img_size", 384, "say image_size=384"),
+        ("num_classes", 10, "say classes=10"),
+        ("patch_size", 8, "say patch=8"),
+        ("embed_dim", 192, "say width=192"),
+        ("num_layers", 6, "say depth=6"),
+        ("num_heads", 3, "say heads=3"),
+        ("global_pool", "map", "say pool=map"),
+        ("num_clases", 10, "say classes=10"),
+        ("hads", 3, "near: heads"),
+    ],
+)
+def test_options_of_other_libraries_are_told_our_words(name, value, say):
+    with pytest.raises(ConfigError) as error:
+        vitreous.build("Ti/16", **{name: value})
+    assert str(error.value) == f"there is no model option {name!r}; {say} (all: vitreous models --options)"
+
+
+def test_each_of_our_words_for_theirs_is_an_option():
+    known = {name for _, name, _, _ in configs.options(ViTConfig())}
+    assert {said.partition("=")[0] for said in configs.THEIR_WORDS.values()} <= known
+    assert not known & configs.THEIR_WORDS.keys(), "a word of ours is no word of theirs"

@@ -9,9 +9,10 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import ConfigError
+from vitreous.images.augment import Augment
 from vitreous.models.catalog import blueprint, parse
 from vitreous.training import recipes
-from vitreous.training.recipe import Epochs, Recipe, Steps, from_json
+from vitreous.training.recipe import THEIR_WORDS, Epochs, Recipe, Steps, from_json
 from vitreous.training.recipes import RECIPES, Given
 from vitreous.training.recipes.augreg import LEVELS
 from vitreous.training.recipes.bit import hyperrule
@@ -240,3 +241,46 @@ def test_fine_tune_takes_320_steps_of_few_pictures_and_more_of_many(images, epoc
     recipe = recipes.get("fine-tune", images=images, classes=37)
     assert recipe.length == Epochs(epochs)
     assert images * recipe.length.count <= 2e6
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "say"),
+    [
+        ("epochs", 30, 'say length="30 epochs"'),
+        ("epochz", 30, 'say length="30 epochs"'),
+        ("steps", 500, 'say length="500 steps"'),
+        ("seconds", 60, 'say length="60 seconds"'),
+        ("lr", 0.001, "say peak_lr=0.001"),
+        ("learning_rate", "3e-4", "say peak_lr=3e-4"),
+        ("batch_size", 64, "say batch=64"),
+        ("batch-size", 64, "say batch=64"),
+        ("wd", 0.1, "say weight_decay=0.1"),
+        ("img_size", 96, "say image_size=96"),
+        ("optimiser", "sgd", "say optimizer=sgd"),
+        ("warmup_epochs", 5, 'say warmup="5 epochs"'),
+        ("label_smoothing", 0.1, "say smoothing=0.1"),
+        ("peak_rl", 0.1, "near: peak_lr"),
+        ("mixupp", 0.1, "near: mixup"),
+        ("frobnicate", 1, "the usual ones: length, batch, peak_lr, weight_decay, image_size, seed"),
+    ],
+)
+def test_fields_of_other_libraries_are_told_our_words(name, value, say):
+    with pytest.raises(ConfigError) as error:
+        Recipe().change(**{name: value})
+    assert str(error.value) == f"a recipe has no field {name!r}; {say}"
+
+
+def test_what_is_told_can_be_said():
+    """Each of our words for theirs is a field, and what is told with a value is read."""
+    for theirs, ours in THEIR_WORDS.items():
+        name, _, value = ours.format("30").replace('"', "").partition("=")
+        assert name in {field.name for kind in (Recipe, Augment) for field in dataclasses.fields(kind)}, theirs
+        if " " in value:
+            Recipe().change(**{name: value})
+
+
+def test_fit_refuses_a_wrong_word_before_it_looks_at_any_image(tmp_path):
+    for name, say in (("epochs", 'say length="3 epochs"'), ("wieghts", "near: weights")):
+        with pytest.raises(ConfigError) as error:
+            vitreous.fit(tmp_path / "nowhere", **{name: 3})
+        line_of(error.value, f"a recipe has no field {name!r}; {say}")

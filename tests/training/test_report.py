@@ -411,12 +411,12 @@ def test_suspects_want_a_row_for_each_label():
 
 
 def test_looked_at_are_right_and_wrong_ones_of_many_classes(story):
-    places = places_to_look_at(story, 8)
+    places = places_to_look_at(story.result, 8)
     right = story.probabilities.argmax(1)[places] == story.judged.labels[places]
     assert len(set(places)) == 8
     assert right.tolist() == [True] * 4 + [False] * 4
     assert len(set(story.judged.labels[places[:4]].tolist())) == 4
-    assert len(places_to_look_at(finished_run.invented(3, 2), 8)) == 3
+    assert len(places_to_look_at(finished_run.invented(3, 2).result, 8)) == 3
 
 
 def test_curves_are_read_from_events():

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-from small_runs import image_set
+import pytest
+from small_runs import fitted, image_set
 from tiny_models import VIT, awake
 
+from vitreous.training import story
 from vitreous.training.loop import Outcome
 from vitreous.training.results import Trained, _judged_probabilities
 
@@ -27,3 +29,18 @@ def test_a_folds_temperature_is_fitted_on_the_other_folds():
     before, after = told(data.labels), told(swapped)
     np.testing.assert_allclose(after[here], before[here], rtol=1e-9)
     assert (np.abs(after[~here] - before[~here]).max(1) > 1e-3).any()
+
+
+@pytest.mark.parametrize("options", [{}, {"folds": 2}])
+def test_the_answers_that_judge_a_run_are_measured_once(options, tmp_path, monkeypatch):
+    counted = []
+    real = story.measure
+
+    def measure(logits, labels, classes):
+        counted.append(len(logits))
+        return real(logits, labels, classes)
+
+    monkeypatch.setattr(story, "measure", measure)
+    run = fitted(image_set(48, test=16), tmp_path / "run", **options)
+    assert counted == [run.metrics["judged"]["images"]]
+    assert run.result.right == run.metrics["judged"]["right"]

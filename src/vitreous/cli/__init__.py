@@ -5,9 +5,9 @@ Exit 0: done; 1: done, and the answer is no; 2: could not, with one line on stde
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 import vitreous
 from vitreous.cli.show import say, say_line
-from vitreous.errors import Interrupted, VitreousError
+from vitreous.errors import Interrupted, VitreousError, nearest
 
 __all__ = ["main"]
 
@@ -38,7 +38,20 @@ COMMANDS = {  # in the order and under the titles of --help
     "models": "Machine",
     "doctor": "Machine",
 }
-OTHER_WORDS = {"train": "fit", "inspect": "look", "test": "eval", "classify": "predict", "reproduce": "paper"}
+OTHER_WORDS = {  # of other people: what to type here
+    "train": "fit",
+    "finetune": "fit",
+    "test": "eval",
+    "evaluate": "eval",
+    "validate": "eval",
+    "classify": "predict",
+    "infer": "predict",
+    "inspect": "look",
+    "explain": "look",
+    "visualize": "look",
+    "reproduce": "look --figures P1",
+    "ui": "serve",
+}
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -70,7 +83,7 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands and not args[0].startswith("-"):
-            raise VitreousError(_unknown(args[0], list(self.commands)))
+            raise VitreousError(_unknown(args[0], args[1:], list(self.commands)))
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -118,11 +131,13 @@ def _application() -> Any:
     return typer.main.get_command(app)
 
 
-def _unknown(word: str, commands: list[str]) -> str:
-    ours = OTHER_WORDS.get(word)
-    near = [ours] if ours in commands else difflib.get_close_matches(word, commands, n=1)
-    hint = f"try: vitreous {near[0]}" if near else f"there are: {', '.join(commands)}"
-    return f"there is no command {word!r}; {hint}"
+def _unknown(word: str, rest: list[str], commands: list[str]) -> str:
+    """rest: what was typed behind the word, which the right command is shown with."""
+    known = nearest(word, [*commands, *OTHER_WORDS], 1)
+    if not known:
+        return f"there is no command {word!r}; there are: {', '.join(commands)}"
+    near = OTHER_WORDS.get(known[0], known[0])
+    return f"there is no command {word!r}; try: {' '.join(['vitreous', near, *map(shlex.quote, rest)])}"
 
 
 def _line(error: BaseException) -> str:

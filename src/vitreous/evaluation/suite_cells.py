@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ import msgspec
 import numpy as np
 import torch
 
-from vitreous.errors import ConfigError, DataError, VitreousError
+from vitreous.errors import ConfigError, DataError, VitreousError, advice
 from vitreous.evaluation.curve import nested_rows
 from vitreous.evaluation.evaluate import evaluate
 from vitreous.evaluation.features import Features, extract, model_digest
@@ -260,8 +259,8 @@ def check_set(tasks: Iterable[Any], fit: Trainer) -> None:
                     f"a fit task sets {name!r}, which the suite itself says to each training; take it out of set"
                 )
             if fields and name not in fields:
-                near = difflib.get_close_matches(name, fields, 3, 0.4) or fields[:6]
-                raise ConfigError(f"a fit task sets {name!r}, which is no field of a recipe; near: {', '.join(near)}")
+                do = advice(name, fields, otherwise=f"such as {', '.join(fields[:6])}")
+                raise ConfigError(f"a fit task sets {name!r}, which is no field of a recipe; {do}")
 
 
 def _fields(fit: Trainer) -> list[str]:

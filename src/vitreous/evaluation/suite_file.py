@@ -12,7 +12,6 @@ shots = [1, 5, 10]
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -23,7 +22,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, advice
 from vitreous.evaluation.fewshot import L2, SHOTS
 from vitreous.evaluation.probes import NEIGHBOURS
 
@@ -186,7 +185,7 @@ def _known(said: Mapping[str, Any], kind: type[Struct], where: str, more: tuple[
     keys = [*more, *kind.__struct_fields__]
     for key in said:
         if key not in keys:
-            raise ConfigError(f"{where} has no key {key!r}; {_near(key, keys)}")
+            raise ConfigError(f"{where} has no key {key!r}; {advice(key, keys)}")
 
 
 def _known_task(task: Any, where: str) -> None:
@@ -194,13 +193,8 @@ def _known_task(task: Any, where: str) -> None:
     if not isinstance(kind, str):
         raise ConfigError(f'{where} does not say which; add a line such as kind = "few-shot" ({", ".join(KINDS)})')
     if kind not in KINDS:
-        raise ConfigError(f"{where} has no kind {kind!r}; {_near(kind, list(KINDS))}")
+        raise ConfigError(f"{where} has no kind {kind!r}; {advice(kind, list(KINDS))}")
     _known(task, KINDS[kind], f"{where} ({kind})", ("kind",))
-
-
-def _near(word: str, words: list[str]) -> str:
-    near = difflib.get_close_matches(word, words, 3, 0.5)
-    return f"near: {', '.join(near)}" if near else f"there are: {', '.join(words)}"
 
 
 def _check_values(suite: Suite, where: str) -> None:
@@ -218,7 +212,7 @@ def _check_values(suite: Suite, where: str) -> None:
         for kind, known in (("models", suite.models), ("data", suite.data)):
             for name in getattr(task, kind) or ():
                 if name not in known:
-                    raise ConfigError(f"{where}: a task is for the {kind} {name!r}; {_near(name, list(known))}")
+                    raise ConfigError(f"{where}: a task is for the {kind} {name!r}; {advice(name, list(known))}")
         counts += [(name, getattr(task, name, None)) for name in ("seeds", "neighbours", "l2")]
         if isinstance(task, FewShots):
             counts += [("shots", shots) for shots in task.shots or (0,)]

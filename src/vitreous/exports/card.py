@@ -7,6 +7,7 @@ from typing import Any
 
 from vitreous.exports.parity import Parity
 from vitreous.models.model import Model
+from vitreous.models.pooling import find_pool
 from vitreous.models.preprocess import Preprocess
 
 __all__ = ["card", "steps", "terms_of"]
@@ -46,7 +47,8 @@ def _terms(terms: str) -> str:
 
 def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> str:
     (rows, columns), channels = model.preprocess.size, len(model.preprocess.mean)
-    weights = ", attention_weights B L H N N" if about["attention"] else ""
+    of_pool = ", pool_weights B H 1 P" if about["attention"] and find_pool(model)[1] else ""
+    weights = f", attention_weights B L H N N{of_pool}" if about["attention"] else ""
     seen = ", attention_map rows columns" if about["attention"] else ""
     size = f"{channels} {rows} {columns}"
     forms = {

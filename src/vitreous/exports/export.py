@@ -36,6 +36,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.images.preprocess import normalise
 from vitreous.machine import record
 from vitreous.models.model import Model, unwrapped
+from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 
 __all__ = ["TARGETS", "export"]
@@ -136,6 +137,8 @@ def _check(
         raise ConfigError("int8 is calibrated and judged on images; name them: --data DATA")
     if attention and not isinstance(model, ViT):
         raise ConfigError(f"a {type(model).__name__} has no attention to export; leave --attention out")
+    if attention and (silence := find_pool(model)[0].silence):
+        raise ConfigError(f"{silence}, so no attention map can be exported; leave --attention out")
     if opset is not None and (to == "pt2" or opset not in OPSETS):
         reach = f"{OPSETS[0]} to {OPSETS[-1]}"
         what = "pt2 has no opset; leave it out" if to == "pt2" else f"opset {opset} cannot be written; say {reach}"

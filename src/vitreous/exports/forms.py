@@ -1,6 +1,6 @@
 """What is exported: the network, and around it the preprocessing before and the calibrated answer after.
 
-tensor form   images B C H W, float        -> logits B K [, attention_weights B L H N N]
+tensor form   images B C H W, float        -> logits B K [, attention_weights B L H N N [, pool_weights B H 1 P]]
 fixed form    the same, one image: 1 C H W
 image form    image h w C, uint8, any size -> probabilities K, score [, attention_map rows columns]
 """
@@ -8,6 +8,7 @@ image form    image h w C, uint8, any size -> probabilities K, score [, attentio
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import PIL
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 
 from vitreous.errors import ConfigError
 from vitreous.exports.resampling import before_crop, first_line, fixed_point, line_matrix, pillow_bytes
-from vitreous.measures.rollout import rollout
+from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.convolutions import StandardisedConv
 from vitreous.models.model import Model
+from vitreous.models.pooling import find_pool
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
@@ -90,19 +92,21 @@ def _rows_first(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """Images to logits, and to the attention weights of all layers where they are wanted."""
+    """Images to logits, and to the attention weights of all layers and of the pool where they are wanted."""
 
     def __init__(self, model: Model, *, attention: bool = False):
         super().__init__()
         self.model, self.attention = model, attention
+        self.pool_tap = find_pool(model)[1] if attention else None
 
-    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:  # B C H W, float32
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:  # B C H W, float32
         x = images.to(next(self.model.parameters()).dtype)
         if not self.attention:
             return self.model(x).float()  # B K
-        with taps(self.model, "blocks.*.attention.weights") as seen:
+        with taps(self.model, [ATTENTION, *([self.pool_tap] if self.pool_tap else [])]) as seen:
             logits = self.model(x).float()
-        return logits, torch.stack(list(seen.values()), 1).float()  # B K, B L H N N
+        of_pool = [seen.pop(self.pool_tap).float()] if self.pool_tap else []  # B H 1 P
+        return logits, torch.stack(list(seen.values()), 1).float(), *of_pool  # B K, B L H N N
 
 
 class Answer(nn.Module):
@@ -113,20 +117,21 @@ class Answer(nn.Module):
         self.temperature, self.answers, self.attention = model.temperature, model.answers, attention
         if attention:
             assert isinstance(model, ViT)
-            self.grid, self.has_class_token = model.grid, model.config.embedding.class_token
+            self.grid = model.grid
+            self.read = partial(read_patches, find_pool(model)[0])  # not a part of this one, which has no parameters
 
-    def forward(self, logits: Tensor, weights: Tensor | None = None) -> tuple[Tensor, ...]:  # 1 K, 1 L H N N
+    def forward(
+        self, logits: Tensor, weights: Tensor | None = None, of_pool: Tensor | None = None
+    ) -> tuple[Tensor, ...]:  # 1 K, 1 L H N N, 1 H 1 P
         z = logits[0] / self.temperature
         p = z.sigmoid() if self.answers == "several" else z.softmax(-1)
         if weights is None:
             return p, logits[0].amax(-1)  # K, one number
-        return p, logits[0].amax(-1), self.map(weights)
+        return p, logits[0].amax(-1), self.map(weights, of_pool)
 
-    def map(self, weights: Tensor) -> Tensor:  # 1 L H N N
-        """Rollout from the class token, or from the mean of all tokens, to the patches.  Returns rows columns."""
-        joined = rollout(weights.unbind(1))[0]  # N N
-        row = joined[0] if self.has_class_token else joined.mean(0)
-        return row[-self.grid[0] * self.grid[1] :].unflatten(0, self.grid)
+    def map(self, weights: Tensor, of_pool: Tensor | None) -> Tensor:  # 1 L H N N, 1 H 1 P
+        """How much of each patch is in what the head reads, by rollout.  Returns rows columns."""
+        return self.read(rollout(weights.unbind(1)), of_pool)[0].unflatten(0, self.grid)
 
 
 class ImageForm(nn.Module):

@@ -44,7 +44,8 @@ class Parts:
 
     @property
     def tensor_outputs(self) -> list[str]:
-        return ["logits", "attention_weights"] if self.attention else ["logits"]
+        of_pool = ["pool_weights"] if self.network.pool_tap else []
+        return ["logits", *(["attention_weights", *of_pool] if self.attention else [])]
 
     @property
     def image_outputs(self) -> list[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.measures.measure import Found, Measure, Reading
-from vitreous.measures.rollout import Flow, relevance_map
+from vitreous.measures.rollout import Flow, needs_reads, relevance_map
 from vitreous.measures.subject import Subject, needs_attention
 
 __all__ = ["attention_map", "pooled_attention", "pooled_grid"]
@@ -72,7 +72,8 @@ class _Maps(Reading):
         config: Any = subject.model.config
         self.layers, self.heads = config.encoder.depth, config.encoder.heads
         self.examples, self.small = self._fitting()
-        self.flows = {name: Flow(subject, **how) for name, how in VARIANTS.items()}
+        variants = {} if needs_reads(subject) else VARIANTS
+        self.flows = {name: Flow(subject, **how) for name, how in variants.items()}
         self.batch: list[tuple[NDArray[np.uint8], NDArray[np.float16]]] = []
         self.kept: dict[str, NDArray[Any]] = {}
 

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from vitreous.measures.measure import Averages, Found, Measure, plain
 from vitreous.measures.subject import Subject, needs_attention
+from vitreous.models.pooling import Pool, find_pool
 
-__all__ = ["Flow", "mixing", "read_rows", "relevance_map", "rollout"]
+__all__ = ["ATTENTION", "Flow", "mixing", "needs_reads", "read_patches", "relevance_map", "rollout"]
 
+ATTENTION = "blocks.*.attention.weights"
 HEADS = ("mean", "max", "min")
 TOP = 0.1  # share of the patches that "most" means
 
@@ -48,23 +50,12 @@ def mixing(weights: Tensor, *, residual: bool = True, heads: Literal["mean", "ma
     return mixed / mixed.sum(-1, keepdim=True)
 
 
-def read_rows(flow: Tensor, pool: str, places: int, asked: Tensor | None = None) -> Tensor:
-    """How much of every patch is in what the head reads.  flow: B N N.  Returns B places.
+def read_patches(pool: Pool, flow: Tensor, weights: Tensor | None = None) -> Tensor:
+    """How much of every patch is in what the head reads.  flow: B N N.  Returns B P, summing to at most 1.
 
-    The class token's row where the head reads that; the mean row of the patches under average or largest-value
-    pooling; those rows that an attention pool weighs, by its weights `asked`, B places.
+    The tokens in front of the patches have the rest.  weights: of the pool's tap, where it has one.
     """
-    patches = flow[:, :, -places:]
-    if asked is not None:
-        return (asked[:, None] @ patches[:, -places:])[:, 0]
-    mean = patches[:, -places:].mean(1)
-    if pool == "cls":
-        return patches[:, 0]
-    if pool == "cls-and-distillation":
-        return patches[:, :2].mean(1)
-    if pool == "cls-and-gap":
-        return (patches[:, 0] + mean) / 2
-    return mean
+    return pool.reads(flow, weights)[:, pool.prefix :]
 
 
 def relevance_map(rows: Tensor, grid: tuple[int, int], size: tuple[int, int] | None = None) -> Tensor:
@@ -80,21 +71,25 @@ class Flow:
     """A rollout that grows as layers come, for what one model's head reads."""
 
     def __init__(self, subject: Subject, **how: Any):
-        config: Any = subject.model.config
-        self.pool, self.places, self.how = config.readout.pool, subject.grid[0] * subject.grid[1], how
+        self.pool, self.how = find_pool(subject.model)[0], how
         self.flow: Tensor | None = None
-        self.asked: Tensor | None = None
+        self.weights: Tensor | None = None  # of the pool, B H 1 P
 
     def see(self, tap: str, x: Tensor) -> None:
         if tap.endswith("pool.weights"):
-            self.asked = x.float().mean(1)[:, 0]  # B N
+            self.weights = x.float()
             return
         mixed = mixing(x.float(), **self.how)
         self.flow = mixed if self.flow is None or tap.startswith("blocks.0.") else mixed @ self.flow
 
     def rows(self) -> Tensor:
         assert self.flow is not None
-        return read_rows(self.flow, self.pool, self.places, self.asked)
+        return read_patches(self.pool, self.flow, self.weights)
+
+
+def needs_reads(subject: Subject, other: Subject | None = None) -> str | None:
+    """Why nobody can say which patches the answer came from."""
+    return needs_attention(subject) or find_pool(subject.model)[0].silence or None
 
 
 class _Rollout(Averages):
@@ -143,6 +138,6 @@ ROLLOUT = Measure(
     saw="The model attends to the parts of the image that matter for its class.",
     start=_Rollout,
     says=_say,
-    taps={"vit": ("blocks.*.attention.weights",), "map": ("**pool.weights",)},
-    why_not=needs_attention,
+    taps={"vit": (ATTENTION,), "map": ("**pool.weights",)},
+    why_not=needs_reads,
 )

@@ -17,7 +17,7 @@ from vitreous.measures.similarity import LEAST
 from vitreous.models.bit import BiT
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.model import Model
-from vitreous.models.pooling import MapPool
+from vitreous.models.pooling import find_pool
 from vitreous.models.taps import tap_names
 from vitreous.models.vit import ViT
 
@@ -62,8 +62,7 @@ class Subject:
         """bit; or vit, after a stem where there is one, before an attention pool where there is one."""
         if isinstance(self.model, BiT):
             return ("bit",)
-        has_map = any(isinstance(part, MapPool) for part in self.model.modules())
-        return (*(["stem"] if self.has_stem else []), "vit", *(["map"] if has_map else []))
+        return (*(["stem"] if self.has_stem else []), "vit", *(["map"] if find_pool(self.model)[0].attends else []))
 
     @property
     def depth(self) -> int:

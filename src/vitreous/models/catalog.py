@@ -6,14 +6,13 @@ Changes may follow: `"S/16 positions=none registers=4"`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from vitreous.errors import ConfigError, ModelNameError
+from vitreous.errors import ConfigError, ModelNameError, nearest
 from vitreous.models import config as configs
 from vitreous.models.bit import BiT
 from vitreous.models.config import BiTConfig, Config, EmbeddingConfig, EncoderConfig, ResNetConfig, Size, ViTConfig
@@ -176,7 +175,8 @@ def _named(word: str) -> Config:
     match = re.fullmatch(r"([A-Za-z]+)/(\d+)", rest)
     if not match or match[1] not in SIZES or (front and plain not in HYBRIDS) or int(match[2]) < 1:
         alike = [name for name in names() if name.lower() == plain.lower()]
-        near = alike or difflib.get_close_matches(plain, names(), 3, 0.3)
+        bare = {name.removeprefix("BiT-"): name for name in names()}
+        near = alike or [bare[name] for name in nearest(plain.removeprefix("BiT-"), bare)]
         raise ModelNameError(f"no model is called {word!r}; near: {', '.join(near) or 'B/16'} (all: vitreous models)")
     width, depth, heads, mlp = SIZES[match[1]]
     patch = int(match[2])

@@ -8,7 +8,6 @@ path: `config.change(positions="none", registers=4)`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Iterator
@@ -17,9 +16,35 @@ from typing import Any
 
 import msgspec
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, advice
 
 Size = tuple[int, int]  # rows, columns
+THEIR_WORDS = {  # of other libraries: what to say here
+    word: said
+    for said, words in {
+        "image_size={}": "img_size imgsz input_size resolution",
+        "classes={}": "num_classes n_classes num_labels",
+        "channels={}": "in_chans in_channels num_channels",
+        "patch={}": "patch_size",
+        "width={}": "embed_dim hidden_size hidden_dim d_model dim",
+        "depth={}": "layers num_layers n_layers num_hidden_layers num_blocks",
+        "heads={}": "num_heads n_heads num_attention_heads",
+        "mlp={}": "mlp_dim intermediate_size",
+        "mlp=…, {} times the width": "mlp_ratio",
+        "pool={}": "global_pool pooling",
+        "registers={}": "reg_tokens num_registers num_register_tokens",
+        "class_token={}": "cls_token use_cls_token",
+        "positions={}": "pos_embed position_embedding positional_encoding",
+        "dropout={}": "drop_rate dropout_rate hidden_dropout_prob",
+        "attention_dropout={}": "attn_drop attn_drop_rate attention_probs_dropout_prob",
+        "drop_path={}": "drop_path_rate stochastic_depth",
+        "activation={}": "act act_layer hidden_act",
+        "norm_eps={}": "eps layer_norm_eps",
+        "layer_scale={}": "init_values",
+        "representation={}": "representation_size",
+    }.items()
+    for word in words.split()
+}
 
 
 def option(default: Any, meaning: str, *values: str) -> Any:
@@ -215,10 +240,8 @@ def _change(config: Any, changes: dict[str, Any]) -> Any:
     grouped: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 3, 0.4) or sorted(known)
-            raise ConfigError(
-                f"there is no model option {name!r}; near: {', '.join(near)} (all: vitreous models --options)"
-            )
+            do = advice(name, known, theirs=THEIR_WORDS, value=value)
+            raise ConfigError(f"there is no model option {name!r}; {do} (all: vitreous models --options)")
         owner = getattr(config, known[name]) if known[name] else config
         hint = typing.get_type_hints(type(owner))[name]
         grouped.setdefault(known[name], {})[name] = _read(name, value, hint)

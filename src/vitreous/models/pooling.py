@@ -1,14 +1,18 @@
 """How the tokens become one vector (section 3.1, appendix D.3 of arXiv 2010.11929; the MAP head of big_vision).
 
-To add a pool: a class, and a line in POOLS (or an entry point in the group `vitreous.pools`).
+To add a pool: a class, and a line in POOLS (or an entry point in the group `vitreous.pools`). Its `reads` says which
+tokens the answer came from: report, look, serve and export all ask it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.errors import ConfigError
 from vitreous.models.config import ViTConfig
 from vitreous.models.layers import Activation, Linear, make_norm, start_linear, xavier
 from vitreous.models.taps import Tap
@@ -24,9 +28,34 @@ class Pool(nn.Module):
         super().__init__()
         self.prefix = config.prefix
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class that changes `forward` says anew what it reads: its parent's answer may be false."""
+        super().__init_subclass__(**options)
+        if "forward" in vars(cls) and "reads" not in vars(cls):
+            cls.reads = Pool.reads  # type: ignore[method-assign]
+
     @staticmethod
     def width(config: ViTConfig) -> int:
         return config.encoder.width
+
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        """How much of each input token is in the pooled vector: the rows of `flow`, mixed as the pool mixes tokens.
+
+        flow: row i says how much of each input token is in token i, as a rollout does.  weights: what the pool's tap
+        `weights` showed, B H 1 P, where it has one.  Returns B N.
+        """
+        raise ConfigError(f"{self.silence}; give the class a method `reads`, see vitreous.models.pooling.Pool")
+
+    @property
+    def silence(self) -> str:
+        """Why nobody can say which tokens the answer came from; empty where `reads` says it."""
+        kind = type(self)
+        return f"the pool {kind.__name__} does not say which tokens it reads" if kind.reads is Pool.reads else ""
+
+    @property
+    def attends(self) -> bool:
+        """Whether it weighs the tokens by attention, seen at its tap `weights`."""
+        return isinstance(self._modules.get("weights"), Tap)
 
 
 class ClassToken(Pool):
@@ -37,6 +66,9 @@ class ClassToken(Pool):
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
         return z[:, 0]                                                          # B D
 
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        return flow[:, 0]                                                       # B N
+
 
 class MeanOfPatches(Pool):
     """Global average pooling over the patches; tokens in front are left out."""
@@ -44,12 +76,19 @@ class MeanOfPatches(Pool):
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
         return z[:, self.prefix :].mean(1)                                      # B D
 
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        return flow[:, self.prefix :].mean(1)                                   # B N
+
 
 class MaxOfPatches(Pool):
     """The largest value of each feature over the patches."""
 
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
         return z[:, self.prefix :].amax(1)                                      # B D
+
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        """Any patch may give the largest value, so each counts alike."""
+        return flow[:, self.prefix :].mean(1)                                   # B N
 
 
 class ClassTokenAndMean(Pool):
@@ -64,6 +103,9 @@ class ClassTokenAndMean(Pool):
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
         return torch.cat([z[:, 0], z[:, self.prefix :].mean(1)], -1)            # B 2D
 
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        return (flow[:, 0] + flow[:, self.prefix :].mean(1)) / 2                # B N
+
 
 class ClassAndDistillation(Pool):
     """[z⁰; z¹]: what the two heads of a distilled DeiT read."""
@@ -76,6 +118,9 @@ class ClassAndDistillation(Pool):
 
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
         return z[:, :2].flatten(1)                                              # B 2D
+
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        return flow[:, :2].mean(1)                                              # B N
 
 
 class MapPool(Pool):
@@ -115,6 +160,11 @@ class MapPool(Pool):
         y = self.merge(y.transpose(1, 2).flatten(2))[:, 0]                      # B D
         return y + self.contract(self.activation(self.expand(self.norm(y))))   # B D
 
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N, B H 1 P
+        """The patches' rows, weighed as the probe weighs them, all heads alike."""
+        assert weights is not None, "an attention pool reads by its weights"
+        return (weights.mean(1) @ flow[:, self.prefix :])[:, 0]                 # B N
+
 
 POOLS: Registry[type[Pool]] = Registry(
     "pools",
@@ -127,6 +177,12 @@ POOLS: Registry[type[Pool]] = Registry(
         "cls-and-distillation": ClassAndDistillation,
     },
 )
+
+
+def find_pool(model: nn.Module) -> tuple[Pool, str | None]:
+    """A ViT's pool, and the path of the pool's tap `weights` where it has one."""
+    path, pool = next((path, part) for path, part in model.named_modules() if isinstance(part, Pool))
+    return pool, f"{path}.weights" if pool.attends else None
 
 
 class PoolThenNorm(nn.Module):

@@ -196,7 +196,8 @@ def _add_attention(app: FastAPI, served: Served, limits: Limits) -> None:
         def work(worker: Worker) -> bytes:
             key, kept = one.kept(worker)
             found = worker.inside.attend(kept.seen, patch)[1]
-            assert found is not None
+            if found is None:
+                raise Refusal(501, "this model's pool does not say which tokens it reads; ask about a patch")
             return _encoded({"schema": SCHEMA, "image": key, **found.to_json(layer, head)})
 
         return _json(await desk.do_one(request, work))

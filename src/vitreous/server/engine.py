@@ -20,9 +20,9 @@ from torch import Tensor
 
 from vitreous.evaluation.predict import Answer, answer_of, at_work, class_names, ready
 from vitreous.images import decode
-from vitreous.measures.rollout import read_rows, rollout
+from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import Model, replica
-from vitreous.models.pooling import MapPool
+from vitreous.models.pooling import find_pool
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 from vitreous.server.breaking import Break, unplaced
@@ -30,7 +30,6 @@ from vitreous.server.breaking import Break, unplaced
 __all__ = ["Attended", "Engine", "Pixels", "attended", "grid_of"]
 
 Pixels = NDArray[np.uint8]  # H W C
-WEIGHTS = "blocks.*.attention.weights"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,6 @@ class Engine:
     def __init__(self, model: Model, device: torch.device):
         self.model, self.device = replica(model), device
         self.names = class_names(model)
-        self.pool = next((f"{name}.weights" for name, m in self.model.named_modules() if isinstance(m, MapPool)), None)
         self._unplaced: Model | None = None
 
     @contextmanager
@@ -95,13 +93,14 @@ class Engine:
     def attend(
         self, seen: Pixels, patch: int | None = None, broken: Break | None = None
     ) -> tuple[NDArray[np.float32], Attended | None]:
-        """Logits K and attention of one image; without attention (a ResNet), None."""
+        """Logits K and attention of one image; None where there is none (a ResNet) or the pool does not tell."""
         model = self.model if broken is None or not broken.positions else self._without_positions()
         x = self._normalised(_stacked([seen]))
         edits = {}
         if broken is not None:
             x, edits = broken.covered(x, grid_of(model)), broken.edits(model)
-        reads = [WEIGHTS, *([self.pool] if self.pool else [])] if isinstance(model, ViT) else []
+        tap = find_pool(model)[1] if isinstance(model, ViT) else None
+        reads = [ATTENTION, *([tap] if tap else [])] if isinstance(model, ViT) else []
         with torch.inference_mode():
             if not reads and not edits:
                 return self._answered(model, x), None
@@ -109,8 +108,8 @@ class Engine:
                 logits = self._answered(model, x)
             if not isinstance(model, ViT):
                 return logits, None
-            asked = found.pop(self.pool)[0].float().mean(0) if self.pool else None  # 1 P
-            return logits, attended(list(found.values()), model, patch, asked)
+            weights = found.pop(tap).float() if tap else None  # 1 H 1 P
+            return logits, attended(list(found.values()), model, patch, weights)
 
     def _answered(self, model: Model, x: Tensor) -> NDArray[np.float32]:
         """Logits K as `evaluation.predict.ready` makes them: the head in the type of its weights, not in autocast's."""
@@ -136,21 +135,25 @@ class Engine:
         return self._unplaced
 
 
-def attended(layers: list[Tensor], model: ViT, patch: int | None, asked: Tensor | None = None) -> Attended:
-    """layers: of one image, 1 H N N.  asked: the weights of an attention pool, 1 P."""
-    grid = model.grid
-    places = grid[0] * grid[1]
+def attended(layers: list[Tensor], model: ViT, patch: int | None, asked: Tensor | None = None) -> Attended | None:
+    """None where the answer is asked about, and the pool does not say which tokens it reads.
+
+    layers: of one image, 1 H N N.  asked: the weights of an attention pool, 1 H 1 P.
+    """
+    pool = find_pool(model)[0]
+    if patch is None and pool.silence:
+        return None
     weights = torch.stack([layer[0].float() for layer in layers])  # L H N N
     whole = rollout(list(weights[:, None]))  # 1 N N
 
     def row(flow: Tensor) -> Tensor:  # B N N -> B P
         if patch is not None:
-            return flow[:, flow.shape[-1] - places + patch, -places:]
-        each = None if asked is None else asked.expand(len(flow), -1)
-        return read_rows(flow, model.config.readout.pool, places, each)
+            return flow[:, pool.prefix + patch, pool.prefix :]
+        each = None if asked is None else asked.expand(len(flow), -1, -1, -1)
+        return read_patches(pool, flow, each)
 
     heads = row(weights.flatten(0, 1)).unflatten(0, weights.shape[:2])  # L H P
-    return Attended(grid, patch, heads.cpu().numpy(), row(whole)[0].cpu().numpy())
+    return Attended(model.grid, patch, heads.cpu().numpy(), row(whole)[0].cpu().numpy())
 
 
 def grid_of(model: Model) -> tuple[int, int]:

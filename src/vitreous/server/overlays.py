@@ -17,6 +17,7 @@ from vitreous.files import atomic_write
 from vitreous.images import decode
 from vitreous.images.preprocess import normalise
 from vitreous.models.model import unwrapped
+from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 from vitreous.training.attention import Look, attention_maps, overlay
 
@@ -30,6 +31,8 @@ def explained(
     network = unwrapped(model)
     if not isinstance(network, ViT):
         raise ConfigError("the model is a network of convolutions and has no attention to show; leave --explain out")
+    if silence := find_pool(network)[0].silence:
+        raise ConfigError(f"{silence}, so nothing can be explained; leave --explain out")
     place = Path(folder).expanduser()
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ExistsError(f"{place} is there and not empty; name another folder for the pictures")

@@ -7,6 +7,7 @@ from typing import Any
 from vitreous.exports.card import terms_of
 from vitreous.images import decode
 from vitreous.models.model import Model
+from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 from vitreous.report.page import picture
 from vitreous.server.batching import Desk
@@ -112,7 +113,7 @@ def _inside(model: Model) -> dict[str, Any]:
         return NOTHING_INSIDE
     config = model.config
     return {
-        "attention": True,
+        "attention": not find_pool(model)[0].silence,
         "depth": config.encoder.depth,
         "heads": config.encoder.heads,
         "width": config.encoder.width,

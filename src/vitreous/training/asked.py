@@ -10,6 +10,8 @@ from typing import Any
 
 from vitreous.errors import ConfigError
 from vitreous.images.imageset import ImageSet
+from vitreous.models.model import Model
+from vitreous.training.beginning import fingerprint
 from vitreous.training.recipe import Recipe
 from vitreous.training.runs import differences
 
@@ -34,11 +36,15 @@ class Request:
     check: bool
     folds: int | None
     then: Mapping[str, Any] = field(default_factory=dict)  # words of the run that follows this one
+    network: Model | None = None  # in memory, which the run begins with
+    as_new: bool = False  # it is trained as a new one is: `model=`, not `weights=`
     command: str = ""  # of the first of two runs, which this one is the second of
 
     def words(self) -> dict[str, Any]:
         """The options that were given, as plain words."""
         given = {"model": self.model, "weights": self.weights, "recipe": _plain(self.recipe)}
+        if self.network is not None:
+            given["model" if self.as_new else "weights"] = fingerprint(self.network)
         given |= {name: str(value) for name, value in self.changes.items()}
         given |= {"sweep": str(self.rates) if self.rates else None, "folds": self.folds}
         given |= {"check": None if self.check else False, **self.then}

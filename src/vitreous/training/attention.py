@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.preprocess import normalise, pixels
-from vitreous.measures import rollout
 from vitreous.measures.drawings import overlaid
+from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import unwrapped
-from vitreous.models.pooling import MapPool
+from vitreous.models.pooling import find_pool
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 
@@ -55,6 +55,8 @@ def look_at(model: nn.Module, data: ImageSet, places: Sequence[int]) -> Attentio
     if not isinstance(network, ViT):
         kind = type(network).__name__
         return Attention(why_not=f"A {kind} is a network of convolutions: it has no attention that could be shown.")
+    if silence := find_pool(network)[0].silence:
+        return Attention(why_not=f"{silence[:1].upper()}{silence[1:]}: where an answer came from cannot be shown.")
     looks = []
     for place in places:
         try:
@@ -70,39 +72,20 @@ def look_at(model: nn.Module, data: ImageSet, places: Sequence[int]) -> Attentio
 def attention_maps(model: ViT, images: Tensor) -> Tensor:
     """How much of each patch is in what the head reads, by rollout through all layers.  B C H W -> B h w.
 
-    The row of the class token where the head reads that; the mean row of the patches under average (or largest-value)
-    pooling; the rows that an attention pool weighs, by its weights. A map sums to at most 1: the tokens in front have
-    the rest.
+    The pool says which tokens it reads. A map sums to at most 1: the tokens in front have the rest.
     """
     grid = model.grid_of(images)
-    pool = next((name for name, part in model.named_modules() if isinstance(part, MapPool)), None)
-    patterns = ["blocks.*.attention.weights", *([f"{pool}.weights"] if pool else [])]
+    pool, tap = find_pool(model)
     was_training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), taps(model, patterns) as seen:
+        with torch.inference_mode(), taps(model, [ATTENTION, *([tap] if tap else [])]) as seen:
             model(images)
     finally:
         model.train(was_training)
-    asked = seen.pop(f"{pool}.weights").mean(1)[:, 0].float() if pool else None  # B patches
-    flow = rollout([weights.float() for weights in seen.values()])  # B N N
-    patches = grid[0] * grid[1]
-    rows = _rows(model.config.readout.pool, flow[:, :, -patches:], patches, asked)  # B patches
-    return rows.unflatten(-1, grid)
-
-
-def _rows(pool: str, flow: Tensor, patches: int, asked: Tensor | None) -> Tensor:
-    """What the head reads, as a mixture of rows.  flow: B N patches."""
-    mean = flow[:, -patches:].mean(1)
-    if asked is not None:
-        return (asked[:, None] @ flow[:, -patches:])[:, 0]
-    if pool == "cls":
-        return flow[:, 0]
-    if pool == "cls-and-distillation":
-        return flow[:, :2].mean(1)
-    if pool == "cls-and-gap":
-        return (flow[:, 0] + mean) / 2
-    return mean
+    weights = seen.pop(tap).float() if tap else None  # B H 1 P
+    flow = rollout([layer.float() for layer in seen.values()])  # B N N
+    return read_patches(pool, flow, weights).unflatten(-1, grid)
 
 
 def overlay(look: Look) -> NDArray[np.uint8]:

@@ -1,10 +1,13 @@
 """What a training begins with: a new network, or weights with a new head; and what those are worth.
 
 Where no weights were named, few colour images begin from the starter if its frozen features know something of them.
+A network in memory (`model=` or `weights=` a Model) begins like one of a file; the run's folder keeps it until its end.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,24 +17,30 @@ from typing import Any
 import torch
 
 from vitreous.errors import ConfigError, VitreousError
+from vitreous.files import digest
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.models.catalog import build, parse
 from vitreous.models.config import Size, ViTConfig, as_size
-from vitreous.models.model import Model
+from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import Ranks, gather
 from vitreous.training import policy, transfer
 from vitreous.training.recipe import Recipe
 from vitreous.training.transfer import Estimate
 from vitreous.weights import starter
-from vitreous.weights.loading import is_new, load, newest_run
-from vitreous.weights.surgery import swap_head
+from vitreous.weights.checkpoint import Usage, tensor_digest
+from vitreous.weights.loading import assemble, is_new, load, newest_run
+from vitreous.weights.surgery import resize_images, swap_head
 
 __all__ = [
     "FEW",
     "Beginning",
     "Start",
+    "Weights",
     "begin",
     "choose_beginning",
+    "described",
+    "fingerprint",
+    "in_memory",
     "name_of_network",
     "pool_of",
     "seen_before",
@@ -43,11 +52,14 @@ BETTER = "--weights timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 FEW = 2_000  # images below which each is judged by a model that has not seen it
 
 
+Weights = str | Model  # a word that `vitreous.load` takes, or a network in memory
+
+
 @dataclass(frozen=True, eq=False)
 class Beginning:
     """weights: none is from scratch.  start: the network with them.  estimate: of its frozen features."""
 
-    weights: str | None = None
+    weights: Weights | None = None
     start: Model | None = None
     estimate: Estimate | None = None
     reasons: tuple[str, ...] = ()
@@ -65,8 +77,35 @@ class Start:
         return given
 
 
+def in_memory(model: Any, weights: Any) -> Model | None:
+    """The network that `model=` or `weights=` is, where it is no word; anything else is refused."""
+    for name, value in (("model", model), ("weights", weights)):
+        if isinstance(value, torch.nn.Module):
+            return unwrapped(value)
+        if value is not None and not isinstance(value, str if name == "model" else str | os.PathLike):
+            raise ConfigError(f"{name}={value!r} is no model; give a name, a file, or what vitreous.build returns")
+    return None
+
+
+def fingerprint(model: Model) -> str:
+    """A word for a network in memory: the same for the same config and weights."""
+    tensors = {name: tensor_digest(tensor.detach().cpu()) for name, tensor in model.state_dict().items()}
+    text = json.dumps([model.config.to_json(), tensors], sort_keys=True)
+    return f"given {digest(text.encode())[:16]}"
+
+
+def described(model: Model) -> str:
+    """A network in memory, for people: what it is, and whence its weights where it knows."""
+    source = model.source.get("path") or model.source.get("made_by")
+    kind = type(model).__name__
+    if isinstance(model.config, ViTConfig):
+        e = model.config.encoder
+        kind = f"{kind} of {e.depth} blocks and width {e.width}"
+    return f"{kind} ({source})" if source else kind
+
+
 def choose_beginning(
-    weights: str | None,
+    weights: Weights | None,
     model: str | None,
     recipe: str | Recipe,
     data: ImageSet,
@@ -78,11 +117,15 @@ def choose_beginning(
     ranks: Ranks,
     workers: int | None,
     progress: Callable[[int, int], None] | None,
+    as_new: bool = False,
 ) -> Beginning:
     """The weights that were named, or the starter where it is worth it; measured where the recipe follows from that.
 
-    pool: the images to measure on.  typical: the size of a picture.
+    pool: the images to measure on.  typical: the size of a picture.  as_new: train them as those
+    of a new network are.
     """
+    if as_new:
+        return Beginning(weights)
     is_plain = data.labels.ndim == 1 and recipe == "auto"
     train = int((data.splits == TRAIN).sum())
     is_tried = weights is None and model is None and is_plain and starter.suits(train, data.channels)
@@ -90,12 +133,13 @@ def choose_beginning(
         if "policy" in overrides:
             raise ConfigError("a policy says which layers of given weights train; give them: --weights MODEL")
         return Beginning()
-    name = starter.word() if weights is None else _one_path(weights)
-    _refuse_no_weights(name)
+    name = starter.word() if weights is None else _one_path(weights) if isinstance(weights, str) else weights
+    if isinstance(name, str):
+        _refuse_no_weights(name)
     if recipe != "auto":
         return Beginning(name)
     known = {field: value for field, value in overrides.items() if field in ("image_size", "seed")}
-    if starter.is_meant(name):
+    if isinstance(name, str) and starter.is_meant(name):
         known.setdefault("image_size", starter.size_for(typical))
     sized = Recipe().change(**known)
     start = begin(name, None, sized, data, sized.image_size)
@@ -166,17 +210,38 @@ def _measured(
     return found
 
 
-def begin(weights: str | None, model: str | None, recipe: Recipe, data: ImageSet, size: int | Size | None) -> Model:
+def begin(weights: Weights | None, model: str | None, recipe: Recipe, data: ImageSet, size: int | Size | None) -> Model:
     """A network for these classes and sizes, with the recipe's dropout and bias."""
     classes, size = len(data.classes), None if size is None else as_size(size)
     if weights is not None:
-        made = load(weights, classes=classes, image_size=size)
+        made = (
+            load(weights, classes=classes, image_size=size)
+            if isinstance(weights, str)
+            else _copied(weights, classes, size)
+        )
         if made.labels != tuple(data.classes):
             made = _with_new_head(made, classes)
     else:
         name = name_of_network(model, recipe)
         made = build(name, image_size=size, classes=classes, channels=data.channels, seed=recipe.seed)
     return suited(made, recipe)
+
+
+def _copied(given: Model, classes: int, size: Size | None) -> Model:
+    """A copy of a network in memory, for so many classes and pixels: what `load` makes of its file."""
+    config = given.config
+    state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in given.state_dict().items()}
+    state = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    usage = Usage(given.preprocess, given.labels, given.temperature, given.threshold, given.answers)
+    if size is not None and size != config.image_size:
+        config, state = resize_images(config, state, size)
+    if classes != config.readout.classes:
+        config, state = swap_head(config, state, classes)
+        usage = usage.for_new_head()
+    made = assemble(config, state)
+    usage.give(made)
+    made.source = given.source
+    return made
 
 
 def suited(made: Model, recipe: Recipe) -> Model:

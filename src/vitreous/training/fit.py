@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,14 +37,16 @@ from vitreous.errors import (
 from vitreous.files import write_json
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import choose_device, record
+from vitreous.models.model import Model
 from vitreous.ranks import agreed, first, group, together
 from vitreous.training import budget, jobs, logs, runs, transfer
 from vitreous.training.around import Around, Tell
 from vitreous.training.asked import Rates, Request, refuse_others
+from vitreous.training.beginning import in_memory
 from vitreous.training.jobs import Job
 from vitreous.training.loop import Loop
 from vitreous.training.masked import MaskedPatches
-from vitreous.training.recipe import Recipe
+from vitreous.training.recipe import Recipe, check_names
 from vitreous.training.results import (
     METRICS,
     MODEL,
@@ -54,7 +57,7 @@ from vitreous.training.results import (
     story_of,
     write_results,
 )
-from vitreous.training.runs import FIRST, RunFolder
+from vitreous.training.runs import FIRST, START, RunFolder
 from vitreous.training.stages import stages_of
 from vitreous.training.step import Compiled, precision_on
 from vitreous.training.story import Rival
@@ -71,8 +74,8 @@ ON_NAN = ("stop", "rollback")
 def fit(
     data: str | os.PathLike[str] | ImageSet,
     *,
-    model: str | None = None,
-    weights: str | os.PathLike[str] | None = None,
+    model: str | torch.nn.Module | None = None,
+    weights: str | os.PathLike[str] | torch.nn.Module | None = None,
     recipe: str | Recipe = "auto",
     policy: str | None = None,
     sweep: bool | Sequence[float] = False,
@@ -97,9 +100,11 @@ def fit(
 
         vitreous.fit("photos")
         vitreous.fit("photos", weights="deit-tiny/", length="30 epochs")
+        vitreous.fit("photos", model=vitreous.build("Ti/16", drop_path=0.1))
         vitreous.fit("runs/photos-1", resume=True)
 
-    model: a catalog name with changes; weights: any MODEL to begin from, or "none".  recipe: auto, a name, or a Recipe;
+    model: a catalog name with changes, or a network, which is copied and trained as a new one from its present weights.
+    weights: any MODEL to begin from, or a network, or "none".  recipe: auto, a name, or a Recipe;
     overrides change its fields.  policy: which layers of the weights train: head, last-K, all, layer-decay, full.
     sweep: train with several rates, the usual or these, of which dev chooses.  then: images to fine-tune the result
     on, by `then_recipe`.  out: the run's folder (runs/DATA-N).  resume: go on with the newest unfinished run of this
@@ -113,14 +118,31 @@ def fit(
     logs.check(log)
     for images in [data, then] if then is not None or not resume else []:
         _refuse_run(images)
-    weights = None if weights is None or (weights == "none" and model is not None) else os.fspath(weights)
-    if model is not None and weights is not None:
+    check_names(overrides, ARGUMENTS)
+    check_names(then_overrides or {})
+    if model is not None and weights is not None and not (isinstance(weights, str) and weights == "none"):
         raise ConfigError("--model and --weights each say what network to begin with; give one")
+    network = in_memory(model, weights)
+    name = model if isinstance(model, str) else None
+    path = None
+    if isinstance(weights, str | os.PathLike) and not (weights == "none" and model is not None):
+        path = os.fspath(weights)
     layers = {} if policy is None else {"policy": policy}
     rates: Rates = sweep if isinstance(sweep, bool) else checked(sweep)
     if compiled is not None:
         _check_one_of("compiled", compiled, get_args(Compiled))
-    request = Request(data, model, weights, recipe, overrides, rates, check, folds)
+    request = Request(
+        data,
+        name,
+        path,
+        recipe,
+        overrides,
+        rates,
+        check,
+        folds,
+        network=network,
+        as_new=isinstance(model, torch.nn.Module),
+    )
     with group(choose_device(device)) as (place, ranks):
         around = Around(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
         if then is not None:
@@ -136,6 +158,9 @@ def fit(
         new = _Place(where, force, next_free)
         agreed(ranks, partial(_check_place, new))
         return _one_run(request, new, around, resume)
+
+
+ARGUMENTS = tuple(name for name in signature(fit).parameters if name != "overrides")
 
 
 # -------------------------------------------------------------------------------------------------- what was asked for
@@ -208,7 +233,7 @@ def _two_runs(
     request = replace(request, rates=False, then=second.words_for_first())
     first = _one_run(request, places[0], around, resume)
     where = where.with_name(Path(first.path).name.removesuffix(FIRST))
-    second = replace(second, weights=first.model, command=_command_of(Path(first.path)))
+    second = replace(second, weights=first.model, network=None, as_new=False, command=_command_of(Path(first.path)))
     return _one_run(second, _Place(where, force), around, resume)
 
 
@@ -227,7 +252,8 @@ def _planned(request: Request, around: Around) -> Job:
         job = jobs.plan(
             request.data,
             model=request.model if request.weights is None else None,
-            weights=request.weights,
+            weights=request.weights if request.network is None else request.network,
+            as_new=request.as_new,
             recipe=request.recipe,
             device=around.device,
             checked=request.check,
@@ -247,8 +273,10 @@ def _begin(job: Job, place: _Place, request: Request, around: Around) -> Run:
     """A new run in an empty folder."""
     command = request.command or _command()
     config = {**job.record(), "asked": request.words(), "command": command, "record": record()}
-    with first(around.ranks, lambda: _created(place, config)) as folder:
+    with first(around.ranks, lambda: _created(place, config, request.network)) as folder:
         where = agreed(around.ranks, lambda: place.where if folder is None else folder.path)
+        if request.network is not None:
+            job = replace(job, weights=str(where / START))
         if folder is not None:
             folder.event("start")
         try:
@@ -261,12 +289,16 @@ def _begin(job: Job, place: _Place, request: Request, around: Around) -> Run:
             raise
 
 
-def _created(place: _Place, config: dict[str, Any]) -> RunFolder:
-    """There; where the name is ours and another process has taken it meanwhile, at the next one that is free."""
+def _created(place: _Place, config: dict[str, Any], network: Model | None) -> RunFolder:
+    """There, with the network that it begins with where that came from memory.
+
+    Where the name is ours and another process has taken it meanwhile, at the next one that is free.
+    """
     where = place.where
+    write_start = None if network is None else partial(save, network, force=True)
     while True:
         try:
-            return RunFolder.create(where, config, force=place.force)
+            return RunFolder.create(where, config, force=place.force, write_start=write_start)
         except (BusyError, ExistsError):
             if place.next_free is None:
                 raise
@@ -285,6 +317,8 @@ def _go_on(where: Path, data: Any, asked: dict[str, Any], around: Around) -> Run
     if _is_finished(where):
         around.say(f"{where} is finished already")
         return Run(str(where), json.loads((where / METRICS).read_text()))
+    if config.get("weights") == START:
+        config = config | {"weights": str(where / START)}
     with first(around.ranks, lambda: RunFolder.open(where)) as folder:
         job = jobs.planned(config, data, around.say)
         around.say(f"going on with {where}")

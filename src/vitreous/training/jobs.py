@@ -36,8 +36,10 @@ from vitreous.training.beginning import (
     FEW,
     Beginning,
     Start,
+    Weights,
     begin,
     choose_beginning,
+    described,
     name_of_network,
     pool_of,
     seen_before,
@@ -46,7 +48,7 @@ from vitreous.training.beginning import (
 )
 from vitreous.training.loop import steps_of
 from vitreous.training.recipe import Recipe
-from vitreous.training.runs import differences
+from vitreous.training.runs import START, differences
 from vitreous.training.step import precision_on
 from vitreous.training.transfer import Estimate
 from vitreous.weights import starter
@@ -74,7 +76,7 @@ class Job:
     data: ImageSet
     health: Health | None
     model: str | None  # as asked for
-    weights: str | None
+    weights: Weights | None
     recipe: Recipe
     reasons: tuple[str, ...]
     rule: Preprocess  # of the network that is trained
@@ -110,7 +112,7 @@ class Job:
                 "splits": counts,
             },
             "model": self.model,
-            "weights": self.weights and _absolute(self.weights),
+            "weights": START if isinstance(self.weights, Model) else self.weights and _absolute(self.weights),
             "recipe": self.recipe.to_json() | {"teacher": self.recipe.teacher and _absolute(self.recipe.teacher)},
             "digests": _digests(self.weights, self.recipe.teacher),
             "network": self.config.to_json(),
@@ -130,7 +132,7 @@ def plan(
     data: str | os.PathLike[str] | ImageSet,
     *,
     model: str | None,
-    weights: str | None,
+    weights: Weights | None,
     recipe: str | Recipe,
     device: torch.device,
     checked: bool,
@@ -141,8 +143,12 @@ def plan(
     rates: bool | Sequence[float] = False,
     ranks: Ranks | None = None,
     workers: int | None = None,
+    as_new: bool = False,
 ) -> Job:
-    """Look at the images, measure the weights, choose, and say so."""
+    """Look at the images, measure the weights, choose, and say so.
+
+    as_new: the weights are a network in memory, which trains from where it is as a new one does.
+    """
     watch = None if progress is None else partial(progress, "checking")
     images = _labelled(opening.open(data, progress=watch), recipe)
     health = _check(images, say, watch) if checked else None
@@ -163,14 +169,17 @@ def plan(
         ranks=ranks or Ranks(),
         workers=workers,
         progress=watch,
+        as_new=as_new,
     )
     may_solve = set(overrides) <= NO_STEPS and not rates
     chosen, reasons = _choose(recipe, images, typical, model, found, device, overrides.get("policy"), may_solve)
+    if as_new and recipe == "auto":
+        chosen, reasons = _for_network(chosen)
     chosen = _with_one_teacher(_changed(chosen, overrides, images.labels.ndim == 2))
     swept = sweep.rates(chosen, rates, say)
     if chosen.task != "classify" or swept:
         folds = sweep.no_folds(folds) if swept else 0
-    job = _fitted(images, health, model, found, chosen, reasons, typical, folds, device, say)
+    job = _fitted(images, health, model, found, chosen, reasons, typical, folds, device, say, as_new)
     return replace(job, left_out=left_out, estimate=found.estimate, rates=swept)
 
 
@@ -421,6 +430,12 @@ def _choose(
     return suited.recipe, (*found.reasons, *suited.reasons)
 
 
+def _for_network(recipe: Recipe) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe for a network in memory, at that network's own size, and why it."""
+    why = f"the network given trains from its present weights by {recipe.name}, as a new one; weights= fine-tunes it"
+    return replace(recipe, image_size=None), (why,)
+
+
 def _changed(recipe: Recipe, overrides: dict[str, Any], has_several: bool) -> Recipe:
     recipe = recipe.change(**overrides)
     if has_several and recipe.loss != "sigmoid":
@@ -441,6 +456,7 @@ def _fitted(
     folds: int | None,
     device: torch.device,
     say: Say,
+    as_new: bool,
 ) -> Job:
     """Recipe, network and images made to fit each other."""
     weights = found.weights
@@ -475,12 +491,12 @@ def _fitted(
     recipe = replace(recipe, image_size=None, model=None if weights is not None else recipe.model)
     beginning = "from scratch"
     if weights is not None:
-        beginning = "from the starter" if starter.is_meant(weights) else f"the weights {weights}"
+        beginning = _how_begun(weights, as_new)
         _refuse_too_large(start.config, recipe, device)
     return Job(
         data=data,
         health=health,
-        model=model,
+        model=described(weights) if isinstance(weights, Model) else model,
         weights=weights,
         recipe=recipe,
         reasons=(*reasons, *terms_of(start.source)),
@@ -492,6 +508,13 @@ def _fitted(
         cautions=seen_before(start.source, data, folds),
         start=Start(start),
     )
+
+
+def _how_begun(weights: Weights, as_new: bool) -> str:
+    """For people."""
+    if isinstance(weights, Model):
+        return "from its present weights" if as_new else "from the weights given"
+    return "from the starter" if starter.is_meant(weights) else f"the weights {weights}"
 
 
 def _train_size(data: ImageSet, recipe: Recipe, folds: int) -> int:
@@ -585,15 +608,15 @@ def _with_one_teacher(recipe: Recipe) -> Recipe:
     return replace(recipe, teacher=str(newest_run())) if is_last else recipe
 
 
-def _digests(weights: str | None, teacher: str | None) -> dict[str, str]:
-    """Of the files that these name; what is no path here, such as hf:OWNER/NAME, has none."""
+def _digests(weights: Weights | None, teacher: str | None) -> dict[str, str]:
+    """Of the files that these name; what is no path here, such as hf:OWNER/NAME or a network in memory, has none."""
     files = {"weights": _weight_files(weights), "teacher": _weight_files(teacher)}
     return {what: digest("".join(map(digest, found)).encode()) for what, found in files.items() if found}
 
 
-def _weight_files(source: str | None) -> list[Path]:
+def _weight_files(source: Weights | None) -> list[Path]:
     """That file; of a folder the one it is about, or all that hold weights."""
-    place = Path(source) if source else None
+    place = Path(source) if isinstance(source, str) and source else None
     if place is None or not place.is_dir():
         return [place] if place is not None and place.is_file() else []
     only = place / "model.safetensors"

@@ -7,20 +7,19 @@ Options have one name over recipe and augmentation, so that a change needs no pa
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, advice
 from vitreous.images.augment import Augment
 
-__all__ = ["Epochs", "Length", "Recipe", "Seconds", "Steps", "from_json", "length", "option"]
+__all__ = ["Epochs", "Length", "Recipe", "Seconds", "Steps", "check_names", "from_json", "length", "option"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,45 @@ Length = Epochs | Steps | Seconds
 
 
 L2S = tuple(4.0**k for k in range(9))  # 1 to 65,536
+USUAL = ("length", "batch", "peak_lr", "weight_decay", "image_size", "seed")  # fields that most changes are of
+THEIR_WORDS = {  # of other libraries and of our own command line: what to say here
+    word: said
+    for said, words in {
+        'length="{} epochs"': "epochs epoch num_epochs n_epochs max_epochs num_train_epochs total_epochs",
+        'length="{} steps"': "steps max_steps num_steps total_steps iterations iters",
+        'length="{} seconds"': "seconds time max_seconds",
+        'length="{} minutes"': "minutes",
+        "batch={}": "batch_size batchsize bs train_batch_size",
+        "accumulation={}": "accumulate accum_iter accumulation_steps gradient_accumulation_steps",
+        "peak_lr={}": "lr learning_rate learningrate base_lr max_lr initial_lr rate",
+        "end_lr={}": "min_lr final_lr",
+        "head_lr={}": "head_learning_rate",
+        "weight_decay={}": "wd decay",
+        "layer_decay={}": "llrd layerwise_decay layer_lr_decay",
+        "optimizer={}": "optimiser opt",
+        "schedule={}": "scheduler sched lr_schedule lr_scheduler",
+        'warmup="{} epochs"': "warmup_epochs",
+        'warmup="{} steps"': "warmup_steps",
+        "warmup={}": "warmup_ratio",
+        "clip={}": "grad_clip clip_grad clip_norm max_grad_norm gradient_clip gradient_clip_val",
+        "smoothing={}": "label_smoothing",
+        'average="ema"': "ema model_ema",
+        "average_decay={}": "ema_decay model_ema_decay",
+        "dropout={}": "drop drop_rate dropout_rate",
+        "drop_path={}": "drop_path_rate stochastic_depth",
+        "image_size={}": "img_size imgsz imagesize input_size resolution size",
+        "precision={}": "dtype amp",
+        "loss={}": "criterion loss_fn",
+        "mixup={}": "mixup_alpha",
+        "cutmix={}": "cutmix_alpha",
+        "flip={}": "hflip horizontal_flip",
+        "dev={}": "val val_split validation_split valid",
+        "patience={}": "early_stopping",
+        "evaluate_every={}": "eval_every eval_interval",
+        "seed={}": "random_seed random_state",
+    }.items()
+    for word in words.split()
+}
 
 
 def option(default: Any, meaning: str) -> Any:
@@ -141,20 +179,17 @@ class Recipe:
 
     def change(self, **changes: Any) -> Recipe:
         """With options replaced by their flat names, augmentation's among them; words are read as the option's type."""
-        own = {f.name for f in dataclasses.fields(self)} - {"augment"}
-        augment = {f.name for f in dataclasses.fields(Augment)} - {"size"}
+        check_names(changes)
+        own, _ = _fields()
         new: dict[str, Any] = {}
         inner: dict[str, Any] = {}
         for name, value in changes.items():
-            if name == "augment" and isinstance(value, Augment):
+            if name == "augment":
                 new[name] = value
             elif name in own:
                 new[name] = _read(name, value, typing.get_type_hints(Recipe)[name])
-            elif name in augment:
-                inner[name] = _read(name, value, typing.get_type_hints(Augment)[name])
             else:
-                near = difflib.get_close_matches(name, [*own, *augment], 3, 0.4) or sorted(own)[:6]
-                raise ConfigError(f"a recipe has no field {name!r}; near: {', '.join(near)}")
+                inner[name] = _read(name, value, typing.get_type_hints(Augment)[name])
         if inner:
             new["augment"] = dataclasses.replace(new.get("augment", self.augment), **inner)
         return dataclasses.replace(self, **new)
@@ -211,6 +246,22 @@ class Recipe:
         need(self.task == "classify" and self.loss == "softmax", "optimizer=closed-form names one class an image")
         need(self.teacher is None, "optimizer=closed-form learns from no teacher; say another, such as adamw")
         need(self.augment == plain, "optimizer=closed-form sees each image as it is; leave augmentation out, or train")
+
+
+def check_names(changes: Mapping[str, Any], also: Collection[str] = ()) -> None:
+    """Refuse what is no field of a recipe, nor of its augmentation.  also: words that may have been meant as well."""
+    own, augment = _fields()
+    for name, value in changes.items():
+        if name not in own and name not in augment and not (name == "augment" and isinstance(value, Augment)):
+            usual = f"the usual ones: {', '.join(USUAL)}"
+            do = advice(name, [*own, *augment, *also], theirs=THEIR_WORDS, value=value, otherwise=usual)
+            raise ConfigError(f"a recipe has no field {name!r}; {do}")
+
+
+def _fields() -> tuple[list[str], list[str]]:
+    """Names of the recipe's own fields, and of its augmentation's; a size is the recipe's."""
+    own, augment = ([f.name for f in dataclasses.fields(kind)] for kind in (Recipe, Augment))
+    return [name for name in own if name != "augment"], [name for name in augment if name != "size"]
 
 
 def from_json(data: Any) -> Recipe:

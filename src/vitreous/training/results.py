@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from vitreous.training.doubts import KEPT, Doubts, Suspect
 from vitreous.training.jobs import Job
 from vitreous.training.loop import Outcome
 from vitreous.training.report import write_report
-from vitreous.training.story import Rival, Story, places_to_look_at
+from vitreous.training.story import Rival, Story, measured, places_to_look_at
 from vitreous.training.sweep import Trial
 from vitreous.weights import starter
 from vitreous.weights.loading import load
@@ -180,17 +180,20 @@ def story_of(
         if above is not None and (above.confidence == 0 or above.answered < FEWEST):
             above = None  # it would say nothing
     scores = calibration.score(trained.logits)
-    story = Story(
+    probabilities = _judged_probabilities(trained, model)
+    result = measured(trained.judged, probabilities)
+    return Story(
         name=name_of(job.data),
         command=command,
         judged=trained.judged,
-        probabilities=_judged_probabilities(trained, model),
+        probabilities=probabilities,
+        measured=result,
         judged_by=trained.judged_by,  # type: ignore[arg-type]
         folds=job.folds,
         splits=trained.used,
         recipe=job.recipe,
         reasons=job.reasons,
-        model=job.model or job.recipe.model or _weights_name(job.weights or ""),
+        model=job.model or job.recipe.model or _weights_name(str(job.weights or "")),
         parameters=sum(p.numel() for p in model.parameters()),
         macs=macs(model.config),
         image_size=model.config.image_size,
@@ -203,6 +206,8 @@ def story_of(
         health=job.health,
         learned=job.data,
         doubts=_doubts(job, trained),
+        attention=attention.look_at(model, trained.judged, places_to_look_at(result)),
+        inspection=_look_inside(model, trained.judged),
         temperature=model.temperature,
         answer_above=above.confidence if above is not None else None,
         unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
@@ -211,8 +216,6 @@ def story_of(
         notes=_notes(job, trained),
         folder=str(where),
     )
-    seen = attention.look_at(model, trained.judged, places_to_look_at(story))
-    return replace(story, attention=seen, inspection=_look_inside(model, trained.judged))
 
 
 def _doubts(job: Job, trained: Trained) -> Doubts | None:

@@ -2,6 +2,7 @@
 
     config.json     what was asked for: command, recipe, model, data, versions
     events.jsonl    one JSON object a line, only ever appended to
+    start.safetensors   the network that the run began with, where it came from memory; until the run is finished
     state/          STAGE-00001234.safetensors: tensors, and a sealed manifest with the rest; the newest two are kept
 
 A state knows how many lines the events had when it was taken. `latest_state`, which a run goes on from, appends a line
@@ -38,6 +39,7 @@ from vitreous.weights.reading import check_safetensors, read_safetensors
 from vitreous.words import one_line
 
 __all__ = [
+    "START",
     "RunFolder",
     "State",
     "check_free",
@@ -53,7 +55,8 @@ __all__ = [
 ]
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
-OURS = (CONFIG, EVENTS, STATES, "metrics.json", "model.safetensors", "report.html", "README.md")
+START = "start.safetensors"
+OURS = (CONFIG, EVENTS, STATES, START, "metrics.json", "model.safetensors", "report.html", "README.md")
 FIRST = "-first"  # what the name of the first of two runs ends in
 KEY, VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
@@ -116,8 +119,19 @@ class RunFolder:
         self._before = self._lines  # those of earlier processes, until it is said which of them count
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], config: Mapping[str, Any], *, force: bool = False) -> RunFolder:
-        """A new run at `path`, which must be free. With `force` an older run there goes, but nobody else's file."""
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        *,
+        force: bool = False,
+        write_start: Callable[[Path], object] | None = None,
+    ) -> RunFolder:
+        """A new run at `path`, which must be free. With `force` an older run there goes, but nobody else's file.
+
+        write_start: writes the network that the run begins with to the path it is given. It comes before config.json,
+        so that a run that can be gone on with has it.
+        """
         path = Path(path)
         config = {"run": secrets.token_hex(8), **_plain(config)}
         with one_line_for(path), ExitStack() as held:
@@ -126,6 +140,8 @@ class RunFolder:
             _hold(path, held)
             _refuse_older(path, force)
             _make_free(path)
+            if write_start is not None:
+                write_start(path / START)
             write_json(path / CONFIG, config, ensure_ascii=False)
             run = cls(path, config, held)
             run._held = held.pop_all()
@@ -164,8 +180,9 @@ class RunFolder:
                 folder.rmdir()
 
     def forget_states(self) -> None:
-        """A finished run needs none."""
+        """A finished run needs none, nor the network that it began with."""
         self.wait()
+        (self.path / START).unlink(missing_ok=True)
         for path in (self.path / STATES).iterdir():
             if NAME.fullmatch(path.name):
                 path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from vitreous.training.doubts import Doubts, Suspect, suspects
 from vitreous.training.recipe import Recipe
 from vitreous.training.sweep import Trial
 
-__all__ = ["Rival", "Stage", "Story", "happenings", "places_to_look_at", "stages"]
+__all__ = ["Rival", "Stage", "Story", "happenings", "measured", "places_to_look_at", "stages"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Story:
     command: str  # the one to repeat it with
     judged: ImageSet
     probabilities: NDArray[np.floating[Any]]
+    measured: Result | None = None  # of these, where they were measured already
     judged_by: Literal["test", "cross-validation", "leave-one-out", "dev"]
     folds: int = 0  # of cross-validation
     splits: Mapping[str, int]  # images of train, dev and test, as they were used
@@ -127,11 +128,7 @@ class Story:
     @cached_property
     def result(self) -> Result:
         """The numbers, all from `probabilities`."""
-        p = self.probabilities
-        if self.has_many_labels:
-            p = np.asarray(p, np.float64).clip(1e-12, 1 - 1e-12)
-            return measure(np.log(p) - np.log1p(-p), self.judged.labels, self.classes)
-        return measure(np.log(p.clip(1e-12, 1)), self.judged.labels, self.classes)
+        return self.measured or measured(self.judged, self.probabilities)
 
     @cached_property
     def above(self) -> Above | None:
@@ -194,9 +191,17 @@ class Story:
                 )
 
 
-def places_to_look_at(story: Story, count: int = 8) -> list[int]:
+def measured(judged: ImageSet, probabilities: NDArray[np.floating[Any]]) -> Result:
+    """The numbers of calibrated answers, N K."""
+    if judged.labels.ndim == 2:
+        p = np.asarray(probabilities, np.float64).clip(1e-12, 1 - 1e-12)
+        return measure(np.log(p) - np.log1p(-p), judged.labels, judged.classes)
+    return measure(np.log(probabilities.clip(1e-12, 1)), judged.labels, judged.classes)
+
+
+def places_to_look_at(result: Result, count: int = 8) -> list[int]:
     """Images for attention: sure and right ones of different classes, and the surest mistakes, half and half."""
-    judged = story.result.judged
+    judged = result.judged
     order = np.argsort(-judged.confidence, kind="stable")  # the surest first
     wrong, right = order[~judged.is_right[order]], order[judged.is_right[order]]
     _, first = np.unique(judged.answer[right], return_index=True)

@@ -6,11 +6,10 @@ To add one: a function of `Given` that returns a frozen `Recipe`, and a line in 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, nearest
 from vitreous.models.config import Size, as_size
 from vitreous.training.recipe import Recipe
 from vitreous.training.recipes import (
@@ -69,8 +68,8 @@ def get(
 ) -> Recipe:
     """A recipe by name, for so many training pictures of such a size; `model` chooses the row of a paper's table."""
     if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, 3, 0.4) or list(RECIPES)[:4]
-        raise ConfigError(f"no recipe is called {name!r}; near: {', '.join(near)} (all: vitreous fit --recipe list)")
+        near = ", ".join(nearest(name, RECIPES) or list(RECIPES)[:4])
+        raise ConfigError(f"no recipe is called {name!r}; near: {near} (all: vitreous fit --recipe list)")
     return RECIPES[name](Given(images=images, classes=classes, image_size=as_size(image_size), model=model))
 
 
