@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from vitreous.images import augment as augmenting
-from vitreous.images.augment import Augment, draw
 from vitreous.images.embedded import shapes
+from vitreous.images.pixels import augment as augmenting
+from vitreous.images.pixels.augment import Augment, draw
 from vitreous.machine import record
 from vitreous.models.preprocess import Preprocess
 

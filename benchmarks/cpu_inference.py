@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 import vitreous
 from vitreous.evaluation.lanes import in_lanes
 from vitreous.exports import onnx, openvino
-from vitreous.exports.forms import ready_to_export
+from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.parity import LIMITS
 from vitreous.exports.target import make_parts, quietly
-from vitreous.images import decode
-from vitreous.images.preprocess import normalise
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import normalise
 from vitreous.machine import record
 
 BARS = {"float32": 1.15, "bfloat16": 1.5, "int8": 2.5}  # of issue 15, by the best runtime of a precision

@@ -26,12 +26,12 @@ import torch
 import torch.nn.functional as F
 
 import vitreous
-from vitreous.images import augment as augmenting
-from vitreous.images.augment import Augment
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
 from vitreous.images.embedded import shapes
 from vitreous.images.imageset import ImageSet
-from vitreous.images.pack import Pack, pack
+from vitreous.images.pixels import augment as augmenting
+from vitreous.images.pixels.augment import Augment
+from vitreous.images.stores.disk import Pack, pack
 from vitreous.machine import record
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 

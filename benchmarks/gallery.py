@@ -29,7 +29,7 @@ import torch
 import vitreous
 from vitreous.evaluation.predict import at_work, make_batches
 from vitreous.machine import record
-from vitreous.measures.embeddings import rank_correlation
+from vitreous.measures.filters_and_positions import rank_correlation
 from vitreous.measures.page import write_page
 from vitreous.measures.similarity import uniformity
 from vitreous.models.model import Model

@@ -33,11 +33,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitreous.images import augment, decode
-from vitreous.images.augment import Augment
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
 from vitreous.images.imageset import ImageSet
-from vitreous.images.pack import pack
+from vitreous.images.pixels import augment, decode
+from vitreous.images.pixels.augment import Augment
+from vitreous.images.stores.disk import pack
 from vitreous.machine import record
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vitreous
-from vitreous.images.memory import find_places
+from vitreous.images.stores.memory import find_places
 from vitreous.machine import record
-from vitreous.training.doubts import Doubts, doubts_of
+from vitreous.training.label_errors import Doubts, doubts_of
 from vitreous.training.recipe import L2S
-from vitreous.training.solve import Frozen, frozen_features, rounds, solve
+from vitreous.training.run.closed_form import Frozen, frozen_features, rounds, solve
 
 SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import vitreous
-from vitreous.evaluation.fewshot import choose_shots
+from vitreous.evaluation.few_shot import choose_shots
 from vitreous.machine import record
 from vitreous.training.recipe import L2S
-from vitreous.training.solve import Frozen, frozen_features, rounds, solve
+from vitreous.training.run.closed_form import Frozen, frozen_features, rounds, solve
 
 SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 

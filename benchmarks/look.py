@@ -28,7 +28,7 @@ import vitreous
 from vitreous.evaluation.predict import at_work, make_batches
 from vitreous.machine import record
 from vitreous.measures import Likeness
-from vitreous.measures.layers import TAPS
+from vitreous.measures.layer_similarity import TAPS
 from vitreous.models.model import Model
 from vitreous.ranks import Ranks
 

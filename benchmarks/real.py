@@ -27,10 +27,11 @@ import torch
 import vitreous
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import record
-from vitreous.training import jobs, recipes
-from vitreous.training.classify import Classify
-from vitreous.training.loop import Loop
+from vitreous.training import recipes
+from vitreous.training.plan import plan as plans
 from vitreous.training.recipe import Seconds
+from vitreous.training.run.loop import Loop
+from vitreous.training.run.tasks.classify import Classify
 
 BOARD = (0.90, 0.92, 0.94)
 
@@ -44,7 +45,7 @@ def cifar10(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
     is_bit = (asked.model or "").startswith("BiT")
     recipe = recipe.change(length=part(asked), seed=seed, **(FOR_BIT if is_bit else {}))
     recipe = recipe.change(**asked.changes)
-    job = jobs.plan(
+    job = plans.plan(
         data,
         model=None,
         weights=None,
@@ -55,7 +56,7 @@ def cifar10(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
         overrides={"dev": 0.0, "evaluate_every": asked.every},
         say=lambda line: None,
     )
-    model = jobs.start_model(job, device)
+    model = plans.start_model(job, device)
     looks: list[tuple[float, float]] = []
 
     def tell(event: dict[str, Any]) -> None:

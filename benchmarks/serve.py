@@ -195,8 +195,8 @@ def batching(name: str, seconds: float) -> dict:
     import torch
 
     from vitreous.machine import choose_device
-    from vitreous.server.batching import Batcher
     from vitreous.server.engine import Engine
+    from vitreous.server.queue import Batcher
 
     model = vitreous.build(name, seed=0).eval().requires_grad_(False)
     device = choose_device(near=model)

@@ -21,7 +21,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.machine import record
 from vitreous.models.cost import macs
 from vitreous.training.recipe import L2S
-from vitreous.training.solve import solve
+from vitreous.training.run.closed_form import solve
 
 SETS = {"imagenette-128": None, "oxford-pets-160": BREEDS}
 DRAWN = 300

@@ -27,12 +27,12 @@ import numpy as np
 
 import vitreous
 from vitreous.evaluation import extract, ridge
-from vitreous.evaluation.fewshot import T95, decompose
+from vitreous.evaluation.few_shot import T95, decompose
 from vitreous.files import digest
 from vitreous.images import splits
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, record
-from vitreous.training import choose
+from vitreous.training.plan import auto_recipe
 from vitreous.training.recipe import Seconds
 from vitreous.weights import starter
 
@@ -83,7 +83,7 @@ def scratch(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
     place = choose_device(asked.device)
     pixels = np.median([data.read(i).shape[:2] for i in range(16)], axis=0).astype(int).tolist()
     train = int((data.splits == "train").sum())
-    recipe = choose.choose(train, len(data.classes), tuple(pixels), device_kind=place.type).recipe
+    recipe = auto_recipe.choose(train, len(data.classes), tuple(pixels), device_kind=place.type).recipe
     return fitted(data, seed, asked, recipe=recipe.name, model=recipe.model)
 
 

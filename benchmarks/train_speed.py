@@ -23,15 +23,15 @@ import torch
 import torch.nn.functional as F
 
 import vitreous
-from vitreous.images.augment import Augment
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
 from vitreous.images.imageset import ImageSet
+from vitreous.images.pixels.augment import Augment
 from vitreous.machine import record
 from vitreous.ranks import Ranks
-from vitreous.training.budget import training_flops
-from vitreous.training.classify import Classify
+from vitreous.training.plan.memory import training_flops
 from vitreous.training.recipe import Epochs, Recipe
-from vitreous.training.step import Step
+from vitreous.training.run.step import Step
+from vitreous.training.run.tasks.classify import Classify
 
 CASES = [  # ours, timm's, pixels, pixels of the pictures, classes, batch, bar
     ("Ti/4", "vit_tiny_patch16_224", 32, 32, 10, 512, 1.7),

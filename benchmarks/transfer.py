@@ -27,9 +27,9 @@ import numpy as np
 import torch
 
 import vitreous
-from vitreous.evaluation.fewshot import BIAS, L2, TINY, choose_shots, fewshot, ridge
+from vitreous.evaluation.few_shot import BIAS, L2, TINY, choose_shots, fewshot, ridge
 from vitreous.evaluation.predict import choose_batch
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
 from vitreous.machine import record
 
 SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parents[2] / "shared"))

@@ -26,13 +26,13 @@ import numpy as np
 import torch
 
 import vitreous
-from vitreous.evaluation.curve import nested_rows
-from vitreous.evaluation.fewshot import mean_interval
+from vitreous.evaluation.few_shot import mean_interval
+from vitreous.evaluation.learning_curve import nested_rows
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import record
 from vitreous.models.positions import resize_line
-from vitreous.training import runs
 from vitreous.training.recipe import Seconds
+from vitreous.training.run import folder as runs
 
 ARMS = {
     "ViT": "S/8 width=256 depth=8 heads=4 mlp=1024 pool=gap",

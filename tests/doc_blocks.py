@@ -79,7 +79,7 @@ def recipe_fields() -> list[tuple[str, ...]]:
 
 def augment_fields() -> list[tuple[str, ...]]:
     """The same for augmentation, whose fields say their meaning in a comment."""
-    from vitreous.images.augment import Augment
+    from vitreous.images.pixels.augment import Augment
 
     said = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(Augment), re.MULTILINE))
     names = [f.name for f in dataclasses.fields(Augment) if f.name != "size"]

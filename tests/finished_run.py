@@ -12,13 +12,13 @@ from pictures_in_memory import Arrays
 import vitreous
 from vitreous.evaluation.calibration import fit_temperature, softmax
 from vitreous.images.imageset import ImageSet
-from vitreous.images.preprocess import apply
+from vitreous.images.pixels.preprocess import apply
 from vitreous.machine import record
+from vitreous.measures.explain import look_at
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
-from vitreous.training.attention import look_at
 from vitreous.training.recipe import Recipe
-from vitreous.training.story import Rival, Story, places_to_look_at
+from vitreous.training.tell.summary import Rival, Story, places_to_look_at
 
 LEARNED, JUDGED = 1200, 400
 RECIPE = Recipe(name="small-data", source="ours", batch=128, peak_lr=2e-3).change(length="12 epochs", mixup=0.2)

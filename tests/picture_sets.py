@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from vitreous.errors import DataError
-from vitreous.images import decode
 from vitreous.images.imageset import ImageSet
+from vitreous.images.pixels import decode
 
 SIZES = [(60, 80), (80, 60), (64, 64), (91, 67), (48, 120)]  # rows, columns
 

@@ -149,9 +149,9 @@ def thread(
     import uvicorn
 
     from vitreous.server.app import make_app
-    from vitreous.server.batching import Desk
     from vitreous.server.guard import Door
     from vitreous.server.limits import Limits
+    from vitreous.server.queue import Desk
     from vitreous.server.served import Served
 
     model, limits = model or tiny(), limits or Limits()

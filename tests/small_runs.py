@@ -15,13 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 import vitreous
-from vitreous.images.batches import Batch
+from vitreous.images.batches.batches import Batch
 from vitreous.images.embedded import shapes
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
-from vitreous.training.classify import Classify
 from vitreous.training.recipe import Recipe
+from vitreous.training.run.tasks.classify import Classify
 
 SIDE = 16
 CPU = torch.device("cpu")

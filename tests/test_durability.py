@@ -16,8 +16,8 @@ from tiny_models import awake
 from vitreous import files
 from vitreous.evaluation import features
 from vitreous.files import atomic_folder, atomic_write
-from vitreous.images import pack
-from vitreous.training.runs import RunFolder
+from vitreous.images.stores import disk as disk_module
+from vitreous.training.run.folder import RunFolder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no handle on a folder to sync")
 
@@ -144,14 +144,17 @@ def test_no_state_of_a_run_outlives_the_events_before_it(tmp_path, disk):
 
 
 def test_a_pack_speaks_only_of_pixels_that_the_disk_has(tmp_path, disk, monkeypatch):
-    monkeypatch.setattr(pack, "CHUNK", 4)
-    monkeypatch.setattr(pack, "SYNC_SECONDS", 0.0)
-    pack.pack(photos(12), tmp_path / "set.pack", short_side=16, workers=0)
+    monkeypatch.setattr(disk_module, "CHUNK", 4)
+    monkeypatch.setattr(disk_module, "SYNC_SECONDS", 0.0)
+    disk_module.pack(photos(12), tmp_path / "set.pack", short_side=16, workers=0)
     work = ".set.pack.packing"
-    disk.check_journal(f"{work}/{pack.JOURNAL}", f"{work}/{pack.PIXELS}")
-    sizes = disk.synced_sizes(f"{work}/{pack.JOURNAL}")
+    disk.check_journal(f"{work}/{disk_module.JOURNAL}", f"{work}/{disk_module.PIXELS}")
+    sizes = disk.synced_sizes(f"{work}/{disk_module.JOURNAL}")
     assert len(set(sizes)) == 3
-    assert disk.synced_sizes(f"{work}/{pack.PIXELS}")[-1] == (tmp_path / "set.pack" / pack.PIXELS).stat().st_size
+    assert (
+        disk.synced_sizes(f"{work}/{disk_module.PIXELS}")[-1]
+        == (tmp_path / "set.pack" / disk_module.PIXELS).stat().st_size
+    )
 
 
 def test_kept_features_speak_only_of_rows_that_the_disk_has(tmp_path, disk, monkeypatch):
@@ -167,7 +170,7 @@ def test_kept_features_speak_only_of_rows_that_the_disk_has(tmp_path, disk, monk
 
 def test_a_shard_that_was_read_is_on_the_disk_before_the_next_is_read(tmp_path, disk):
     tar_shards(tmp_path, [2, 2, 2])
-    pack.index(tmp_path)
+    disk_module.index(tmp_path)
     sizes = disk.synced_sizes("vitreous-index.jsonl.part")
     assert len(sizes) == 3
     assert sizes == sorted(set(sizes))

@@ -20,7 +20,7 @@ from vitreous.models.positions import Positions
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.config import ViTConfig
 from vitreous.weights.formats import Draft, Format
-from vitreous.weights.moves import pair, rule
+from vitreous.weights.layouts import pair, rule
 
 
 class Shifted(Positions):

@@ -13,11 +13,11 @@ import pytest
 from doc_blocks import DOCS, assert_block
 from shared_files import ROOT
 
-from vitreous.evaluation.fewshot import T95, mean_interval
+from vitreous.evaluation.few_shot import T95, mean_interval
 from vitreous.models.catalog import parse
 from vitreous.models.cost import macs
 from vitreous.report.charts import Line, lines
-from vitreous.report.sheets import Panel, sheet
+from vitreous.report.files import Panel, sheet
 
 PAGE = DOCS / "transfer.md"
 RESULTS = ROOT / "benchmarks" / "results" / "transfer_study.jsonl"

@@ -11,15 +11,15 @@ from tiny_models import VIT, awake, line_of
 import vitreous
 from vitreous.errors import ConfigError
 from vitreous.exports import onnx
-from vitreous.exports.forms import ready_to_export
+from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.target import How, make_parts
-from vitreous.images.preprocess import normalise, pixels
+from vitreous.images.pixels.preprocess import normalise, pixels
+from vitreous.measures.explain import attention_maps, look_at
 from vitreous.models.pooling import POOLS, MapPool, MeanOfPatches, Pool, find_pool
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.taps import taps
 from vitreous.server.engine import Engine
 from vitreous.server.overlays import explained
-from vitreous.training.attention import attention_maps, look_at
 
 IMAGES = 4
 OPSET = 18

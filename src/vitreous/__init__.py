@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitreous.evaluation.predict import predict as predict
     from vitreous.exports.export import export as export
     from vitreous.images.health import check as check
-    from vitreous.images.pack import pack as pack
+    from vitreous.images.stores.disk import pack as pack
     from vitreous.machine import doctor as doctor
     from vitreous.measures.look import look as look
     from vitreous.models.catalog import build as build
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from vitreous.server.serve import serve as serve
     from vitreous.training.demo import demo as demo
     from vitreous.training.fit import fit as fit
-    from vitreous.weights.loading import load as load
-    from vitreous.weights.saving import convert as convert
-    from vitreous.weights.saving import save as save
+    from vitreous.weights.load_model import load as load
+    from vitreous.weights.save_model import convert as convert
+    from vitreous.weights.save_model import save as save
 
 __version__ = "0.1.0"
 
 ROOMS = ["errors", "report", "models", "weights", "images", "evaluation", "measures", "training", "exports", "server"]
 HOME = {
     "build": "models.catalog",
-    "load": "weights.loading",
-    "save": "weights.saving",
-    "convert": "weights.saving",
+    "load": "weights.load_model",
+    "save": "weights.save_model",
+    "convert": "weights.save_model",
     "tap_names": "models.taps",
     "taps": "models.taps",
     "check": "images.health",
-    "pack": "images.pack",
+    "pack": "images.stores.disk",
     "evaluate": "evaluation.evaluate",
     "predict": "evaluation.predict",
     "look": "measures.look",

@@ -22,16 +22,16 @@ from vitreous.server.guard import Door  # noqa: E402
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    from vitreous.images import opening
+    from vitreous.images import open_data
     from vitreous.models.model import replica
-    from vitreous.server.similar import Neighbours
+    from vitreous.server.images.similar import Neighbours
 
     folder = tmp_path_factory.mktemp("photos")
     for i in range(12):
         (folder / LABELS[i % 3]).mkdir(exist_ok=True)
         picture(100 + i).save(folder / LABELS[i % 3] / f"{i}.png")
     model = serving.tiny()
-    neighbours = Neighbours(replica(model), opening.open(folder))
+    neighbours = Neighbours(replica(model), open_data.open(folder))
     with serving.thread(model, neighbours=neighbours, workers=2) as (caller, served, _):
         served.neighbours.wait(30)
         yield caller

@@ -207,7 +207,7 @@ def test_a_picture_of_the_train_set_is_answered_as_the_model_answers(place):
     (answer,) = vitreous.predict(model, path)
     from PIL import Image
 
-    from vitreous.images import preprocess
+    from vitreous.images.pixels import preprocess
 
     with torch.inference_mode():
         logits = model(preprocess.apply(Image.open(path), model.preprocess)[None])

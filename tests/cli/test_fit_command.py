@@ -11,7 +11,8 @@ from small_runs import MODEL, picture_folder
 from tiny_models import awake
 
 import vitreous
-from vitreous.training import recipes, runs
+from vitreous.training import recipes
+from vitreous.training.run import folder as runs
 
 FAST = ["--model", MODEL, "--device", "cpu", "--workers", "0", "--steps", "2", "--folds", "0"]
 FAST += [word for change in ("image_size=16", "batch=8", "dev=0.2") for word in ("--set", change)]

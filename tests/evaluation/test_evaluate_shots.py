@@ -12,9 +12,9 @@ from tiny_models import awake, line_of
 
 import vitreous
 from vitreous.errors import VitreousError
-from vitreous.evaluation import fewshot_page
+from vitreous.evaluation import few_shot_page
 from vitreous.evaluation.features import extract
-from vitreous.evaluation.fewshot import fewshot
+from vitreous.evaluation.few_shot import fewshot
 from vitreous.report.page import render
 
 NAMES = ("ape", "bee", "cat")
@@ -78,7 +78,7 @@ def test_the_page_holds_the_numbers_and_the_plot(data, tmp_path):
         vitreous.evaluate(awake(), data, shots=(1,), workers=0, out=tmp_path / "page.html")
     line_of(error.value, "exists already", "--force")
     several = fewshot(np.eye(6), np.arange(6) % 2, np.eye(6), np.arange(6) % 2, 2, shots=(1, 2), seeds=1, l2=(1.0, 4.0))
-    assert "l2 4" in render(fewshot_page.page(several))
+    assert "l2 4" in render(few_shot_page.page(several))
 
 
 @pytest.mark.parametrize(

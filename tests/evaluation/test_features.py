@@ -19,7 +19,7 @@ import vitreous
 from vitreous.errors import VitreousError
 from vitreous.evaluation import features
 from vitreous.evaluation.features import choose_readings, extract, model_digest
-from vitreous.images import decode
+from vitreous.images.pixels import decode
 
 
 @pytest.fixture(autouse=True)

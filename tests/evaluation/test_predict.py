@@ -18,8 +18,8 @@ import vitreous
 from vitreous.errors import ConfigError, DataError, VitreousError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.predict import choose_batch, logits, predict
-from vitreous.images import preprocess
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
+from vitreous.images.pixels import preprocess
 
 
 @pytest.fixture

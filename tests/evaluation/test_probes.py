@@ -14,7 +14,7 @@ from tiny_models import BIT, VIT, awake, line_of
 from vitreous.errors import VitreousError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.features import Features
-from vitreous.evaluation.fewshot import choose_shots, ridge
+from vitreous.evaluation.few_shot import choose_shots, ridge
 from vitreous.evaluation.probes import dev_rows, every_layer, knn, probe, probe_features
 
 NAMES = ("ape", "bee", "cat")

@@ -12,14 +12,14 @@ from tiny_models import awake
 import vitreous
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import measure
-from vitreous.evaluation.episodes import right_share
+from vitreous.evaluation.episodic import right_share
 from vitreous.evaluation.features import Features
-from vitreous.evaluation.fewshot import Ridge, count_right, decompose, fewshot, ridge
+from vitreous.evaluation.few_shot import Ridge, count_right, decompose, fewshot, ridge
 from vitreous.evaluation.predict import logits
 from vitreous.evaluation.probes import probe_features
 from vitreous.evaluation.ties import SAME32, SAME64, best_class, best_classes
 from vitreous.exports.parity import compare
-from vitreous.training.solve import solve
+from vitreous.training.run.closed_form import solve
 
 CLASSES = [3, 5, 9, 17, 33, 65]  # a last column beyond the tiles that a BLAS works in
 

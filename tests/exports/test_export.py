@@ -18,9 +18,9 @@ import vitreous
 from vitreous.errors import ConfigError, DataError, ExistsError, MissingExtraError
 from vitreous.exports import export, vectors
 from vitreous.exports.card import card, steps, terms_of
-from vitreous.exports.forms import ready_to_export
+from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.target import make_parts
-from vitreous.images.preprocess import apply
+from vitreous.images.pixels.preprocess import apply
 from vitreous.models.preprocess import Preprocess
 
 
@@ -218,7 +218,7 @@ def test_every_kind_of_network_agrees_in_both_runtimes(name, tmp_path):
 
 
 def test_labels_by_several_classes_are_sigmoids(vit):
-    from vitreous.exports.forms import Answer
+    from vitreous.exports.graphs import Answer
 
     model = awake(VIT)
     model.answers, model.temperature = "several", 2.0

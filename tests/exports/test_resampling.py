@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 
 from vitreous.errors import ConfigError
-from vitreous.exports import forms
-from vitreous.exports.forms import Preprocessing
-from vitreous.images import decode
+from vitreous.exports import graphs
+from vitreous.exports.graphs import Preprocessing
+from vitreous.images.pixels import decode
 from vitreous.models.preprocess import Preprocess
 
 FITS = [("squash", None), ("crop", 40), ("crop", 20), ("squash-crop", 37)]
@@ -51,7 +51,7 @@ def test_pixels_are_at_most_one_level_off(antialias, by, mode, fit, side):
                 assert (off > 0).mean() < 0.03, (shape, rule)
 
 
-@pytest.mark.skipif(not forms.PILLOW_TURNS, reason="Pillow before 13 shrinks the columns first, always")
+@pytest.mark.skipif(not graphs.PILLOW_TURNS, reason="Pillow before 13 shrinks the columns first, always")
 @pytest.mark.parametrize("shape", [(64, 50), (100, 90), (100, 60), (101, 60), (60, 61)])
 def test_rows_go_first_where_pillow_takes_them_first(shape):
     """Its order shows: the other one is several levels away on a quarter of the pixels."""

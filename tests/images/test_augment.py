@@ -11,20 +11,9 @@ from shared_files import ROOT
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.images import operations
-from vitreous.images.augment import (
-    CODE,
-    Augment,
-    Plan,
-    _layer,
-    apply,
-    beta,
-    crop_boxes,
-    draw,
-    encode,
-    targets,
-)
 from vitreous.images.embedded import shapes
+from vitreous.images.pixels import operations
+from vitreous.images.pixels.augment import CODE, Augment, Plan, _layer, apply, beta, crop_boxes, draw, encode, targets
 from vitreous.models.preprocess import Preprocess
 
 SIZE = (48, 48)

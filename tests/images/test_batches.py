@@ -18,13 +18,14 @@ from picture_sets import Arrays, arrays, as_set, photos, scene, tar_shards
 from shared_files import ROOT
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.images import augment, feeds, preprocess
-from vitreous.images import resident as residing
-from vitreous.images.augment import Augment
-from vitreous.images.batches import Batches, Coverage, _Order
-from vitreous.images.memory import HeldPixels, hold
+from vitreous.images.batches import workers as batch_workers
+from vitreous.images.batches.batches import Batches, Coverage, _Order
+from vitreous.images.pixels import augment, preprocess
+from vitreous.images.pixels.augment import Augment
 from vitreous.images.sources.finding import find_place
 from vitreous.images.sources.shards import open_shards
+from vitreous.images.stores import device as residing
+from vitreous.images.stores.memory import HeldPixels, hold
 from vitreous.models.preprocess import Preprocess
 
 RULE = Preprocess(size=(32, 32), fit="crop", short_side=36, interpolation="bicubic", antialias=True)
@@ -179,7 +180,9 @@ def test_evaluation_pixels_are_pillows(many):
 def test_readers_are_left_without_waiting_for_one_that_is_slow(is_resident):
     """A collector may be the one to leave them, within a thread that is just beginning: waiting there hung for ever."""
     whole = residing.Whole(torch.zeros(1, 3, 2, 2, dtype=torch.uint8), None, {})
-    feed = feeds.Resident(whole) if is_resident else feeds.Threads(None, (1,), 1, 1, torch.device("cpu"))
+    feed = (
+        batch_workers.Resident(whole) if is_resident else batch_workers.Threads(None, (1,), 1, 1, torch.device("cpu"))
+    )
     go = threading.Event()
     slow = feed.pool.submit(go.wait, 30)
     try:
@@ -337,7 +340,7 @@ sys.path.insert(0, {tests!r})
 import picture_sets
 from picture_sets import Files, photos
 from vitreous.images.batches import Batches
-from vitreous.images.augment import Augment
+from vitreous.images.pixels.augment import Augment
 from vitreous.models.preprocess import Preprocess
 
 if __name__ == "__main__":

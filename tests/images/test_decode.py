@@ -8,7 +8,7 @@ from picture_sets import encoded, scene
 from PIL import Image
 
 from vitreous.errors import DataError
-from vitreous.images import decode, preprocess
+from vitreous.images.pixels import decode, preprocess
 from vitreous.images.sources import picture
 from vitreous.models.preprocess import Preprocess
 

@@ -16,7 +16,7 @@ from shared_files import ROOT
 
 import vitreous
 from vitreous.errors import DataError, ExistsError
-from vitreous.images.health import confident_errors, facts, reading
+from vitreous.images.health import confident_errors, facts, scan
 from vitreous.images.health.findings import KINDS
 from vitreous.images.health.judge import rules
 
@@ -368,8 +368,8 @@ def test_a_sample_is_stated_and_repeatable():
 
 def test_a_check_that_was_ended_goes_on_where_it_stopped(monkeypatch):
     data = make_set(planted())
-    monkeypatch.setattr(reading, "KEEP", 1)
-    monkeypatch.setattr(reading, "CHUNK", 8)
+    monkeypatch.setattr(scan, "KEEP", 1)
+    monkeypatch.setattr(scan, "CHUNK", 8)
     decoded = []
     of_file = facts._of_file
     monkeypatch.setattr(facts, "_of_file", lambda raw: (decoded.append(1), of_file(raw))[1])
@@ -388,9 +388,9 @@ def test_a_check_that_was_ended_goes_on_where_it_stopped(monkeypatch):
 
 def test_a_damaged_cache_is_noticed(monkeypatch):
     data = make_set(planted())
-    monkeypatch.setattr(reading, "KEEP", 1)
+    monkeypatch.setattr(scan, "KEEP", 1)
     whole = vitreous.check(data, workers=0)
-    path = reading.cache_file(data)
+    path = scan.cache_file(data)
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 255
     for damaged in (bytes(raw), bytes(raw[:-5]), bytes(raw[:70]), b"", b"something else entirely"):
@@ -400,8 +400,8 @@ def test_a_damaged_cache_is_noticed(monkeypatch):
 
 def test_two_checks_of_one_set_do_not_disturb_each_other(monkeypatch):
     data = make_set(planted())
-    monkeypatch.setattr(reading, "KEEP", 1)
-    with reading.keep(reading.cache_file(data)):
+    monkeypatch.setattr(scan, "KEEP", 1)
+    with scan.keep(scan.cache_file(data)):
         assert found(vitreous.check(data, workers=0)) == EXPECTED
 
 

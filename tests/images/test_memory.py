@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from picture_sets import Arrays, photos
 
 from vitreous.errors import DataError
-from vitreous.images import decode, memory
-from vitreous.images.memory import HeldPixels, find, find_places, hold
+from vitreous.images.pixels import decode
+from vitreous.images.stores import memory
+from vitreous.images.stores.memory import HeldPixels, find, find_places, hold
 from vitreous.models.preprocess import Preprocess
 
 RULE = Preprocess(size=(32, 32), fit="crop", short_side=36, interpolation="bicubic", antialias=True)

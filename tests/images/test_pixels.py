@@ -8,7 +8,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.images.preprocess import RESAMPLE, apply, finish, normalise, pixels
+from vitreous.images.pixels.preprocess import RESAMPLE, apply, finish, normalise, pixels
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess, from_json, google
 
 SIZES = [(375, 500), (500, 375), (64, 64), (97, 300), (223, 225)]

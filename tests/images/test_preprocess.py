@@ -10,7 +10,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError
-from vitreous.images.preprocess import apply, before_crop
+from vitreous.images.pixels.preprocess import apply, before_crop
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 needs_transformers = pytest.mark.skipif(

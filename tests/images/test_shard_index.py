@@ -7,13 +7,13 @@ import pytest
 from picture_sets import encoded, scene, tar_shards
 
 from vitreous.errors import DataError
-from vitreous.images import pack, shard_index
 from vitreous.images.sources.shards import Index, index_shard
+from vitreous.images.stores import disk, shard_index
 
 
 def test_an_index_says_what_the_headers_say(tmp_path):
     files = [str(path) for path in tar_shards(tmp_path, [3, 5, 1])]
-    written = pack.index(tmp_path)
+    written = disk.index(tmp_path)
     assert written.counts == dict(zip(files, [3, 5, 1], strict=True))
     assert written.files == (str(tmp_path / "vitreous-index.jsonl"),)
     assert shard_index.known(files, Index) == {file: index_shard(file) for file in files}
@@ -24,7 +24,7 @@ def test_an_index_says_what_the_headers_say(tmp_path):
 
 def test_pictures_are_where_the_index_says(tmp_path):
     (path,) = tar_shards(tmp_path, [4])
-    pack.index(path)
+    disk.index(path)
     found = shard_index.known([str(path)], Index)[str(path)]
     raw = path.read_bytes()
     for i, (start, size) in enumerate(zip(found.start, found.size, strict=True)):
@@ -34,13 +34,13 @@ def test_pictures_are_where_the_index_says(tmp_path):
 
 def test_only_shards_that_changed_are_read_again(tmp_path):
     files = tar_shards(tmp_path, [3, 5, 1])
-    assert pack.index(tmp_path).scanned == 3
-    assert pack.index(tmp_path).scanned == 0
+    assert disk.index(tmp_path).scanned == 3
+    assert disk.index(tmp_path).scanned == 0
     tar_shards(tmp_path / "..", [2])[0].replace(files[0])
     assert str(files[0]) not in shard_index.known(map(str, files), Index)
-    again = pack.index(tmp_path)
+    again = disk.index(tmp_path)
     assert (again.scanned, again.counts[str(files[0])]) == (1, 2)
-    assert pack.index(tmp_path, force=True).scanned == 3
+    assert disk.index(tmp_path, force=True).scanned == 3
 
 
 def test_a_stopped_index_goes_on_after_its_last_whole_line(tmp_path):
@@ -59,28 +59,28 @@ def test_a_stopped_index_goes_on_after_its_last_whole_line(tmp_path):
     assert shard_index.known(files, Index) == {}
     with (tmp_path / "vitreous-index.jsonl.part").open("ab") as file:
         file.write(b'{"mark": "set-002')  # cut in the middle of a line
-    assert pack.index(tmp_path).scanned == 2
+    assert disk.index(tmp_path).scanned == 2
     assert set(shard_index.known(files, Index)) == set(files)
 
 
 def test_a_damaged_index_is_not_believed(tmp_path):
     files = [str(path) for path in tar_shards(tmp_path, [2, 2])]
-    pack.index(tmp_path)
+    disk.index(tmp_path)
     path = tmp_path / "vitreous-index.jsonl"
     path.write_bytes(path.read_bytes()[:-30])
     assert set(shard_index.known(files, Index)) == {files[0]}
     path.write_bytes(b"\xff\x00 no index")
     assert shard_index.known(files, Index) == {}
-    assert pack.index(tmp_path).scanned == 2
+    assert disk.index(tmp_path).scanned == 2
 
 
 def test_what_has_no_shards_is_said_and_a_cut_shard_named(tmp_path):
     with pytest.raises(DataError, match="holds no tar shards; pack it: vitreous pack"):
-        pack.index(tmp_path)
+        disk.index(tmp_path)
     (path,) = tar_shards(tmp_path, [3])
     path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(DataError, match=r"set-000\.tar is cut short|set-000\.tar is no whole tar"):
-        pack.index(tmp_path)
+        disk.index(tmp_path)
     with pytest.raises(DataError, match="lies far away"):
         shard_index.write(["s3://bucket/a.tar"], index_shard)
 
@@ -88,10 +88,10 @@ def test_what_has_no_shards_is_said_and_a_cut_shard_named(tmp_path):
 @pytest.mark.parametrize("force", [False, True])
 def test_the_index_of_one_pattern_keeps_the_lines_of_other_shards(force, tmp_path):
     files = [str(path) for path in tar_shards(tmp_path, [3, 5, 1, 2])]
-    pack.index(tmp_path)
+    disk.index(tmp_path)
     (tmp_path / "set-002.tar").unlink()
     tar_shards(tmp_path / "..", [4])[0].replace(files[3])
-    written = pack.index(tmp_path / "set-000.tar", force=force)
+    written = disk.index(tmp_path / "set-000.tar", force=force)
     assert (written.scanned, written.counts) == (int(force), {files[0]: 3})
     assert set(shard_index.known([files[0], files[1], files[3]], Index)) == set(files[:2])
     lines = (tmp_path / "vitreous-index.jsonl").read_text().splitlines()

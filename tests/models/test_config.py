@@ -16,8 +16,8 @@ from vitreous.errors import ConfigError, ImageSizeError, ModelNameError, Vitreou
 from vitreous.models import config as configs
 from vitreous.models import positions
 from vitreous.models.catalog import build, describe, names, options, parse
+from vitreous.models.checks import words
 from vitreous.models.config import BiTConfig, ViTConfig
-from vitreous.models.rules import words
 
 # Names
 

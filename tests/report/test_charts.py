@@ -8,7 +8,7 @@ import pytest
 
 from vitreous.report import charts
 from vitreous.report.charts import Bar, Line, Span, Tile
-from vitreous.report.figures import SCALE
+from vitreous.report.colours import SCALE
 
 HOSTILE = "<b>&\"'</svg>"
 

@@ -15,15 +15,15 @@ from small_runs import image_set
 from torch.testing import assert_close
 
 import vitreous
-from vitreous.images import decode
-from vitreous.images.preprocess import normalise
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import normalise
 from vitreous.measures.rollout import read_rows, rollout
 from vitreous.models.taps import taps
 
 need_extra()
 
-from vitreous.server.breaking import Break  # noqa: E402
-from vitreous.server.similar import Neighbours  # noqa: E402
+from vitreous.server.images.similar import Neighbours  # noqa: E402
+from vitreous.server.interventions import Break  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from torch.testing import assert_close
 import vitreous
 from vitreous.errors import CheckpointError
 from vitreous.evaluation.calibration import softmax
-from vitreous.images import decode
-from vitreous.images.preprocess import normalise
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import normalise
 
 need_extra()
 pytest.importorskip("onnxscript", reason="needs the extra export")

@@ -26,11 +26,11 @@ from serving import encoded, need_extra, picture, until
 need_extra()
 
 from vitreous.images.sources.picture import sniff  # noqa: E402
-from vitreous.server.counting import Counts  # noqa: E402
+from vitreous.server.errors import Busy  # noqa: E402
 from vitreous.server.guard import Door, Guard  # noqa: E402
+from vitreous.server.images.cache import Kept, Shelf  # noqa: E402
 from vitreous.server.limits import Limits, shown_name  # noqa: E402
-from vitreous.server.refusals import Busy  # noqa: E402
-from vitreous.server.shelf import Kept, Shelf  # noqa: E402
+from vitreous.server.metrics import Counts  # noqa: E402
 
 GOOD = encoded(picture(1))
 

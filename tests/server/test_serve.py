@@ -23,11 +23,11 @@ from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtr
 
 need_extra()
 
-from vitreous.images import opening  # noqa: E402
-from vitreous.server import examples  # noqa: E402
-from vitreous.server.batching import Batcher, Desk, share_cores  # noqa: E402
+from vitreous.images import open_data  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
-from vitreous.server.refusals import Busy  # noqa: E402
+from vitreous.server.errors import Busy  # noqa: E402
+from vitreous.server.images import examples  # noqa: E402
+from vitreous.server.queue import Batcher, Desk, share_cores  # noqa: E402
 from vitreous.server.runtimes import Outside  # noqa: E402
 from vitreous.server.serve import _listen, serve  # noqa: E402
 
@@ -242,8 +242,8 @@ def test_examples_are_of_the_data_or_of_the_classes_that_the_model_knows(tmp_pat
         picture(1).save(tmp_path / label / "one.png")
     assert examples.choose(None, ("ant", "bee")) == []
     assert examples.choose(None, ()) == []
-    assert {label for label, _ in examples.choose(opening.open(tmp_path), ("ant", "bee"))} <= {"ant", "bee"}
-    clothes = opening.open("fashion").classes
+    assert {label for label, _ in examples.choose(open_data.open(tmp_path), ("ant", "bee"))} <= {"ant", "bee"}
+    clothes = open_data.open("fashion").classes
     assert {label for label, _ in examples.choose(None, clothes)} <= set(clothes)
     assert len(examples.choose(None, clothes)) == examples.COUNT
 
@@ -385,7 +385,7 @@ def test_a_network_without_attention_answers_and_can_be_covered():
     ids=str,
 )
 def test_every_kind_of_transformer_can_be_looked_into_and_broken(changes):
-    from vitreous.server.breaking import Break
+    from vitreous.server.interventions import Break
 
     model = tiny(**changes)
     seen = np.array(picture(3, size=(16, 16)))

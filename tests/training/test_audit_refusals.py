@@ -12,7 +12,7 @@ from tiny_models import line_of
 import vitreous
 from vitreous.errors import ConfigError, ModelNameError
 from vitreous.training.recipe import Recipe
-from vitreous.training.step import precision_on
+from vitreous.training.run.step import precision_on
 
 WHERE = ["--device", "cpu", "--workers", "0", "--no-check"]
 SMALL = [*WHERE, "--model", MODEL, "--set", f"image_size={SIDE}"]

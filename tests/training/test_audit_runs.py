@@ -16,9 +16,11 @@ import vitreous
 from vitreous.cli.training_display import display
 from vitreous.errors import BusyError, NotFiniteError, RunError
 from vitreous.evaluation import predict
-from vitreous.training import jobs, runs, ways
-from vitreous.training.loop import Loop
-from vitreous.training.runs import RunFolder
+from vitreous.training.plan import plan as plans
+from vitreous.training.run import folder as runs
+from vitreous.training.run import protocols
+from vitreous.training.run.folder import RunFolder
+from vitreous.training.run.loop import Loop
 
 SPOILED = {"optimizer": "sgd", "peak_lr": 1e30, "clip": "none", "length": "1 steps"}
 
@@ -57,14 +59,14 @@ def test_a_picture_that_cannot_be_read_is_not_judged_and_the_folds_go_on(folder,
 
 
 def test_a_picture_that_goes_after_the_plan_ends_no_run(folder, tmp_path, monkeypatch):
-    plan = jobs.plan
+    plan = plans.plan
 
     def then_damage(*given, **options):
         job = plan(*given, **options)
         damage(folder)
         return job
 
-    monkeypatch.setattr(jobs, "plan", then_damage)
+    monkeypatch.setattr(plans, "plan", then_damage)
     assert fitted(folder, tmp_path / "run", folds=3, check=True).metrics["judged"]["images"] == 59
 
 
@@ -128,30 +130,30 @@ def test_a_run_does_not_go_on_with_other_weights(folder, models, tmp_path, what)
 
 def test_a_name_of_ours_that_another_run_takes_meanwhile_is_given_up_for_the_next(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan, others = jobs.plan, []
+    plan, others = plans.plan, []
 
     def then_taken(*given, **options):
         others.append(RunFolder.create("runs/shapes-1", {}))
         return plan(*given, **options)
 
-    monkeypatch.setattr(jobs, "plan", then_taken)
+    monkeypatch.setattr(plans, "plan", then_taken)
     assert fitted(folder, None).path == "runs/shapes-2"
     with pytest.raises(BusyError):
-        monkeypatch.setattr(jobs, "plan", plan)
+        monkeypatch.setattr(plans, "plan", plan)
         fitted(folder, "runs/shapes-1")
     others[0].close()
 
 
 def test_a_pair_of_runs_moves_on_together(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan, others = jobs.plan, []
+    plan, others = plans.plan, []
 
     def then_taken(*given, **options):
         if not others:
             others.append(RunFolder.create("runs/shapes-1-first", {}))
         return plan(*given, **options)
 
-    monkeypatch.setattr(jobs, "plan", then_taken)
+    monkeypatch.setattr(plans, "plan", then_taken)
     monkeypatch.setattr(sys, "argv", ["vitreous", "fit", "shapes"])
     run = fitted(folder, None, then=folder, then_recipe=SMALL)
     assert run.path == "runs/shapes-2"
@@ -226,8 +228,8 @@ def test_masked_patches_save_no_weights_that_are_not_finite(folder, tmp_path):
 
 def test_every_state_that_is_saved_is_one_to_go_on_from(folder, tmp_path, monkeypatch):
     """The first of three steps spoils the weights, and the second says so, with a save due between them."""
-    monkeypatch.setattr(ways, "Loop", partial(Loop, save_seconds=0.0))
-    monkeypatch.setattr("vitreous.training.loop.SAVE_SHARE", 0)
+    monkeypatch.setattr(protocols, "Loop", partial(Loop, save_seconds=0.0))
+    monkeypatch.setattr("vitreous.training.run.loop.SAVE_SHARE", 0)
     where = tmp_path / "run"
     with pytest.raises(NotFiniteError):
         fitted(folder, where, folds=3, **{**SPOILED, "length": "3 steps"})

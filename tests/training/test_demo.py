@@ -13,7 +13,8 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import ConfigError, RunError
-from vitreous.training import demo, runs
+from vitreous.training import demo
+from vitreous.training.run import folder as runs
 
 
 def command(folder, *words):

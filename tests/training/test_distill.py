@@ -10,10 +10,10 @@ from torch.testing import assert_close
 
 from vitreous.errors import ConfigError
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD
-from vitreous.training.classify import classification_loss
-from vitreous.training.distill import Distill, distillation_loss
-from vitreous.training.optimizer import groups, make
 from vitreous.training.recipe import Recipe
+from vitreous.training.run.optimizers import groups, make
+from vitreous.training.run.tasks.classify import classification_loss
+from vitreous.training.run.tasks.distill import Distill, distillation_loss
 
 TWO = VIT.change(distillation_token=True, pool="cls-and-distillation", distillation_head=True)
 

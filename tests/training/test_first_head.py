@@ -13,9 +13,10 @@ from tiny_models import line_of
 import vitreous
 from vitreous.errors import ConfigError
 from vitreous.evaluation import predict
-from vitreous.training import runs, sweep
-from vitreous.training.jobs import plan, start_model
+from vitreous.training.plan.plan import plan, start_model
 from vitreous.training.recipe import Recipe
+from vitreous.training.run import folder as runs
+from vitreous.training.run import sweep
 
 FAST = {"device": "cpu", "workers": 0, "check": False}
 STILL = Recipe(name="still", batch=8, optimizer="sgd", weight_decay=0.0, peak_lr=1e-12, policy="head").change(

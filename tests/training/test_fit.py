@@ -34,11 +34,11 @@ import vitreous
 from vitreous.errors import BusyError, ConfigError, DataError, RunError
 from vitreous.evaluation import calibration, predict
 from vitreous.images import splits
-from vitreous.images.batches import Batches
-from vitreous.images.preprocess import finish
-from vitreous.training import runs
+from vitreous.images.batches.batches import Batches
+from vitreous.images.pixels.preprocess import finish
 from vitreous.training.recipe import Recipe
-from vitreous.weights import loading
+from vitreous.training.run import folder as runs
+from vitreous.weights import load_model
 
 
 def weights_of(run):
@@ -207,7 +207,7 @@ def test_the_cross_validated_number_is_that_of_the_models_of_the_folds(crossed, 
 
 
 def test_a_cross_validated_budget_in_seconds_is_shared_by_all_trainings(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(vitreous.training.loop, "TRIAL_SECONDS", 0.02)
+    monkeypatch.setattr(vitreous.training.run.loop, "TRIAL_SECONDS", 0.02)
     found = fitted(folder, tmp_path / "run", folds=2, length="0.3 seconds")
     (event,) = events_of(found.path, "steps")
     assert event["budget"] == pytest.approx(0.1)
@@ -339,8 +339,8 @@ def test_a_teacher_is_listened_to(run, folder, kind, tmp_path):
 
 
 def test_a_teacher_is_read_once_however_many_trainings_it_has(run, folder, tmp_path, monkeypatch):
-    read, reads = loading.read, []
-    monkeypatch.setattr(loading, "read", lambda path: reads.append(path) or read(path))
+    read, reads = load_model.read, []
+    monkeypatch.setattr(load_model, "read", lambda path: reads.append(path) or read(path))
     fitted(folder, tmp_path / "taught", length="2 steps", teacher=run.model, folds=2)
     assert reads == [Path(run.model)]
 
@@ -366,7 +366,7 @@ def test_a_rival_judges_the_same_images(tmp_path):
 
     def rival(train, judged):
         seen.append((len(train), len(judged)))
-        return vitreous.training.story.Rival("a coin", 5, len(judged))
+        return vitreous.training.tell.summary.Rival("a coin", 5, len(judged))
 
     found = fitted(image_set(60, test=20), tmp_path / "run", rival=rival)
     assert seen == [(40, 20)]
@@ -426,7 +426,7 @@ def test_a_run_of_changed_images_does_not_go_on(tmp_path):
 
 def test_a_damaged_state_is_passed_over_for_the_one_before_and_said(folder, tmp_path, monkeypatch):
     whole = fitted(folder, tmp_path / "whole")
-    monkeypatch.setattr(vitreous.training.loop.Loop, "save_seconds", 0.0)
+    monkeypatch.setattr(vitreous.training.run.loop.Loop, "save_seconds", 0.0)
     with pytest.raises(Death):
         fitted(folder, tmp_path / "run", tell=die_at(4))
     newest = max((tmp_path / "run" / "state").glob("*.safetensors"))

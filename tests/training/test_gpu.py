@@ -5,12 +5,12 @@ import pytest
 import torch
 from small_runs import BUSY, PLAIN, assert_equal_states, image_set, network, rule, sized
 
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
 from vitreous.ranks import Ranks
-from vitreous.training.classify import Classify
-from vitreous.training.loop import Loop
 from vitreous.training.recipe import Recipe
-from vitreous.training.step import Step
+from vitreous.training.run.loop import Loop
+from vitreous.training.run.step import Step
+from vitreous.training.run.tasks.classify import Classify
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 GPU = torch.device("cuda")
@@ -145,7 +145,7 @@ def _on_gpu(recipe, consumed):
 def test_pictures_of_several_sizes_lie_on_the_gpu():
     from dataclasses import replace
 
-    from vitreous.images.memory import HeldPixels
+    from vitreous.images.stores.memory import HeldPixels
 
     small = image_set(32)
     pictures = [small.read(i)[: 10 + i % 6, : 12 + i % 4] for i in range(len(small))]

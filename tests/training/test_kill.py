@@ -15,7 +15,7 @@ import torch
 from picture_files import class_folders
 from safetensors import safe_open
 
-from vitreous.training import runs
+from vitreous.training.run import folder as runs
 
 STATES_ALWAYS = """
 import functools, sys

@@ -15,12 +15,12 @@ from torch.testing import assert_close
 
 from vitreous.errors import ConfigError, RunError
 from vitreous.evaluation import accuracy, predict
-from vitreous.images.batches import Batches
-from vitreous.training import loop as loops
-from vitreous.training import runs
-from vitreous.training.classify import Classify
-from vitreous.training.loop import Interrupted, Loop, steps_of
+from vitreous.images.batches.batches import Batches
 from vitreous.training.recipe import Epochs, Seconds, Steps
+from vitreous.training.run import folder as runs
+from vitreous.training.run import loop as loops
+from vitreous.training.run.loop import Interrupted, Loop, steps_of
+from vitreous.training.run.tasks.classify import Classify
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,10 @@ from tiny_models import BIT, VIT, awake, images, line_of
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError
-from vitreous.images.batches import Batch
-from vitreous.training.masked import (
+from vitreous.images.batches.batches import Batch
+from vitreous.training.recipe import Recipe
+from vitreous.training.run.optimizers import make
+from vitreous.training.run.tasks.masked import (
     EXCHANGED,
     HIDDEN,
     KEPT,
@@ -22,8 +24,6 @@ from vitreous.training.masked import (
     mean_colours,
     thumbnails,
 )
-from vitreous.training.optimizer import make
-from vitreous.training.recipe import Recipe
 
 RECORDED = {name: value for name, value in np.load(ROOT / "tests/golden/measures/masked_patch.npz").items()}  # noqa: C416
 MASKED = VIT.change(mask_token=True)

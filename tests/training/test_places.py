@@ -10,8 +10,9 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import BusyError, ConfigError, DataError, ExistsError, RunError
-from vitreous.training import jobs, runs
-from vitreous.training.runs import RunFolder
+from vitreous.training.plan import plan as plans
+from vitreous.training.run import folder as runs
+from vitreous.training.run.folder import RunFolder
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def unread(monkeypatch):
     def plan(*given, **options):
         pytest.fail("the pictures were looked at first")
 
-    monkeypatch.setattr(jobs, "plan", plan)
+    monkeypatch.setattr(plans, "plan", plan)
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import ConfigError
-from vitreous.images.augment import Augment
+from vitreous.images.pixels.augment import Augment
 from vitreous.models.catalog import blueprint, parse
 from vitreous.training import recipes
 from vitreous.training.recipe import THEIR_WORDS, Epochs, Recipe, Steps, from_json
 from vitreous.training.recipes import RECIPES, Given
 from vitreous.training.recipes.augreg import LEVELS
 from vitreous.training.recipes.bit import hyperrule
-from vitreous.training.schedule import rates
+from vitreous.training.run.schedule import rates
 
 RULES = json.loads((ROOT / "tests/golden/measures/bit_hyperrule.json").read_text())
 SETS = [(312, (3000, 4000)), (8_000, (28, 28)), (50_000, (32, 32)), (6_704, (128, 128)), (1_281_167, (375, 500))]

@@ -13,7 +13,8 @@ from small_runs import MODEL, PLAIN, SIDE, picture_folder
 
 import vitreous
 from vitreous.errors import ConfigError, DataError
-from vitreous.training import jobs, runs
+from vitreous.training.plan import plan as plans
+from vitreous.training.run import folder as runs
 
 SMALL = PLAIN.change(image_size=SIDE, length="3 steps")
 
@@ -62,8 +63,8 @@ def test_a_late_fault_leaves_nothing_that_resume_would_take(folder, tmp_path, mo
             file.write_bytes(b"no picture")
         return job
 
-    plan = jobs.plan
-    monkeypatch.setattr(jobs, "plan", planned_then_broken)
+    plan = plans.plan
+    monkeypatch.setattr(plans, "plan", planned_then_broken)
     with pytest.raises(DataError):
         fitted(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ from tiny_models import line_of
 
 from vitreous.errors import ConfigError
 from vitreous.training.recipe import Epochs, Recipe, Steps
-from vitreous.training.schedule import rate, rates, steps_of
+from vitreous.training.run.schedule import rate, rates, steps_of
 
 RECORDED = json.loads((ROOT / "tests/golden/measures/lr_schedules.json").read_text())
 FORMS = ("cosine", "linear", "steps", "constant", "rsqrt", "deit")

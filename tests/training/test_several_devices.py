@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from small_runs import MODEL, assert_equal_states, picture_folder
 
-from vitreous.training import runs
-from vitreous.weights.loading import load
+from vitreous.training.run import folder as runs
+from vitreous.weights.load_model import load
 
 STATES_ALWAYS = """
 import functools, sys

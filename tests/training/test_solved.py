@@ -14,9 +14,11 @@ from tiny_models import BIT, VIT, awake, images, line_of
 import vitreous
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.fewshot import BIAS, TINY, ridge
-from vitreous.training import beginning, runs, solve
+from vitreous.evaluation.few_shot import BIAS, TINY, ridge
+from vitreous.training.plan import starting_weights
 from vitreous.training.recipe import L2S, Recipe
+from vitreous.training.run import closed_form
+from vitreous.training.run import folder as runs
 
 NUMBERS = ("temperature", "threshold", "judged", "how_judged")
 
@@ -46,7 +48,7 @@ def run(folder, weights, tmp_path_factory):
 
 def features_of(weights, data):
     model = vitreous.load(weights, classes=4)
-    return solve.frozen_features(model, data, workers=0)
+    return closed_form.frozen_features(model, data, workers=0)
 
 
 def by_hand(rows, labels, classes, l2, mean, std):
@@ -80,7 +82,7 @@ def test_every_image_is_judged_by_a_head_that_has_not_seen_it(run, folder, weigh
     data = vitreous.images.open(folder)
     rows = features_of(weights, data).rows.astype(np.float64)
     mean, std = rows.mean(0), rows.std(0) + TINY
-    groups, copies = solve.rounds(data)
+    groups, copies = closed_form.rounds(data)
     assert (len(np.unique(groups)), copies) == (20, 0)
     tried = {}
     for l2 in L2S:
@@ -136,8 +138,8 @@ def test_copies_are_left_out_together(weights, tmp_path):
     assert found.metrics["judged"]["images"] == 80
     assert found.metrics["judged"]["top1"] < 0.7, "better than a coin at noise: a head was asked what it had seen"
     data = vitreous.images.open(tmp_path / "noise")
-    frozen = solve.frozen_features(vitreous.load(weights, classes=2), data, workers=0)
-    fooled = solve.solve(frozen.rows, data.labels, 2, (1.0,))
+    frozen = closed_form.frozen_features(vitreous.load(weights, classes=2), data, workers=0)
+    fooled = closed_form.solve(frozen.rows, data.labels, 2, (1.0,))
     assert fooled.right[1.0] > found.metrics["judged"]["right"] + 10
     assert (
         "rounds, some of each class; 80 have copies or bursts, left out together"
@@ -148,7 +150,7 @@ def test_copies_are_left_out_together(weights, tmp_path):
 def test_a_group_left_out_is_a_refit_without_it():
     draw = np.random.default_rng(0)
     rows, labels, groups = draw.normal(size=(30, 8)), np.arange(30) % 3, np.arange(30) // 4
-    found = solve.solve(rows, labels, 3, (10.0,), groups=groups)
+    found = closed_form.solve(rows, labels, 3, (10.0,), groups=groups)
     mean, std = rows.mean(0), rows.std(0) + TINY
     for group in range(8):
         here = groups == group
@@ -160,7 +162,7 @@ def test_a_group_left_out_is_a_refit_without_it():
 def test_a_round_leaves_out_one_image_of_each_class_with_its_copies():
     """So that no class is one short when an image of it is asked for."""
     data = replace(image_set(60), labels=np.arange(60) % 4, groups=np.r_[0, 0, np.arange(2, 60)])
-    groups, copies = solve.rounds(data)
+    groups, copies = closed_form.rounds(data)
     assert copies == 2
     assert groups[0] == groups[1]
     counts = np.array([np.bincount(data.labels[groups == group], minlength=4) for group in np.unique(groups)])
@@ -173,15 +175,15 @@ def test_rounds_are_not_held_against_a_class_of_few():
     """Features that say nothing: leaving out one alone is right less often than chance, a round as often."""
     draw = np.random.default_rng(0)
     rows, labels = draw.normal(size=(400, 3)), np.arange(400) % 40
-    assert solve.solve(rows, labels, 40, (1e4,)).right[1e4] == 0
+    assert closed_form.solve(rows, labels, 40, (1e4,)).right[1e4] == 0
     data = replace(image_set(400), labels=labels, classes=tuple(map(str, range(40))), groups=np.arange(400))
-    by_rounds = solve.solve(rows, labels, 40, (1e4,), groups=solve.rounds(data)[0]).right[1e4]
+    by_rounds = closed_form.solve(rows, labels, 40, (1e4,), groups=closed_form.rounds(data)[0]).right[1e4]
     assert 3 <= by_rounds <= 20
 
 
 def test_the_penalty_kept_is_the_one_with_the_smallest_error_when_left_out():
     rows = np.array([[-2.0], [-1.9], [2.0], [2.1]]).repeat(3, 0)
-    found = solve.solve(rows, np.repeat([0, 1], 6), 2, (1e-3, 1.0, 2.0))
+    found = closed_form.solve(rows, np.repeat([0, 1], 6), 2, (1e-3, 1.0, 2.0))
     assert set(found.right.values()) == {12}
     assert found.probe.l2 == 1e-3
 
@@ -195,7 +197,9 @@ def test_a_test_split_that_came_with_the_images_gives_the_number(with_test, weig
     train, test = with_test.split("train"), with_test.split("test")
     again = vitreous.evaluate(found.load(), with_test, split="test", workers=0)
     assert (again.right, again.images) == (found.metrics["judged"]["right"], 16)
-    head = solve.solve(features_of(weights, train).rows, train.labels, 4, L2S, groups=solve.rounds(train)[0])
+    head = closed_form.solve(
+        features_of(weights, train).rows, train.labels, 4, L2S, groups=closed_form.rounds(train)[0]
+    )
     assert head.probe.right(features_of(weights, test).rows, test.labels) == again.right
     assert found.metrics["temperature"] == pytest.approx(
         calibration.fit_temperature(head.left_out, train.labels), rel=1e-4
@@ -214,7 +218,7 @@ def test_test_images_and_their_labels_change_nothing_but_the_number(with_test, w
 
 
 def test_many_images_are_judged_on_the_split_that_was_made(folder, weights, tmp_path, monkeypatch):
-    monkeypatch.setattr(beginning, "FEW", 50)
+    monkeypatch.setattr(starting_weights, "FEW", 50)
     found = solved(folder, tmp_path / "run", weights)
     assert (found.metrics["judged_by"], found.metrics["judged"]["images"]) == ("test", 16)
 
@@ -268,7 +272,7 @@ def test_a_probe_becomes_the_head_of_any_network(config):
     with torch.inference_mode():
         rows = model.features(x).numpy()
     probe = ridge(rows, np.arange(12) % 5, 5, l2=1.0)
-    solve.put_into_head(model, probe)
+    closed_form.put_into_head(model, probe)
     with torch.inference_mode():
         np.testing.assert_allclose(model(x).numpy(), probe.scores(rows), atol=1e-4)
 
@@ -303,7 +307,7 @@ def test_several_labels_are_refused(weights, tmp_path):
 
 
 def test_more_images_than_the_memory_holds_are_refused(folder, weights, tmp_path, monkeypatch):
-    monkeypatch.setattr(solve, "machine_memory", lambda: 10_000)
+    monkeypatch.setattr(closed_form, "machine_memory", lambda: 10_000)
     with pytest.raises(ConfigError) as error:
         solved(folder, tmp_path / "run", weights)
     line_of(error.value, "80 images", "GiB", "--policy head")

@@ -14,11 +14,11 @@ from torch.testing import assert_close
 
 import vitreous
 from vitreous.errors import ConfigError, RunError
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
 from vitreous.ranks import Ranks
-from vitreous.training import step as stepping
-from vitreous.training.classify import Classify, classification_loss, right_answers
-from vitreous.training.step import Step, averaged, prepare
+from vitreous.training.run import step as stepping
+from vitreous.training.run.step import Step, averaged, prepare
+from vitreous.training.run.tasks.classify import Classify, classification_loss, right_answers
 
 SGD = sized(PLAIN.change(optimizer="sgd", momentum=0.0, weight_decay=0.0, peak_lr=0.1))
 

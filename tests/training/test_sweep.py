@@ -12,8 +12,9 @@ from tiny_models import line_of
 import vitreous
 from vitreous.cli.training_display import display
 from vitreous.errors import ConfigError, NotFiniteError
-from vitreous.training import runs, sweep
 from vitreous.training.recipe import Recipe
+from vitreous.training.run import folder as runs
+from vitreous.training.run import sweep
 
 RATES = (1e-4, 3e-3, 0.3)
 SMALL = Recipe(name="small", batch=8, weight_decay=0.05).change(length="8 steps", image_size=SIDE, dev=0.2)

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import vitreous
 from vitreous.errors import FormatError
 from vitreous.weights import formats
-from vitreous.weights.reading import read
+from vitreous.weights.tensor_files import read
 
 ALL = pytest.mark.parametrize("name", golden.MODELS)
 

@@ -21,8 +21,8 @@ from tiny_models import VIT, answer, assert_same_answers, assert_same_model, awa
 
 import vitreous
 from vitreous.errors import CheckpointError, FormatError, VitreousError
-from vitreous.weights import reading
-from vitreous.weights.reading import read_tensors
+from vitreous.weights import tensor_files
+from vitreous.weights.tensor_files import read_tensors
 
 
 def refused(path, *words, kind=VitreousError, **said) -> str:
@@ -98,7 +98,7 @@ def test_code_in_a_pickle_does_not_run(form, ending, tmp_path):
 def test_either_of_two_locks_keeps_code_from_running(open_lock, tmp_path, monkeypatch):
     """We go through the pickle before torch reads it, and torch reads tensors alone: each would do by itself."""
     if open_lock == "ours":
-        monkeypatch.setattr(reading, "check_pickle", lambda *path, **how: None)
+        monkeypatch.setattr(tensor_files, "check_pickle", lambda *path, **how: None)
     else:
         trusting = torch.load
         monkeypatch.setattr(torch, "load", lambda path, **how: trusting(path, **how | {"weights_only": False}))

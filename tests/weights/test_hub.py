@@ -33,7 +33,7 @@ def cache(tmp_path, monkeypatch):
         made = tmp_path / "made" / commit / name
         target = made if format in ("timm", "huggingface") else made / "model"
         for file in vitreous.save(model, target, format=format):
-            blob = place / "blobs" / vitreous.weights.saving.digest(file)
+            blob = place / "blobs" / vitreous.weights.save_model.digest(file)
             blob.write_bytes(file.read_bytes())
             (place / "snapshots" / commit / file.name).symlink_to(os.path.relpath(blob, place / "snapshots" / commit))
         return place

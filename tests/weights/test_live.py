@@ -247,7 +247,7 @@ def test_timm_reads_what_we_write_and_we_what_it_writes(tmp_path, case):
         changes.get("global_pool") == "avg" and changes.get("fc_norm") is False
     ):  # no tensor tells this from a class token
         config = ours.config.change(pool="gap", class_token=True)
-        ours = vitreous.weights.loading.assemble(config, ours.state_dict())
+        ours = vitreous.weights.load_model.assemble(config, ours.state_dict())
     agree(ours.eval(), theirs, size)
     vitreous.save(ours, tmp_path / "ours", format="timm")
     again = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True).eval()

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import vitreous
 from vitreous.errors import FormatError, VitreousError
 from vitreous.weights import huggingface, timm
-from vitreous.weights.moves import write_with
+from vitreous.weights.layouts import write_with
 from vitreous.weights.timm_names import BIT_BY_HAND, HYBRID_BY_HAND, Implied, refused, runs
 
 PLAIN = "vit_base_patch16_224"

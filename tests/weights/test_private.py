@@ -70,10 +70,10 @@ def test_every_type_is_read_as_safetensors_reads_it(kind, tmp_path):
 def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path, monkeypatch):
     """After its header was read and found whole."""
     from vitreous.errors import CheckpointError
-    from vitreous.weights import reading
+    from vitreous.weights import tensor_files
 
     (file,) = vitreous.save(awake(), tmp_path / "m")
-    real = reading._read_header
+    real = tensor_files._read_header
 
     def cutting(opened, path):
         found = real(opened, path)
@@ -82,6 +82,6 @@ def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path, monkeypatch):
         opened.seek(opened.tell())  # what is buffered is forgotten
         return found
 
-    monkeypatch.setattr(reading, "_read_header", cutting)
+    monkeypatch.setattr(tensor_files, "_read_header", cutting)
     with pytest.raises(CheckpointError, match="became shorter while it was read; fetch or write it again"):
         vitreous.load(file)

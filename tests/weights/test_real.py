@@ -13,7 +13,7 @@ from shared_files import SHARED, needs_shared
 from tiny_models import assert_same_answers
 
 import vitreous
-from vitreous.images.preprocess import apply
+from vitreous.images.pixels.preprocess import apply
 
 SAMPLE = SHARED / "data" / "imagenet-sample-1000.zip"
 SEEN = {

@@ -33,7 +33,7 @@ def run(
     if index:
         if out is not None:
             raise ConfigError(f"the index goes beside the shards, not to {out}; leave OUT away")
-        from vitreous.images.pack import index as write_index
+        from vitreous.images.stores.disk import index as write_index
 
         with progress("indexing") as tell:
             written = write_index(data, force=force, progress=tell)

@@ -1,19 +1,17 @@
 """A model and images become numbers. Each part loads on first use."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitreous.evaluation.curve import curve as curve
-    from vitreous.evaluation.episodes import episodes as episodes
+    from vitreous.evaluation.confident_learning import label_errors as label_errors
+    from vitreous.evaluation.episodic import episodes as episodes
     from vitreous.evaluation.features import extract as extract
-    from vitreous.evaluation.fewshot import fewshot as fewshot
-    from vitreous.evaluation.fewshot import ridge as ridge
-    from vitreous.evaluation.label_errors import label_errors as label_errors
+    from vitreous.evaluation.few_shot import fewshot as fewshot
+    from vitreous.evaluation.few_shot import ridge as ridge
+    from vitreous.evaluation.learning_curve import curve as curve
     from vitreous.evaluation.probes import probe as probe
-    from vitreous.evaluation.suite import suite as suite
+    from vitreous.evaluation.suites.table import suite as suite
     from vitreous.evaluation.transferability import score as score
 
 PARTS = [
@@ -21,7 +19,7 @@ PARTS = [
     "calibration",
     "evaluate",
     "features",
-    "labels",
+    "class_matching",
     "logistic",
     "predict",
     "probes",
@@ -29,28 +27,17 @@ PARTS = [
 ]
 HOME = {
     "extract": "features",
-    "fewshot": "fewshot",
-    "ridge": "fewshot",
-    "episodes": "episodes",
+    "fewshot": "few_shot",
+    "ridge": "few_shot",
+    "episodes": "episodic",
     "probe": "probes",
     "score": "transferability",
-    "curve": "curve",
-    "label_errors": "label_errors",
-    "suite": "suite",
+    "curve": "learning_curve",
+    "label_errors": "confident_learning",
+    "suite": "suites.table",
 }
 
 __all__ = [*HOME, *PARTS]
-
-
-class _Room(ModuleType):
-    """Where a file bears its function's name, the function is meant, whichever was imported first."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and HOME.get(name) == name):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Room
 
 
 def __getattr__(name: str) -> Any:

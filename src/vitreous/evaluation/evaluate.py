@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError, DataError, ExistsError
 from vitreous.evaluation import accuracy
 from vitreous.evaluation.accuracy import Result
-from vitreous.evaluation.curve import curve as measure_curve
-from vitreous.evaluation.curve import refuse_target
+from vitreous.evaluation.class_matching import match_classes, read_labels
 from vitreous.evaluation.features import extract
-from vitreous.evaluation.fewshot import FewShot, draw_seeds, shot_counts
-from vitreous.evaluation.fewshot import fewshot as measure_shots
-from vitreous.evaluation.labels import match_classes, read_labels
+from vitreous.evaluation.few_shot import FewShot, draw_seeds, shot_counts
+from vitreous.evaluation.few_shot import fewshot as measure_shots
+from vitreous.evaluation.learning_curve import curve as measure_curve
+from vitreous.evaluation.learning_curve import refuse_target
 from vitreous.evaluation.predict import Logits, Precision, Progress, class_names, logits
 from vitreous.files import write_bytes, write_json
-from vitreous.images import opening
+from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import here
-from vitreous.weights.loading import load
+from vitreous.weights.load_model import load
 from vitreous.words import few
 
 __all__ = ["evaluate", "write_csv"]
@@ -135,7 +135,7 @@ def _judged(
     how: dict[str, Any],
 ) -> Result:
     inner = unwrapped(model)
-    whole = opening.open(data)
+    whole = open_data.open(data)
     chosen = whole if split == "all" else whole.split(split)
     numbers, notes = match_classes(chosen, inner.labels, inner.config.readout.classes)
     if _has_learned(inner, whole, split):
@@ -174,7 +174,7 @@ def _few_shot(
     numbers = None if out is None else Path(out).with_suffix(".json")
     _refuse_existing(out, force)
     _refuse_existing(numbers, force)
-    whole = opening.open(data)
+    whole = open_data.open(data)
     if not whole.classes or whole.labels.ndim != 1:
         raise DataError(f"{whole.path} does not have one label for each image; make a folder for each class")
     train, test = (extract(model, whole.split(name), progress=progress, **how) for name in ("train", "test"))
@@ -189,9 +189,9 @@ def _few_shot(
         notes = (*notes, f"{len(skipped):,} images could not be read and were left out: {few(skipped)}")
     found = replace(found, about=about, notes=notes)
     if out is not None and numbers is not None and here().is_first:
-        from vitreous.evaluation import fewshot_page
+        from vitreous.evaluation import few_shot_page
 
-        fewshot_page.write(found, out, force=force)
+        few_shot_page.write(found, out, force=force)
         write_json(numbers, found.to_json(), force=force, allow_nan=True)
     return found
 

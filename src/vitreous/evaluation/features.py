@@ -42,9 +42,9 @@ from vitreous.evaluation.predict import (
     make_batches,
 )
 from vitreous.files import DISK_FULL, digest, lock, write_bytes
-from vitreous.images import opening
-from vitreous.images.batches import Batches
-from vitreous.images.health.reading import cache_folder
+from vitreous.images import open_data
+from vitreous.images.batches.batches import Batches
+from vitreous.images.health.scan import cache_folder
 from vitreous.images.imageset import ImageSet
 from vitreous.journal import Journal, json_object
 from vitreous.machine import choose_device
@@ -53,7 +53,7 @@ from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.models.taps import matching, tap_names
 from vitreous.models.taps import taps as open_taps
 from vitreous.ranks import Ranks
-from vitreous.weights.loading import load
+from vitreous.weights.load_model import load
 
 __all__ = ["FEATURES", "POOLS", "Features", "Reading", "choose_readings", "extract", "model_digest", "pooled"]
 
@@ -146,7 +146,7 @@ def extract(
     inner = unwrapped(model)
     if keep not in ("auto", "float32", "float16"):
         raise ConfigError(f"keep={keep!r} is no way to keep numbers; say auto, float32 or float16")
-    images = opening.open(data)
+    images = open_data.open(data)
     if not len(images):
         raise DataError(f"{images.path} has no images to read features of; name another set or split")
     readings = choose_readings(inner, taps, pool)

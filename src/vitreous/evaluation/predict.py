@@ -26,9 +26,10 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.lanes import in_lanes, may_part
 from vitreous.evaluation.ties import best_classes
-from vitreous.images import decode, opening
-from vitreous.images.batches import Batches, Coverage
+from vitreous.images import open_data
+from vitreous.images.batches.batches import Batches, Coverage
 from vitreous.images.imageset import ImageSet
+from vitreous.images.pixels import decode
 from vitreous.images.sources import picture
 from vitreous.images.sources.fashion import NAME as FASHION
 from vitreous.images.sources.finding import cannot_read, find_place, is_picture, read_picture, walk
@@ -466,7 +467,7 @@ def _named(text: str, *, is_alone: bool) -> Iterator[tuple[str, Read]]:
     if not path.exists() and not is_alone and not _is_set(text) and not any(c in text for c in "*?["):
         return iter([_file(str(path))])  # among others: its row says that it is not there
     if _is_set(text):
-        return _given(opening.open(text), 0)
+        return _given(open_data.open(text), 0)
     return (_file(name) for name in find_place(text).files if is_picture(name))
 
 

@@ -20,10 +20,10 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import Features, extract
-from vitreous.evaluation.fewshot import L2, checked, choose_shots, count_right, is_constant, ridge
+from vitreous.evaluation.few_shot import L2, checked, choose_shots, count_right, is_constant, ridge
 from vitreous.evaluation.predict import Precision, Progress
 from vitreous.evaluation.ties import SAME32, best_class
-from vitreous.images import opening
+from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, unwrapped
@@ -139,7 +139,7 @@ def probe(
     class token that a GAP model never reads is among them).  Others as of `probe_features`.
     """
     inner = unwrapped(model)
-    images = opening.open(data)
+    images = open_data.open(data)
     readings = every_layer(inner) if taps is None else taps
     how: dict[str, Any] = {"pool": pool, "batch": batch, "device": device, "workers": workers}
     how |= {"precision": precision, "cache": cache, "progress": progress}

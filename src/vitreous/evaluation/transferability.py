@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.evaluation.fewshot import checked
+from vitreous.evaluation.few_shot import checked
 
 __all__ = ["Score", "h_score", "log_evidence", "logme", "score"]
 

@@ -20,7 +20,7 @@ from vitreous.evaluation import calibration
 from vitreous.evaluation.ties import best_class
 from vitreous.exports.parity import Accuracy, Compared, compare
 from vitreous.exports.target import Run, Target
-from vitreous.images import decode, preprocess
+from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
 
 __all__ = ["Sample", "against"]

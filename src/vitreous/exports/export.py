@@ -18,22 +18,23 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, DataError, ExistsError
-from vitreous.evaluation.labels import match_classes
+from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.predict import class_names
-from vitreous.exports import pictures, vectors
-from vitreous.exports import run as standalone
+from vitreous.exports import sample_images, vectors
+from vitreous.exports import standalone_run as standalone
 from vitreous.exports.card import card, terms_of
 from vitreous.exports.comparing import Sample, against
-from vitreous.exports.forms import ready_to_export
+from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.onnx import ONNX, OPSETS
 from vitreous.exports.openvino import OPENVINO
 from vitreous.exports.parity import LIMITS, Parity
 from vitreous.exports.pt2 import PT2
 from vitreous.exports.target import How, Target, make_parts, missing
 from vitreous.files import atomic_folder
-from vitreous.images import decode, opening
+from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
-from vitreous.images.preprocess import normalise
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import normalise
 from vitreous.machine import record
 from vitreous.models.model import Model, unwrapped
 from vitreous.models.pooling import find_pool
@@ -76,7 +77,7 @@ def export(
     """
     inner = unwrapped(model)
     target = _check(inner, Path(path), to, int8, fp16, attention, data, images, opset, force)
-    found = None if data is None else opening.open(data)
+    found = None if data is None else open_data.open(data)
     calibration = _calibration(inner, found) if int8 and found is not None else None
     precision = "int8" if int8 else "float16" if fp16 else "float32"
     half = fp16 and target is not OPENVINO  # which halves the file by itself
@@ -157,11 +158,11 @@ def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iter
     """What the images are, for people, and the images with the model's number of their class."""
     channels = len(model.preprocess.mean)
     if data is None:
-        chosen = itertools.islice(pictures.embedded(channels), count)
+        chosen = itertools.islice(sample_images.embedded(channels), count)
         return "generated and embedded images", (Sample(pixels, label) for pixels, label in chosen)
     splits = set(data.splits.tolist())
     name = "test" if "test" in splits else "train"
-    part = opening.open(data, split=name, limit=count if count < int((data.splits == name).sum()) else None)
+    part = open_data.open(data, split=name, limit=count if count < int((data.splits == name).sum()) else None)
     try:
         numbers: NDArray[np.int64] | None = match_classes(part, model.labels, model.config.readout.classes)[0]
     except DataError:
@@ -183,7 +184,7 @@ def _calibration(model: Model, data: ImageSet) -> NDArray[np.float32]:
     """Images of train, as the network gets them.  B C H W."""
     splits = set(data.splits.tolist())
     part = data.split("train" if "train" in splits else "test")
-    part = opening.open(part, limit=CALIBRATION) if len(part) > CALIBRATION else part
+    part = open_data.open(part, limit=CALIBRATION) if len(part) > CALIBRATION else part
     rule = model.preprocess
     rows = [normalise(decode.finish(sample.pixels, rule), rule).numpy() for sample in _read(part, None)]
     if not rows:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import MissingExtraError
-from vitreous.exports.forms import Answer, ImageForm, Network, Preprocessing
+from vitreous.exports.graphs import Answer, ImageForm, Network, Preprocessing
 from vitreous.models.model import Model
 
 __all__ = ["How", "Parts", "Target", "make_parts", "missing", "quietly"]

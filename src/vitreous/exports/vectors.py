@@ -23,9 +23,9 @@ from PIL import Image
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.exports.parity import Limits, Parity, compare
-from vitreous.exports.pictures import generated
-from vitreous.images import decode
-from vitreous.images.preprocess import normalise
+from vitreous.exports.sample_images import generated
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import normalise
 from vitreous.models.model import Model
 
 __all__ = ["verify", "write"]

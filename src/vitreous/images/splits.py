@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images import hashes
+from vitreous.images import perceptual_hash
 from vitreous.images.health.duplicates import Twins, find_twins, recall, remember
 from vitreous.images.health.facts import Facts
-from vitreous.images.health.reading import Progress, Readers, cache_file, choose_workers, gather
+from vitreous.images.health.scan import Progress, Readers, cache_file, choose_workers, gather
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.randomness import uniform
 
@@ -246,12 +246,12 @@ def find_groups(data: ImageSet, known: Places | None = None, progress: Progress 
     n = len(data)
     pairs = [] if known is None else [np.stack([known, np.arange(n)], 1)]
     if n > LOOKED_AT:
-        groups = hashes.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
+        groups = perceptual_hash.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
         return groups, f"more than {LOOKED_AT:,} images, so near duplicates were not looked for"
     facts, twins = recall(data) or _read(data, progress)
     copies = _pairs((group[0], i) for group in twins.exact for i in group[1:])
     near, bursts = _pairs((pair.i, pair.j) for pair in twins.near), _bursts(facts)
-    groups = hashes.groups(np.concatenate([*pairs, copies, near, bursts]), n)
+    groups = perceptual_hash.groups(np.concatenate([*pairs, copies, near, bursts]), n)
     told = [f"{_joined(copies, n):,} exact copies", f"{_joined(np.concatenate([copies, near]), n):,} with near copies"]
     told += [f"{_joined(bursts, n):,} in bursts"] if len(bursts) else []
     is_any = len(copies) + len(near) + len(bursts) > 0
@@ -288,7 +288,7 @@ def _pairs(found: Iterable[tuple[int, int]]) -> Places:
 
 def _joined(pairs: Places, n: int) -> int:
     """Pictures that share their group with another."""
-    sizes = np.bincount(hashes.groups(pairs, n), minlength=n)
+    sizes = np.bincount(perceptual_hash.groups(pairs, n), minlength=n)
     return int(sizes[sizes > 1].sum())
 
 

@@ -12,7 +12,7 @@ from vitreous.measures.attention import (
     uniform_distance,
 )
 from vitreous.measures.attention_map import MAPS, attention_map
-from vitreous.measures.embeddings import (
+from vitreous.measures.filters_and_positions import (
     CHANGE,
     FILTERS,
     POSITIONS,
@@ -20,17 +20,17 @@ from vitreous.measures.embeddings import (
     position_likeness,
     position_structure,
 )
-from vitreous.measures.layers import ACROSS, HEADS, WITHIN
-from vitreous.measures.lens import LENS, early_logits
+from vitreous.measures.layer_probes import PROBES
+from vitreous.measures.layer_similarity import ACROSS, HEADS, WITHIN
 from vitreous.measures.localisation import LOCALISATION, TokenLikeness, own_place
+from vitreous.measures.logit_lens import LENS, early_logits
 from vitreous.measures.measure import Measure
-from vitreous.measures.probing import PROBES
 from vitreous.measures.receptive_field import FIELD, analytic_field, half_mass_radius
-from vitreous.measures.removal import REMOVAL, cut_contrast
 from vitreous.measures.residual import SKIP_RATIO, skip_cosine, skip_ratio
 from vitreous.measures.rollout import ROLLOUT, rollout
 from vitreous.measures.shift import SHIFT, shifted
 from vitreous.measures.similarity import Likeness, best_match, cka, hsic, uniformity
+from vitreous.measures.skip_removal import REMOVAL, cut_contrast
 from vitreous.measures.token_probes import TOKEN_PROBES
 from vitreous.registry import Registry
 

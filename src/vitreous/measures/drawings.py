@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.measures.layers import is_block
+from vitreous.measures.layer_similarity import is_block
 from vitreous.measures.measure import Found
 from vitreous.report import charts
 from vitreous.report.charts import Bar, Line, Span, Tile
-from vitreous.report.figures import colours
-from vitreous.report.sheets import Panel
+from vitreous.report.colours import colours
+from vitreous.report.files import Panel
 
 __all__ = ["DRAWINGS", "Drawn", "overlaid", "rgb", "spans"]
 

@@ -18,8 +18,8 @@ from vitreous.files import write_bytes
 from vitreous.measures.drawings import DRAWINGS
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found, Measure
-from vitreous.report import sheets
-from vitreous.report.sheets import Panel
+from vitreous.report import files as report_files
+from vitreous.report.files import Panel
 from vitreous.words import sentence
 
 __all__ = [
@@ -154,7 +154,7 @@ class Figure:
         return first if first in PAPERS else ""
 
     def svg(self) -> str:
-        return sheets.sheet(self.panels, heading=self.title, caption=f"{self.caption} {self.method}".strip())
+        return report_files.sheet(self.panels, heading=self.title, caption=f"{self.caption} {self.method}".strip())
 
 
 Figures = dict[tuple[str, int], list[Figure]]  # by measure and side
@@ -223,7 +223,7 @@ def check_papers(papers: str | None, out: object) -> None:
         raise ConfigError(f"there is no paper {papers!r} to take figures from; say --figures {' or '.join(PAPERS)}")
     if out is None:
         raise ConfigError(f"the figures of {papers} need a folder to be written to; say --out DIR")
-    sheets.need_matplotlib()
+    report_files.need_matplotlib()
 
 
 def write_figures(inspection: Inspection, figures: Figures, folder: Path, *, papers: str | None = None) -> None:
@@ -234,10 +234,10 @@ def write_figures(inspection: Inspection, figures: Figures, folder: Path, *, pap
         if figure.panels:
             svg = figure.svg()
             write_bytes(folder / f"{figure.name}.svg", svg.encode(), force=True)
-            write_bytes(folder / f"{figure.name}.png", sheets.png(svg), force=True)
+            write_bytes(folder / f"{figure.name}.png", report_files.png(svg), force=True)
             if papers is not None and figure.paper == papers:
-                bare = sheets.sheet(figure.panels, heading=figure.title)
-                made = sheets.pdf(bare, title=figure.caption, subject=figure.method)
+                bare = report_files.sheet(figure.panels, heading=figure.title)
+                made = report_files.pdf(bare, title=figure.caption, subject=figure.method)
                 write_bytes(folder / f"{figure.name}.pdf", made, force=True)
                 write_bytes(folder / f"{figure.name}.tex", _latex(figure).encode(), force=True)
     if papers is not None:

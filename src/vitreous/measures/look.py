@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.features import model_digest
-from vitreous.evaluation.labels import match_classes
 from vitreous.evaluation.predict import Progress
 from vitreous.files import digest
-from vitreous.images import opening
+from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, record
 from vitreous.measures import MEASURES
@@ -27,11 +27,11 @@ from vitreous.measures.figures import check_papers
 from vitreous.measures.inspection import Inspection, write
 from vitreous.measures.jobs import Job, Store
 from vitreous.measures.measure import Measure
-from vitreous.measures.streaming import count_forwards, run
+from vitreous.measures.run import count_forwards, run
 from vitreous.measures.subject import Settings, Subject
 from vitreous.models.model import Model, unwrapped
 from vitreous.randomness import permutation
-from vitreous.weights.loading import load
+from vitreous.weights.load_model import load
 
 __all__ = ["look"]
 
@@ -138,7 +138,7 @@ def _subjects(
     device: torch.device | str | None,
 ) -> list[Subject]:
     named = [_named(one) for one in (model, against) if one is not None]
-    whole = opening.open(EMBEDDED if data is None else data)
+    whole = open_data.open(EMBEDDED if data is None else data)
     if not len(whole):
         raise DataError(f"{whole.path} has no images to look at; name another set")
     chosen = whole.take(permutation(settings.seed, "look", 0, len(whole))[: settings.images])

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.evaluation.features import Features
-from vitreous.evaluation.fewshot import choose_shots
+from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import probe_features
+from vitreous.measures.layer_probes import LAYERS, SEEDS, SHOTS, Held, needs_labels
 from vitreous.measures.measure import Found, Measure, plain
-from vitreous.measures.probing import LAYERS, SEEDS, SHOTS, Held, needs_labels
 from vitreous.measures.residual import as_tokens
 from vitreous.measures.subject import Subject
 from vitreous.models.config import Size

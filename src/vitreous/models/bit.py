@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import ImageSizeError
+from vitreous.models.checks import check_bit
 from vitreous.models.config import BiTConfig, ResNetConfig
 from vitreous.models.convolutions import StandardisedConv, group_norm, make_stages, root_width
 from vitreous.models.model import Model
-from vitreous.models.rules import check_bit
 from vitreous.models.taps import Tap, tapped
 
 

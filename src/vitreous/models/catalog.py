@@ -15,12 +15,12 @@ import torch
 from vitreous.errors import ConfigError, ModelNameError, nearest
 from vitreous.models import config as configs
 from vitreous.models.bit import BiT
+from vitreous.models.checks import unread, words
 from vitreous.models.config import BiTConfig, Config, EmbeddingConfig, EncoderConfig, ResNetConfig, Size, ViTConfig
 from vitreous.models.convolutions import root_width
 from vitreous.models.cost import macs
 from vitreous.models.model import Model, materialise, start
 from vitreous.models.pooling import POOLS
-from vitreous.models.rules import unread, words
 from vitreous.models.vit import ViT
 
 SIZES = {  # width, depth, heads, hidden width of the MLP

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import ImageSizeError
+from vitreous.models.checks import check
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.hybrid import make_stem
 from vitreous.models.layers import HALVES, Activation, DropPath, Gain, Linear, lecun, make_norm, start_linear
 from vitreous.models.model import Model
 from vitreous.models.pooling import POOLS, PoolThenNorm
 from vitreous.models.positions import KINDS, NoPositions
-from vitreous.models.rules import check
 from vitreous.models.taps import Tap, tapped
 
 

@@ -1,5 +1,5 @@
 """Pages and figures; knows nothing of what is reported."""
 
-from vitreous.report import figures
+from vitreous.report import colours
 
-__all__ = ["figures"]
+__all__ = ["colours"]

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.report.figures import SCALE, data_uri
-from vitreous.report.figures import Picture as Tile
+from vitreous.report.colours import SCALE, data_uri
+from vitreous.report.colours import Picture as Tile
 
 __all__ = ["Axis", "Bar", "Line", "Span", "bars", "confusion", "heatmap", "lines", "reliability", "shaded", "tiles"]
 

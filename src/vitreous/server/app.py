@@ -23,15 +23,15 @@ from starlette.requests import ClientDisconnect
 
 from vitreous.models.vit import ViT
 from vitreous.server import pages
-from vitreous.server.batching import Worker
-from vitreous.server.breaking import Break
 from vitreous.server.engine import Attended, Pixels, grid_of
+from vitreous.server.errors import Busy, Refusal
 from vitreous.server.guard import Door, Guard
+from vitreous.server.images.cache import Kept
+from vitreous.server.images.uploads import Given, images_of, single
+from vitreous.server.interventions import Break
 from vitreous.server.limits import Limits, shown_name
-from vitreous.server.refusals import Busy, Refusal
+from vitreous.server.queue import Worker
 from vitreous.server.served import Served, thumbnail
-from vitreous.server.shelf import Kept
-from vitreous.server.uploads import Given, images_of, single
 
 __all__ = ["make_app"]
 

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.evaluation.predict import Answer, answer_of, at_work, class_names, ready
-from vitreous.images import decode
+from vitreous.images.pixels import decode
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import Model, replica
 from vitreous.models.pooling import find_pool
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
-from vitreous.server.breaking import Break, unplaced
+from vitreous.server.interventions import Break, unplaced
 
 __all__ = ["Attended", "Engine", "Pixels", "attended", "grid_of"]
 

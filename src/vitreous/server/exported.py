@@ -22,11 +22,11 @@ from vitreous.exports.export import TARGETS
 from vitreous.exports.parity import Parity, compare
 from vitreous.exports.target import Target
 from vitreous.files import restore_folder
-from vitreous.images import decode
+from vitreous.images.pixels import decode
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Pixels
 from vitreous.server.runtimes import normalised
-from vitreous.weights.reading import read_json
+from vitreous.weights.tensor_files import read_json
 from vitreous.words import one_line
 
 __all__ = ["CLOSED", "About", "Exported", "FileEngine", "find", "read"]

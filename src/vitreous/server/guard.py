@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from vitreous.server.counting import Counts
+from vitreous.server.errors import Busy, Refusal
 from vitreous.server.limits import Limits
-from vitreous.server.refusals import Busy, Refusal
+from vitreous.server.metrics import Counts
 
 __all__ = ["Door", "Guard", "body_of", "refuse"]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError, TooLargeError
 from vitreous.images.sources import picture
-from vitreous.server.refusals import Refusal
+from vitreous.server.errors import Refusal
 
 __all__ = ["Limits", "Upload", "read_upload", "shown_name"]
 

@@ -14,12 +14,12 @@ from torch import nn
 from vitreous.errors import ConfigError, DataError, ExistsError
 from vitreous.evaluation.predict import Answer, pictures_of
 from vitreous.files import atomic_write
-from vitreous.images import decode
-from vitreous.images.preprocess import normalise
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import normalise
+from vitreous.measures.explain import Look, attention_maps, overlay
 from vitreous.models.model import unwrapped
 from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
-from vitreous.training.attention import Look, attention_maps, overlay
 
 __all__ = ["explained"]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, MissingExtraError
 from vitreous.exports.export import TARGETS
-from vitreous.exports.forms import ready_to_export
+from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.onnx import OPSETS
 from vitreous.exports.target import How, Run, make_parts, missing, quietly
 from vitreous.models.model import Model

@@ -15,18 +15,19 @@ from typing import Any
 import torch
 
 from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
-from vitreous.images import opening
+from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, doctor
 from vitreous.models.model import Model, replica, unwrapped
-from vitreous.server import examples, exported, runtimes
-from vitreous.server.batching import Desk
+from vitreous.server import exported, runtimes
 from vitreous.server.exported import Exported
 from vitreous.server.guard import Door
+from vitreous.server.images import examples
+from vitreous.server.images.similar import Neighbours
 from vitreous.server.limits import Limits
+from vitreous.server.queue import Desk
 from vitreous.server.served import Served
-from vitreous.server.similar import Neighbours
-from vitreous.weights.loading import load, newest_run
+from vitreous.weights.load_model import load, newest_run
 
 __all__ = ["Address", "serve"]
 
@@ -90,7 +91,7 @@ def serve(
     """
     _check(token, port, workers)
     source, name, runtime = _source(model, runtime, device, has_data=data is not None, anyway=anyway)
-    images = None if data is None else opening.open(data)
+    images = None if data is None else open_data.open(data)
     with _listen("0.0.0.0" if lan else host, port) as listening:  # noqa: S104  only where it was asked for
         door = _door(listening, token, (*names, host), lan=lan)
         neighbours = outside = None

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from vitreous.exports.card import terms_of
-from vitreous.images import decode
+from vitreous.images.pixels import decode
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 from vitreous.report.page import picture
-from vitreous.server.batching import Desk
-from vitreous.server.counting import Counts
 from vitreous.server.engine import Pixels, grid_of
+from vitreous.server.errors import Refusal
 from vitreous.server.exported import CLOSED, Exported
-from vitreous.server.refusals import Refusal
-from vitreous.server.shelf import Kept, Shelf
-from vitreous.server.similar import Neighbours
+from vitreous.server.images.cache import Kept, Shelf
+from vitreous.server.images.similar import Neighbours
+from vitreous.server.metrics import Counts
+from vitreous.server.queue import Desk
 
 __all__ = ["Served", "thumbnail"]
 

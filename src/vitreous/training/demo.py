@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from vitreous.errors import RunError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
-from vitreous.images import opening, splits
+from vitreous.images import open_data, splits
 from vitreous.images.imageset import ImageSet
-from vitreous.training import runs
 from vitreous.training.fit import Run, Tell, fit
 from vitreous.training.recipe import Seconds
-from vitreous.training.story import Rival
+from vitreous.training.run import folder as runs
+from vitreous.training.tell.summary import Rival
 
 __all__ = ["Demo", "demo", "logistic_rival"]
 
@@ -86,7 +86,7 @@ def demo(
         asked = {"length": Seconds(SECONDS), "seed": 0, **asked}
         force = force or (out is None and where.is_dir())
     run = fit(
-        opening.open("fashion"),
+        open_data.open("fashion"),
         recipe=RECIPE,
         out=where,
         resume=resume,

@@ -39,32 +39,27 @@ from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import choose_device, record
 from vitreous.models.model import Model
 from vitreous.ranks import agreed, first, group, together
-from vitreous.training import budget, jobs, logs, runs, transfer
-from vitreous.training.around import Around, Tell
-from vitreous.training.asked import Rates, Request, refuse_others
-from vitreous.training.beginning import in_memory
-from vitreous.training.jobs import Job
-from vitreous.training.loop import Loop
-from vitreous.training.masked import MaskedPatches
+from vitreous.training.plan import estimate as estimates
+from vitreous.training.plan import memory
+from vitreous.training.plan import plan as plans
+from vitreous.training.plan.plan import Job
+from vitreous.training.plan.request import Rates, Request, refuse_others
+from vitreous.training.plan.starting_weights import in_memory
 from vitreous.training.recipe import Recipe, check_names
-from vitreous.training.results import (
-    METRICS,
-    MODEL,
-    Run,
-    Trained,
-    calibrated,
-    name_of,
-    story_of,
-    write_results,
-)
-from vitreous.training.runs import FIRST, START, RunFolder
-from vitreous.training.stages import stages_of
-from vitreous.training.step import Compiled, precision_on
-from vitreous.training.story import Rival
-from vitreous.training.sweep import at_rate, best, checked
-from vitreous.training.warming import warming
-from vitreous.training.ways import cross_validated, decoded, measured_for, solved, with_dev
-from vitreous.weights.saving import save
+from vitreous.training.run import folder as runs
+from vitreous.training.run import trackers
+from vitreous.training.run.folder import FIRST, START, RunFolder
+from vitreous.training.run.loop import Loop
+from vitreous.training.run.preload import warming
+from vitreous.training.run.progress import stages_of
+from vitreous.training.run.protocols import cross_validated, decoded, measured_for, solved, with_dev
+from vitreous.training.run.runtime import Around, Tell
+from vitreous.training.run.step import Compiled, precision_on
+from vitreous.training.run.sweep import at_rate, best, checked
+from vitreous.training.run.tasks.masked import MaskedPatches
+from vitreous.training.tell.summary import Rival
+from vitreous.training.tell.write import METRICS, MODEL, Run, Trained, calibrated, name_of, story_of, write_results
+from vitreous.weights.save_model import save
 
 __all__ = ["Around", "Run", "Tell", "fit"]
 
@@ -115,7 +110,7 @@ def fit(
     _check_one_of("on_nan", on_nan, ON_NAN)
     _check_counts(folds, workers)
     _check_ways(resume, force, then is not None, then_recipe != "auto" or bool(then_overrides))
-    logs.check(log)
+    trackers.check(log)
     for images in [data, then] if then is not None or not resume else []:
         _refuse_run(images)
     check_names(overrides, ARGUMENTS)
@@ -249,7 +244,7 @@ def _one_run(request: Request, place: _Place, around: Around, resume: bool) -> R
 
 def _planned(request: Request, around: Around) -> Job:
     with warming(around.device):
-        job = jobs.plan(
+        job = plans.plan(
             request.data,
             model=request.model if request.weights is None else None,
             weights=request.weights if request.network is None else request.network,
@@ -265,7 +260,7 @@ def _planned(request: Request, around: Around) -> Job:
             ranks=around.ranks,
             workers=around.workers,
         )
-    jobs.refuse_early(job, around.ranks)
+    plans.refuse_early(job, around.ranks)
     return job
 
 
@@ -320,7 +315,7 @@ def _go_on(where: Path, data: Any, asked: dict[str, Any], around: Around) -> Run
     if config.get("weights") == START:
         config = config | {"weights": str(where / START)}
     with first(around.ranks, lambda: RunFolder.open(where)) as folder:
-        job = jobs.planned(config, data, around.say)
+        job = plans.planned(config, data, around.say)
         around.say(f"going on with {where}")
         return _work(job, folder, where, around)
 
@@ -368,7 +363,7 @@ def _learn_without_labels(job: Job, folder: RunFolder | None, where: Path, aroun
     """Masked patches: a network that has seen the images, for `--weights`."""
     clock = time.monotonic()
     train = job.data.split(TRAIN)
-    model = jobs.start_model(job, around.device)
+    model = plans.start_model(job, around.device)
     task = MaskedPatches(model, job.recipe)
     loop = Loop(
         task,
@@ -416,9 +411,9 @@ def _rivals(job: Job, trained: Trained, around: Around) -> list[Rival]:
     found = [] if around.rival is None else [around.rival(job.data.split(TRAIN), trained.judged)]
     if job.estimate is not None and not job.recipe.is_solved:
         judged = trained.judged if trained.pixels is None else trained.pixels
-        start = partial(jobs.start_model, job, around.device)
+        start = partial(plans.start_model, job, around.device)
         how: dict[str, Any] = {"device": around.device, "workers": around.workers}
-        found.append(transfer.rival(start, job.config, job.estimate, job.data, judged, **how))
+        found.append(estimates.rival(start, job.config, job.estimate, job.data, judged, **how))
     return found
 
 
@@ -436,23 +431,23 @@ def _announce(job: Job, where: Path, around: Around) -> None:
     else:
         around.say(f"{job.recipe.length}, {job.recipe.batch} images a step, {columns}x{rows} pixels")
         micro = max(job.recipe.batch // job.recipe.accumulation // around.ranks.world, 1)
-        around.say(str(budget.expected(job.config, micro, job.recipe, precision=precision)))
+        around.say(str(memory.expected(job.config, micro, job.recipe, precision=precision)))
     if job.rates:
         around.say(f"{len(job.rates)} trainings, one for each of the rates {', '.join(f'{r:.3g}' for r in job.rates)}")
     if job.folds and job.recipe.is_solved:
         around.say("each image is judged by a head that has not seen it, exactly, and the saved one learns from all")
     elif job.folds:
-        is_default = job.folds == jobs.FOLDS and len(job.data) < jobs.FEW
+        is_default = job.folds == plans.FOLDS and len(job.data) < plans.FEW
         around.say(
             f"{job.folds} trainings judge each image by a model that has not seen it, and one more learns from all"
-            + f" (the default below {jobs.FEW:,} images)" * is_default
+            + f" (the default below {plans.FEW:,} images)" * is_default
         )
     for line in job.cautions:
         around.say(f"caution: {line}")
     around.say(f"on {_device_name(around.device)} in {precision}; everything goes to {where}")
     if around.ranks.is_first:
         device = torch.cuda.get_device_name(around.device) if around.device.type == "cuda" else None
-        around.tell({"kind": "plan", "flops": budget.training_flops(job.config), "device": device})
+        around.tell({"kind": "plan", "flops": memory.training_flops(job.config), "device": device})
 
 
 # ---------------------------------------------------------------------------------------------------------- small ones

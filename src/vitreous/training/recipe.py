@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from vitreous.errors import ConfigError, advice
-from vitreous.images.augment import Augment
+from vitreous.images.pixels.augment import Augment
 
 __all__ = ["Epochs", "Length", "Recipe", "Seconds", "Steps", "check_names", "from_json", "length", "option"]
 

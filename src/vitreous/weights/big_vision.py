@@ -13,6 +13,7 @@ from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTCon
 from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
+from vitreous.weights.compatibility import Part, bit_differences, cover, token_differences, vit_differences
 from vitreous.weights.formats import Draft, Format, Hints, choose_image_size
 from vitreous.weights.google import (
     DENSE,
@@ -26,9 +27,8 @@ from vitreous.weights.google import (
     vit_rules,
     write,
 )
-from vitreous.weights.holding import Part, bit_differences, cover, token_differences, vit_differences
-from vitreous.weights.moves import FRONT, KERNEL, PLANES, TURNED, Rule, pair, rule
-from vitreous.weights.reading import MOST_TENSORS, Found, Tensors, by
+from vitreous.weights.layouts import FRONT, KERNEL, PLANES, TURNED, Rule, pair, rule
+from vitreous.weights.tensor_files import MOST_TENSORS, Found, Tensors, by
 
 PREFIXES = ("params/img/", "opt/target/", "params/", "img/", "")
 MARKS = ("embedding/kernel", "root_block/conv_root/kernel")

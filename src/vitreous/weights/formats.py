@@ -22,9 +22,9 @@ from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
 from vitreous.registry import Registry
-from vitreous.weights.holding import Part
-from vitreous.weights.moves import Rule
-from vitreous.weights.reading import Found, Tensors, by
+from vitreous.weights.compatibility import Part
+from vitreous.weights.layouts import Rule
+from vitreous.weights.tensor_files import Found, Tensors, by
 from vitreous.words import one_line
 
 

@@ -27,8 +27,7 @@ from vitreous.models.config import (
 )
 from vitreous.models.model import Model
 from vitreous.models.preprocess import google as google_preprocess
-from vitreous.weights.formats import Draft, Format, Hints, choose_image_size, stem_of
-from vitreous.weights.holding import (
+from vitreous.weights.compatibility import (
     Part,
     bit_differences,
     cover,
@@ -36,7 +35,8 @@ from vitreous.weights.holding import (
     token_differences,
     vit_differences,
 )
-from vitreous.weights.moves import (
+from vitreous.weights.formats import Draft, Format, Hints, choose_image_size, stem_of
+from vitreous.weights.layouts import (
     FRONT,
     KERNEL,
     TURNED,
@@ -50,7 +50,7 @@ from vitreous.weights.moves import (
     patch_kernel,
     rule,
 )
-from vitreous.weights.reading import Found, Tensors
+from vitreous.weights.tensor_files import Found, Tensors
 
 SCALE = ("scale", "bias")
 DENSE = ("kernel", "bias")

@@ -16,10 +16,10 @@ from vitreous.errors import CheckpointError, FormatError
 from vitreous.models.config import Config, Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.weights.compatibility import Part, cover, vit_differences
 from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size, stated_preprocess
-from vitreous.weights.holding import Part, cover, vit_differences
-from vitreous.weights.moves import FRONT, STACK, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors, by
+from vitreous.weights.layouts import FRONT, STACK, Rule, pair, patch_kernel, rule
+from vitreous.weights.tensor_files import Found, Tensors, by
 from vitreous.words import one_line
 
 PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.")

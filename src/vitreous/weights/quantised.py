@@ -26,9 +26,9 @@ from vitreous.errors import CheckpointError, ConfigError, VitreousError
 from vitreous.files import digest, write_bytes
 from vitreous.models.catalog import blueprint
 from vitreous.models.model import Model, state_of
-from vitreous.weights import checkpoint
-from vitreous.weights.checkpoint import Opened, check_usage, described, read_manifest, tensor_digest, usage
-from vitreous.weights.reading import Found, by
+from vitreous.weights import own_format
+from vitreous.weights.own_format import Opened, check_usage, described, read_manifest, tensor_digest, usage
+from vitreous.weights.tensor_files import Found, by
 from vitreous.words import one_line
 
 __all__ = [
@@ -176,9 +176,9 @@ def write_quantised(
     check_usage(model)
     packed = pack(state_of(model), fineness)
     manifest = {
-        "version": checkpoint.VERSION,
+        "version": own_format.VERSION,
         "config": model.config.to_json(),
-        **checkpoint.usage_to_json(model),
+        **own_format.usage_to_json(model),
         "recipe": recipe,
         "metrics": metrics,
         "source": model.source,
@@ -187,7 +187,7 @@ def write_quantised(
     }
     text = json.dumps(manifest, sort_keys=True)
     sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, KEY: VERSION})
-    raw = save(packed, metadata={checkpoint.KEY: sealed})  # of two keys the order would be any
+    raw = save(packed, metadata={own_format.KEY: sealed})  # of two keys the order would be any
     write_bytes(path, raw, force=force)
     return len(raw)
 
@@ -199,7 +199,7 @@ def is_quantised(found: Found) -> bool:
 def _version(found: Found) -> Any:
     """Of the packing; None of a plain checkpoint, and of one that is damaged, which its reader will say."""
     try:
-        return json.loads(found.metadata[checkpoint.KEY]).get(KEY)
+        return json.loads(found.metadata[own_format.KEY]).get(KEY)
     except (ValueError, KeyError, AttributeError, RecursionError):
         return None
 

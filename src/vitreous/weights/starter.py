@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.errors import CheckpointError
-from vitreous.weights.reading import read_json
+from vitreous.weights.tensor_files import read_json
 
 __all__ = [
     "CARD",

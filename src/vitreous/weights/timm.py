@@ -19,6 +19,7 @@ from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTCon
 from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import HALF, Preprocess
+from vitreous.weights.compatibility import Part, bit_differences, cover, resnet_differences, vit_differences
 from vitreous.weights.formats import (
     Draft,
     Format,
@@ -30,9 +31,8 @@ from vitreous.weights.formats import (
     stem_of,
 )
 from vitreous.weights.google import stem_cell
-from vitreous.weights.holding import Part, bit_differences, cover, resnet_differences, vit_differences
-from vitreous.weights.moves import FRONT, ONE_BY_ONE, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors, by
+from vitreous.weights.layouts import FRONT, ONE_BY_ONE, Rule, pair, patch_kernel, rule
+from vitreous.weights.tensor_files import Found, Tensors, by
 from vitreous.weights.timm_names import BIT_BY_HAND, HYBRID_BY_HAND, Implied, implied, runs
 from vitreous.words import one_line
 

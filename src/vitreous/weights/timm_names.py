@@ -14,7 +14,7 @@ from typing import Any
 
 from vitreous.errors import FormatError
 from vitreous.weights.formats import Hints
-from vitreous.weights.reading import Found, one_line, read_json
+from vitreous.weights.tensor_files import Found, one_line, read_json
 
 TABLE = Path(__file__).with_name("timm_names.json")
 BIT_BY_HAND, HYBRID_BY_HAND = "resnetv2_bit", "vit_hybrid"  # our words for sizes that timm has no name for

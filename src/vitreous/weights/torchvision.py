@@ -13,10 +13,10 @@ from torch import Tensor
 from vitreous.models.config import Config, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.weights.compatibility import Part, cover, vit_differences
 from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size
-from vitreous.weights.holding import Part, cover, vit_differences
-from vitreous.weights.moves import FRONT, Rule, pair, patch_kernel, rule
-from vitreous.weights.reading import Found, Tensors, by
+from vitreous.weights.layouts import FRONT, Rule, pair, patch_kernel, rule
+from vitreous.weights.tensor_files import Found, Tensors, by
 
 LAYER = "encoder.layers.encoder_layer_{}"
 

@@ -13,7 +13,7 @@ from PIL import Image
 from shared_files import ROOT
 
 from vitreous.errors import DataError, TooLargeError
-from vitreous.images import decode
+from vitreous.images.pixels import decode
 from vitreous.images.sources import picture
 
 
@@ -187,7 +187,7 @@ def test_pillow_opens_files_in_one_place():
         for file in source.rglob("*.py")
         if "Image.open(" in file.read_text()
     }
-    assert set(opened) == {"images/sources/picture.py", "exports/run.py", "report/sheets.py"}
+    assert set(opened) == {"images/sources/picture.py", "exports/standalone_run.py", "report/files.py"}
     assert all("formats=" in call for calls in opened.values() for call in calls)
     assert len(opened["images/sources/picture.py"]) == 1
 

@@ -146,7 +146,7 @@ def test_a_pickled_set_reads_on(shards):
 
 
 def test_it_agrees_with_an_index_that_was_written_beside(shards):
-    from vitreous.images import shard_index
+    from vitreous.images.stores import shard_index
 
     before = images.open(shards)
     shard_index.write(sorted(map(str, shards.glob("*.tar"))), index_shard)

@@ -21,7 +21,7 @@ from vitreous.images.health.duplicates import DISTANCE, find_twins, remember
 from vitreous.images.health.facts import FINE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
 from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
-from vitreous.images.health.reading import Progress, Readers, cache_file, choose_workers, gather
+from vitreous.images.health.scan import Progress, Readers, cache_file, choose_workers, gather
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.randomness import uniform
 
@@ -65,14 +65,14 @@ def check(
     findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
     health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
     if out is not None:
-        from vitreous.images.health.shown import write
+        from vitreous.images.health.page import write
 
         write(health, out, force=force)
     return health
 
 
 def _open(path: str | os.PathLike[str], progress: Progress | None) -> ImageSet:
-    from vitreous.images.opening import open as open_images
+    from vitreous.images.open_data import open as open_images
 
     return open_images(path, progress=progress)
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images import hashes
+from vitreous.images import perceptual_hash
 from vitreous.images.health.facts import BLANK, FINE, FLAT, Facts, Problem, digest_of_pixels, grey_cells
-from vitreous.images.health.reading import Readers
+from vitreous.images.health.scan import Readers
 from vitreous.images.imageset import ImageSet, Source
 
 DISTANCE = 6  # bits; on Oxford-IIIT Pets 42 of 42 known pairs lie within 4, and chance pairs begin at 6
@@ -113,12 +113,12 @@ def exact_groups(facts: Facts) -> list[list[int]]:
 
 def detail_alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Correlation of what is left of 32 × 32 cells after their 8 × 8 means are taken off, pair by pair."""
-    return hashes.alike(_detail(a), _detail(b))
+    return perceptual_hash.alike(_detail(a), _detail(b))
 
 
 def means_alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Correlation of the 16 × 16 means of 32 × 32 cells, pair by pair."""
-    return hashes.alike(_means(a, 2), _means(b, 2))
+    return perceptual_hash.alike(_means(a, 2), _means(b, 2))
 
 
 def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]], distance: int) -> list[Near]:
@@ -126,7 +126,7 @@ def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]]
     copies[[place for group in exact for place in group[1:]]] = True
     is_flat = (facts["spread"] < FLAT) | (facts["traits"] & BLANK > 0)
     alone = np.flatnonzero((facts["problem"] == FINE) & ~copies & ~is_flat)
-    pairs = alone[hashes.near_pairs(facts["hash"][alone], distance)]
+    pairs = alone[perceptual_hash.near_pairs(facts["hash"][alone], distance)]
     if not len(pairs):
         return []
     places, where = np.unique(pairs, return_inverse=True)
@@ -139,7 +139,7 @@ def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]]
         means, detail = means_alike(cells[a], cells[b]), detail_alike(cells[a], cells[b])
         is_small = np.minimum(sides[i], sides[j]) < SMALL
         enough = [np.where(is_small, ENOUGH_SMALL[k], ENOUGH[k]) for k in (0, 1)]
-        bits = hashes.distances(facts["hash"][i], facts["hash"][j])
+        bits = perceptual_hash.distances(facts["hash"][i], facts["hash"][j])
         found += [
             Near(int(i[k]), int(j[k]), int(bits[k]), round(float(means[k]), 4))
             for k in np.flatnonzero((means >= enough[0]) & (detail >= enough[1])).tolist()

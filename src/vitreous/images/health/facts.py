@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.errors import DataError, TooLargeError
-from vitreous.images import hashes
+from vitreous.images import perceptual_hash
 from vitreous.images.imageset import Source
 from vitreous.images.sources import picture
 
@@ -94,7 +94,7 @@ def _look_at(source: Source, i: int, known: Any) -> Facts:
         return _of_pixels(_pixels(source, i))
     if not raw:
         raise Problem(EMPTY, "the file is empty (0 bytes)")
-    file = bytes.fromhex(hashes.exact(raw))
+    file = bytes.fromhex(perceptual_hash.exact(raw))
     if known is not None and (row := known.get(file)) is not None:
         return row
     try:
@@ -118,8 +118,8 @@ def _of_pixels(pixels: NDArray[np.uint8]) -> Facts:
     row = np.zeros((), FACTS)
     row["format"], row["orientation"] = b"pixels", 1
     row["height"], row["width"] = pixels.shape[:2]
-    row["pixels"] = np.frombuffer(bytes.fromhex(hashes.exact_pixels(pixels)), "<u8")
-    _measure(row, hashes.grey(pixels), lambda: pixels if pixels.ndim == 3 else pixels[:, :, None])
+    row["pixels"] = np.frombuffer(bytes.fromhex(perceptual_hash.exact_pixels(pixels)), "<u8")
+    _measure(row, perceptual_hash.grey(pixels), lambda: pixels if pixels.ndim == 3 else pixels[:, :, None])
     return row
 
 
@@ -164,7 +164,7 @@ def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
     """The picture in side × side grey cells, as the second measure of near duplicates needs it."""
     raw = source.raw(i)
     if raw is None:
-        return hashes.thumbnail(source.read(i), side).round().clip(0, 255).astype(np.uint8)
+        return perceptual_hash.thumbnail(source.read(i), side).round().clip(0, 255).astype(np.uint8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = open_picture(raw)
@@ -172,7 +172,7 @@ def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
             image.draft(image.mode, (KEPT, KEPT))
         _load(image, raw)
         image = pixels_of(image, raw)
-    return hashes.thumbnail(image, side).round().clip(0, 255).astype(np.uint8)
+    return perceptual_hash.thumbnail(image, side).round().clip(0, 255).astype(np.uint8)
 
 
 def open_picture(raw: bytes) -> Image.Image:
@@ -288,7 +288,7 @@ def _digest(image: Image.Image) -> NDArray[np.uint64]:
 
 
 def _measure(row: Facts, grey: Image.Image, pixels: Any) -> None:
-    row["hash"] = hashes.phash(grey)
+    row["hash"] = perceptual_hash.phash(grey)
     row["spread"] = spread = np.asarray(grey.resize((16, 16), Image.Resampling.BOX), np.float32).std()
     if spread < FLAT and pixels().reshape(-1, pixels().shape[2]).std(0).max() < ONE_COLOUR:
         row["traits"] |= np.uint16(BLANK)

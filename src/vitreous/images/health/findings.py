@@ -291,7 +291,7 @@ class Health:
         return "\n".join(lines(self))
 
     def _repr_html_(self) -> str:
-        from vitreous.images.health.shown import notebook
+        from vitreous.images.health.page import notebook
 
         return notebook(self)
 

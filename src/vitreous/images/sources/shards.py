@@ -99,7 +99,7 @@ def shard_files(place: Place) -> list[str]:
 
 
 def open_shards(place: Place) -> Found:
-    from vitreous.images.shard_index import known  # it scans by what is here
+    from vitreous.images.stores.shard_index import known  # it scans by what is here
 
     files = shard_files(place)
     written = known(files, Index)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitreous.measures.drawings import rgb
 from vitreous.measures.figures import short_name
 from vitreous.measures.inspection import Inspection
-from vitreous.report.figures import SCALE
+from vitreous.report.colours import SCALE
 from vitreous.report.page import picture
 
 __all__ = ["Shown", "fitting", "looker"]

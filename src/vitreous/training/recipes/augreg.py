@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vitreous.images.augment import Augment
+from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
 

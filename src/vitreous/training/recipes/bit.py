@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitreous.images.augment import Augment
+from vitreous.images.pixels.augment import Augment
 from vitreous.models.config import Size
 from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given

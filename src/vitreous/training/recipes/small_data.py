@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitreous.images.augment import Augment
+from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.recipes.given import Given
 

@@ -1,0 +1,115 @@
+"""The few-shot table as a page with its plot; with a learning curve, what more labels would bring."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from vitreous.evaluation.few_shot import FewShot
+from vitreous.evaluation.learning_curve import FURTHEST, Curve
+from vitreous.report import charts
+from vitreous.report import page as pages
+from vitreous.report.page import Block, Drawing, Listing, Note, Number, Numbers, Page, Section, Table, Text
+
+__all__ = ["page", "write"]
+
+HOW = (
+    "The model is frozen: nothing in it is changed. For each seed, so many images of every class are drawn from train, "
+    "and a linear map from the model's features to the classes is solved in closed form "
+    "(regularised least squares onto ±1, as in arXiv 2010.11929). All test images judge it. The interval is Student's, "
+    "over seeds: it covers which images were drawn, not which test images there are."
+)
+LAW = (
+    "The same probe was fitted on growing parts of train, each within the next. Through the shares of wrong answers "
+    "goes the law error = a · n^−b + c of n training images; its uncertainty is of curves redrawn from these seeds and "
+    f"test images (95 %). Nothing is promised beyond {FURTHEST} times the images there are, and nothing about other "
+    "ways to train."
+)
+
+
+def write(found: FewShot, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """One self-contained page."""
+    pages.write(page(found), path, force=force)
+
+
+def page(found: FewShot) -> Page:
+    """The page as a value."""
+    best = found.shots[-1]
+    head, cells = found.table()
+    blocks: list[Block] = [Text(HOW), *(Note(note, "warn") for note in found.notes)]
+    sections = [
+        Section("By shots", [Drawing(_plot(found), "Accuracy by labelled images of each class; the band is 95 %.")]),
+        Section("In numbers", [Table(head, cells, "r" * (len(head) - 1) + "l")]),
+        *([] if found.curve is None else [Section("Would more labels help?", _curve(found.curve))]),
+        Section("How it was measured", blocks),
+    ]
+    if found.about:
+        sections.append(
+            Section("Which model and images", [Listing("All facts", [f"{k}: {v}" for k, v in found.about.items()])])
+        )
+    return Page(
+        title=str(found.about.get("data", "few-shot")).rstrip("/\\").replace("\\", "/").rpartition("/")[2]
+        or "few-shot",
+        over="vitreous eval --shots",
+        answer=f"{100 * found.mean(best):.1f} % right with {best} labelled images of each class",
+        lead=f"{found.classes:,} classes, {found.images:,} test images, {len(found.seeds)} draws of labelled images.",
+        top=[Numbers([_number(found, shots) for shots in found.shots])],
+        sections=sections,
+        foot="Made by vitreous eval. The numbers are exact counts.",
+    )
+
+
+def _number(found: FewShot, shots: int) -> Number:
+    between = found.interval(shots)
+    about = "" if between is None else f"{100 * between[0]:.1f} to {100 * between[1]:.1f}"
+    return Number(f"{100 * found.mean(shots):.1f} %", "1 shot" if shots == 1 else f"{shots} shots", about=about)
+
+
+def _plot(found: FewShot) -> str:
+    series = []
+    for l2 in found.l2s:
+        means = [found.mean(shots, l2) for shots in found.shots]
+        spans = [found.interval(shots, l2) or (mean, mean) for shots, mean in zip(found.shots, means, strict=True)]
+        name = "accuracy" if len(found.l2s) == 1 else f"l2 {l2:g}"
+        low, high = zip(*spans, strict=True)
+        series.append(charts.Line(name, found.shots, means, low, high, has_points=True))
+    return charts.lines(series, title="Accuracy by shots", x_title="labelled images of each class", is_share=True)
+
+
+def _curve(found: Curve) -> Sequence[Block]:
+    """Plot, the labels that targets need, the law."""
+    twice, low, high = (100 * v for v in found.expected(2 * found.sizes[-1]))
+    said = f"With twice as many labels, {2 * found.sizes[-1]:,}: {twice:.1f} % right ({low:.1f} to {high:.1f})."
+    targets = [found.needed(target) for target in found.targets]
+    rows = [
+        [name, f"{getattr(found.law, name):.4g}", "{:.4g} to {:.4g}".format(*found.interval(name)), meaning]
+        for name, meaning in (("a", "what labels can remove"), ("b", "how fast it falls"), ("c", "what stays"))
+    ]
+    return [
+        Drawing(
+            _law_plot(found),
+            "Points are measured; the dashed line is the law, the band its 95 %. All images lie left of the upright.",
+        ),
+        Note(said, "plain"),
+        *(Note(f"{needed}.", "good" if needed.is_believed else "warn") for needed in targets),
+        Table(["law", "value", "95 %", "meaning"], rows, "lrrl"),
+        Text(LAW),
+    ]
+
+
+def _law_plot(found: Curve) -> str:
+    now = found.sizes[-1]
+    means = 1 - found.error.mean(1)
+    n = np.geomspace(found.sizes[0], 2 * now, 60)
+    low, high = np.percentile([1 - law.error(n) for law in found.redrawn], [2.5, 97.5], axis=0)
+    measured = charts.Line("measured", found.sizes, means, has_points=True)
+    law = charts.Line("law", n, np.clip(1 - found.law.error(n), 0, 1), np.clip(low, 0, 1), np.clip(high, 0, 1))
+    return charts.lines(
+        [measured, law],
+        title="Accuracy by training images",
+        x_title="training images",
+        is_share=True,
+        mark=(now, ""),
+    )

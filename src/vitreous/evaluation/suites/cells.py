@@ -1,0 +1,335 @@
+"""The cells of a suite: each measured once, kept in a file of its own, and found again by what decides its numbers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, get_args, get_type_hints
+
+import msgspec
+import numpy as np
+import torch
+
+from vitreous.errors import ConfigError, DataError, VitreousError, advice
+from vitreous.evaluation.class_matching import match_classes
+from vitreous.evaluation.evaluate import evaluate
+from vitreous.evaluation.features import Features, extract, model_digest
+from vitreous.evaluation.few_shot import fewshot
+from vitreous.evaluation.learning_curve import nested_rows
+from vitreous.evaluation.predict import Precision
+from vitreous.evaluation.probes import probe_features
+from vitreous.evaluation.suites.file import Accuracy, Data, FewShots, Fit, Knn, Logistic, Plan, Suite
+from vitreous.files import digest, write_json
+from vitreous.images import open_data
+from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.machine import choose_device, doctor
+from vitreous.models.catalog import build
+from vitreous.models.model import Model
+from vitreous.weights.load_model import is_new, load
+from vitreous.words import few
+
+__all__ = ["Bench", "Cell", "Cost", "Measured", "Ran", "Trainer", "check_set", "watched"]
+
+FORMAT = 1
+UNSAID = {"models", "data", "name", "seeds"}  # of a task, what does not decide a cell's numbers
+SAID = {"data", "model", "weights", "recipe", "out", "resume", "device", "workers", "check", "folds", "seed"}  # to fit
+PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # where Linux tells the largest memory, and forgets it
+
+
+class Ran(Protocol):
+    """What `vitreous.fit` returns, as far as a suite looks at it."""
+
+    @property
+    def metrics(self) -> dict[str, Any]: ...
+
+
+Trainer = Callable[..., Ran]  # `vitreous.fit`
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Right answers of each seed; for few-shot, at one number of shots."""
+
+    right: tuple[int, ...]
+    images: int
+    shots: int | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One piece of work, done or failed."""
+
+    measured: tuple[Measured, ...] = ()
+    steps: int | None = None
+    seconds: float | None = None
+    peak_memory: int | None = None  # bytes: the GPU's, or this process's
+    notes: tuple[str, ...] = ()
+    about: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    left_out: str | None = None  # why there is nothing to measure: the model's classes are others
+
+
+class Bench:
+    """Holds what neighbouring cells share: one model, one set, its features."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        folder: Path,
+        fit: Trainer | None,
+        device: str | torch.device | None,
+        workers: int | None,
+        precision: Precision,
+    ):
+        self.suite, self.folder, self.fit = suite, folder, fit
+        self.device, self.workers, self.precision = device, workers, precision
+        self._version = doctor().vitreous
+        self._model: tuple[str, Model] | None = None
+        self._data: tuple[str, ImageSet] | None = None
+        self._features: tuple[tuple[str, str], tuple[Features, Features]] | None = None
+
+    def cells(self, plan: Plan) -> Iterator[Cell]:
+        """Of a task: one, or one for each training."""
+        if isinstance(plan.task, Fit):
+            for seed in range(plan.task.seeds or self.suite.seeds):
+                yield self._cell(plan, seed)
+        else:
+            yield self._cell(plan, None)
+
+    def _cell(self, plan: Plan, seed: int | None) -> Cell:
+        """As it was kept, or measured now; a failure is told and not kept, so that the next call tries again."""
+        try:
+            key = self._key(plan, seed)
+            file = self.folder / "cells" / f"{plan.model}-{plan.data}-{plan.kind}-{key[:16]}.json"
+            if (kept := _read(file, key)) is not None:
+                return kept
+            if isinstance(plan.task, Accuracy) and (why := self._unlike(plan)) is not None:
+                return Cell(left_out=why)
+            cell = self._fitted(plan, plan.task, seed or 0, key) if isinstance(plan.task, Fit) else self._measured(plan)
+            body = {"format": FORMAT, "key": key, "cell": asdict(cell)}
+            write_json(file, body, force=True, indent=1, allow_nan=True)
+        except torch.OutOfMemoryError:
+            return Cell(error="the device's memory is too small; say a smaller batch, or device=cpu")
+        except VitreousError as error:
+            return Cell(error=str(error))
+        except Exception as error:
+            return Cell(error=f"unexpected {type(error).__name__}: {' '.join(str(error).split())}")
+        return cell
+
+    # What decides the numbers ------------------------------------------------------------------------------------
+
+    def _key(self, plan: Plan, seed: int | None) -> str:
+        model, data, said = self.model(plan.model), self.data(plan.data), self.suite.models[plan.model]
+        task = {k: v for k, v in msgspec.to_builtins(plan.task).items() if k not in UNSAID}
+        needs_head = isinstance(plan.task, Accuracy | Fit)  # a training goes on from the head where classes match
+        parts: dict[str, Any] = {"format": FORMAT, "version": self._version, "task": task, "seed": seed}
+        is_from_nothing = isinstance(plan.task, Fit) and is_new(said)
+        parts["model"] = said if is_from_nothing else model_digest(model, with_head=needs_head)
+        parts["preprocess"] = model.preprocess.to_json()
+        parts["labels"] = model.labels if needs_head else None
+        if isinstance(plan.task, FewShots):
+            parts["seeds"] = plan.task.seeds or self.suite.seeds
+        if isinstance(plan.task, Fit):
+            parts["device"] = choose_device(self.device, near=model).type
+        chosen = data.ids.tobytes() + "".join(data.splits.tolist()).encode()
+        parts["data"] = [data.content_id, digest(chosen), data.classes]
+        return digest(json.dumps(parts, sort_keys=True).encode())
+
+    def model(self, name: str) -> Model:
+        if self._model is None or self._model[0] != name:
+            said = self.suite.models[name]
+            self._model = name, build(said, seed=0) if is_new(said) else load(said)
+        return self._model[1]
+
+    def data(self, name: str) -> ImageSet:
+        if self._data is None or self._data[0] != name:
+            said = self.suite.data[name]
+            wanted = Data(said) if isinstance(said, str) else said
+            found = open_data.open(wanted.path, limit=wanted.limit, classes=wanted.classes, seed=wanted.seed)
+            self._data = name, found if wanted.train is None else _fewer(found, wanted.train, wanted.seed)
+        return self._data[1]
+
+    def features(self, plan: Plan) -> tuple[Features, Features]:
+        """Of train and test; read once for all probes, and the time it took kept beside the cells."""
+        pair = plan.model, plan.data
+        if self._features is None or self._features[0] != pair:
+            model, data = self.model(plan.model), self.data(plan.data)
+            how: dict[str, Any] = {"device": self.device, "workers": self.workers, "precision": self.precision}
+            with watched(choose_device(self.device, near=model)) as cost:
+                train, test = (extract(model, data.split(split), **how) for split in ("train", "test"))
+            self._features = pair, (train, test)
+            if not (train.is_kept and test.is_kept):
+                body = {"images": len(train) + len(test), **asdict(cost)}
+                write_json(self._features_file(plan), body, force=True, indent=1, allow_nan=True)
+        return self._features[1]
+
+    def reading(self, plan: Plan) -> dict[str, Any] | None:
+        """What reading the features took, where this suite has read them."""
+        with suppress(OSError, ValueError):
+            return dict(json.loads(self._features_file(plan).read_bytes()))
+        return None
+
+    def _features_file(self, plan: Plan) -> Path:
+        return self.folder / "features" / f"{plan.model}-{plan.data}.json"
+
+    # The work ------------------------------------------------------------------------------------------------------
+
+    def _unlike(self, plan: Plan) -> str | None:
+        """Why the model's own answers cannot be judged on this set; None where they can."""
+        model, data = self.model(plan.model), self.data(plan.data)
+        if not model.config.readout.classes:
+            return "the model has no head"
+        try:
+            match_classes(data, model.labels, model.config.readout.classes)
+        except DataError as error:
+            return str(error).partition(";")[0]
+        return None
+
+    def _measured(self, plan: Plan) -> Cell:
+        device = choose_device(self.device, near=self.model(plan.model))
+        measured: tuple[Measured, ...]
+        notes: Sequence[str]
+        if isinstance(plan.task, Accuracy):
+            with watched(device) as cost:
+                how: dict[str, Any] = {"device": self.device, "workers": self.workers, "precision": self.precision}
+                result = evaluate(self.model(plan.model), self.data(plan.data), **how)
+            measured, notes = (Measured((result.right,), result.images),), result.notes
+        else:
+            train, test = self.features(plan)
+            with watched(device) as cost:
+                measured, notes = self._probed(plan.task, train, test, device)
+        return Cell(measured, None, cost.seconds, cost.peak_memory, tuple(notes), {"device": device.type})
+
+    def _probed(
+        self, task: FewShots | Knn | Logistic | Accuracy | Fit, train: Features, test: Features, device: torch.device
+    ) -> tuple[tuple[Measured, ...], Sequence[str]]:
+        unread = [*train.skipped, *test.skipped]
+        notes = [f"{len(unread):,} images could not be read and were left out: {few(unread)}"] if unread else []
+        if isinstance(task, FewShots):
+            rows = train.only, train.labels, test.only, test.labels, train.classes
+            how: dict[str, Any] = {"shots": task.shots, "seeds": task.seeds or self.suite.seeds, "l2": task.l2}
+            found = fewshot(*rows, **how, device=device)
+            each = zip(found.shots, found.right[0], strict=True)
+            measured = tuple(Measured(tuple(right.tolist()), found.images, shots) for shots, right in each)
+            return measured, [*found.notes, *notes]
+        if isinstance(task, Knn):
+            probed = probe_features(train, test, by="knn", neighbours=task.neighbours)
+        else:
+            probed = probe_features(train, test, by="logistic", l2=task.l2 if isinstance(task, Logistic) else None)
+        return (Measured((probed.rows[0].right,), probed.images),), notes
+
+    def _fitted(self, plan: Plan, task: Fit, seed: int, key: str) -> Cell:
+        """A run of `fit` in a folder of its own, gone on with where it was ended."""
+        if self.fit is None:
+            raise ConfigError("training is not at hand here; call suite(..., fit=vitreous.fit)")
+        where = self.folder / "fits" / f"{plan.model}-{plan.data}-{seed}-{key[:8]}"
+        said, data = self.suite.models[plan.model], self.data(plan.data)
+        start = {"model": said} if is_new(said) else {"weights": said}
+        device = choose_device(self.device, near=self.model(plan.model))
+        with watched(device) as cost:
+            run = self.fit(
+                data,
+                **start,
+                recipe=task.recipe,
+                out=where,
+                resume=(where / "config.json").is_file(),
+                device=self.device,
+                workers=self.workers,
+                check=False,
+                folds=0,
+                **{**task.set, "seed": seed},
+            )
+        judged = run.metrics["judged"]
+        told = {"device": device.type, "run": str(where), "judged_by": run.metrics["judged_by"], "seed": seed}
+        measured = Measured((int(judged["right"]),), int(judged["images"]))
+        return Cell((measured,), run.metrics["steps"], run.metrics["seconds"], cost.peak_memory, (), told)
+
+
+def check_set(tasks: Iterable[Any], fit: Trainer) -> None:
+    """`set` names fields of the recipe that `fit` takes, and none of what a suite says to `fit` itself."""
+    fields = _fields(fit)
+    for task in tasks:
+        for name in task.set if isinstance(task, Fit) else ():
+            if name in SAID:
+                raise ConfigError(
+                    f"a fit task sets {name!r}, which the suite itself says to each training; take it out of set"
+                )
+            if fields and name not in fields:
+                do = advice(name, fields, otherwise=f"such as {', '.join(fields[:6])}")
+                raise ConfigError(f"a fit task sets {name!r}, which is no field of a recipe; {do}")
+
+
+def _fields(fit: Trainer) -> list[str]:
+    """Of the recipe, augmentation's among them, by the type in the signature of `fit`; none where it names no type."""
+    with suppress(TypeError, NameError):  # a partial has no hints
+        for kind in get_args(get_type_hints(fit).get("recipe")):
+            if hasattr(kind, "to_json"):
+                said = kind().to_json()
+                return sorted({*said, *said["augment"]} - {"augment", "size", *SAID})
+    return []
+
+
+def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:
+    """So many training images, spread over the classes, and all test images; fewer lie within more."""
+    places = np.flatnonzero(data.splits == TRAIN)
+    if train > len(places):
+        raise ConfigError(f"{data.path} has {len(places):,} training images, not {train:,}; say fewer")
+    chosen = places[nested_rows(data.labels[places], seed)[:train]]
+    return data.take(np.sort(np.concatenate([chosen, np.flatnonzero(data.splits != TRAIN)])))
+
+
+def _read(file: Path, key: str) -> Cell | None:
+    """A cell that is whole and of these very numbers."""
+    try:
+        said = json.loads(file.read_bytes())
+        if said["format"] != FORMAT or said["key"] != key:
+            return None
+        return msgspec.convert(said["cell"], Cell)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+# What it costs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Cost:
+    """Of a piece of work, once it is over."""
+
+    seconds: float = 0.0
+    peak_memory: int | None = None  # bytes; None where the system does not tell
+
+
+@contextmanager
+def watched(device: torch.device) -> Iterator[Cost]:
+    """Time, and the most memory of the device: of a GPU what torch held there, else what this process had."""
+    cost, begin = Cost(), time.perf_counter()
+    is_fresh = False
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        is_fresh = _forget_peak()
+    yield cost
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        cost.peak_memory = torch.cuda.max_memory_allocated(device)
+    elif is_fresh:
+        cost.peak_memory = _peak()
+    cost.seconds = time.perf_counter() - begin
+
+
+def _forget_peak() -> bool:
+    try:
+        PEAK[1].write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak() -> int | None:
+    lines = [line for line in PEAK[0].read_text().splitlines() if line.startswith("VmHWM")]
+    return 1024 * int(lines[0].split()[1]) if lines else None

@@ -1,0 +1,234 @@
+"""A suite as a file: models, sets of images, and what is asked of every pair of them.
+
+[models]
+deit = "weights/deit-tiny"              # any MODEL
+[data]
+pets = "oxford-pets-160-*.zip"          # any DATA
+few = { path = "cifar10.npz", train = 1000 }
+[[tasks]]
+kind = "few-shot"
+shots = [1, 5, 10]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from vitreous.errors import ConfigError, advice
+from vitreous.evaluation.few_shot import L2, SHOTS
+from vitreous.evaluation.probes import NEIGHBOURS
+
+__all__ = ["Accuracy", "Data", "FewShots", "Fit", "Knn", "Logistic", "Plan", "Suite", "Task", "read"]
+
+NAME = re.compile(r"[\w.+-]+")  # of a model or set: it becomes a part of a file's name
+
+
+class Data(Struct, frozen=True, forbid_unknown_fields=True):
+    """Images, and how many of them."""
+
+    path: str
+    train: int | None = None  # training images, spread over the classes; None is all. Test stays whole
+    limit: int | None = None  # images of both splits
+    classes: tuple[str, ...] | None = None
+    seed: int = 0  # of the choice
+
+
+class _Task(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What every task may say."""
+
+    models: tuple[str, ...] | None = None  # names; None is all
+    data: tuple[str, ...] | None = None
+    name: str | None = None  # in the table
+
+
+class FewShots(_Task, frozen=True, tag="few-shot"):
+    """The papers' least squares on frozen features."""
+
+    shots: tuple[int, ...] = SHOTS
+    seeds: int | None = None  # None is the suite's
+    l2: float = L2
+
+
+class Knn(_Task, frozen=True, tag="knn"):
+    """Nearest neighbours among the features of all training images."""
+
+    neighbours: int = NEIGHBOURS
+
+
+class Logistic(_Task, frozen=True, tag="logistic"):
+    """Logistic regression on the features of all training images."""
+
+    l2: float | None = None  # None is chosen on a fifth of train
+
+
+class Accuracy(_Task, frozen=True, tag="accuracy"):
+    """The model as it is, where its classes are those of the set."""
+
+
+class Fit(_Task, frozen=True, tag="fit"):
+    """`vitreous fit`: trained on the set and judged on its test split."""
+
+    recipe: str = "auto"
+    seeds: int | None = None
+    set: dict[str, str | int | float | bool] = {}  # fields of the recipe
+
+
+Task = FewShots | Knn | Logistic | Accuracy | Fit
+KINDS: dict[str, type[_Task]] = {
+    "few-shot": FewShots,
+    "knn": Knn,
+    "logistic": Logistic,
+    "accuracy": Accuracy,
+    "fit": Fit,
+}
+
+
+class Suite(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that decides a suite's numbers."""
+
+    models: dict[str, str]
+    data: dict[str, str | Data]
+    tasks: tuple[Task, ...]
+    name: str = ""
+    seeds: int = 3  # draws of few-shot, trainings of fit
+
+    def plans(self) -> Iterator[Plan]:
+        """What is to be done, set by set and model by model, so that features are read once."""
+        for data in self.data:
+            for model in self.models:
+                for task in self.tasks:
+                    if model in (task.models or self.models) and data in (task.data or self.data):
+                        yield Plan(model, data, task)
+
+
+class Plan(Struct, frozen=True):
+    """One task for one model and one set."""
+
+    model: str
+    data: str
+    task: Task
+
+    @property
+    def kind(self) -> str:
+        return str(type(self.task).__struct_config__.tag)
+
+    @property
+    def title(self) -> str:
+        """Of the task, in the table: its name, or what it is."""
+        if self.task.name:
+            return self.task.name
+        if not isinstance(self.task, Fit):
+            return self.kind
+        return ", ".join([f"fit {self.task.recipe}", *(f"{key}={value}" for key, value in self.task.set.items())])
+
+
+def read(source: str | os.PathLike[str] | Mapping[str, Any] | Suite) -> Suite:
+    """A suite from its file, or from the same as a dict; what is wrong with it is one line."""
+    if isinstance(source, Suite):
+        return source
+    if isinstance(source, Mapping):
+        return _checked(dict(source), "the suite")
+    path = Path(source)
+    try:
+        said = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is no TOML: {' '.join(str(error).split())}; mend that line") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}; name a suite's TOML file") from None
+    return _checked({"name": path.stem, **said}, str(path))
+
+
+def _checked(said: dict[str, Any], where: str) -> Suite:
+    _known(said, Suite, where)
+    for name, value in _table(said, "models", where).items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{where}: models.{name} is no text; name a model: {EXAMPLES['models']}")
+    for name, value in _table(said, "data", where).items():
+        if isinstance(value, Mapping):
+            _known(value, Data, f"{where}, data.{name}")
+        elif not isinstance(value, str):
+            raise ConfigError(f"{where}: data.{name} is neither text nor a table; name images: {EXAMPLES['data']}")
+    tasks = said.get("tasks")
+    for number, task in enumerate(tasks if isinstance(tasks, list | tuple) else (), 1):
+        _known_task(task, f"{where}, task {number}")
+    try:
+        suite = msgspec.convert(said, Suite)
+    except msgspec.ValidationError as error:
+        what, _, at = str(error).partition(" - at `$")
+        raise ConfigError(f"{where}: {at.strip('`.') or 'the file'}: {what[:1].lower()}{what[1:]}") from None
+    _check_values(suite, where)
+    return suite
+
+
+def _table(said: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    found = said.get(name)
+    if not isinstance(found, Mapping) or not found:
+        raise ConfigError(f"{where} names no {name}; write a table [{name}] with lines such as {EXAMPLES[name]}")
+    return found
+
+
+EXAMPLES = {"models": 'deit = "weights/deit-tiny"', "data": 'pets = "photos"'}
+
+
+def _known(said: Mapping[str, Any], kind: type[Struct], where: str, more: tuple[str, ...] = ()) -> None:
+    """Only keys that this part of the file has."""
+    keys = [*more, *kind.__struct_fields__]
+    for key in said:
+        if key not in keys:
+            raise ConfigError(f"{where} has no key {key!r}; {advice(key, keys)}")
+
+
+def _known_task(task: Any, where: str) -> None:
+    kind = task.get("kind") if isinstance(task, Mapping) else None
+    if not isinstance(kind, str):
+        raise ConfigError(f'{where} does not say which; add a line such as kind = "few-shot" ({", ".join(KINDS)})')
+    if kind not in KINDS:
+        raise ConfigError(f"{where} has no kind {kind!r}; {advice(kind, list(KINDS))}")
+    _known(task, KINDS[kind], f"{where} ({kind})", ("kind",))
+
+
+def _check_values(suite: Suite, where: str) -> None:
+    """What types alone do not say."""
+    for name in [*suite.models, *suite.data]:
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{where}: {name!r} is no name for a table; use letters, digits and . _ + - alone")
+    if not suite.tasks:
+        raise ConfigError(f'{where} asks for nothing; add a [[tasks]] with kind = "few-shot" ({", ".join(KINDS)})')
+    counts: list[tuple[str, float | None]] = [("seeds", suite.seeds)]
+    for data in suite.data.values():
+        if isinstance(data, Data):
+            counts += [("train", data.train), ("limit", data.limit)]
+    for task in suite.tasks:
+        for kind, known in (("models", suite.models), ("data", suite.data)):
+            for name in getattr(task, kind) or ():
+                if name not in known:
+                    raise ConfigError(f"{where}: a task is for the {kind} {name!r}; {advice(name, list(known))}")
+        counts += [(name, getattr(task, name, None)) for name in ("seeds", "neighbours", "l2")]
+        if isinstance(task, FewShots):
+            counts += [("shots", shots) for shots in task.shots or (0,)]
+    for name, value in counts:
+        if value is not None and not value > 0:
+            raise ConfigError(f"{where}: {name} = {value} is none; say a number above 0")
+    _check_titles(suite, where)
+
+
+def _check_titles(suite: Suite, where: str) -> None:
+    """A row is found by its model, set and title."""
+    seen = set()
+    for plan in suite.plans():
+        row = plan.model, plan.data, plan.title
+        if row in seen:
+            raise ConfigError(
+                f"{where}: two tasks are both called {plan.title!r} for {plan.model} on {plan.data}; give each a name"
+            )
+        seen.add(row)

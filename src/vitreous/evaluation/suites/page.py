@@ -1,0 +1,142 @@
+"""A suite's table as a page: models against sets for each measure, plots, every number with what it cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from vitreous.evaluation.suites.table import SuiteRow, SuiteTable
+from vitreous.report import charts
+from vitreous.report import page as pages
+from vitreous.report.page import Block, Drawing, Drawings, Listing, Note, Number, Numbers, Page, Section, Table, Text
+
+__all__ = ["page", "write"]
+
+LETTERS = 14  # of a name in a legend
+DRAWN = 3  # lines that one chart tells apart
+MARKS = "Percent right; ± is half of the 95 % interval, and ★ marks the highest of its measure."
+
+HOW = (
+    "Few-shot draws so many images of every class from train, by each seed, and solves regularised least squares on "
+    "frozen features in closed form (arXiv 2010.11929); knn and logistic use all training images; accuracy is the "
+    "model as it is; fit trains it. All are judged on the test images. With several seeds the interval is Student's, "
+    "over them: it covers what was drawn. With one number it is Wilson's, over test images. Seconds and memory are of "
+    "one training; of a probe they are of fitting and answering, all seeds and shots together, after the features "
+    "were read."
+)
+
+
+def write(found: SuiteTable, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """One self-contained page."""
+    pages.write(page(found), path, force=force)
+
+
+def page(found: SuiteTable) -> Page:
+    """The page as a value."""
+    sets, models = _names(found.rows, "data"), _names(found.rows, "model")
+    failed = [Note(f"{who}: {error}", "bad") for who, error in found.blamed()]
+    drawings = [drawing for data in sets for drawing in _drawings(data, [r for r in found.rows if r.data == data])]
+    head, cells = found.table()
+    numbers: list[Block] = [Table(head, cells, "lllrrrrrr")]
+    sections = [
+        *([Section("What failed", failed, tone="bad", badge=str(len(found.failures)))] if failed else []),
+        Section("Models and sets", [Text(MARKS), _side_by_side(found, sets, models)]),
+        *([Section("In pictures", [Drawings(drawings)])] if drawings else []),
+        Section("Every number, and what it cost", numbers),
+        Section("How it was measured", [Text(HOW), *_listings(found)]),
+    ]
+    done = sum(row.mean is not None for row in found.rows)
+    return Page(
+        title=found.name or "suite",
+        over="vitreous eval --suite",
+        answer=f"{_count(models, 'model')}, {_count(sets, 'set')}, {done} measurements"
+        + (f", {len(found.failures)} failed" if found.failures else ""),
+        top=[Numbers([_number(row) for row in _best(found.rows, sets)])],
+        sections=sections,
+        foot="Made by vitreous eval --suite. suite.json beside this page holds every number.",
+    )
+
+
+def _names(rows: Sequence[SuiteRow], what: str) -> list[str]:
+    return list(dict.fromkeys(getattr(row, what) for row in rows))
+
+
+def _count(those: Sequence[str], what: str) -> str:
+    return f"{len(those)} {what}{'' if len(those) == 1 else 's'}"
+
+
+def _best(rows: Sequence[SuiteRow], sets: Sequence[str]) -> list[SuiteRow]:
+    """Of every set, the row that is right most often."""
+    found = [[row for row in rows if row.data == data and row.mean is not None] for data in sets]
+    return [max(own, key=lambda row: row.mean or 0) for own in found if own]
+
+
+def _number(row: SuiteRow) -> Number:
+    low, high = row.interval or (0.0, 1.0)
+    about = f"{row.model}, {row.measure} ({100 * low:.1f} to {100 * high:.1f})"
+    return Number(f"{100 * (row.mean or 0):.1f} %", f"best on {row.data}", about=about)
+
+
+def _side_by_side(found: SuiteTable, sets: Sequence[str], models: Sequence[str]) -> Table:
+    """Measures and models down, sets across; the highest of its measure is marked."""
+    at = {(row.measure, row.model, row.data): row for row in found.rows}
+    cells = []
+    for measure in _names(found.rows, "measure"):
+        best = {
+            data: max((at[measure, m, data].mean or 0 for m in models if (measure, m, data) in at), default=0)
+            for data in sets
+        }
+        those = [m for m in models if any((measure, m, data) in at for data in sets)]
+        for i, model in enumerate(those):
+            line = [measure if i == 0 else "", model]
+            for data in sets:
+                row = at.get((measure, model, data))
+                is_best = row is not None and len(those) > 1 and row.mean == best[data]
+                line.append(_brief(row) + (" ★" if is_best else ""))
+            cells.append(line)
+    return Table(["measure", "model", *sets], cells, "ll" + "r" * len(sets))
+
+
+def _brief(row: SuiteRow | None) -> str:
+    if row is None:
+        return ""
+    if row.mean is None or row.interval is None:
+        return "failed" if row.error else "no match"
+    return f"{100 * row.mean:.1f} ± {50 * (row.interval[1] - row.interval[0]):.1f}"
+
+
+def _drawings(data: str, rows: Sequence[SuiteRow]) -> list[Drawing]:
+    """Lines over shots where several were measured, bars for all else."""
+    found = []
+    by_shots = {row.task: [r for r in rows if r.task == row.task and r.mean is not None] for row in rows if row.shots}
+    for task, own in by_shots.items():
+        models = _names(own, "model")
+        for first in range(0, len(models), DRAWN):
+            lines = [_line(m, [r for r in own if r.model == m]) for m in models[first : first + DRAWN]]
+            title = f"{task} on {data}"
+            svg = charts.lines(lines, title=title, x_title="labelled images of each class", is_share=True)
+            found.append(Drawing(svg, "The band is 95 %, over seeds.", title))
+    for measure in _names([row for row in rows if row.shots is None], "measure"):
+        own = [row for row in rows if row.measure == measure and row.mean is not None and row.interval is not None]
+        if own:
+            bars = [charts.Bar(r.model, r.mean or 0, *(r.interval or (0, 1))) for r in own]
+            found.append(Drawing(charts.bars(bars, title=f"{measure} on {data}"), "", f"{measure} on {data}"))
+    return found
+
+
+def _line(model: str, rows: Sequence[SuiteRow]) -> charts.Line:
+    name = model if len(model) <= LETTERS else f"{model[: LETTERS - 1]}…"
+    x, means = [row.shots or 0 for row in rows], [row.mean or 0 for row in rows]
+    spans = [row.interval or (mean, mean) for row, mean in zip(rows, means, strict=True)]
+    return charts.Line(name, x, means, [low for low, _ in spans], [high for _, high in spans], has_points=True)
+
+
+def _listings(found: SuiteTable) -> list[Block]:
+    notes = [line.removeprefix("note").strip() for line in found.said() if line.startswith("note")]
+    named = {"models": "Models", "sets": "Sets of images"}
+    facts: list[Block] = [
+        Listing(title, [f"{name}: {said}" for name, said in found.about[key].items()])
+        for key, title in named.items()
+        if key in found.about
+    ]
+    return [*([Listing("Notes", notes)] if notes else []), *facts]

@@ -1,0 +1,266 @@
+"""`vitreous eval --suite`: several models, several sets, several tasks; the papers' kind of table.
+
+Every cell is kept in a file as soon as it is measured, so a suite that was ended goes on where it was; one that fails
+is named in the table, and the others are not lost.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec.structs import asdict
+
+from vitreous.errors import BusyError, ConfigError, ExistsError
+from vitreous.evaluation.accuracy import wilson
+from vitreous.evaluation.few_shot import mean_interval
+from vitreous.evaluation.predict import Precision
+from vitreous.evaluation.suites.cells import Bench, Cell, Measured, Trainer, check_set
+from vitreous.evaluation.suites.file import FewShots, Fit, Plan, Suite, read
+from vitreous.files import lock, write_json
+from vitreous.machine import record
+
+__all__ = ["SuiteRow", "SuiteTable", "suite"]
+
+TABLE, PAGE = "suite.json", "suite.html"
+OURS = {TABLE, PAGE, "lock", "cells", "features", "fits"}
+MIB = 2**20
+
+Tell = Callable[[int, int, "SuiteRow"], None]  # done, of, what is new
+
+
+@dataclass(frozen=True)
+class SuiteRow:
+    """One line of the table. accuracy: of each seed; of one, where nothing is drawn."""
+
+    model: str
+    data: str
+    task: str
+    kind: str
+    shots: int | None = None
+    accuracy: tuple[float, ...] = ()
+    images: int = 0  # judged by
+    steps: int | None = None
+    seconds: float | None = None  # of one training; of a probe's fit and answers, all seeds and shots together
+    peak_memory: int | None = None  # bytes
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+    left_out: str | None = None  # why there was nothing to measure
+
+    @property
+    def measure(self) -> str:
+        """The task, with its shots."""
+        if self.shots is None:
+            return self.task
+        return f"{self.task}, {self.shots} shot{'s' if self.shots > 1 else ''}"
+
+    @property
+    def mean(self) -> float | None:
+        return None if self.error or not self.accuracy else float(np.mean(self.accuracy))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 %: Student's over seeds; of a single number Wilson's, over the test images."""
+        if self.mean is None:
+            return None
+        if len(self.accuracy) > 1:
+            return mean_interval(np.array(self.accuracy))
+        return wilson(round(self.accuracy[0] * self.images), self.images)
+
+    @property
+    def interval_over(self) -> str:
+        return "seeds" if len(self.accuracy) > 1 else "images"
+
+    def to_json(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self.model, "data": self.data, "task": self.task, "kind": self.kind}
+        body |= {"shots": self.shots, "mean": self.mean}
+        body |= {"interval": None if self.interval is None else list(self.interval)}
+        body |= {"interval_over": self.interval_over, "accuracy": list(self.accuracy), "images": self.images}
+        body |= {"steps": self.steps, "seconds": self.seconds, "peak_memory": self.peak_memory}
+        return body | {"notes": list(self.notes), "error": self.error, "left_out": self.left_out}
+
+    def cells(self) -> list[str]:
+        """Task, right, interval, seeds, steps, seconds, memory: for people."""
+        if self.mean is None:
+            return [self.measure, "failed" if self.error else "no match", *[""] * 5]
+        between = "–" if self.interval is None else "{:.1f} to {:.1f}".format(*(100 * v for v in self.interval))
+        over = f"{len(self.accuracy)} seeds" if len(self.accuracy) > 1 else f"{self.images:,} images"
+        steps = "–" if self.steps is None else f"{self.steps:,}"
+        took = self.seconds
+        seconds = "–" if took is None else f"{took:,.1f}" if took < 100 else f"{took:,.0f}"
+        memory = "–" if self.peak_memory is None else f"{self.peak_memory / MIB:,.0f} MiB"
+        return [self.measure, f"{100 * self.mean:.1f} %", between, over, steps, seconds, memory]
+
+
+HEAD = ["data", "model", "task", "right", "95 % interval", "over", "steps", "seconds", "peak memory"]
+
+
+@dataclass(frozen=True)
+class SuiteTable:
+    """A suite's rows, in the order of its file."""
+
+    name: str
+    rows: tuple[SuiteRow, ...]
+    readings: tuple[dict[str, Any], ...] = ()  # what reading each pair's features took
+    about: dict[str, Any] = field(default_factory=dict)
+    folder: str = ""
+
+    @property
+    def failures(self) -> tuple[SuiteRow, ...]:
+        return tuple(row for row in self.rows if row.error is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"name": self.name, "folder": self.folder, "failures": len(self.failures)}
+        body |= {"rows": [row.to_json() for row in self.rows], "features": list(self.readings)}
+        return body | dict(self.about)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and cells, for people; a name stands once."""
+        cells = []
+        before: SuiteRow | None = None
+        for row in self.rows:
+            is_new_set = before is None or row.data != before.data
+            is_new_model = is_new_set or before is None or row.model != before.model
+            cells.append([row.data if is_new_set else "", row.model if is_new_model else "", *row.cells()])
+            before = row
+        return HEAD, cells
+
+    def blamed(self) -> list[tuple[str, str]]:
+        """What failed, and why: a model's cells that failed alike together."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for row in self.failures:
+            found.setdefault((row.model, row.error or ""), []).append(f"{row.task} on {row.data}")
+        return [(f"{model}, {', '.join(dict.fromkeys(cells))}", error) for (model, error), cells in found.items()]
+
+    def said(self) -> list[str]:
+        """What else should be known, line by line: failures first."""
+        lines = [f"failed  {who}: {error}" for who, error in self.blamed()]
+        for row in self.rows:
+            lines += [f"note    {row.data}: {note}" for note in row.notes]
+            lines += [f"note    {row.model}, {row.task} on {row.data}: {row.left_out}"] if row.left_out else []
+        for one in self.readings:
+            took = f"{one['images']:,} images in {one['seconds']:,.1f} s"
+            lines.append(f"note    features of {one['data']} by {one['model']} were read once: {took}")
+        return list(dict.fromkeys(lines))
+
+    def __str__(self) -> str:
+        head, cells = self.table()
+        widths = [max(len(row[i]) for row in [head, *cells]) for i in range(len(head))]
+        sides = ["<", "<", "<", *[">"] * 6]
+        lines = [
+            "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
+            for row in [head, *cells]
+        ]
+        return "\n".join([*lines, *self.said()])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def suite(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Suite,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    fit: Trainer | None = None,
+    device: torch.device | str | None = None,
+    workers: int | None = None,
+    precision: Precision = "auto",
+    tell: Tell | None = None,
+) -> SuiteTable:
+    """Every task for every model and set of a suite; table and page are written into a folder.
+
+        vitreous.evaluation.suite("suite.toml", fit=vitreous.fit)
+
+    source: a TOML file, or the same as a dict.  out: the folder (suites/NAME); cells that lie there and are of the very
+    same model, images and task are not measured again.  fit: `vitreous.fit`, for tasks that train.  tell: called with
+    (done, of, row).
+    """
+    wanted = read(source)
+    folder = Path(out) if out is not None else Path("suites") / (wanted.name or "suite")
+    plans = list(wanted.plans())
+    if fit is None and any(isinstance(plan.task, Fit) for plan in plans):
+        raise ConfigError("the suite has a task that trains; hand training over: suite(..., fit=vitreous.fit)")
+    if fit is not None:
+        check_set(wanted.tasks, fit)
+    _refuse_strangers(folder)
+    try:
+        with lock(folder / "lock", seconds=0):
+            return _measure(wanted, plans, Bench(wanted, folder, fit, device, workers, precision), tell)
+    except BusyError:
+        raise BusyError(f"another process is at work in {folder}; wait until it ends, or name another --out") from None
+
+
+def _measure(wanted: Suite, plans: Sequence[Plan], bench: Bench, tell: Tell | None) -> SuiteTable:
+    rows: list[SuiteRow] = []
+    for done, plan in enumerate(plans, 1):
+        new = _rows(plan, list(bench.cells(plan)))
+        rows += new
+        if tell is not None:
+            for row in new:
+                tell(done, len(plans), row)
+    pairs = {(plan.model, plan.data): plan for plan in plans}
+    readings = [
+        {"model": plan.model, "data": plan.data, **took}
+        for plan in pairs.values()
+        if (took := bench.reading(plan)) is not None
+    ]
+    about = {"models": dict(wanted.models), "sets": {name: _plain(data) for name, data in wanted.data.items()}}
+    table = SuiteTable(wanted.name, tuple(rows), tuple(readings), about | {"record": record()}, str(bench.folder))
+    write_json(bench.folder / TABLE, {"schema": "vitreous.suite/1", **table.to_json()}, force=True, allow_nan=True)
+    from vitreous.evaluation.suites import page as suite_page
+
+    suite_page.write(table, bench.folder / PAGE, force=True)
+    return table
+
+
+def _rows(plan: Plan, cells: Sequence[Cell]) -> list[SuiteRow]:
+    """Trainings of several seeds make one row; few-shot makes one for each number of shots."""
+    first = SuiteRow(plan.model, plan.data, plan.title, plan.kind)
+    error = next((cell.error for cell in cells if cell.error is not None), None)
+    done = [cell for cell in cells if cell.error is None]
+    if not done and isinstance(plan.task, FewShots):
+        return [replace(first, shots=shots, error=error) for shots in plan.task.shots]
+    if not done or done[0].left_out:
+        return [replace(first, error=error, left_out=done[0].left_out if done else None)]
+    if isinstance(plan.task, FewShots):
+        return [_with(first, (measured,), done, error) for measured in done[0].measured]
+    return [_with(first, tuple(cell.measured[0] for cell in done), done, error)]
+
+
+def _with(row: SuiteRow, measured: Sequence[Measured], cells: Sequence[Cell], error: str | None) -> SuiteRow:
+    steps = [cell.steps for cell in cells if cell.steps is not None]
+    seconds = [cell.seconds for cell in cells if cell.seconds is not None]
+    memory = [cell.peak_memory for cell in cells if cell.peak_memory is not None]
+    return replace(
+        row,
+        shots=measured[0].shots,
+        accuracy=tuple(right / one.images for one in measured for right in one.right),
+        images=measured[0].images,
+        steps=round(sum(steps) / len(steps)) if steps else None,
+        seconds=sum(seconds) / len(seconds) if seconds else None,
+        peak_memory=max(memory, default=None),
+        notes=tuple(dict.fromkeys(note for cell in cells for note in cell.notes)),
+        error=error,
+    )
+
+
+def _plain(data: Any) -> Any:
+    """A set as the file says it."""
+    return data if isinstance(data, str) else {k: v for k, v in asdict(data).items() if v is not None}
+
+
+def _refuse_strangers(folder: Path) -> None:
+    """A suite writes into a folder that is new, empty or a suite's."""
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise ExistsError(f"{folder} is a file; name a folder for the suite: --out DIR")
+    names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
+    if others := [name for name in names if name not in OURS]:
+        raise ExistsError(f"{folder} holds {others[0]}, which is no suite's; name another folder: --out DIR")

@@ -1,0 +1,1 @@
+"""Images to batches on the device: order, workers, loader."""

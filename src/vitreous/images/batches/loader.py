@@ -1,0 +1,132 @@
+"""One picture of a set as pixels: read, cropped and resized as a training or an evaluation wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.errors import DataError
+from vitreous.images.imageset import ImageSet
+from vitreous.images.pixels import augment as augmenting
+from vitreous.images.pixels import decode
+from vitreous.images.pixels.augment import Plan
+from vitreous.images.stores.disk import PackedPixels, same_pixels
+from vitreous.images.stores.memory import HeldPixels, find_places
+from vitreous.models import preprocess as rules
+from vitreous.models.config import Size
+from vitreous.models.preprocess import Preprocess
+
+__all__ = ["Loader", "Places", "rows_first"]
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Everything that decides a picture's pixels; goes to worker processes."""
+
+    data: ImageSet
+    preprocess: Preprocess
+    fast: bool
+
+    @property
+    def channels(self) -> int:
+        """As many as the model wants."""
+        return len(self.preprocess.mean)
+
+    def load(self, members: Places, plan: Plan | None, out: NDArray[np.uint8]) -> dict[int, str]:
+        """Fill `out` (B H W C) with these pictures; returns why for each row that could not be filled."""
+        failed: dict[int, str] = {}
+        if plan is None:
+            for row, i in enumerate(members):
+                try:
+                    out[row] = self.whole(int(i))
+                except DataError as error:
+                    failed[row] = str(error)
+            return failed
+        opened: dict[int, _Opened] = {}
+        for row, i in enumerate(members):
+            try:
+                opened[row] = self._open(int(i))
+            except DataError as error:
+                failed[row] = str(error)
+        sizes = np.array([opened[row].size if row in opened else (1, 1) for row in range(len(members))], np.int64)
+        boxes = augmenting.crop_boxes(plan, sizes[:, 0], sizes[:, 1]).tolist()
+        for row, found in opened.items():
+            top, left, height, width = boxes[row]
+            box = (left, top, left + width, top + height)
+            try:
+                out[row] = decode.with_channels(self._crop(found, box, plan.augment.size), self.channels)
+            except DataError as error:
+                failed[row] = str(error)
+        return failed
+
+    def one(self, member: int, crop: Plan | None, shape: tuple[int, ...]) -> Tensor:
+        """A single picture, C H W, as `load` fills it."""
+        out = torch.empty((1, *shape), dtype=torch.uint8)
+        if failed := self.load(np.array([member]), crop, rows_first(out.numpy())):
+            raise DataError(failed[0])
+        return out[0]
+
+    def whole(self, i: int) -> NDArray[np.uint8]:
+        """Picture i as an evaluation sees it, in Pillow's own pixels."""
+        pixels = self.data.read(i)
+        if self.is_finished[i]:
+            return decode.with_channels(pixels, self.channels)
+        return decode.finish(pixels, self.preprocess)
+
+    def plain(self, i: int) -> NDArray[np.uint8]:
+        """Picture i as it lies there."""
+        return decode.with_channels(self.data.read(i), self.channels)
+
+    def check(self) -> None:
+        """Finished test pixels serve one rule alone."""
+        if self.is_finished.any():
+            rule = rules.from_json(self.data.about["pack"]["preprocess"])
+            if not same_pixels(rule, self.preprocess):
+                raise DataError(
+                    f"{self.data.path} holds test pixels of another rule ({rule}) than asked for ({self.preprocess}); "
+                    "pack it again for this one with --force"
+                )
+
+    @cached_property
+    def is_finished(self) -> NDArray[np.bool_]:
+        """Of each picture: it lies as an evaluation sees it."""
+        source = self.data.source
+        if not isinstance(source, PackedPixels | HeldPixels):
+            return np.zeros(len(self.data), bool)
+        return source.is_finished[find_places(source.ids, self.data.ids)]
+
+    def _open(self, i: int) -> _Opened:
+        """A picture whose size is known: a JPEG by its header, another one decoded."""
+        raw = self.data.raw(i) if self.fast else None
+        if raw is not None and (header := decode.header(raw)) is not None:
+            return _Opened(i, (header.rows, header.columns), raw, header, None)
+        pixels = self.data.read(i)
+        return _Opened(i, (pixels.shape[0], pixels.shape[1]), None, None, pixels)
+
+    def _crop(self, found: _Opened, box: tuple[int, int, int, int], size: Size) -> NDArray[np.uint8]:
+        if found.raw is not None:
+            name, channels = self.data.name(found.i), self.data.channels
+            return decode.decode_crop(found.raw, name, box, size, channels, fast=self.fast, known=found.header)
+        assert found.pixels is not None
+        return decode.crop(found.pixels, box, size, fast=self.fast)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    i: int
+    size: Size
+    raw: bytes | None
+    header: decode.Header | None
+    pixels: NDArray[np.uint8] | None
+
+
+def rows_first(batch: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """B C H W seen as B H W C."""
+    return batch.transpose(0, 2, 3, 1)

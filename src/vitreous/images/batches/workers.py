@@ -1,0 +1,205 @@
+"""Who turns steps into pictures on the device: an index into a resident set, worker threads, or worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitreous.errors import DataError
+from vitreous.images.batches import processes as worker_processes
+from vitreous.images.batches.loader import Loader, Places, rows_first
+from vitreous.images.pixels.augment import Plan
+from vitreous.images.stores.device import Whole
+
+__all__ = ["Feed", "Processes", "Resident", "Step", "Threads", "crops"]
+
+RUN = 16  # pictures a worker takes at a time
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rank's part of one step."""
+
+    epoch: int
+    places: Places  # of the epoch's order
+    members: Places  # the pictures there, as numbers within the set
+    copies: Places | None  # the how manieth of its picture each is
+    end: int  # the place after the whole step
+    ends_epoch: bool
+    draw: Callable[[], Plan | None]
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Drawn when first asked for, by whichever thread that is."""
+        return self.draw()
+
+
+class Feed(Protocol):
+    """Turns steps into pictures on the device, `ahead` steps before they are asked for."""
+
+    ahead: int
+
+    def start(self, step: Step) -> Any: ...
+
+    def finish(self, step: Step, begun: Any) -> tuple[Tensor, dict[int, str]]: ...
+
+    def one(self, member: int, crop: Plan | None) -> Tensor:
+        """A single picture, C H W, or its DataError."""
+
+    def close(self) -> None: ...
+
+
+class Resident:
+    """The whole set lies on the device. One thread draws ahead, and on a CPU gathers; a GPU gathers in its queue."""
+
+    ahead = 2
+
+    def __init__(self, whole: Whole):
+        self.whole, self.missing = whole.images, whole.missing
+        self.pool = ThreadPoolExecutor(1, "vitreous-batches")
+
+    def start(self, step: Step) -> Future[Tensor | None]:
+        return self.pool.submit(self._prepare, step)
+
+    def _prepare(self, step: Step) -> Tensor | None:
+        assert step.plan is None or len(step.plan) == len(step.members)
+        return None if self.whole.is_cuda else self._gather(step)
+
+    def _gather(self, step: Step) -> Tensor:
+        members = torch.from_numpy(step.members)
+        if self.whole.is_cuda:
+            members = members.pin_memory()
+        return self.whole.index_select(0, members.to(self.whole.device, non_blocking=True))
+
+    def finish(self, step: Step, begun: Future[Tensor | None]) -> tuple[Tensor, dict[int, str]]:
+        images = begun.result()
+        members = step.members.tolist() if self.missing else []
+        failed = {row: self.missing[i] for row, i in enumerate(members) if i in self.missing}
+        return (self._gather(step) if images is None else images), failed
+
+    def one(self, member: int, crop: Plan | None) -> Tensor:
+        if member in self.missing:
+            raise DataError(self.missing[member])
+        return self.whole[member]
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)  # a collector may call it where waiting would hang
+
+
+class Threads:
+    """Worker threads fill pinned memory: decoding and resizing let the interpreter go meanwhile."""
+
+    def __init__(self, loader: Loader, shape: tuple[int, ...], workers: int, prefetch: int, device: torch.device):
+        self.loader, self.shape, self.device = loader, shape, device
+        self.ahead = prefetch if workers else 0
+        self.pool = ThreadPoolExecutor(workers, "vitreous-batches") if workers else None
+
+    def start(self, step: Step) -> tuple[Tensor, list[tuple[int, Future[dict[int, str]]]]]:
+        out = _host(len(step.members), self.shape, self.device)
+        runs = []
+        for first, members, plan in _runs(step):
+            rows = rows_first(out.numpy())[first : first + len(members)]
+            if self.pool is not None:
+                runs.append((first, self.pool.submit(self.loader.load, members, plan, rows)))
+            else:
+                runs.append((first, _now(self.loader.load(members, plan, rows))))
+        return out, runs
+
+    def finish(self, step: Step, begun: Any) -> tuple[Tensor, dict[int, str]]:
+        out, runs = begun
+        failed = {first + row: why for first, run in runs for row, why in run.result().items()}
+        return out.to(self.device, non_blocking=True), failed
+
+    def one(self, member: int, crop: Plan | None) -> Tensor:
+        return self.loader.one(member, crop, self.shape).to(self.device)
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Processes:
+    """Worker processes fill shared memory, from which a batch is copied to the device."""
+
+    def __init__(
+        self, loader: Loader, shape: tuple[int, ...], most: int, workers: int, prefetch: int, device: torch.device
+    ):
+        self.loader, self.shape, self.device, self.ahead = loader, shape, device, prefetch
+        slots = prefetch + 1
+        self.memory = SharedMemory(create=True, size=max(slots * most * int(np.prod(shape)), 1))
+        self.array = np.ndarray((slots, most, *shape), np.uint8, self.memory.buf)
+        self.slot = 0
+        self.pool = worker_processes.start(workers, _start_worker, loader, self.memory.name, self.array.shape)
+
+    def start(self, step: Step) -> tuple[int, list[tuple[int, Future[dict[int, str]]]]]:
+        slot, self.slot = self.slot, (self.slot + 1) % len(self.array)
+        return slot, [(run[0], self.pool.submit(_work, slot, *run)) for run in _runs(step)]
+
+    def finish(self, step: Step, begun: Any) -> tuple[Tensor, dict[int, str]]:
+        slot, runs = begun
+        try:
+            failed = {first + row: why for first, run in runs for row, why in run.result().items()}
+        except BrokenProcessPool:
+            raise worker_processes.died(f"read {self.loader.data.path}") from None
+        out = _host(len(step.members), self.shape, self.device)
+        out.numpy()[:] = self.array[slot, : len(out)]
+        return out.to(self.device, non_blocking=True), failed
+
+    def one(self, member: int, crop: Plan | None) -> Tensor:
+        return self.loader.one(member, crop, self.shape).to(self.device)
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+        del self.array
+        self.memory.close()
+        self.memory.unlink()
+
+
+_WORKER: list[tuple[Loader, SharedMemory, NDArray[np.uint8]]] = []  # of this process, where it is a worker
+
+
+def _start_worker(loader: Loader, memory: str, shape: tuple[int, ...]) -> None:
+    worker_processes.one_thread()
+    shared = SharedMemory(memory)
+    _WORKER[:] = [(loader, shared, np.ndarray(shape, np.uint8, shared.buf))]
+
+
+def _work(slot: int, first: int, members: Places, plan: Plan | None) -> dict[int, str]:
+    loader, _, array = _WORKER[0]
+    return loader.load(members, plan, rows_first(array[slot, first : first + len(members)]))
+
+
+def _host(count: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Room for a batch, B C H W; pinned where a GPU will fetch it."""
+    return torch.empty((count, *shape), dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+
+def _runs(step: Step) -> Iterator[tuple[int, Places, Plan | None]]:
+    """A step in parts for workers, each with its rows of the crop's draws."""
+    for first in range(0, len(step.members), RUN):
+        rows = slice(first, first + RUN)
+        yield first, step.members[rows], crops(step.plan, rows)
+
+
+def crops(plan: Plan | None, rows: slice) -> Plan | None:
+    """What a worker needs of a plan."""
+    return None if plan is None else Plan(plan.augment, plan.ids[rows], plan.crop[rows], *_NOTHING)
+
+
+_NOTHING: Any = (np.zeros(0, bool), (), *[np.zeros(0, np.int64)] * 6)  # of a plan, beside its crop
+
+
+def _now(value: dict[int, str]) -> Future[dict[int, str]]:
+    future: Future[dict[int, str]] = Future()
+    future.set_result(value)
+    return future

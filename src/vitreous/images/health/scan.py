@@ -1,0 +1,206 @@
+"""Facts about every picture: read in several processes, kept in a file, so that a check that was ended goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+
+from vitreous.errors import BusyError, DataError
+from vitreous.files import digest, lock
+from vitreous.images.batches import processes
+from vitreous.images.health.facts import FACTS, FINE, VERSION, Facts, Seen, look
+from vitreous.images.imageset import ImageSet, Source
+from vitreous.journal import Journal
+from vitreous.machine import core_count
+
+CHUNK = 64  # pictures a worker takes at once
+ALONE = 512  # fewer pictures are read faster than two processes start
+MOST = 8  # workers; more start more slowly than they read
+KEEP = 2_000  # sets of fewer pictures are read again faster than their facts are kept
+HEAD = f"vitreous facts {VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
+
+Progress = Callable[[int, int], object]  # (done, of)
+Answer = TypeVar("Answer")
+
+
+def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progress | None) -> Seen:
+    """Facts about every picture of `data`, in its order."""
+    facts = np.zeros(len(data), FACTS)
+    words: dict[int, str] = {}
+    _KNOWN.clear()  # of an earlier check in this process
+    with ExitStack() as stack:
+        kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP else None
+        path = kept.path if kept else None
+        done = 0
+        for _, seen in readers.each(_look, [(chunk, path) for chunk in _chunks(data.ids)]):
+            facts[done : done + len(seen.facts)] = seen.facts
+            words |= {done + place: text for place, text in seen.words.items()}
+            if kept:
+                kept.add(seen.facts)
+            done += len(seen.facts)
+            if progress:
+                progress(done, len(data))
+    return Seen(facts, words)
+
+
+class Readers:
+    """Workers that hold the source; with none of them, this process."""
+
+    def __init__(self, source: Source, workers: int):
+        self.source, self.workers = source, workers
+        self.pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.pool:
+            self.pool.shutdown(cancel_futures=True)
+
+    def each(self, function: Callable[[Source, Any], Answer], questions: Sequence[Any]) -> Iterator[tuple[Any, Answer]]:
+        """(question, function(source, question)) in order; a few are in flight at any time."""
+        if not self.workers or len(questions) < 2:
+            yield from ((question, function(self.source, question)) for question in questions)
+            return
+        if self.pool is None:
+            self.pool = processes.start(self.workers, _start, self.source)
+        waiting: deque[tuple[Any, Future[Answer]]] = deque()
+        ahead = iter(questions)
+        try:
+            for question in islice(ahead, 2 * self.workers + 2):
+                waiting.append((question, self.pool.submit(_ask, function, question)))
+            while waiting:
+                question, future = waiting.popleft()
+                yield question, future.result()
+                for another in islice(ahead, 1):
+                    waiting.append((another, self.pool.submit(_ask, function, another)))
+        except BrokenProcessPool:
+            raise DataError(
+                "a process that read pictures was ended from outside (often: out of memory); "
+                "try again with fewer workers (workers=0 reads in this process)"
+            ) from None
+
+
+def choose_workers(data: ImageSet, workers: int | None) -> int:
+    """As said; else by the cores, or none where they would start more slowly than this process reads."""
+    if workers is not None:
+        if workers < 0:
+            raise DataError(f"workers is {workers}; give 0 (this process) or more")
+        return workers
+    is_of_main = type(data.source).__module__ == "__main__"  # a worker could not find its class
+    if len(data) < ALONE or is_of_main:
+        return 0
+    return min(max(core_count(), 2), MOST, -(-len(data) // ALONE) + 1)
+
+
+def cache_file(data: ImageSet) -> Path:
+    """Where facts about a set are kept: by the name of the set; inside, by the content of each file."""
+    return cache_folder() / "health" / f"{digest(os.fsencode(Path(data.path).absolute()))[:24]}.facts"
+
+
+def cache_folder() -> Path:
+    """$VITREOUS_CACHE, else `vitreous` where this system keeps what can be made again."""
+    if place := os.environ.get("VITREOUS_CACHE"):
+        return Path(place)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "vitreous" / "cache"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/vitreous").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
+
+
+class Kept:
+    """An append-only file of facts. A row that was cut or damaged is noticed by its checksum and made anew."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._journal = _journal(path)
+        self._journal.repair()
+        self.known = {row.tobytes() for row in read_kept(path)["file"]}
+
+    def add(self, facts: Facts) -> None:
+        rows = [row for row in facts if row["problem"] == FINE and row["file"].any()]
+        new = [row for row in rows if row["file"].tobytes() not in self.known]
+        if new:
+            self.known |= {row["file"].tobytes() for row in new}
+            self._journal.append(*(row.tobytes()[:-4] for row in new), sync=False)
+
+
+@contextmanager
+def keep(path: Path) -> Iterator[Kept | None]:
+    """The file of facts at `path`, held against others; None where it cannot be held or written."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock(path.with_suffix(".lock"), seconds=0))
+            kept = Kept(path)
+        except (BusyError, OSError):  # another check of the same set runs, or the disk is full or read-only
+            yield None
+            return
+        yield kept
+
+
+def read_kept(path: Path) -> Facts:
+    """The whole rows of a file of facts."""
+    return np.frombuffer(b"".join(row for row in _journal(path).records() if row), FACTS)
+
+
+def _journal(path: Path) -> Journal[bytes]:
+    return Journal(path, bytes, header=HEAD, row=FACTS.itemsize)
+
+
+class _Known:
+    """Kept facts by the digest of a file, in sorted arrays: a dict of a million rows would not be small."""
+
+    def __init__(self, path: Path):
+        rows = read_kept(path)
+        self.rows = rows[np.argsort(rows["file"][:, 0], kind="stable")]
+        self.keys = self.rows["file"][:, 0].copy()
+
+    def get(self, file: bytes) -> Facts | None:
+        first, second = np.frombuffer(file, "<u8")
+        at = int(np.searchsorted(self.keys, first))
+        while at < len(self.keys) and self.keys[at] == first:
+            if self.rows["file"][at, 1] == second:
+                return self.rows[at]
+            at += 1
+        return None
+
+
+_SOURCE: Source | None = None
+_KNOWN: dict[Path, _Known] = {}
+
+
+def _start(source: Source) -> None:
+    global _SOURCE
+    _SOURCE = source
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends us
+
+
+def _ask(function: Callable[[Source, Any], Answer], question: Any) -> Answer:
+    assert _SOURCE is not None
+    return function(_SOURCE, question)
+
+
+def _look(source: Source, question: tuple[NDArray[np.int64], Path | None]) -> Seen:
+    numbers, path = question
+    if path and path not in _KNOWN:
+        _KNOWN.clear()
+        _KNOWN[path] = _Known(path)
+    return look(source, numbers.tolist(), _KNOWN.get(path) if path else None)
+
+
+def _chunks(ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    return [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]

@@ -1,0 +1,206 @@
+"""`images.open`: finds out what DATA is, and says what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+from vitreous.images import splits
+from vitreous.images.health.scan import Progress
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.sources import KINDS
+from vitreous.images.sources.fashion import NAME as FASHION
+from vitreous.images.sources.finding import Found, Kind, Place, find_place
+from vitreous.images.sources.spellings import VAL
+from vitreous.printable import storable
+from vitreous.words import few
+
+__all__ = ["content_id", "open"]
+
+
+def open(
+    path: str | os.PathLike[str] | ImageSet,
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    fraction: float | None = None,
+    classes: Sequence[str] | None = None,
+    seed: int = 0,
+    group_by: str | None = None,
+    progress: Progress | None = None,
+) -> ImageSet:
+    """The pictures of DATA: a path | a pattern | `fashion` | an fsspec address; an existing path wins.
+
+    split: "train" or "test" alone. limit, fraction: so many pictures, spread over splits and classes; a smaller subset
+    lies inside a larger one of the same seed. classes: only these. group_by: a column, or a regular expression on the
+    path; what it calls alike stays on one side of every split made here. progress: called with (done, of) while every
+    picture is looked at, which only a split that has to be made needs.
+    """
+    splits.check_subset(limit, fraction)
+    if group_by is not None and not isinstance(group_by, str):
+        raise DataError(f"group_by={group_by!r} is no text; name a column, or a regular expression on the path")
+    if group_by and isinstance(path, ImageSet):
+        raise DataError(
+            f"{path.path} is open and split already; give group_by where it is opened by its path, or leave it out"
+        )
+    data = path if isinstance(path, ImageSet) else _open(path, seed, group_by, progress)
+    if classes is not None:
+        data = splits.keep_classes(data, classes)
+    if split is not None:
+        data = data.split(split)
+    return splits.subset(data, limit=limit, fraction=fraction, seed=seed)
+
+
+def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progress: Progress | None = None) -> ImageSet:
+    place = _place(path)
+    kind = _kind(place)
+    found = kind.open(place)
+    if isinstance(found, ImageSet):
+        if group_by:
+            raise DataError(
+                f"{place.said} was split when it was packed; name the set that it was made of, or leave group_by out"
+            )
+        return found
+    found = replace(found, classes=tuple(map(storable, found.classes)))
+    if not len(found.source):
+        raise DataError(f"{place.said} holds no pictures")
+    data = ImageSet(
+        source=found.source,
+        ids=np.arange(len(found.source), dtype=np.int64),
+        labels=found.labels,
+        classes=found.classes,
+        splits=np.full(len(found.source), TRAIN, dtype="<U5"),
+        path=storable(place.said),
+        kind=kind.name,
+        content_id=content_id(found),
+        notes=found.notes,
+        channels=found.channels,
+        about=dict(found.about),
+        given=np.array(found.given, dtype="<U5"),
+    )
+    groups, how = splits.groups_by(data, group_by, found.columns) if group_by else (None, "")
+    data = replace(data, groups=groups)
+    data = _given(data, how) if _has_second(data) else _made(data, seed, how, progress)
+    return replace(data, notes=(*data.notes, *_cautions(data)))
+
+
+def content_id(found: Found) -> str:
+    """A digest of the classes and of each picture's name, fingerprint, label and split, in the order of the names."""
+    several = found.labels.ndim == 2
+    total = hashlib.sha256("\0".join(found.classes).encode("utf-8", "surrogateescape"))
+    lines = []
+    for i in range(len(found.source)):
+        label = ",".join(map(str, np.flatnonzero(found.labels[i]))) if several else str(found.labels[i])
+        lines.append(f"{found.source.name(i)}\0{found.fingerprints[i]}\0{label}\0{found.given[i]}")
+    for line in sorted(lines):
+        total.update(b"\n" + line.encode("utf-8", "surrogateescape"))
+    return total.hexdigest()[:32]
+
+
+def _place(path: str | os.PathLike[str]) -> Place:
+    said = os.fspath(path)
+    if said == FASHION and not os.path.lexists(said):
+        return Place(said)
+    return find_place(path)
+
+
+def _kind(place: Place) -> Kind:
+    """The first source that knows it; class folders are asked last, since every folder might be one."""
+    names = [name for name in KINDS if name != "folders"]
+    for name in [*names, "folders"]:
+        if KINDS[name].recognises(place):
+            return KINDS[name]
+    what = few(place.files, 1)
+    raise DataError(
+        f"{what} is no set of pictures that vitreous knows ({', '.join(KINDS)}); name a folder or one of those"
+    )
+
+
+def _has_second(data: ImageSet) -> bool:
+    return data.given is not None and bool(np.isin(data.given, (VAL, TEST)).any())
+
+
+def _given(data: ImageSet, how: str) -> ImageSet:
+    """The set's own splits: the second is test; of three, the validation split goes to train, as its dev split."""
+    assert data.given is not None
+    names = set(data.given.tolist())
+    notes = [how] if how else []
+    if {VAL, TEST} <= names and names & {TRAIN, ""}:
+        is_test = data.given == TEST
+        count = int((data.given == VAL).sum())
+        notes.append(f"the set has three splits: its {count:,} validation images are on train's side, as its dev split")
+    else:
+        is_test = np.isin(data.given, (VAL, TEST))
+        if not names & {TRAIN, ""}:
+            notes.append("there is no train split; all images are test")
+        elif VAL in names:
+            notes.append("the set's validation split is test here; a dev split is cut from train where one is needed")
+    if "" in names:
+        notes.append(f"{int((data.given == '').sum()):,} images name no split and are train")
+    if data.groups is not None:
+        torn = set(data.groups[is_test].tolist()) & set(data.groups[~is_test].tolist())
+        notes += [f"the set's own split separates {len(torn):,} of these groups"] if torn else []
+    about = data.about | {"split": {"made": False, "given": sorted(names - {""})}}
+    return replace(data, splits=np.where(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
+
+
+def _made(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
+    """A split of our own, written down."""
+    if not data.classes:
+        note = "no picture has a label (no class folders); all images are test"
+        about = data.about | {"split": {"made": False, "given": []}}
+        return replace(data, splits=np.full(len(data), TEST), notes=(*data.notes, note), about=about)
+    groups, told = splits.find_groups(data, data.groups, progress)
+    names = [data.name(i) for i in range(len(data))]
+    is_test = splits.make_split(data.labels, names, groups, seed=seed)
+    percent = f"{100 * splits.TEST_FRACTION:g} %"
+    together = "; ".join(part for part in (how, told) if part)
+    note = f"no test split was given: {percent} of each class were set aside as test (seed {seed}; {together})"
+    tests = "\n".join(sorted(name for name, test in zip(names, is_test, strict=True) if test))
+    written: dict[str, Any] = {
+        "made": True,
+        "seed": seed,
+        "fraction": splits.TEST_FRACTION,
+        "kept_together": together,
+        "train": int((~is_test).sum()),
+        "test": int(is_test.sum()),
+        "test_names_sha256": hashlib.sha256(tests.encode()).hexdigest(),
+    }
+    return replace(
+        data,
+        splits=np.where(is_test, TEST, TRAIN),
+        notes=(*data.notes, note),
+        groups=groups,
+        about=data.about | {"split": written},
+    )
+
+
+def _cautions(data: ImageSet) -> list[str]:
+    """What anybody who trains on it should know first."""
+    notes = []
+    if len(data.classes) == 1:
+        notes.append(f"only one class ({data.classes[0]}), so nothing to tell apart; make a folder for each class")
+    train, test = (_counts(data, data.splits == name) for name in (TRAIN, TEST))
+    if data.classes and train.any() and test.any():
+        if alone := [data.classes[c] for c in np.flatnonzero((test == 0) & (train == 1))]:
+            notes.append(f"{len(alone):,} classes have one image, which is in train and never tested: {few(alone)}")
+        if untested := [data.classes[c] for c in np.flatnonzero((test == 0) & (train > 1))]:
+            notes.append(f"{len(untested):,} classes have no test image: {few(untested)}")
+        if untaught := [data.classes[c] for c in np.flatnonzero((train == 0) & (test > 0))]:
+            notes.append(f"{len(untaught):,} classes have no training image: {few(untaught)}")
+    elif data.classes and train.any():
+        notes.append("there is no test split: every class has one image, or copies of one")
+    if empty := [data.classes[c] for c in np.flatnonzero(train + test == 0)]:
+        notes.append(f"{len(empty):,} classes have no image: {few(empty)}")
+    return notes
+
+
+def _counts(data: ImageSet, where: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return data.take(where).counts

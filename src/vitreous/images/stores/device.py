@@ -1,0 +1,143 @@
+"""A whole set on the device, where its pictures lie decoded and there is room for them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitreous.errors import ConfigError, DataError
+from vitreous.images.batches.loader import Loader, Places, rows_first
+from vitreous.images.pixels.augment import Augment
+from vitreous.images.stores.disk import PackedPixels
+from vitreous.images.stores.memory import HeldPixels, find_places
+from vitreous.machine import memory as machine_memory
+
+__all__ = ["Whole", "lay_whole"]
+
+RESIDENT_SHARE = 0.4  # of the device's free memory that a resident set may take
+RESIDENT_ON_CPU = 2**31  # bytes, where the device's memory is the machine's
+SMALL_SIDE = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
+RAGGED = 8.0  # times the mean picture that the frame of a resident set may be
+SLICE = 256  # pictures on their way to the device at once
+TRIED = 8  # pictures to read a size off, before the set counts as unreadable
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """All pictures of a set, in its order."""
+
+    images: Tensor  # N C H W, uint8
+    sizes: Places | None  # N 2: rows, columns of each picture where they differ, at the images' upper left
+    missing: dict[int, str]  # why, for each picture that could not be read
+
+
+def lay_whole(
+    loader: Loader, augment: Augment | None, device: torch.device, *, world: int, is_asked: bool, may_miss: bool
+) -> Whole | None:
+    """All pictures on the device, where they lie decoded and fit; of several sizes on a GPU alone, padded.
+
+    world: processes that may each hold one.  is_asked: whether to refuse rather than give None, and whatever the room.
+    may_miss: whether a picture that cannot be read is left out.
+    """
+    ragged = device.type == "cuda" or is_asked
+    shape = _frame(loader, augment, ragged=ragged)
+    is_small = shape is None or max(shape) <= SMALL_SIDE
+    if device.type == "cpu" and augment is not None and not is_small and not is_asked:
+        return None  # workers crop and resize large pictures faster than a CPU does a batch of them
+    fits = shape is not None and (is_asked or len(loader.data) * np.prod(shape) <= _room(device, world))
+    whole = _gathered(loader, augment, device, shape, ragged, may_miss) if shape is not None and fits else None
+    if whole is None and is_asked:
+        raise ConfigError(
+            f"{loader.data.path} cannot lie whole on {device}: its pictures differ in size, or are encoded; "
+            "pack it for one preprocess value, or leave resident out"
+        )
+    return whole
+
+
+def _frame(loader: Loader, augment: Augment | None, *, ragged: bool) -> tuple[int, ...] | None:
+    """H W C that holds every picture, where that is known without reading all and nothing needs decoding."""
+    data, channels = loader.data, loader.channels
+    if data.is_encoded:
+        return None
+    if augment is None:
+        return (*loader.preprocess.size, channels)
+    source = data.source
+    if isinstance(source, PackedPixels | HeldPixels):
+        return _frame_of(source.sizes[find_places(source.ids, data.ids)], channels, augment, ragged)
+    for i in range(min(len(data), TRIED)):
+        with suppress(DataError):
+            return (*data.read(i).shape[:2], channels)
+    return None
+
+
+def _frame_of(sizes: Places, channels: int, augment: Augment, ragged: bool) -> tuple[int, ...] | None:
+    """H W C that holds pictures of these sizes (N 2), unless most of it would be empty."""
+    sizes = sizes[sizes.min(1) > 0]  # of those that could be read
+    if not len(sizes):
+        return None
+    rows, columns = map(int, sizes.max(0))
+    if (sizes == sizes[0]).all():
+        return rows, columns, channels
+    rows += (rows, columns) == augment.size  # of another size than what comes out, so that boxes count
+    return (rows, columns, channels) if ragged and not _is_wasteful(rows, columns, sizes) else None
+
+
+def _is_wasteful(rows: int, columns: int, sizes: Places) -> bool:
+    return bool(rows * columns > RAGGED * sizes.prod(1).mean())
+
+
+def _gathered(
+    loader: Loader,
+    augment: Augment | None,
+    device: torch.device,
+    shape: tuple[int, ...],
+    ragged: bool,
+    may_miss: bool,
+) -> Whole | None:
+    """Filled a slice at a time; None where a picture turns out not to fit."""
+    count, (rows, columns, channels) = len(loader.data), shape
+    read = loader.whole if augment is None else loader.plain
+    images = torch.zeros((count, channels, rows, columns), dtype=torch.uint8, device=device)
+    sizes, missing = np.full((count, 2), shape[:2], np.int64), {}
+    for first in range(0, count, SLICE):
+        part = images[first : first + SLICE]
+        host = part if device.type == "cpu" else torch.zeros(part.shape, dtype=torch.uint8)
+        places = rows_first(host.numpy())
+        for row, i in enumerate(range(first, first + len(part))):
+            try:
+                pixels = read(i)
+            except DataError as error:
+                if not may_miss:
+                    raise
+                missing[i] = str(error)
+                continue
+            tall, wide = sizes[i] = pixels.shape[:2]
+            if tall > rows or wide > columns or ((tall, wide) != (rows, columns) and not ragged):
+                return None
+            places[row, :tall, :wide] = pixels
+        if host is not part:
+            part.copy_(host)
+    if (sizes == shape[:2]).all():
+        return Whole(images, None, missing)
+    return None if augment is None or _is_wasteful(rows, columns, sizes) else Whole(images, sizes, missing)
+
+
+def _room(device: torch.device, world: int) -> float:
+    """Bytes that a resident set may take; on a CPU `world` processes may each hold one."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] * RESIDENT_SHARE
+    return min(RESIDENT_ON_CPU, _free_memory() * RESIDENT_SHARE / world)
+
+
+def _free_memory() -> int:
+    """Bytes of host memory that nobody uses, as far as the machine says."""
+    most = machine_memory() or 2**33
+    path = Path("/proc/meminfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return min([most, *free])

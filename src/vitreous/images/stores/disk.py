@@ -1,0 +1,572 @@
+"""A set decoded once: one memory-mapped file of uint8 pixels beside one index of labels, sizes and checksums.
+
+    OUT/pixels.u8            every picture's rows, one after another
+    OUT/index.safetensors    where each lies, its label, id, size and checksum; the manifest is its metadata
+
+The index also keeps the splits that the set itself named and what must stay together, so that a dev split is cut from
+the pack as from the set. Training pictures keep a stated short side. Test pictures hold the finished pixels of one
+preprocess value, or, where none is given, all their pixels, so that any rule stays exact. While it grows a pack lies
+hidden beside OUT, as `.OUT.packing`, with a journal of what is safely on disk: a second call goes on from there. OUT is
+whole or absent.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import shutil
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as safetensors_bytes
+
+from vitreous.errors import BusyError, DataError, ExistsError
+from vitreous.files import DISK_FULL, atomic_folder, atomic_write, digest, lock
+from vitreous.images import splits
+from vitreous.images.batches import processes
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.pixels import decode
+from vitreous.images.sources import shards
+from vitreous.images.sources.finding import find_place
+from vitreous.images.sources.packs import INDEX
+from vitreous.images.stores import shard_index
+from vitreous.journal import Journal
+from vitreous.machine import core_count
+from vitreous.models import preprocess as rules
+from vitreous.models.preprocess import Preprocess
+from vitreous.printable import storable
+
+__all__ = ["Pack", "PackedPixels", "index", "is_pack", "pack", "same_pixels"]
+
+FORMAT = 2
+PIXELS, JOURNAL = "pixels.u8", "journal.jsonl"
+GIVEN = ("", "train", "val", "test")  # the splits that a set may name
+CHUNK = 128  # pictures a worker packs at a time
+SMALL = 512  # a set of fewer is packed in this process: starting others takes longer
+SYNC_SECONDS = 2.0  # how often the pixels are made safe and the journal says so
+
+Progress = Callable[[int, int], object]  # called with (pictures done, pictures in all)
+
+
+@dataclass(frozen=True, eq=False)
+class Pack(ImageSet):
+    """A packed set: an ImageSet whose pictures lie decoded in one mapped file.
+
+    about["pack"]: short_side, preprocess (of the test pictures, or None), packed_from, content_id (of what was packed),
+    left_out ([name, why] of every picture that could not be read), bytes.
+    """
+
+    reused: bool = False
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Pack:
+        """The pack at `path`; damage to the index, and a pixel file cut short, are noticed here."""
+        return _open(Path(path))
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """The rule whose finished pixels the test pictures are."""
+        rule = self.about["pack"]["preprocess"]
+        return None if rule is None else rules.from_json(rule)
+
+    def verify(self) -> None:
+        """Read every picture against its checksum; each is checked when first read anyway."""
+        for i in range(len(self)):
+            self.read(i)
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {split: int((self.splits == split).sum()) for split in (TRAIN, TEST)}
+        head = {"path": self.path, "images": len(self), "splits": counts, "classes": len(self.classes)}
+        return {**head, "content_id": self.content_id, "reused": self.reused, **self.about["pack"]}
+
+    def __str__(self) -> str:
+        about = self.about["pack"]
+        parts = [f"{int((self.splits == s).sum()):,} {s}" for s in (TRAIN, TEST) if (self.splits == s).any()]
+        how = "reused, nothing has changed" if self.reused else "packed"
+        lines = [f"{self.path}: {how}; {len(self):,} images ({', '.join(parts)}), {_bytes(about['bytes'])}"]
+        if (self.splits == TRAIN).any():
+            lines.append(f"train pictures: short side at most {about['short_side']}")
+        if (self.splits == TEST).any():
+            rule = self.preprocess
+            lines.append(f"test pictures: {'every pixel, for any rule' if rule is None else f'finished, {rule}'}")
+        lines += [f"left out, unreadable: {why}" for _, why in about["left_out"][:10]]
+        if (more := len(about["left_out"]) - 10) > 0:
+            lines.append(f"left out, unreadable: {more:,} more; all of them with --json")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+@dataclass(eq=False)
+class PackedPixels:
+    """The source of a pack: pictures by their id, each checked against its checksum when first read.
+
+    The pages are private to a process and written to nowhere, so torch may take them as they are.
+    """
+
+    path: str
+    ids: NDArray[np.int64]
+    sizes: NDArray[np.int64]  # rows, columns of each
+    starts: NDArray[np.int64]  # where each begins in the file
+    checksums: NDArray[np.uint32]
+    is_finished: NDArray[np.bool_]
+    names: tuple[NDArray[np.uint8], NDArray[np.int64]]  # all names as UTF-8, and where each ends
+    channels: int
+    _order: NDArray[np.int64] | None = field(default=None, init=False)
+    _pixels: NDArray[np.uint8] | None = field(default=None, init=False)
+    _checked: NDArray[np.bool_] | None = field(default=None, init=False)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_pixels": None, "_checked": None}  # a worker maps the file for itself
+
+    def name(self, i: int) -> str:
+        row = self.row(i)
+        text, ends = self.names
+        return bytes(text[ends[row - 1] if row else 0 : ends[row]]).decode("utf-8", "surrogateescape")
+
+    def raw(self, i: int) -> None:
+        return None
+
+    def read(self, i: int) -> NDArray[np.uint8]:
+        row = self.row(i)
+        rows, columns = self.sizes[row]
+        if self._pixels is None or self._checked is None:
+            self._checked = np.zeros(len(self), bool)
+            self._pixels = np.memmap(self.path, np.uint8, "c") if self.starts[-1] + self.sizes[-1].prod() else _EMPTY
+        start = int(self.starts[row])
+        flat = np.asarray(self._pixels)[start : start + int(rows * columns) * self.channels]
+        if not self._checked[row]:
+            if zlib.crc32(flat.data) != self.checksums[row]:
+                folder = str(Path(self.path).parent)
+                raise DataError(f"{folder} is damaged: the pixels of {self.name(i)} have changed; {_AGAIN}")
+            self._checked[row] = True
+        return flat.reshape(rows, columns, self.channels)
+
+    def finished(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the pictures with these ids are the finished pixels of a rule."""
+        return np.array([self.is_finished[self.row(int(i))] for i in ids], bool)
+
+    def row(self, i: int) -> int:
+        """Where in the pack the picture with id `i` comes."""
+        if i < len(self.ids) and self.ids[i] == i:
+            return i
+        if self._order is None:
+            self._order = np.argsort(self.ids)
+        return int(self._order[np.searchsorted(self.ids, i, sorter=self._order)])
+
+
+_ELSEWHERE = {"classes", "channels", "digest", "format", "notes", "split"}
+_EMPTY = np.zeros(0, np.uint8)
+_AGAIN = "pack it again with --force (force=True)"
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What decides the pixels of a pack, and with what is packed its key."""
+
+    short_side: int
+    preprocess: Preprocess | None
+
+    def key(self, data: ImageSet) -> str:
+        rule = None if self.preprocess is None else _pixel_fields(self.preprocess)
+        arrays = [digest(np.ascontiguousarray(a).tobytes()) for a in (data.ids, data.labels)]
+        arrays += [
+            "" if a is None else digest("\n".join(map(str, a.tolist())).encode()) for a in (data.given, data.groups)
+        ]
+        parts = [FORMAT, data.content_id, *arrays, digest("\n".join(data.splits.tolist()).encode())]
+        parts += [list(data.classes), data.channels, self.short_side, rule]
+        return digest(json.dumps(parts).encode())
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """What a worker made of some pictures. `sizes` are 0, 0 where a picture could not be read."""
+
+    number: int
+    sizes: list[tuple[int, int]]
+    checksums: list[int]
+    failed: list[tuple[int, str]]  # place in the set, why
+    bytes: int
+
+
+def pack(
+    data: ImageSet,
+    path: str | os.PathLike[str],
+    *,
+    short_side: int = 256,
+    preprocess: Preprocess | None = None,
+    force: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Pack:
+    """Decode a set once, into the folder `path`; a pack there of the same content and settings is reused.
+
+    preprocess: the rule whose finished pixels test pictures become.  workers: processes; None: one for each core.
+    """
+    path, settings = Path(path), _Settings(short_side, preprocess)
+    if short_side < 1:
+        raise DataError(f"a short side of {short_side} pixels holds no picture; give 1 or more")
+    if len(data) == 0:
+        raise DataError(f"{data.path} has no pictures to pack; look at it with: vitreous check {data.path}")
+    if len(np.unique(data.ids)) != len(data):
+        raise DataError(f"{data.path} has been taken with some pictures twice; pack each once")
+    _refuse_lost_pixels(data, settings)
+    if force:
+        _refuse_other_files(path)
+    key = settings.key(data)
+    if not force and (found := _reusable(path, data, settings, key)):
+        return found
+    work = path.with_name(f".{path.name}.packing")
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        with lock(work / "lock", seconds=0):
+            grouped = replace(data, groups=_groups(data, work / f"groups-{key[:16]}.npy", progress))
+            chunks = _decode_all(data, settings, work, key, _workers(data, workers), progress)
+            with atomic_folder(path, force=force) as folder:
+                (folder / INDEX).write_bytes(_index(grouped, settings, key, chunks))
+                os.replace(work / PIXELS, folder / PIXELS)
+            shutil.rmtree(work, ignore_errors=True)
+    except BusyError:
+        raise BusyError(f"{path} is being packed by another process; wait until it ends, or end it") from None
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise DataError(
+            f"no room for the pack {path} ({os.strerror(error.errno or 0)}); free some and run it again, "
+            f"which goes on where it stopped, or delete {work}"
+        ) from None
+    return _open(path)
+
+
+def index(
+    path: str | os.PathLike[str], *, force: bool = False, progress: Progress | None = None
+) -> shard_index.ShardIndex:
+    """Write the index beside tar shards: a folder of them, a pattern, or one file."""
+    place = find_place(path)
+    if not (files := shards.shard_files(place)):
+        raise DataError(f"{place.said} holds no tar shards; pack it: vitreous pack {place.said} OUT")
+    return shard_index.write(files, shards.index_shard, force=force, progress=progress)
+
+
+def is_pack(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a pack, whole or damaged."""
+    return (Path(path) / INDEX).is_file()
+
+
+def same_pixels(a: Preprocess, b: Preprocess) -> bool:
+    """Whether two rules differ in their normalisation alone."""
+    return _pixel_fields(a) == _pixel_fields(b)
+
+
+def _pixel_fields(rule: Preprocess) -> dict[str, Any]:
+    return {k: v for k, v in rule.to_json().items() if k not in ("mean", "std", "source")}
+
+
+def _reusable(path: Path, data: ImageSet, settings: _Settings, key: str) -> Pack | None:
+    """The pack at `path` if it is of these pictures and settings; None where nothing is; else a line says why not."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return None
+    if not is_pack(path):
+        raise ExistsError(f"{path} exists already and is no pack; choose another place")
+    found = _open(path)
+    about = found.about["pack"]
+    if about["key"] == key:
+        return replace(found, reused=True)
+    if about["content_id"] != data.content_id:
+        raise DataError(f"{path} is stale: {data.path} has changed since it was packed; {_AGAIN}")
+    same_rule = (found.preprocess is None) == (settings.preprocess is None) and (
+        found.preprocess is None or settings.preprocess is None or same_pixels(found.preprocess, settings.preprocess)
+    )
+    if about["short_side"] != settings.short_side:
+        why = f"has short side {about['short_side']}, not {settings.short_side}"
+    elif not same_rule:
+        why = f"holds test pixels for another rule ({found.preprocess or 'every pixel'})"
+    else:
+        why = "holds other pictures, labels or splits of it"
+    raise ExistsError(f"{path} is a pack of {data.path} that {why}; choose another place, or {_AGAIN}")
+
+
+def _refuse_lost_pixels(data: ImageSet, settings: _Settings) -> None:
+    """A pack may be packed again, but not into pixels that it no longer has."""
+    if not isinstance(data.source, PackedPixels):
+        return
+    about = data.about["pack"]
+    origin = f"pack the set it was packed from: {about['packed_from']}"
+    is_train = data.splits == TRAIN
+    if about["preprocess"] is not None and (is_finished := data.source.finished(data.ids)).any():
+        rule = rules.from_json(about["preprocess"])
+        is_same = settings.preprocess is not None and same_pixels(rule, settings.preprocess)
+        if not is_same or (is_finished & is_train).any():
+            raise DataError(f"{data.path} holds test pictures only as finished by one rule ({rule}); {origin}")
+    if is_train.any() and settings.short_side > about["short_side"]:
+        raise DataError(
+            f"{data.path} holds train pictures at short side {about['short_side']}, not {settings.short_side}; "
+            f"ask for {about['short_side']} or less, or {origin}"
+        )
+
+
+def _refuse_other_files(path: Path) -> None:
+    """What `force` may replace: nothing, an empty folder, or a pack with no file but its own."""
+    if not os.path.lexists(path):
+        return
+    if path.is_symlink() or not path.is_dir():
+        raise ExistsError(f"{path} is no folder; choose another place")
+    if others := {entry.name for entry in path.iterdir()} - {INDEX, PIXELS}:
+        what = "also holds" if is_pack(path) else "is no pack: it holds"
+        raise ExistsError(f"{path} {what} {storable(min(others))}, which --force will not delete; choose another place")
+
+
+# Packing ---------------------------------------------------------------------------------------------------------
+
+
+def _groups(data: ImageSet, kept: Path, progress: Progress | None) -> NDArray[np.int64] | None:
+    """What must stay together when a dev split is cut: found once, in the set's own pixels, also by two attempts."""
+    if kept.is_file():
+        return np.asarray(np.load(kept), np.int64)
+    groups = splits.dev_groups(data, progress)
+    if groups is not None and groups is not data.groups:
+        atomic_write(kept, lambda file: np.save(file, groups))
+    return groups
+
+
+def _decode_all(
+    data: ImageSet, settings: _Settings, work: Path, key: str, workers: int, progress: Progress | None
+) -> list[_Chunk]:
+    """Every picture's pixels in `work`, in order, going on from what an earlier attempt left there."""
+    header = json.dumps({"key": key}).encode() + b"\n"
+    journal = Journal(work / JOURNAL, lambda line: msgspec.json.decode(line, type=_Chunk), header=header)
+    done = _resume(work, journal)
+    count = -(-len(data) // CHUNK)
+    tell = progress or (lambda *_: None)
+    tell(min(len(done) * CHUNK, len(data)), len(data))
+    with (work / PIXELS).open("ab") as pixels:
+        pending: list[_Chunk] = []
+        synced = time.monotonic()
+        for chunk, part in _chunks(data, settings, work, range(len(done), count), workers):
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, pixels, 1 << 20)
+            part.unlink()
+            done.append(chunk)
+            pending.append(chunk)
+            if chunk.number == count - 1 or time.monotonic() - synced > SYNC_SECONDS:
+                journal.append(*map(msgspec.json.encode, pending), after=[pixels])
+                pending, synced = [], time.monotonic()
+            tell(min(len(done) * CHUNK, len(data)), len(data))
+    return done
+
+
+def _resume(work: Path, journal: Journal[_Chunk]) -> list[_Chunk]:
+    """The chunks an interrupted attempt at the same pack made safe; anything else in `work` is cleared away."""
+    in_order = takewhile(lambda pair: pair[0] == pair[1].number, enumerate(journal.whole()))
+    done = [chunk for _, chunk in in_order]
+    length = sum(chunk.bytes for chunk in done)
+    if not (work / PIXELS).is_file() or (work / PIXELS).stat().st_size < length:
+        done, length = [], 0
+    journal.cut(len(done))
+    with (work / PIXELS).open("ab") as pixels:
+        pixels.truncate(length)
+    for part in work.glob("part-*"):
+        part.unlink()
+    return done
+
+
+def _chunks(
+    data: ImageSet, settings: _Settings, work: Path, numbers: range, workers: int
+) -> Iterator[tuple[_Chunk, Path]]:
+    """Chunks in order, each with the file its pixels lie in; a few are made ahead."""
+    if workers == 0:
+        for number in numbers:
+            part = work / f"part-{number}"
+            yield _pack_chunk(data, settings, number, part), part
+        return
+    waiting: deque[tuple[Future[_Chunk], Path]] = deque()
+    with processes.start(workers, _start_worker, data, settings) as pool:
+        try:
+            for number in numbers:
+                part = work / f"part-{number}"
+                waiting.append((pool.submit(_work, number, part), part))
+                if len(waiting) >= 2 * workers + 1:
+                    future, first = waiting.popleft()
+                    yield future.result(), first
+            for future, part in waiting:
+                yield future.result(), part
+        except BrokenProcessPool:
+            raise processes.died(f"packed {data.path}") from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_WORKER: list[tuple[ImageSet, _Settings]] = []  # of this process, where it is a worker
+
+
+def _start_worker(data: ImageSet, settings: _Settings) -> None:
+    processes.one_thread()
+    _WORKER[:] = [(data, settings)]
+
+
+def _work(number: int, part: Path) -> _Chunk:
+    return _pack_chunk(*_WORKER[0], number, part)
+
+
+def _pack_chunk(data: ImageSet, settings: _Settings, number: int, part: Path) -> _Chunk:
+    sizes, checksums, failed, written = [], [], [], 0
+    with part.open("wb") as file:
+        for place in range(number * CHUNK, min((number + 1) * CHUNK, len(data))):
+            try:
+                pixels = np.ascontiguousarray(_packed(data, place, settings))
+            except DataError as error:
+                failed.append((place, str(error)))
+                pixels = np.zeros((0, 0, data.channels), np.uint8)
+            file.write(pixels.data)
+            sizes.append((pixels.shape[0], pixels.shape[1]))
+            checksums.append(zlib.crc32(pixels.data))
+            written += pixels.size
+    return _Chunk(number, sizes, checksums, failed, written)
+
+
+def _packed(data: ImageSet, place: int, settings: _Settings) -> NDArray[np.uint8]:
+    pixels = data.read(place)
+    if isinstance(data.source, PackedPixels) and data.source.finished(data.ids[place : place + 1])[0]:
+        return pixels  # by the same rule
+    if data.splits[place] == TRAIN:
+        return decode.shrink(pixels, settings.short_side)
+    if settings.preprocess is None:
+        return pixels
+    return decode.with_channels(decode.finish(pixels, settings.preprocess), data.channels)
+
+
+def _workers(data: ImageSet, workers: int | None) -> int:
+    if workers is not None:
+        return workers if workers > 1 else 0
+    if len(data) < SMALL or not data.is_encoded:  # little to do, or nothing to decode and much to send
+        return 0
+    cores = core_count()
+    return cores if cores > 1 else 0
+
+
+# The index -------------------------------------------------------------------------------------------------------
+
+
+def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) -> bytes:
+    failed = [(place, why) for chunk in chunks for place, why in chunk.failed]
+    kept = np.ones(len(data), bool)
+    kept[[place for place, _ in failed]] = False
+    if not kept.any():
+        raise DataError(f"no picture of {data.path} can be read; the first: {failed[0][1]}")
+    sizes = np.array([size for chunk in chunks for size in chunk.sizes], np.int64).reshape(-1, 2)[kept]
+    lengths = sizes.prod(1) * data.channels
+    names = [data.name(int(i)).encode("utf-8", "surrogateescape") for i in np.flatnonzero(kept)]
+    arrays = {
+        "ids": data.ids[kept],
+        "labels": data.labels[kept],
+        "is_test": (data.splits[kept] == TEST).astype(np.uint8),
+        "sizes": sizes,
+        "starts": np.cumsum(lengths) - lengths,
+        "checksums": np.array([c for chunk in chunks for c in chunk.checksums], np.uint32)[kept],
+        "names": np.frombuffer(b"".join(names), np.uint8),
+        "name_ends": np.cumsum([len(name) for name in names], dtype=np.int64),
+    }
+    if data.given is not None:
+        arrays["given"] = np.array([GIVEN.index(name) for name in data.given[kept].tolist()], np.uint8)
+    if data.groups is not None:
+        arrays["groups"] = data.groups[kept]
+    manifest = {
+        "format": FORMAT,
+        "key": key,
+        "packed_from": data.path,
+        "content_id": data.content_id,
+        "classes": data.classes,
+        "channels": data.channels,
+        "short_side": settings.short_side,
+        "preprocess": settings.preprocess and settings.preprocess.to_json(),
+        "left_out": [[data.name(place), why] for place, why in failed],
+        "bytes": int(lengths.sum()),
+        "notes": data.notes,
+        "split": data.about.get("split"),
+        "digest": _digest(arrays),
+    }
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return safetensors_bytes(arrays, {"vitreous.pack": json.dumps(manifest)})
+
+
+def _open(path: Path) -> Pack:
+    if not path.exists():
+        raise DataError(f"there is no pack {path}; make it with: vitreous pack DATA {path}")
+    if not is_pack(path):
+        raise DataError(f"{path} is no pack: it has no {INDEX}; make one with: vitreous pack DATA OUT")
+    manifest, arrays = _read_index(path)
+    pixels = path / PIXELS
+    length = pixels.stat().st_size if pixels.is_file() else 0
+    if length != manifest["bytes"]:
+        wanted = manifest["bytes"]
+        raise DataError(f"{path} is damaged: {PIXELS} has {length:,} bytes, and {wanted:,} were packed; {_AGAIN}")
+    is_test = arrays["is_test"].astype(bool)
+    source = PackedPixels(
+        path=str(pixels.resolve()),
+        ids=arrays["ids"],
+        sizes=arrays["sizes"],
+        starts=arrays["starts"],
+        checksums=arrays["checksums"],
+        is_finished=is_test & (manifest["preprocess"] is not None),
+        names=(arrays["names"], arrays["name_ends"]),
+        channels=manifest["channels"],
+    )
+    return Pack(
+        source=source,
+        ids=arrays["ids"],
+        labels=arrays["labels"],
+        classes=tuple(manifest["classes"]),
+        splits=np.where(is_test, TEST, TRAIN),
+        path=str(path),
+        kind="pack",
+        content_id=manifest["key"],
+        channels=manifest["channels"],
+        notes=tuple(manifest["notes"]),
+        about={"split": manifest["split"], "pack": {k: v for k, v in manifest.items() if k not in _ELSEWHERE}},
+        given=np.array(GIVEN)[arrays["given"]] if "given" in arrays else None,
+        groups=arrays.get("groups"),
+    )
+
+
+def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    try:
+        with safe_open(path / INDEX, "numpy") as file:
+            manifest = json.loads((file.metadata() or {})["vitreous.pack"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+            is_whole = manifest["digest"] == _digest(arrays)
+    except (SafetensorError, KeyError, ValueError, TypeError):
+        is_whole, manifest = False, {}
+    if not is_whole:
+        raise DataError(f"{path} is damaged: its {INDEX} does not hold what was written; {_AGAIN}")
+    if manifest["format"] != FORMAT:
+        raise DataError(f"{path} is a pack of format {manifest['format']}, this vitreous reads {FORMAT}; {_AGAIN}")
+    return manifest, arrays
+
+
+def _digest(arrays: dict[str, NDArray[Any]]) -> str:
+    parts = [f"{name} {a.dtype} {a.shape} {digest(np.ascontiguousarray(a).tobytes())}" for name, a in arrays.items()]
+    return digest("\n".join(sorted(parts)).encode())
+
+
+def _bytes(count: int) -> str:
+    size, units = float(count), ["bytes", "KB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"

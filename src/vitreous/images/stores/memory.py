@@ -1,0 +1,142 @@
+"""A set of pictures decoded once and held in memory: what a pack is on disk, for sets that fit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vitreous.errors import DataError
+from vitreous.images.imageset import TRAIN, ImageSet, Source
+from vitreous.images.pixels import decode
+from vitreous.machine import core_count
+from vitreous.models.preprocess import Preprocess
+
+__all__ = ["HeldPixels", "find", "find_places", "hold"]
+
+AHEAD = 16  # pictures that wait for each thread
+UNREAD = np.zeros((0, 0, 3), np.uint8)
+
+
+@dataclass(eq=False)
+class HeldPixels:
+    """Pictures by the ids they had where they came from."""
+
+    origin: Source
+    ids: NDArray[np.int64]  # rising
+    pictures: list[NDArray[np.uint8]]
+    is_finished: NDArray[np.bool_]  # by the rule that the set's `about` names
+    unread: dict[int, str] = field(default_factory=dict)  # id → why that picture is not here
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def name(self, i: int) -> str:
+        return self.origin.name(i)
+
+    def raw(self, i: int) -> None:
+        return None
+
+    def read(self, i: int) -> NDArray[np.uint8]:
+        if i in self.unread:
+            raise DataError(self.unread[i])
+        return self.pictures[self.row(i)]
+
+    def row(self, i: int) -> int:
+        return int(np.searchsorted(self.ids, i))
+
+    def rows(self, ids: ArrayLike) -> NDArray[np.int64]:
+        """`row` of many."""
+        return find_places(self.ids, ids)
+
+    def finished(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the pictures with these ids are the finished pixels of a rule."""
+        return self.is_finished[self.rows(ids)]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows, columns of each; 0, 0 of one that is not here."""
+        return np.array([picture.shape[:2] for picture in self.pictures], np.int64).reshape(-1, 2)
+
+
+def hold(
+    data: ImageSet,
+    *,
+    short_side: int,
+    preprocess: Preprocess,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    on_unreadable: Literal["raise", "defer"] = "raise",
+) -> ImageSet:
+    """Train pictures with a short side of at most `short_side`, test pictures finished by the rule, as a pack has them.
+
+    A picture that cannot be read is an error, named: now, or deferred until somebody reads that picture.
+    workers: threads; decoding lets the interpreter go.  progress: hears (done, total), now and then.
+    """
+    order = np.argsort(data.ids, kind="stable")
+    threads = workers or min(core_count(), 16)
+    pictures: list[NDArray[np.uint8]] = []
+    unread: dict[int, str] = {}
+
+    def one(place: int) -> NDArray[np.uint8]:
+        pixels = data.read(place)
+        if data.splits[place] == TRAIN:
+            return np.ascontiguousarray(decode.shrink(pixels, short_side))
+        return np.ascontiguousarray(decode.finish(pixels, preprocess))
+
+    def take(made: Future[NDArray[np.uint8]]) -> None:
+        try:
+            pictures.append(made.result())
+        except DataError as error:
+            if on_unreadable == "raise":
+                raise
+            unread[int(data.ids[order[len(pictures)]])] = str(error)
+            pictures.append(UNREAD)
+        if progress is not None and (len(pictures) % 64 == 0 or len(pictures) == len(order)):
+            progress(len(pictures), len(order))
+
+    waiting: deque[Future[NDArray[np.uint8]]] = deque()
+    with ThreadPoolExecutor(threads, "vitreous-hold") as pool:
+        try:
+            for place in order.tolist():
+                waiting.append(pool.submit(one, place))
+                if len(waiting) >= AHEAD * threads:
+                    take(waiting.popleft())
+            while waiting:
+                take(waiting.popleft())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    source = HeldPixels(data.source, data.ids[order], pictures, data.splits[order] != TRAIN, unread)
+    about: dict[str, Any] = {**data.about, "pack": {"preprocess": preprocess.to_json(), "short_side": short_side}}
+    return replace(data, source=source, about=about)
+
+
+def find(held: ImageSet, ids: ArrayLike) -> ImageSet:
+    """The pictures of these ids, in that order."""
+    try:
+        return held.take(find_places(held.ids, ids))
+    except DataError as error:
+        raise DataError(f"{held.path}: {error}") from None
+
+
+def find_places(there: NDArray[np.int64], ids: ArrayLike) -> NDArray[np.int64]:
+    """Where in `there`, in whatever order it is, each of these ids comes; all of them in one search."""
+    wanted = np.asarray(ids, np.int64)
+    order = None if (there[1:] >= there[:-1]).all() else np.argsort(there, kind="stable")
+    found = np.searchsorted(there, wanted, sorter=order)
+    found = np.minimum(found, max(len(there) - 1, 0))
+    places = found if order is None else order[found]
+    missing = wanted[there[places] != wanted] if len(there) else wanted
+    if len(missing):
+        raise DataError(
+            f"{len(missing):,} pictures are not among these {len(there):,}, such as number {missing[0]}; "
+            "hold or pack the whole set"
+        )
+    return places

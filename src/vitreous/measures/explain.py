@@ -1,0 +1,98 @@
+"""Which patches an answer came from: attention rollout on real pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous.errors import DataError
+from vitreous.images.imageset import ImageSet
+from vitreous.images.pixels.preprocess import normalise, pixels
+from vitreous.measures.drawings import overlaid
+from vitreous.measures.rollout import ATTENTION, read_patches, rollout
+from vitreous.models.model import unwrapped
+from vitreous.models.pooling import find_pool
+from vitreous.models.taps import taps
+from vitreous.models.vit import ViT
+
+__all__ = ["Attention", "Look", "attention_maps", "look_at", "overlay"]
+
+SIDE = 224  # pixels of an overlay's longer side
+LIT = 0.3  # share of the map's colour over the picture, where most came from
+TAILS = 0.02  # share of the patches beyond each end of an overlay's scale
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One picture as the model saw it, and where the answer came from. place: in the set of the pictures judged."""
+
+    place: int
+    seen: NDArray[np.uint8]  # H W 3
+    map: NDArray[np.float32]  # h w, of sum 1
+
+    @property
+    def peak(self) -> float:
+        """Of the strongest patch, in means."""
+        return float(self.map.max() * self.map.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Looks at some pictures; or, where a network has no attention, why there are none."""
+
+    looks: tuple[Look, ...] = ()
+    why_not: str = ""
+
+
+def look_at(model: nn.Module, data: ImageSet, places: Sequence[int]) -> Attention:
+    """Where the answer on each of these pictures came from; pictures that cannot be read are passed over."""
+    network = unwrapped(model)
+    if not isinstance(network, ViT):
+        kind = type(network).__name__
+        return Attention(why_not=f"A {kind} is a network of convolutions: it has no attention that could be shown.")
+    if silence := find_pool(network)[0].silence:
+        return Attention(why_not=f"{silence[:1].upper()}{silence[1:]}: where an answer came from cannot be shown.")
+    looks = []
+    for place in places:
+        try:
+            seen = pixels(data.read(place), network.preprocess)
+        except (OSError, ValueError, DataError):
+            continue
+        image = normalise(seen, network.preprocess)[None].to(next(network.parameters()).device)
+        flow = attention_maps(network, image)[0].float().cpu().numpy()
+        looks.append(Look(int(place), _rgb(seen), (flow / max(float(flow.sum()), 1e-12)).astype(np.float32)))
+    return Attention(tuple(looks))
+
+
+def attention_maps(model: ViT, images: Tensor) -> Tensor:
+    """How much of each patch is in what the head reads, by rollout through all layers.  B C H W -> B h w.
+
+    The pool says which tokens it reads. A map sums to at most 1: the tokens in front have the rest.
+    """
+    grid = model.grid_of(images)
+    pool, tap = find_pool(model)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), taps(model, [ATTENTION, *([tap] if tap else [])]) as seen:
+            model(images)
+    finally:
+        model.train(was_training)
+    weights = seen.pop(tap).float() if tap else None  # B H 1 P
+    flow = rollout([layer.float() for layer in seen.values()])  # B N N
+    return read_patches(pool, flow, weights).unflatten(-1, grid)
+
+
+def overlay(look: Look) -> NDArray[np.uint8]:
+    """The picture, dark where little came from and lit where much did, on a scale of its own.  H W 3."""
+    return overlaid(look.seen, look.map, side=SIDE, lit=LIT, tails=TAILS)
+
+
+def _rgb(seen: NDArray) -> NDArray[np.uint8]:
+    picture = np.asarray(seen).round().clip(0, 255).astype(np.uint8)
+    return np.repeat(picture, 3, 2) if picture.shape[2] == 1 else picture[:, :, :3]

@@ -1,0 +1,175 @@
+"""What can be read from each layer by a linear fit (figures 11 and 13 of arXiv 2108.08810)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from vitreous.evaluation.features import Features, pooled
+from vitreous.evaluation.features import Reading as Pooling
+from vitreous.evaluation.few_shot import choose_shots
+from vitreous.evaluation.probes import Probed, probe_features
+from vitreous.measures.layer_similarity import is_block
+from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.subject import Subject
+
+__all__ = ["LAYERS", "SEEDS", "SHOTS", "Held", "needs_labels"]
+
+SHOTS = 10
+SEEDS = 3
+MOST = 2048  # images whose features are held
+LEAST = 2  # labelled train images of a class, so that a fit is one
+
+
+LAYERS = {  # the output of every block and unit
+    "vit": ("blocks.*.output",),
+    "stem": ("stem.stages.*.units.*.output",),
+    "bit": ("stages.*.units.*.output",),
+}
+
+
+class Held(Reading):
+    """Rows of the first `most` images under names, for probes to be fitted on and judged by."""
+
+    def __init__(self, subject: Subject, most: int):
+        self.subject, self.most = subject, most
+        self.batch: dict[str, Tensor] = {}
+        self.values: dict[str, list[np.ndarray]] = {}
+        self.places: list[np.ndarray] = []
+        self.count = 0
+
+    def hold(self, name: str, rows: Tensor) -> None:
+        """What a batch gives, an image a row."""
+        self.batch[name] = rows[: self.most - self.count].cpu()
+
+    def update(self) -> None:
+        if self.batch:
+            places: np.ndarray = self.subject.of_batch["places"][: self.most - self.count]
+            self.places.append(places)
+            self.count += len(places)
+            for name, rows in self.batch.items():
+                self.values.setdefault(name, []).append(rows.numpy())
+        self.batch = {}
+
+    def drop(self) -> None:
+        self.batch = {}
+
+    def release(self, names: list[str]) -> tuple[Features, Features]:
+        """Train and test rows under these names, which are held no longer."""
+        data, places = self.subject.data, np.concatenate(self.places)
+        values: dict[str, Any] = {name: np.concatenate(self.values.pop(name)) for name in names}
+        whole = Features(
+            values, data.labels[places], data.ids[places], places, data.classes, (), self.subject.digest, "", False
+        )
+        return whole.take(data.splits[places] == "train"), whole.take(data.splits[places] == "test")
+
+
+class _Probes(Held):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__(subject, MOST)
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        if self.count >= MOST or not is_block(tap):
+            return
+        is_vit = tap.startswith("blocks.")
+        front = self.subject.prefix if is_vit else 0
+        pools = ["gap"] + (["cls"] if is_vit and self.subject.has_class_token else [])
+        if is_vit:
+            h, w = self.subject.grid
+            pools.append(f"token-{front + h // 2 * w + w // 2}")
+        for pool in pools:
+            name = f"{tap}:{'middle' if pool.startswith('token-') else pool}"
+            self.hold(name, pooled(x, Pooling(tap, pool), front))
+
+    def finish(self) -> Found:
+        train, test = self.release(list(self.values))
+        shots = [_probed(train, test, SHOTS, seed) for seed in range(SEEDS)]
+        full = _probed(train, test)
+        chance, read = 1 / len(train.classes), {row.reading for row in full.rows}
+        return {
+            "images": full.images,
+            "fitted_on": full.fitted_on,
+            "shots": SHOTS,
+            "seeds": SEEDS,
+            "chance": plain(chance),
+            "constant": [_named(name) for name in train.values if name not in read],
+            "rows": [_row(name, shots, full, chance) for name in train.values],
+        }
+
+
+def _probed(train: Features, test: Features, shots: int | None = None, seed: int = 0) -> Probed:
+    """Probes on what changes among the images to fit on; least squares refuse the rest."""
+    labels = train.labels
+    chosen = np.flatnonzero(labels >= 0) if shots is None else choose_shots(labels, len(train.classes), shots, seed)
+    changes = [name for name, x in train.values.items() if (x[chosen] != x[chosen[:1]]).any()]
+    parts = [replace(half, values={name: half[name] for name in changes}) for half in (train, test)]
+    return probe_features(*parts, shots=shots, seed=seed)
+
+
+def _row(name: str, shots: list[Probed], full: Probed, chance: float) -> dict[str, Any]:
+    """What never changes is read by chance."""
+    tap, _, pool = name.partition(":")
+    *few, linear = ({row.reading: row for row in probed.rows}.get(name) for probed in (*shots, full))
+    right = [chance if row is None else row.accuracy for row in few]
+    return {
+        "layer": tap.removesuffix(".output"),
+        "tokens": pool,
+        "ten_shot": plain(sum(right) / len(right)),
+        "ten_shot_seeds": plain(right),
+        "linear": plain(chance if linear is None else linear.accuracy),
+        "interval": None if linear is None else plain(linear.interval),
+    }
+
+
+def _named(name: str) -> str:
+    tap, _, pool = name.partition(":")
+    return f"{tap.removesuffix('.output')} ({pool})"
+
+
+def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
+    """A probe on the first `most` images needs labels in both splits."""
+
+    def why_not(subject: Subject, other: Subject | None = None) -> str | None:
+        data = subject.data
+        if data.labels.ndim != 1 or not data.classes:
+            return f"{data.path} does not have one label for each image, which a probe needs"
+        labels, splits = data.labels[:most], data.splits[:most]
+        train = labels[(splits == "train") & (labels >= 0)]
+        test = labels[(splits == "test") & (labels >= 0)]
+        counts = np.bincount(train, minlength=len(data.classes))
+        if not len(test) or (counts >= LEAST).sum() < 2:
+            largest = int(np.bincount(labels[labels >= 0], minlength=1).max())
+            return (
+                f"a probe needs {LEAST} train images of two classes, and test images; the {len(labels):,} drawn have "
+                f"at most {largest} of a class, {len(train):,} of them to train on"
+            )
+        return None
+
+    return why_not
+
+
+def _say(found: Found) -> str:
+    rows = found["rows"]
+    best = max(rows, key=lambda row: row["linear"])
+    return (
+        f"a linear fit reads the class best from {best['layer']} ({best['tokens']}): {100 * best['linear']:.0f} % "
+        f"right, {100 * best['ten_shot']:.0f} % by {found['shots']} shots; "
+        f"from {rows[0]['layer']} {100 * rows[0]['linear']:.0f} %"
+        + (f"; constant: {', '.join(constant[:3])}" if (constant := found.get("constant")) else "")
+    )
+
+
+PROBES = Measure(
+    name="probes",
+    sentence="How much of the class a linear fit can read from each layer: class token, mean of patches, one patch.",
+    figure="P2 figures 11 and 13",
+    saw="Class-token models keep the answer in the class token; in GAP models every token holds it at the end.",
+    start=_Probes,
+    says=_say,
+    taps=LAYERS,
+    why_not=needs_labels(MOST),
+)

@@ -1,0 +1,272 @@
+"""Which layers of a model, or of two, see images alike (figures 1, 2, 5, 12 of arXiv 2108.08810)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from vitreous.measures.attention import attention_distance
+from vitreous.measures.filters_and_positions import rank_correlation
+from vitreous.measures.measure import Averages, Found, Measure, Reading, plain
+from vitreous.measures.similarity import Likeness, best_match, centred_gram, is_whole, uniformity
+from vitreous.measures.subject import Subject, needs_batches
+from vitreous.models.vit import ViT
+
+__all__ = ["is_block"]
+
+SUBLAYERS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
+UNIT = ("conv1", "conv2", "branch", "output")
+TAPS = {
+    "stem": ("stem.root", *(f"stem.stages.*.units.*.{part}" for part in UNIT)),
+    "vit": ("embedding.tokens", *(f"blocks.*.{part}" for part in SUBLAYERS)),
+    "bit": ("root", *(f"stages.*.units.*.{part}" for part in UNIT)),
+}
+
+
+def is_block(tap: str) -> bool:
+    """Whether a tap is the output of a whole block or unit."""
+    parts = tap.removeprefix("stem.").split(".")
+    return parts[-1] == "output" and len(parts) in (3, 5)
+
+
+def _gram(subject: Subject, tap: str, x: Tensor) -> Tensor:
+    """Of this batch, once for all readings that want it."""
+    kept: dict[str, Tensor] = subject.of_batch.setdefault("grams", {})
+    if tap not in kept:
+        kept[tap] = centred_gram(x.detach())
+    return kept[tap]
+
+
+def _is_wanted(subject: Subject, tap: str) -> bool:
+    return subject.settings.layers == "every" or is_block(tap)
+
+
+class _Grams(Reading):
+    """All pairs of layers of one model, or of two."""
+
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.sides = [subject] if other is None else [subject, other]
+        self.likeness = Likeness()
+        self.batch: dict[str, Tensor] = {}
+        self.left_out = 0  # images in batches that were too small
+        self.images = self.size = self.largest = 0
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        if side >= len(self.sides) or not _is_wanted(self.sides[side], tap):
+            return
+        self.size = len(x)
+        if is_whole(self.size, self.largest):
+            self.batch[f"{side}:{tap}"] = _gram(self.sides[side], tap, x)
+
+    def update(self) -> None:
+        if self.batch:
+            self.likeness.add_grams(self.batch)
+            self.images += self.size
+            self.largest = max(self.largest, self.size)
+        else:
+            self.left_out += self.size
+        self.batch = {}
+
+    def drop(self) -> None:
+        self.batch = {}
+
+    def layers(self, side: int) -> list[str]:
+        return [name for name in self.likeness.names if name.startswith(f"{side}:")]
+
+    def about(self, rows: list[str], columns: list[str]) -> Found:
+        matrix = self.likeness.matrix(rows, columns)
+        return {
+            "rows_of_matrix": [name[2:] for name in rows],
+            "columns_of_matrix": [name[2:] for name in columns],
+            "cka": plain(matrix, 4),
+            "error": plain(self.likeness.error(rows, columns), 2),
+            "constant": [name[2:] for name in self.likeness.constant if name in {*rows, *columns}],
+            "images": self.images,
+            "left_out": self.left_out,
+            "batches": self.likeness.batches,
+        }
+
+
+def _long(found: Found) -> list[dict[str, Any]]:
+    error = found["error"]
+    return [
+        {"row": row, "column": column, "cka": found["cka"][i][j], "error": error[i][j] if error else None}
+        for i, row in enumerate(found["rows_of_matrix"])
+        for j, column in enumerate(found["columns_of_matrix"])
+    ]
+
+
+class _Within(_Grams):
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        super().__init__(subject)
+
+    def finish(self) -> Found:
+        names = self.layers(0)
+        found = self.about(names, names)
+        blocks = [i for i, name in enumerate(names) if is_block(name[2:])]
+        of_blocks = [[found["cka"][i][j] for j in blocks] for i in blocks]
+        return found | plain(uniformity(found["cka"])) | {"of_blocks": plain(uniformity(of_blocks))}
+
+
+def _say_within(found: Found) -> str:
+    text = (
+        f"two layers are alike by {found['uniformity']:.2f} on average (1 is the same), " if found["uniformity"] else ""
+    )
+    ends = found["low_high"]
+    text += "" if ends is None else f"the first third and the last by {ends:.2f}"
+    return text + (f"; constant: {', '.join(found['constant'][:3])}" if found["constant"] else "")
+
+
+WITHIN = Measure(
+    name="similarity",
+    sentence="How alike any two layers of the model see the same images (CKA, 1 is the same).",
+    figure="P2 figure 1",
+    saw="A ViT's layers are alike from bottom to top; a ResNet's fall into stages that differ.",
+    start=_Within,
+    says=_say_within,
+    taps=TAPS,
+    why_not=needs_batches,
+    rows=_long,
+)
+
+
+class _Across(_Grams):
+    def finish(self) -> Found:
+        rows, columns = self.layers(0), self.layers(1)
+        found = self.about(rows, columns)
+        path = best_match(found["cka"])
+        found["best_match"] = plain(path, 4)
+        found["same_name"] = [
+            {"layer": name[2:], "cka": found["cka"][i][columns.index(f"1:{name[2:]}")]}
+            for i, name in enumerate(rows)
+            if f"1:{name[2:]}" in columns and is_block(name[2:])
+        ]
+        third = max(len(rows) // 3, 1)
+        best = [each["cka"] for each in path if each["cka"] is not None]
+        found["best_of_first_third"] = plain(sum(best[:third]) / max(len(best[:third]), 1))
+        found["best_of_last_third"] = plain(sum(best[-third:]) / max(len(best[-third:]), 1))
+        return found
+
+
+def _say_across(found: Found) -> str:
+    return (
+        f"layers of the first third find a match of {found['best_of_first_third']:.2f} in the other model, those of "
+        f"the last third one of {found['best_of_last_third']:.2f}"
+    )
+
+
+def _needs_other(subject: Subject, other: Subject | None) -> str | None:
+    return (
+        needs_batches(subject) if other is not None else "it compares two models, and one was named (--against MODEL2)"
+    )
+
+
+ACROSS = Measure(
+    name="similarity-across",
+    sentence="How alike the layers of two models see the same images, and which layer matches which.",
+    figure="P2 figures 2, 12, G.1 and H.1",
+    saw="Half of a ResNet's layers are like the lowest quarter of a ViT's; the top of a ViT is like no ResNet layer.",
+    start=_Across,
+    says=_say_across,
+    taps=TAPS,
+    why_not=_needs_other,
+    is_pair=True,
+    rows=_long,
+)
+
+
+class _Heads(Reading):
+    """Heads of the first block, and the first units of a ResNet."""
+
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        assert other is not None
+        self.subject, self.other = subject, other
+        self.likeness, self.distances = Likeness(), Averages()
+        self.size = self.largest = 0
+        self.batch: dict[str, Tensor] = {}
+
+    def see(self, tap: str, x: Tensor, side: int = 0) -> None:
+        if not is_whole(len(x), self.largest):
+            return
+        self.size = len(x)
+        if side == 1 and is_block(tap) and "units" in tap:
+            self.batch[f"1:{tap}"] = _gram(self.other, tap, x)
+        elif side == 0 and tap == "blocks.0.attention.weights":
+            self.distances.gather(tap, attention_distance(x.float(), self.subject.grid, self.subject.patch))
+        elif side == 0 and tap == "blocks.0.attention.per_head":
+            patches = x[:, :, self.subject.prefix :].detach()  # B H N d
+            self.batch |= {f"head {h}": centred_gram(patches[:, h]) for h in range(patches.shape[1])}
+
+    def update(self) -> None:
+        if self.batch:
+            self.likeness.add_grams(self.batch)
+            self.distances.update()
+            self.largest = max(self.largest, self.size)
+        self.batch = {}
+
+    def drop(self) -> None:
+        self.batch = {}
+        self.distances.drop()
+
+    def finish(self) -> Found:
+        distance = self.distances.mean("blocks.0.attention.weights")  # H
+        order = distance.argsort().tolist()
+        width = max(len(order) // 4, 1)
+        windows = {str(i): order[i : i + width] for i in range(len(order) - width + 1)}
+        columns = [name for name in self.likeness.names if name.startswith("1:")]
+        parts = {name: [f"head {h}" for h in heads] for name, heads in windows.items()}
+        joined = self.likeness.joined(parts | {name: [name] for name in columns})
+        matrix = joined.matrix(list(windows), columns)
+        far = [float(distance[heads].mean()) for heads in windows.values()]
+        rows = [
+            {"heads": " ".join(map(str, heads)), "distance_px": plain(far[i]), "layer": column[2:], "cka": plain(value)}
+            for i, heads in enumerate(windows.values())
+            for column, value in zip(columns, matrix[i], strict=True)
+        ]
+        known = [j for j in range(len(columns)) if all(row[j] is not None for row in matrix)]
+        trend = [rank_correlation(far, [row[j] for row in matrix]) for j in known] if len(far) > 2 else []
+        names = [columns[j][2:] for j in known]
+        return {
+            "heads_joined": width,
+            "rows": rows,
+            "rank_correlation": dict(zip(names, plain(trend), strict=bool(trend))),
+        }
+
+
+def _say_heads(found: Found) -> str:
+    trends = [value for value in found["rank_correlation"].values() if value is not None]
+    if not trends:
+        return "too few heads in the first block for a trend"
+    return (
+        f"the further heads of the first block look, the {'less' if sum(trends) < 0 else 'more'} they are like the "
+        f"ResNet's layers (rank correlation {sum(trends) / len(trends):.2f})"
+    )
+
+
+def _heads_why_not(subject: Subject, other: Subject | None) -> str | None:
+    if (why := _needs_other(subject, other)) is not None:
+        return why
+    assert other is not None
+    if not isinstance(subject.model, ViT):
+        return f"{subject.name} has no heads; name the ViT first and the ResNet with --against"
+    if "bit" not in other.families and "stem" not in other.families:
+        return f"{other.name} has no ResNet layers; name a BiT or a hybrid with --against"
+    return None
+
+
+HEADS = Measure(
+    name="heads-against-layers",
+    sentence="Whether heads that look locally see what the low layers of a ResNet see.",
+    figure="P2 figure 5",
+    saw="Local heads of the first block are like low ResNet layers; global ones are not.",
+    start=_Heads,
+    says=_say_heads,
+    taps={
+        "vit": ("blocks.0.attention.weights", "blocks.0.attention.per_head"),
+        "stem": ("stem.stages.[01].units.*.output",),
+        "bit": ("stages.[01].units.*.output",),
+    },
+    why_not=_heads_why_not,
+    is_pair=True,
+)

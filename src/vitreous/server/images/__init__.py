@@ -1,0 +1,1 @@
+"""Images the server holds: uploads, examples, similar ones."""

@@ -1,0 +1,87 @@
+"""The images of a set that a model finds most like one: cosine of what its head reads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from vitreous.evaluation import features
+from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.server.errors import Busy, Refusal
+
+__all__ = ["Neighbour", "Neighbours"]
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """One image of the set. likeness: a cosine, 1 for the same."""
+
+    place: int
+    name: str
+    label: str
+    likeness: float
+
+
+class Neighbours:
+    """Features of the training images, read in the background and kept on disk for the next time."""
+
+    def __init__(self, model: nn.Module, data: ImageSet):
+        self.data = data.split(TRAIN) if TRAIN in data.splits else data
+        self.done, self.total = 0, len(self.data)
+        self._rows: NDArray[np.float32] | None = None  # N D, each of length 1
+        self._places = np.zeros(0, np.int64)
+        self._failed = ""
+        self._thread = threading.Thread(target=self._read, args=(model,), name="vitreous-serve-features", daemon=True)
+
+    def open(self) -> None:
+        self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> None:
+        self._thread.join(seconds)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._rows is not None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"images": self.total, "read": self.done, "is_ready": self.is_ready}
+
+    def find(self, feature: NDArray[np.float32], count: int) -> list[Neighbour]:
+        """The `count` most alike, best first."""
+        if self._failed:
+            raise Refusal(501, "the training images could not be read here; see the server's own words")
+        if self._rows is None:
+            share = 100 * self.done // max(self.total, 1)
+            raise Busy(f"the training images are still being read ({share} %); ask again soon", after=5)
+        length = max(float(np.linalg.norm(feature)), 1e-12)
+        likeness = self._rows @ (feature / length)
+        best = np.argpartition(-likeness, min(count, len(likeness)) - 1)[:count]
+        best = best[np.argsort(-likeness[best], kind="stable")]
+        return [self._neighbour(int(self._places[row]), float(likeness[row])) for row in best]
+
+    def _neighbour(self, place: int, likeness: float) -> Neighbour:
+        label = self.data.labels[place]
+        known = not np.ndim(label) and label >= 0 and self.data.classes
+        name = PurePath(self.data.name(place)).name  # no folders of ours
+        return Neighbour(place, name, self.data.classes[int(label)] if known else "", round(likeness, 4))
+
+    def _read(self, model: nn.Module) -> None:
+        def tell(done: int, total: int) -> None:
+            self.done, self.total = done, total
+
+        try:
+            found = features.extract(model, self.data, workers=1, progress=tell)  # answers come first
+        except Exception as error:  # the server goes on without
+            self._failed = str(error)
+            print(f"vitreous: similar images are not to be had: {error}", file=sys.stderr, flush=True)
+            return
+        rows = np.asarray(found.only, np.float32)
+        self._places = found.places
+        self._rows = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)

@@ -1,0 +1,126 @@
+"""Ways to break a model while it answers: what it still says shows what it needs.
+
+shuffle     patches change places, positions stay
+positions   no token knows its place
+heads       a head adds nothing
+blocks      a block passes on what came in
+skips       a block's first or second skip connection is cut
+hide        patches are covered in the grey that the model takes for nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitreous.models.model import Model
+from vitreous.models.positions import NoPositions
+from vitreous.models.vit import Attention, ViT
+from vitreous.server.errors import Refusal
+
+__all__ = ["Break", "unplaced"]
+
+Edit = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break:
+    """What is broken. heads: (block, head); skips: (block, 1 or 2); shuffle: the seed of an order."""
+
+    shuffle: int | None = None
+    positions: bool = False
+    heads: tuple[tuple[int, int], ...] = ()
+    blocks: tuple[int, ...] = ()
+    skips: tuple[tuple[int, int], ...] = ()
+    hide: tuple[int, ...] = ()
+
+    def order(self, places: int) -> list[int] | None:
+        """Which patch stands at each place."""
+        if self.shuffle is None:
+            return None
+        return np.random.default_rng(self.shuffle).permutation(places).tolist()
+
+    def check(self, model: Model, grid: tuple[int, int]) -> None:
+        """Everything that is named is there."""
+        places = grid[0] * grid[1]
+        for patch in self.hide:
+            _within(patch, places, "patch")
+        if not isinstance(model, ViT):
+            if self.shuffle is not None or self.positions or self.heads or self.blocks or self.skips:
+                raise Refusal(422, "this model has no tokens, positions or heads to break; hide patches instead")
+            return
+        encoder = model.config.encoder
+        for block in (*self.blocks, *(block for block, _ in (*self.heads, *self.skips))):
+            _within(block, encoder.depth, "block")
+        for _, head in self.heads:
+            _within(head, encoder.heads, "head")
+        for _, skip in self.skips:
+            if skip not in (1, 2):
+                raise Refusal(422, f"skip {skip} is none; a block has skip 1, around attention, and 2, around the MLP")
+
+    def covered(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Images B C H W with the hidden patches at 0, which is the mean of what the model was trained on."""
+        if not self.hide:
+            return x
+        x = x.clone()
+        rows, columns = (torch.linspace(0, x.shape[2 + i], grid[i] + 1).round().int().tolist() for i in (0, 1))
+        for patch in self.hide:
+            r, c = divmod(patch, grid[1])
+            x[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]] = 0
+        return x
+
+    def edits(self, model: Model) -> dict[str, Edit]:
+        """For `taps`."""
+        edits: dict[str, Edit] = {}
+        if not isinstance(model, ViT):
+            return edits
+        order = self.order(model.grid[0] * model.grid[1])
+        if order is not None:
+            edits["embedding.patches"] = lambda x: x[:, order]
+        for block in self.blocks:
+            edits |= {f"blocks.{block}.{part}.output": torch.zeros_like for part in ("attention", "mlp")}
+        for block in {block for block, _ in self.heads}:
+            gone = [head for where, head in self.heads if where == block]
+            edits[f"blocks.{block}.attention.per_head"] = _without(gone)
+        for block, skip in self.skips:
+            edits[f"blocks.{block}.skip{skip}"] = torch.zeros_like
+        return edits
+
+    def said(self) -> list[str]:
+        """In words, one for each thing that is broken."""
+        words = ["patches shuffled"] if self.shuffle is not None else []
+        words += ["no positions"] if self.positions else []
+        words += [f"head {head + 1} of block {block + 1} silent" for block, head in self.heads]
+        words += [f"block {block + 1} left out" for block in self.blocks]
+        words += [f"skip {skip} of block {block + 1} cut" for block, skip in self.skips]
+        hidden = f"{len(self.hide)} patch{'es' if len(self.hide) > 1 else ''} hidden"
+        return words + ([hidden] if self.hide else [])
+
+
+def unplaced(model: Model) -> Model:
+    """The model itself, its positions taken away wherever they enter."""
+    if isinstance(model, ViT):
+        model.embedding.positions = NoPositions(model.config, model.grid)
+        model.layer_positions.tables = nn.ModuleList()
+        for part in model.modules():
+            if isinstance(part, Attention):
+                part.positions = None
+    return model.eval()
+
+
+def _without(heads: list[int]) -> Edit:
+    def edit(x: Tensor) -> Tensor:  # B H N d
+        x = x.clone()
+        x[:, heads] = 0
+        return x
+
+    return edit
+
+
+def _within(number: int, count: int, what: str) -> None:
+    if not 0 <= number < count:
+        raise Refusal(422, f"there is no {what} {number}; count from 0 to {count - 1}")

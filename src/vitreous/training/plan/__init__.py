@@ -1,0 +1,1 @@
+"""What a run will do, and why: decided before the first step."""

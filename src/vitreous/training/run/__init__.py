@@ -1,0 +1,1 @@
+"""How a run trains: protocols, loop, step, optimizer, run folder."""

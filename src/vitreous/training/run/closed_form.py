@@ -1,0 +1,197 @@
+"""A head in closed form: least squares on frozen features, every image judged when it and its copies are left out.
+
+    logits of the images g left out = T_g − (I − H_gg)⁻¹ (T − H T)_g       H = Z (ZᵀZ + l2 I)⁻¹ Zᵀ
+
+Exact, and as cheap as one fit: see `fewshot.Decomposed.left_out`.
+
+N images   D features   K classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitreous.errors import DataError
+from vitreous.evaluation.calibration import fit_temperature
+from vitreous.evaluation.features import extract
+from vitreous.evaluation.few_shot import Decomposed, Ridge, decompose
+from vitreous.evaluation.ties import best_class
+from vitreous.images import splits
+from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.machine import memory as machine_memory
+from vitreous.models.model import Model
+from vitreous.models.vit import TwoHeads
+
+__all__ = [
+    "FirstHead",
+    "Frozen",
+    "Solved",
+    "frozen_features",
+    "has_room",
+    "memory_needed",
+    "put_into_head",
+    "rounds",
+    "solve",
+]
+
+ROUNDS = 200  # at most; of so many images a class, one more or less makes no difference
+COPIES, ANSWERS = 4, 8  # of N D and of N K float64 that are held at once
+SHARE = 0.5  # of the memory that they may take
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """Features of the images that could be read, in the order of `images`."""
+
+    images: ImageSet
+    rows: NDArray[np.float32]  # N D
+
+
+def frozen_features(
+    model: Model,
+    data: ImageSet,
+    *,
+    device: torch.device | str = "cpu",
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Frozen:
+    """What the head reads of every image, in float32, kept on disk split by split: train is not read again for all."""
+    rows: NDArray[np.float32] | None = None
+    is_read = np.zeros(len(data), bool)
+    for split in (TRAIN, TEST):
+        where = np.flatnonzero(data.splits == split)
+        if len(where):
+            found = extract(
+                model,
+                data.take(where),
+                keep="float32",
+                precision="float32",
+                device=device,
+                workers=workers,
+                progress=progress,
+            )
+            rows = np.zeros((len(data), found.only.shape[1]), np.float32) if rows is None else rows
+            rows[where[found.places]] = found.only
+            is_read[where[found.places]] = True
+    if rows is None:
+        raise DataError(f"{data.path} has no images to read features of; name another set")
+    return Frozen(data, rows) if is_read.all() else Frozen(data.take(is_read), rows[is_read])
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A probe, and what it says of every row when that row's group is left out."""
+
+    probe: Ridge
+    left_out: NDArray[np.float64]  # N K
+    right: dict[float, int]  # of each l2 tried: rows that are right when they are left out
+
+
+def solve(
+    rows: NDArray[Any],
+    labels: NDArray[np.int64],
+    classes: int,
+    l2s: Sequence[float],
+    *,
+    groups: NDArray[np.int64] | None = None,
+    device: torch.device | str = "cpu",
+) -> Solved:
+    """The probe whose l2 has the smallest squared error when rows are left out.
+
+    Not the one with most rows right: that count is coarse, so the best of nine flatters itself, and on new rows it is
+    no better.
+    """
+    try:
+        parts = decompose(rows, labels, classes, device=device)
+        return _best(parts, labels, classes, l2s, groups)
+    except torch.OutOfMemoryError:  # of a GPU: the host has more room
+        parts = decompose(rows, labels, classes, device="cpu")
+        return _best(parts, labels, classes, l2s, groups)
+
+
+def _best(
+    parts: Decomposed,
+    labels: NDArray[np.int64],
+    classes: int,
+    l2s: Sequence[float],
+    groups: NDArray[np.int64] | None,
+) -> Solved:
+    targets = 2.0 * (labels[:, None] == np.arange(classes)) - 1
+    right: dict[float, int] = {}
+    least, best, best_scores = np.inf, 0.0, np.zeros((0, classes))
+    for l2 in sorted(l2s):
+        scores = parts.left_out(l2, groups)
+        right[l2] = int((best_class(scores) == labels).sum())
+        error = float(((scores - targets) ** 2).mean())
+        if error < least:
+            least, best, best_scores = error, l2, scores
+    return Solved(parts.at(best), best_scores, right)
+
+
+def rounds(data: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], int]:
+    """Of each image the round in which it is left out, and how many images there have copies.
+
+    A round leaves out one image of each class, and its copies and bursts with it. One alone would leave its class one
+    short of the others, which least squares hold against it: where classes have few images, its count is much too low.
+    """
+    groups = data.groups if data.groups is not None else splits.find_groups(data)[0]
+    _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
+    of_class = np.bincount(data.labels[first])
+    count = min(max(int(of_class.max()), 2), ROUNDS, len(first))
+    if count < 2:
+        raise DataError(f"all images of {data.path} are copies of one, so none can be judged by the others; add some")
+    return splits.folds(replace(data, groups=groups), count, seed), int(sizes[sizes > 1].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class FirstHead:
+    """The head that a training begins with, solved on the very images that it learns from."""
+
+    frozen: Frozen  # of all images that some training learns from
+    groups: NDArray[np.int64]  # of each: the round in which it is left out
+    l2s: Sequence[float]
+
+    def put_into(self, model: Model, train: ImageSet) -> None:
+        """Logits onto ±1 are too small for a softmax, so they get the temperature that suits images left out."""
+        here = np.isin(self.frozen.images.ids, train.ids)
+        labels, groups = self.frozen.images.labels[here], np.unique(self.groups[here], return_inverse=True)[1]
+        found = solve(self.frozen.rows[here], labels, len(train.classes), self.l2s, groups=groups)
+        put_into_head(model, found.probe, fit_temperature(found.left_out, labels))
+
+
+def put_into_head(model: Model, probe: Ridge, temperature: float = 1.0) -> None:
+    """logits = probe.scores(features) / temperature: weight and bias standardise, too. Nothing else changes."""
+    weight, bias = (torch.from_numpy(part / temperature) for part in probe.on_raw())  # D K, K
+    if isinstance(model.head, TwoHeads):  # the mean of two, each with a token of its own
+        first, second = (2 * weight).chunk(2)
+        _set(model.head.class_head, first, bias)
+        _set(model.head.distillation_head, second, bias)
+    else:
+        _set(model.head, weight, bias)
+
+
+def _set(head: nn.Module, weight: Tensor, bias: Tensor) -> None:
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight.copy_(weight.T)
+        head.bias.copy_(bias)
+
+
+def memory_needed(images: int, model: Model) -> int:
+    """Bytes that a closed form takes, which holds all rows and all answers at once."""
+    heads = [part for part in model.head.modules() if isinstance(part, nn.Linear)]
+    features, classes = sum(head.in_features for head in heads), max((head.out_features for head in heads), default=0)
+    return 8 * images * (COPIES * features + ANSWERS * classes)
+
+
+def has_room(images: int, model: Model) -> bool:
+    return memory_needed(images, model) <= SHARE * (machine_memory() or 2**63)

@@ -1,0 +1,589 @@
+"""The folder of a run: what it is, what happened, and states from which it goes on after any end.
+
+    config.json     what was asked for: command, recipe, model, data, versions
+    events.jsonl    one JSON object a line, only ever appended to
+    start.safetensors   the network that the run began with, where it came from memory; until the run is finished
+    state/          STAGE-00001234.safetensors: tensors, and a sealed manifest with the rest; the newest two are kept
+
+A state knows how many lines the events had when it was taken. `latest_state`, which a run goes on from, appends a line
+`restore` with that number, and `read` leaves out the lines between: what is left is what a run that nothing ended had
+written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError, RoomError, VitreousError
+from vitreous.files import DISK_FULL, atomic_write, digest, lock, write_bytes, write_json
+from vitreous.journal import Journal, json_object
+from vitreous.weights.own_format import tensor_digest
+from vitreous.weights.tensor_files import check_safetensors, read_safetensors
+from vitreous.words import one_line
+
+__all__ = [
+    "START",
+    "RunFolder",
+    "State",
+    "check_free",
+    "check_writable",
+    "config_of",
+    "differences",
+    "is_run",
+    "next_name",
+    "one_line_for",
+    "read",
+    "read_state",
+    "without_clocks",
+]
+
+CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
+START = "start.safetensors"
+OURS = (CONFIG, EVENTS, STATES, START, "metrics.json", "model.safetensors", "report.html", "README.md")
+FIRST = "-first"  # what the name of the first of two runs ends in
+KEY, VERSION = "vitreous.state", 1
+BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
+CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that another day or machine would change
+LOCK = ".lock"
+LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
+PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
+NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.safetensors")
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+Say = Callable[[str], object]  # called with one line for people
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a run needs to go on: tensors, and `about`, the plain values beside them (stage and step among these).
+
+    events: lines that the events had when it was taken.
+    """
+
+    tensors: dict[str, Tensor]
+    about: dict[str, Any]
+    path: Path
+    events: int
+
+    @property
+    def stage(self) -> str:
+        return str(self.about["stage"])
+
+    @property
+    def step(self) -> int:
+        return int(self.about["step"])
+
+
+class RunFolder:
+    """A run's folder, held by this process alone until `close`. Made by `create` or `open`; used by rank 0 only."""
+
+    def __init__(self, path: Path, config: dict[str, Any], held: ExitStack):
+        self.path, self.config = path, config
+        self._held = held
+        self._writing = threading.Lock()  # of events: the thread that saves a state writes one too
+        self._saver = ThreadPoolExecutor(1, "save-state")
+        self._saving: Future[None] | None = None
+        self._damaged: set[Path] = set()
+        with one_line_for(path):
+            self._events = _events(path)
+            self._lines = self._events.repair()
+            held.enter_context(self._events)
+        self._before = self._lines  # those of earlier processes, until it is said which of them count
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        *,
+        force: bool = False,
+        write_start: Callable[[Path], object] | None = None,
+    ) -> RunFolder:
+        """A new run at `path`, which must be free. With `force` an older run there goes, but nobody else's file.
+
+        write_start: writes the network that the run begins with to the path it is given. It comes before config.json,
+        so that a run that can be gone on with has it.
+        """
+        path = Path(path)
+        config = {"run": secrets.token_hex(8), **_plain(config)}
+        with one_line_for(path), ExitStack() as held:
+            if not force:
+                _refuse_strangers(path)
+            _hold(path, held)
+            _refuse_older(path, force)
+            _make_free(path)
+            if write_start is not None:
+                write_start(path / START)
+            write_json(path / CONFIG, config, ensure_ascii=False)
+            run = cls(path, config, held)
+            run._held = held.pop_all()
+        return run
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """The run at `path`, to go on with it; its `config` is what `differences` compares."""
+        path = Path(path)
+        config_of(path)  # before a lock is made there
+        with one_line_for(path), ExitStack() as held:
+            _hold(path, held)
+            run = cls(path, config_of(path), held)
+            run._held = held.pop_all()
+        return run
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self.close()
+        except VitreousError as late:
+            if error is None:
+                raise
+            error.add_note(str(late))
+
+    def abandon(self) -> None:
+        """Undo `create`: the run's own files go, and the folder with them if nothing else is in it."""
+        self.close()
+        _make_free(self.path)
+        for lock_file in (self.path / STATES).glob(".*"):
+            lock_file.unlink(missing_ok=True)
+        for folder in (self.path / STATES, self.path):
+            with suppress(OSError):  # somebody's file is in it
+                folder.rmdir()
+
+    def forget_states(self) -> None:
+        """A finished run needs none, nor the network that it began with."""
+        self.wait()
+        (self.path / START).unlink(missing_ok=True)
+        for path in (self.path / STATES).iterdir():
+            if NAME.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Wait for a state that is still being written, raising what went wrong with it; then let go of the folder."""
+        try:
+            self.wait()
+        finally:
+            self._saver.shutdown()
+            self._held.close()
+
+    def amend(self, **fields: Any) -> None:
+        """Write further facts into config.json, such as the steps that a budget in seconds became."""
+        self.config = {**self.config, **_plain(fields)}
+        with one_line_for(self.path):
+            write_json(self.path / CONFIG, self.config, force=True, ensure_ascii=False)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append one line. Numbers that are none (NaN, infinite) become null; `time` is in seconds since 1970."""
+        if kind != "save" and self._saving is not None and self._saving.done():
+            self.wait()  # a state that could not be written is no secret until the next one is due
+        event = _plain({"kind": kind, **fields, "time": round(time.time(), 3)})
+        with self._writing, one_line_for(self.path):
+            self._events.append(event, sync=False)  # a state waits for those before it
+            self._lines += 1
+
+    def save_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any], *, wait: bool = True) -> None:
+        """Make a state of tensors (on the CPU, and nobody's to change until written) and of the plain values `about`.
+
+        about: JSON, with `stage` (a word) and `step`. Once it is safely on disk older ones go: the newest two of its
+        stage stay, and the newest of every other. Without `wait` a thread writes it; its error is raised by the next
+        call. One at a time: a call waits for the one before.
+        """
+        self.wait()
+        path = self.path / STATES / f"{about['stage']}-{about['step']:08d}.safetensors"
+        assert NAME.fullmatch(path.name), path.name
+        with self._writing:
+            lines = self._lines
+        manifest = {"version": VERSION, "run": self.config["run"], "events": lines, "about": _copy(about)}
+        self._saving = self._saver.submit(self._save, path, {n: t.detach() for n, t in tensors.items()}, manifest)
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Until no state is being written; raises what went wrong with it."""
+        if self._saving is not None:
+            try:
+                self._saving.result()
+            finally:
+                if self._saving.done():  # else a signal ended the wait
+                    self._saving = None
+
+    def latest_state(self, stage: str | None = None, say: Say = lambda line: None) -> State | None:
+        """The newest whole state (of `stage`), to go on from: events written since it was taken count no more.
+
+        None: there is none, and the stage begins; in a folder opened again whose first stage has none, so does the run.
+        Damaged, unfinished and foreign files are passed over, and said.
+        """
+        self.wait()
+        for part in sorted((self.path / STATES).glob(".*.part")):
+            part.unlink(missing_ok=True)
+            say(f"{part} was never finished; deleted")
+        for path in self._newest_first(say):
+            if stage is not None and _stage(path) != stage:
+                continue
+            try:
+                state = read_state(path)
+            except (VitreousError, OSError) as error:
+                self._pass_over(path, error, say)
+                continue
+            self.event("restore", stage=state.stage, step=state.step, events=state.events)
+            self._before = 0
+            return state
+        if self._before:
+            self.event("restore", events=0, since=self._before)
+            self._before = 0
+        return None
+
+    def keep_batch(self, step: int, tensors: Mapping[str, Tensor], names: Sequence[str]) -> str:
+        """Write down the batch that a step failed on, with the names of its pictures; returns where."""
+        from safetensors.torch import save
+
+        path = self.path / f"bad-batch-{step:08d}.safetensors"
+        raw = save({n: t.contiguous() for n, t in tensors.items()}, metadata={"names": json.dumps(list(names))})
+        with one_line_for(path):
+            write_bytes(path, raw, force=True)
+        return str(path)
+
+    def _save(self, path: Path, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
+        header = _header(tensors, manifest)
+
+        def write(file: BinaryIO) -> None:
+            file.write(header)
+            for tensor in tensors.values():
+                file.write(_bytes(tensor))
+
+        with one_line_for(path):
+            self._events.append()  # no state outlives the events before it
+            atomic_write(path, write, force=True)
+            self._damaged.discard(path)
+            self._prune(path)
+        self.event("save", stage=manifest["about"]["stage"], step=manifest["about"]["step"])
+
+    def _prune(self, new: Path) -> None:
+        """Called when `new` is safe: what two newer of its stage, or one of another, have made useless goes."""
+        whole = [path for path in self._newest_first() if path not in self._damaged]
+        useful = [path for path in whole if _stage(path) == _stage(new)][:2]
+        useful += {_stage(path): path for path in reversed(whole)}.values()
+        for path in {*whole, *self._damaged} - {*useful}:
+            with suppress(OSError):  # some systems keep a file that is mapped
+                path.unlink()
+        self._damaged.clear()
+
+    def _newest_first(self, say: Say = lambda line: None) -> list[Path]:
+        """States of this run whose headers can be read."""
+        found = []
+        for path in sorted((self.path / STATES).iterdir()):
+            if path.name.startswith("."):
+                continue
+            if not NAME.fullmatch(path.name):
+                say(f"{path} is no state of a run; passed over")
+                continue
+            try:
+                manifest = _manifest(path, check_safetensors(path))
+            except (VitreousError, OSError) as error:
+                self._pass_over(path, error, say)
+                continue
+            if manifest["run"] == self.config["run"]:
+                found.append((manifest["events"], manifest["about"]["step"], path))
+            else:
+                say(f"{path} belongs to another run; passed over")
+        return [path for _, _, path in sorted(found, reverse=True)]
+
+    def _pass_over(self, path: Path, error: Exception, say: Say) -> None:
+        self._damaged.add(path)
+        say(f"{str(error).partition('; ')[0]}; passed over for the state before it")
+
+
+def read_state(path: Path) -> State:
+    """The state in the file `path`, every tensor checked against its digest. Needs no lock, so any rank may."""
+    tensors, metadata = read_safetensors(path)
+    manifest = _manifest(path, metadata)
+    if manifest["tensors"].keys() != tensors.keys():
+        raise CheckpointError(f"{path} has other tensors than its manifest says; go on from another state")
+    for name, tensor in tensors.items():
+        if manifest["tensors"][name] != tensor_digest(tensor):
+            raise CheckpointError(
+                f"tensor {name} of {path} is damaged (its digest does not fit); go on from another state"
+            )
+    return State(tensors, manifest["about"], path, manifest["events"])
+
+
+def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The events of the run at `path` as if nothing had ended it: without what a restore superseded, nor bookkeeping.
+
+    A restore that counts no lines supersedes what its stage did after its step.
+    """
+    path = Path(path)
+    try:
+        lines = list(_events(path).records())
+    except OSError as error:
+        raise DataError(f"{path} has no events ({error.strerror}); give the folder of a run") from None
+    if None in lines[:-1]:
+        number = lines.index(None) + 1
+        raise DataError(f"line {number} of {path / EVENTS} is no event; take it out, or give another run")
+    events = [event for event in lines if event is not None]
+    kept: list[dict[str, Any]] = []
+    gap = range(0)  # lines that the restore behind them made void
+    ends: dict[Any, Any] = {}  # stage: the last step that counts
+    for i, event in reversed(list(enumerate(events))):
+        if i in gap:
+            continue
+        stage, step = event.get("stage"), event.get("step")
+        if stage in ends and isinstance(step, int) and step > ends[stage]:
+            continue
+        if event["kind"] == "restore" and "events" in event:
+            gap = range(event["events"], event.get("since", i))
+        elif event["kind"] == "restore":
+            ends[stage] = min(step or 0, ends.get(stage, math.inf))
+        elif event["kind"] not in BOOKKEEPING:
+            kept.append(event)
+    return kept[::-1]
+
+
+def without_clocks(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The events without what another day, or another machine's load, would change."""
+    return [{name: value for name, value in event.items() if not CLOCKS.fullmatch(name)} for event in events]
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    """What the run at `path` began with."""
+    if not (path / CONFIG).is_file():
+        raise DataError(f"{path} is no run folder (it has no {CONFIG}); give one that `vitreous fit` made")
+    try:
+        config = json.loads((path / CONFIG).read_bytes())
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict) or not isinstance(config.get("run"), str):
+        raise DataError(f"{path / CONFIG} is damaged; begin again in another folder")
+    return config
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run lies there: a config.json of somebody else makes none."""
+    try:
+        return bool(config_of(path))
+    except (DataError, OSError):
+        return False
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a place where no run can be written, without writing anything."""
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise DataError(f"cannot write {path} ({there} is no folder); choose another place with --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise DataError(f"cannot write {path} ({there} may not be written to); choose another place with --out")
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Refuse a place that `RunFolder.create` would refuse for what lies there, without writing anything."""
+    with one_line_for(path), ExitStack() as held:
+        if not force:
+            _refuse_strangers(path)
+        if (path / STATES / LOCK).exists():
+            _hold(path, held)
+        _refuse_older(path, force)
+
+
+def next_name(folder: str | os.PathLike[str], data_name: str) -> Path:
+    """FOLDER/DATA-N, the first N that is free, and no second of two runs will go to."""
+    word = re.sub(r"[^\w.-]+", "-", data_name).strip(".-")[:60] or "data"
+    number = 1
+    while any(os.path.lexists(Path(folder) / f"{word}-{number}{end}") for end in ("", FIRST)):
+        number += 1
+    return Path(folder) / f"{word}-{number}"
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What changed between two configs, a plain line each: "data: 312 images then, 315 now"."""
+    old, new = ({name: value for name, value in config.items() if name != "run"} for config in (then, now))
+    return list(_differences((), _plain(old), _plain(new)))
+
+
+_ABSENT = object()
+
+
+def _differences(names: tuple[str, ...], then: Any, now: Any) -> Iterable[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in [*then, *(name for name in now if name not in then)]:
+            yield from _differences((*names, name), then.get(name, _ABSENT), now.get(name, _ABSENT))
+    elif isinstance(then, list) and isinstance(now, list) and len(then) != len(now):
+        yield _difference(names, str(len(then)), str(len(now)), is_count=True)
+    elif isinstance(then, list) and isinstance(now, list):
+        for i, pair in enumerate(zip(then, now, strict=True)):
+            yield from _differences((*names[:-1], f"{names[-1]}[{i}]"), *pair)
+    elif then != now:
+        is_count = all(type(value) is int for value in (then, now)) and names[-1].endswith("s")
+        yield _difference(names, _shown(then), _shown(now), is_count=is_count)
+
+
+def _difference(names: tuple[str, ...], then: str, now: str, *, is_count: bool) -> str:
+    *above, last = names
+    if not above:
+        return f"{last}: {then} then, {now} now"
+    return f"{' '.join(above)}: " + (f"{then} {last} then, {now} now" if is_count else f"{last} {then} then, {now} now")
+
+
+def _shown(value: Any) -> str:
+    if value is _ABSENT:
+        return "absent"
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) and value else json.dumps(value)
+    if re.fullmatch(r"[0-9a-f]{16,}", text):
+        return f"{text[:8]}…"
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _hold(path: Path, held: ExitStack) -> None:
+    try:
+        held.enter_context(lock(path / STATES / LOCK, seconds=LOCK_SECONDS))
+    except BusyError:
+        raise BusyError(
+            f"{path} is in use by another process; wait until it ends, or give another folder with --out"
+        ) from None
+
+
+def _refuse_strangers(path: Path) -> None:
+    """A folder that holds things, and no run, is somebody's."""
+    if path.is_dir() and not (path / CONFIG).exists():
+        names = (p.name for p in path.iterdir())
+        others = sorted(name for name in names if name not in OURS and not PART.fullmatch(name))
+        if others:
+            raise ExistsError(f"{path} is no run and holds {others[0]}; choose an empty or new folder with --out")
+
+
+def _refuse_older(path: Path, force: bool) -> None:
+    if not force and os.path.lexists(path / CONFIG):
+        raise ExistsError(f"{path} holds a run already; go on with --resume, or begin again with --force (force=True)")
+
+
+def _make_free(path: Path) -> None:
+    """config.json goes first: without it the rest is no run."""
+    for name in OURS:
+        if name != STATES:
+            (path / name).unlink(missing_ok=True)
+    for batch in path.glob("bad-batch-*.safetensors"):
+        batch.unlink()
+    for folder in ("pack", "tensorboard", "trackio"):
+        shutil.rmtree(path / folder, ignore_errors=True)
+    for state in (path / STATES).iterdir():
+        if NAME.fullmatch(state.name) or state.name.endswith(".part"):
+            state.unlink()
+
+
+def _events(path: Path) -> Journal[dict[str, Any]]:
+    return Journal(path / EVENTS, _event)
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    event = json_object(line)
+    return event if isinstance(event.get("kind"), str) else None
+
+
+def _plain(value: Any) -> Any:
+    """As JSON holds it: numbers of numpy and torch as Python's, NaN and the infinities as null."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(name): _plain(inner) for name, inner in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(inner) for inner in (sorted(value) if isinstance(value, set | frozenset) else value)]
+        case os.PathLike():
+            return os.fspath(value)
+        case _ if hasattr(value, "tolist"):
+            return _plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+def _copy(about: Mapping[str, Any]) -> Any:
+    """As a state will hold it, exactly: unlike events, also NaN and the infinities, which Python writes and reads."""
+    return json.loads(json.dumps(dict(about), default=lambda value: value.tolist()))
+
+
+def _header(tensors: Mapping[str, Tensor], manifest: dict[str, Any]) -> bytes:
+    """The head of a safetensors file. Written here, as the library's `save` would hold all tensors a second time."""
+    digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+    text = json.dumps({**manifest, "tensors": digests}, sort_keys=True)  # with NaN as Python reads it back
+    entries: dict[str, Any] = {
+        "__metadata__": {KEY: json.dumps({"digest": digest(text.encode()), "manifest": text})},
+    }
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    raw = json.dumps(entries).encode()
+    raw += b" " * (-len(raw) % 8)
+    return len(raw).to_bytes(8, "little") + raw
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    flat = tensor.contiguous().flatten()
+    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+
+
+def _manifest(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    if KEY not in metadata:
+        raise CheckpointError(f"{path} is no state of a run")
+    try:
+        sealed = json.loads(metadata[KEY])
+        text = sealed["manifest"]
+        manifest = json.loads(text) if digest(text.encode()) == sealed["digest"] else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise CheckpointError(f"the manifest of {path} is damaged")
+    if manifest.get("version") != VERSION:
+        raise CheckpointError(f"{path} is of state version {one_line(manifest.get('version'))}, we read {VERSION}")
+    return manifest
+
+
+def _stage(path: Path) -> str:
+    name = NAME.fullmatch(path.name)
+    assert name is not None
+    return name["stage"]
+
+
+@contextmanager
+def one_line_for(path: Path) -> Iterator[None]:
+    """An error of the system becomes one line that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or one_line(error)
+        if error.errno in DISK_FULL:
+            raise RoomError(
+                f"no room for {path} ({why}); free some and go on with --resume: what was saved before is whole"
+            ) from None
+        raise DataError(f"cannot write {path} ({why}); choose another place with --out") from None

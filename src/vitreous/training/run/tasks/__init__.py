@@ -1,0 +1,1 @@
+"""What a network learns: classes, a teacher's answers, masked patches."""

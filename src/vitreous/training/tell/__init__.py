@@ -1,0 +1,1 @@
+"""What came of a run: summary, page, card, files."""

@@ -1,0 +1,181 @@
+"""The model card beside a trained model: README.md as model hubs read it, with the numbers of the report."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+
+from vitreous.training.tell.summary import Story
+
+__all__ = ["card"]
+
+CLASSES = 50  # named in the card
+WEAK = 3  # classes whose weakness is told
+
+
+def card(story: Story) -> str:
+    """The whole README.md. The licence is left to whoever publishes the model."""
+    parts = [_front(story), _head(story), _use(story), _numbers(story), _data(story), _training(story), _limits(story)]
+    return "\n".join(parts)
+
+
+def _front(story: Story) -> str:
+    """What a hub reads; every text as JSON, which YAML understands."""
+    result = story.result
+    name = _text(f"{story.network} on {story.name}")
+    lines = [
+        "---",
+        "# license: choose one before you publish",
+        "library_name: vitreous",
+        "pipeline_tag: image-classification",
+        "tags:",
+        *(f"- {tag}" for tag in ("vitreous", "image-classification", "vision-transformer")),
+        "metrics:",
+        "- accuracy",
+        "model-index:",
+        f"- name: {name}",
+        "  results:",
+        "  - task:",
+        "      type: image-classification",
+        "    dataset:",
+        f"      name: {_text(story.name)}",
+        f"      type: {_text(re.sub(r'[^a-z0-9]+', '-', story.name.lower()).strip('-') or 'images')}",
+        f"      split: {story.judged_by}",
+        "    metrics:",
+    ]
+    metrics = [("accuracy", "exact match" if story.has_many_labels else "accuracy", result.top1)]
+    if result.top5 is not None:
+        metrics.append(("accuracy", "top-5 accuracy", result.top5))
+    if result.mean_average_precision is not None:
+        metrics.append(("mAP", "mean average precision", result.mean_average_precision))
+    for kind, title, value in metrics:
+        if not math.isnan(value):
+            lines += [f"    - type: {kind}", f"      name: {title}", f"      value: {value:.4f}"]
+    return "\n".join([*lines, "---", ""])
+
+
+def _head(story: Story) -> str:
+    low, high = (100 * x for x in story.result.interval)
+    many = story.has_many_labels
+    answer = "all labels of a picture exactly right" if many else f"the right one of {len(story.classes):,} classes"
+    lines = [
+        f"# {_line(story.network)}, trained on {_line(story.name)}",
+        "",
+        f"Names {answer} for **{100 * story.result.top1:.1f} %** of new pictures "
+        f"(95 % interval {low:.1f} to {high:.1f}). {story.how_judged}",
+        "",
+    ]
+    if (row := story.above) is not None and row.answered:
+        lines += [
+            f"Answer only above {100 * row.confidence:.0f} % confidence: {100 * row.answered_share:.1f} % of the "
+            f"pictures are answered, {100 * row.right_share:.1f} % of those answers are right.",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _use(story: Story) -> str:
+    return "\n".join(
+        [
+            "## Use",
+            "",
+            "```sh",
+            "pip install vitreous",
+            "vitreous predict model.safetensors photo.jpg",
+            "```",
+            "",
+            "```python",
+            "import vitreous",
+            "",
+            'model = vitreous.load("model.safetensors")',
+            'for answer in vitreous.predict(model, ["photo.jpg"]):',
+            "    print(answer)",
+            "```",
+            "",
+            "The file carries its preprocessing, its labels and the temperature that makes its confidences true.",
+            "",
+        ]
+    )
+
+
+def _numbers(story: Story) -> str:
+    result = story.result
+    rows = [
+        ("right", f"{result.right:,} of {result.images:,} ({100 * result.top1:.1f} %)"),
+        ("95 % interval", "{:.1f} to {:.1f} %".format(*(100 * x for x in result.interval))),
+    ]
+    if result.top5 is not None:
+        rows.append(("among the first five", f"{100 * result.top5:.1f} %"))
+    if result.mean_average_precision is not None:
+        rows.append(("mean average precision", f"{100 * result.mean_average_precision:.1f} %"))
+    rows.append(("confidence off by", f"{100 * result.calibration.error:.1f} percentage points on average"))
+    rows += [(r.name, f"{r.right:,} of {r.seen:,} ({100 * r.right / max(r.seen, 1):.1f} %)") for r in story.rivals]
+    return "\n".join(["## Numbers", "", *_table(rows)])
+
+
+def _data(story: Story) -> str:
+    names = ", ".join(_line(name) for name in story.classes[:CLASSES])
+    left = len(story.classes) - CLASSES
+    rows = [
+        ("images", ", ".join(f"{n:,} {name}" for name, n in story.used.items())),
+        ("classes", names + (f" and {left:,} more" if left > 0 else "")),
+        ("content id", story.judged.content_id),
+    ]
+    if story.health is not None:
+        rows.append(("check", f"{story.health.verdict} ({story.health.read})"))
+    if not story.has_many_labels:
+        doubted = f"{len(story.suspects):,} of {story.result.images:,} judged"
+        if (found := story.doubts) is not None:
+            doubted += f", {found.count:,} of {found.images:,} learned from"
+        rows.append(("labels that may be wrong", doubted))
+    notes = [line for note in story.judged.notes for line in (_line(note), "")]
+    return "\n".join(["## Training data", "", *_table(rows), *notes])
+
+
+def _training(story: Story) -> str:
+    recipe = story.recipe
+    how = "solved in closed form" if recipe.is_solved else f"{recipe.length}, batches of {recipe.batch:,}"
+    rows = [
+        ("model", f"{story.model}, {story.parameters:,} parameters, {story.beginning}"),
+        ("image size", f"{story.image_size[0]} × {story.image_size[1]} pixels"),
+        ("recipe", f"{recipe.name}, {how}, seed {recipe.seed}"),
+        ("time", f"{story.seconds:,.0f} s on {story.device}"),
+    ]
+    why = [line for reason in story.reasons for line in (_line(reason), "")]
+    again = ["Again:", "", "```sh", story.command.replace("```", "'''"), "```", ""]
+    return "\n".join(["## Training", "", *why, *_table(rows), *again])
+
+
+def _limits(story: Story) -> str:
+    known = [row for row in story.result.per_class if row.images]
+    weak = sorted(known, key=lambda row: (row.recall, row.name))[:WEAK]
+    lines = ["## Limits", ""]
+    lines.append("- It answers with one of its classes whatever it is shown; pictures of other kinds get a wrong name.")
+    if story.unlike is not None:
+        lines[-1] = "- Pictures unlike those it learned from are marked as such, by a threshold that is no proof."
+    if weak:
+        told = ", ".join(f"{_line(row.name)} ({100 * row.recall:.0f} % found)" for row in weak)
+        lines.append(f"- Weakest classes: {told}.")
+    fewest = min((row.images for row in known), default=0)
+    if fewest < 30:
+        lines.append(f"- Some classes were judged on as few as {fewest} images; their own numbers mean little.")
+    lines.append("- The numbers hold for pictures taken like those it was judged on, and for no others.")
+    if story.health is not None and story.health.faults:
+        lines.append(f"- The data has faults that can make the numbers wrong: {story.health.verdict}.")
+    return "\n".join([*lines, "- Everything in pictures: report.html.", ""])
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    return ["| | |", "|---|---|", *(f"| {_line(name)} | {_line(value)} |" for name, value in rows), ""]
+
+
+def _line(text: str) -> str:
+    """A text that stays what it is in a line or a cell of Markdown."""
+    flat = " ".join(text.encode(errors="replace").decode().split())
+    return re.sub(r"([\\|`*_\[\]#])", r"\\\1", html.escape(flat, quote=False))
+
+
+def _text(text: str) -> str:
+    return json.dumps(" ".join(text.encode(errors="replace").decode().split()), ensure_ascii=False)

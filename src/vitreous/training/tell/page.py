@@ -1,0 +1,693 @@
+"""A finished run as one page for people: the answer first, then how good, on what, how, and how to repeat it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+from vitreous.evaluation.accuracy import ClassRow, wilson
+from vitreous.images.imageset import ImageSet
+from vitreous.measures.explain import overlay
+from vitreous.measures.page import section as inside
+from vitreous.report import charts
+from vitreous.report import page as pages
+from vitreous.report.page import (
+    Bar,
+    Block,
+    Code,
+    Columns,
+    Drawing,
+    Drawings,
+    Fold,
+    Group,
+    Listing,
+    Note,
+    Number,
+    Numbers,
+    Page,
+    Picture,
+    Pictures,
+    Section,
+    Shelf,
+    Strip,
+    Table,
+    Text,
+)
+from vitreous.training.label_errors import Suspect
+from vitreous.training.recipe import Recipe
+from vitreous.training.run.sweep import stage_of
+from vitreous.training.tell.summary import Rival, Stage, Story, happenings
+from vitreous.words import count, duration, percent, sentence, unbroken
+
+__all__ = ["answer", "page", "write_report"]
+
+MISTAKES = 16  # shown as pictures
+SUSPECTS = 8
+SUSPECTS_NAMED = 300
+TYPICAL, TYPICAL_CLASSES = 5, 20
+TYPICAL_SIDE = 144  # pixels
+MATRIX = 100  # classes that a matrix has room for
+HARDEST = 40  # classes whose matrix is drawn where there are more
+PAIRS = 10  # commonest confusions
+ROWS = 20  # classes of the table before a fold
+FAULTS = 8  # of each kind named
+FOLD = "fold"  # how the stages of cross-validation are called
+WEAK = 0.8  # share of right answers below which a doubt says little
+WEAK_DOUBTS = "This model is often wrong itself, so most of these doubts will be its own mistakes."
+
+
+def write_report(story: Story, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """One self-contained page."""
+    pages.write(page(story), path, force=force)
+
+
+def page(story: Story) -> Page:
+    """The page as a value."""
+    sections = [
+        _accuracy(story),
+        _classes(story),
+        _confusion(story),
+        _confidence(story),
+        _mistakes(story),
+        _typical(story),
+        _attention(story),
+        None if story.inspection is None else inside(story.inspection),
+        _suspects(story),
+        _doubts(story),
+        _data(story),
+        _training(story),
+        _repeat(story),
+    ]
+    return Page(
+        title=story.name,
+        over="vitreous fit",
+        answer=answer(story),
+        lead=f"{story.origin}. {story.how_judged}",
+        top=[
+            _numbers(story),
+            *_only_above(story),
+            *_warnings(story),
+        ],
+        sections=[section for section in sections if section is not None],
+        foot=_foot(story),
+    )
+
+
+def answer(story: Story) -> str:
+    """The run in one sentence."""
+    result, k = story.result, len(story.classes)
+    if story.has_many_labels:
+        return (
+            f"Of 100 new pictures, this model names all labels of about {_hundred(result.top1)} exactly, "
+            f"out of {k:,} labels that a picture may carry."
+        )
+    return (
+        f"Of 100 new pictures like these, this model names the right one of {k:,} classes for about "
+        f"{_hundred(result.top1)}."
+    )
+
+
+# The top ---------------------------------------------------------------------------------------------------------
+
+
+def _numbers(story: Story) -> Numbers:
+    result = story.result
+    learned, judged = story.splits.get("train", 0), result.images
+    about = f"{learned:,} to learn from, {judged:,} to judge by"
+    if story.judges_all:
+        about = "each judged, each learned from"
+    shown = [
+        Number(_percent(result.top1), "exactly right" if story.has_many_labels else "right", "plain", _interval(story)),
+        Number(f"{sum(story.splits.values()):,}", "images", "plain", about),
+        Number(
+            f"{len(story.classes):,}", "labels" if story.has_many_labels else "classes", "plain", _class_sizes(story)
+        ),
+        Number(_brief(story.parameters), "parameters", "plain", story.origin),
+        Number(duration(story.seconds), "of training", "plain", f"on {story.device}"),
+    ]
+    if result.top5 is not None:
+        shown.insert(1, Number(_percent(result.top5), "among the first five answers"))
+    if result.mean_average_precision is not None:
+        shown.insert(1, Number(_percent(result.mean_average_precision), "mean average precision"))
+    return Numbers(shown)
+
+
+def _only_above(story: Story) -> Iterator[Note]:
+    row = story.above
+    if row is not None and row.answered:
+        yield Note(
+            f"Answer only above {_percent(row.confidence, 0)} confidence: {_percent(row.answered_share)} of the "
+            f"pictures are answered, and {_percent(row.right_share)} of those answers are right.",
+            "good" if row.right_share >= story.answer_target - 0.02 else "plain",
+        )
+
+
+def _warnings(story: Story) -> Iterator[Note]:
+    """What makes the number above worth less."""
+    yield from (Note(note, "warn") for note in story.notes)
+    if story.health is not None and story.health.faults:
+        kinds = "; ".join(finding.what for finding in story.health.faults)
+        yield Note(f"The data has faults that can make these numbers wrong: {kinds}.", "bad")
+
+
+def _interval(story: Story) -> str:
+    low, high = story.result.interval
+    return f"between {100 * low:.1f} and {100 * high:.1f} (95\u00a0% interval)"
+
+
+def _class_sizes(story: Story) -> str:
+    counts = story.judged.counts[: len(story.classes)]
+    low, high = (int(counts.min()), int(counts.max())) if len(counts) else (0, 0)
+    return f"{low:,} of each judged" if low == high else f"{low:,} to {high:,} of each judged"
+
+
+# How good --------------------------------------------------------------------------------------------------------
+
+
+def _accuracy(story: Story) -> Section:
+    result = story.result
+    rows = [charts.Bar(f"this model ({story.network})", result.top1, *result.interval)]
+    rows += [
+        charts.Bar(r.name, r.right / max(r.seen, 1), *wilson(r.right, r.seen), is_ours=False) for r in story.rivals
+    ]
+    if not story.has_many_labels:
+        largest = max(result.per_class, key=lambda row: row.images)
+        rows.append(
+            charts.Bar(f"always saying “{largest.name}”", largest.images / max(result.images, 1), is_ours=False)
+        )
+    blocks: list[Block] = [
+        Text(
+            f"{result.right:,} of {result.images:,} images {'exactly ' if story.has_many_labels else ''}right. The "
+            "line across a bar is its 95\u00a0% interval: where the share would likely lie with other such images."
+        ),
+        Drawings([Drawing(charts.bars(rows, title="share of right answers"), heading="Share of right answers")]),
+    ]
+    blocks += [Text(_against(story, rival)) for rival in story.rivals]
+    if result.left_out:
+        blocks.append(Text(f"{result.left_out:,} images have no label and were not judged."))
+    return Section("How good is it?", blocks, summary=_percent(result.top1))
+
+
+def _against(story: Story, rival: Rival) -> str:
+    """Whether the difference is more than chance could make of so many images."""
+    ours, theirs = story.result.top1, rival.right / max(rival.seen, 1)
+    spread = math.sqrt(ours * (1 - ours) / max(story.result.images, 1) + theirs * (1 - theirs) / max(rival.seen, 1))
+    points = 100 * (ours - theirs)
+    sure = "more than chance would explain" if abs(ours - theirs) > 1.96 * spread else "which chance could explain"
+    word = "more" if points >= 0 else "less"
+    return f"{abs(points):.1f} points {word} than {rival.name}, {sure}."
+
+
+def _classes(story: Story) -> Section:
+    known = [row for row in story.result.per_class if row.images]
+    worst = sorted(known, key=lambda row: (row.recall, row.name))
+    blocks: list[Block] = [
+        Text(
+            "Weakest first. Found: of its images, how many were named so. Trusted: when it says this class, how often "
+            "that is right."
+        )
+    ]
+    if len(worst) > ROWS:
+        blocks.append(_class_table(story, worst[:ROWS]))
+        blocks.append(Fold(f"The other {len(worst) - ROWS:,} classes", [_class_table(story, worst[ROWS:])]))
+    else:
+        blocks.append(_class_table(story, worst))
+    if len(known) < len(story.classes):
+        blocks.append(Text(f"{len(story.classes) - len(known):,} classes have no image among those judged."))
+    weakest = f"{worst[0].name} {_percent(worst[0].recall, 0)}" if worst else ""
+    return Section("Class by class", blocks, summary=f"weakest: {weakest}" if weakest else "")
+
+
+def _class_table(story: Story, rows: Sequence[ClassRow]) -> Table:
+    precision = "average precision" if story.has_many_labels else "F1"
+    cells: list[list[str | Bar]] = [
+        [
+            row.name,
+            Bar(_percent(row.recall), row.recall),
+            _percent(row.precision),
+            f"{row.right:,} / {row.images:,}",
+            "{:.0f}–{:.0f}\u00a0%".format(*(100 * x for x in row.interval)),
+            _percent(row.average_precision if story.has_many_labels else row.f1),
+        ]
+        for row in rows
+    ]
+    return Table(["class", "found", "trusted", "right / images", "found, 95\u00a0%", precision], cells, "llrrrr")
+
+
+def _confusion(story: Story) -> Section | None:
+    matrix = story.result.confusion
+    if matrix is None:
+        return None
+    wrong = story.result.images - story.result.right
+    if not wrong:
+        return Section("What it mixes up", [Text("Nothing: every image judged was named rightly.")], summary="nothing")
+    blocks: list[Block] = [
+        Text("A row is what the images are, a column what it answered; colour off the diagonal is trouble.")
+    ]
+    kept = np.arange(len(story.classes))
+    if len(kept) > MATRIX:
+        off = matrix - np.diag(np.diag(matrix))
+        kept = np.sort(np.argsort(-(off.sum(0) + off.sum(1)), kind="stable")[:HARDEST])
+        blocks.append(
+            Text(f"Of {len(story.classes):,} classes, the {HARDEST} with most mistakes, and only what they share.")
+        )
+    names = [story.classes[i] for i in kept]
+    drawing = Drawing(charts.confusion(matrix[np.ix_(kept, kept)], names, title="labels against answers"))
+    pairs = story.result.confused(PAIRS)
+    sizes = dict(zip(story.classes, matrix.sum(1).tolist(), strict=True))
+    rows: list[list[str | Bar]] = [
+        [truth, said, Bar(f"{n:,}", n / pairs[0][2]), _percent(n / max(sizes[truth], 1))] for truth, said, n in pairs
+    ]
+    table = Table(["is", "answered", "images", "of that class"], rows, "lllr", "the commonest mistakes")
+    blocks += [Columns([drawing, table])] if len(kept) <= charts.WRITTEN else [drawing, table]
+    return Section("What it mixes up", blocks, summary=f"{wrong:,} mistakes")
+
+
+def _confidence(story: Story) -> Section:
+    result = story.result
+    bins = result.calibration.bins
+    chart = charts.reliability(
+        [b.confidence for b in bins],
+        [b.right for b in bins],
+        [b.count for b in bins],
+        [*(b.low for b in bins), 1.0],
+        title="confidence against truth",
+    )
+    drawings = [
+        Drawing(
+            chart,
+            "On the dashed line it is as often right as it says. Hollow bars hold few images.",
+            "Confidence against truth",
+        )
+    ]
+    error = 100 * result.calibration.error
+    judged = result.judged
+    if len(judged) and not story.has_many_labels:
+        order = np.argsort(-judged.confidence, kind="stable")
+        answered = np.arange(1, len(order) + 1) / len(order)
+        right = np.cumsum(judged.is_right[order]) / np.arange(1, len(order) + 1)
+        few = max(len(order) // 50, 1)  # shares of a handful say nothing
+        line = charts.Line("right, of those answered", answered[few - 1 :], right[few - 1 :])
+        curve = charts.lines(
+            [line],
+            title="right against answered",
+            x_title="share answered, surest first",
+            is_share=True,
+            x_is_share=True,
+        )
+        drawings.append(Drawing(curve, "The fewer it must answer, the more of it is right.", "When it may stay silent"))
+    blocks: list[Block] = [
+        Text(
+            f"When it says how sure it is, it is off by {error:.1f} percentage points on average. {_calibrated(story)}"
+        ),
+        Drawings(drawings),
+    ]
+    if result.above:
+        rows: list[list[str | Bar]] = [
+            [_limit(row.confidence), Bar(_percent(row.answered_share), row.answered_share), _percent(row.right_share)]
+            for row in result.above
+            if row.answered
+        ]
+        blocks.append(Table(["answer only above", "answered", "right of those"], rows, "llr"))
+    if story.unlike is not None:
+        blocks.append(
+            Text(
+                f"It calls {_percent(story.unlike)} of the images judged unlike anything it learned. The threshold "
+                "lets about 95\u00a0% of ordinary images pass; what lies below it is answered with a warning."
+            )
+        )
+    return Section("Can its confidence be trusted?", blocks, summary=f"off by {error:.1f} points")
+
+
+def _calibrated(story: Story) -> str:
+    if story.temperature == 1:
+        return ""
+    word = "over" if story.temperature > 1 else "under"
+    on = "left-out answers" if story.judges_all or story.recipe.is_solved else "dev"
+    return f"It was {word}confident; a temperature of {story.temperature:.3g}, fitted on {on}, corrects it everywhere."
+
+
+def _limit(confidence: float) -> str:
+    return _percent(confidence, 0) if confidence else "always answer"
+
+
+# Pictures --------------------------------------------------------------------------------------------------------
+
+
+def _mistakes(story: Story) -> Section | None:
+    judged = story.result.judged
+    wrong = np.flatnonzero(~judged.is_right)
+    if not len(wrong):
+        return None
+    order = wrong[np.argsort(-judged.confidence[wrong], kind="stable")]
+    first = judged.rows[order[:MISTAKES]].tolist()
+    groups = [Group([_picture(story, story.judged, place, *_said(story, place))]) for place in first]
+    left = len(order) - len(groups)
+    more = f"and {left:,} mistakes more, less sure than these" if left else ""
+    text = Text("The mistakes it was surest of. Some are its own; some may be labels that are wrong.")
+    return Section("The most confident mistakes", [text, Pictures(groups, more)], summary=f"{len(order):,}")
+
+
+def _typical(story: Story) -> Section | None:
+    if story.has_many_labels:
+        return None
+    judged, rows = story.result.judged, story.result.per_class
+    hard = sorted((k for k, row in enumerate(rows) if row.right), key=lambda k: (rows[k].recall, k))
+    shown = sorted(hard[:TYPICAL_CLASSES])
+    order = np.argsort(-judged.confidence, kind="stable")
+    order = order[judged.is_right[order]]
+    strips = []
+    for k in shown:
+        places = judged.rows[order[judged.answer[order] == k][:TYPICAL]].tolist()
+        about = f"{rows[k].right:,} of {rows[k].images:,} found"
+        pictures = [_picture(story, story.judged, i, story.judged.name(i), side=TYPICAL_SIDE) for i in places]
+        strips.append(Strip(story.classes[k], pictures, about))
+    left = len(hard) - len(shown)
+    more = f"The {len(shown)} weakest classes; {left:,} others are left out." if left else ""
+    text = Text(
+        "What the model takes for the best examples of each class: those it names rightly with most confidence."
+    )
+    return Section("The most typical images", [text, Shelf(strips, more)])
+
+
+def _attention(story: Story) -> Section | None:
+    attention = story.attention
+    if attention is None:
+        return None
+    heading = "Where it looks"
+    if not attention.looks:
+        return Section(heading, [Text(attention.why_not or "No picture could be shown.")])
+    groups = []
+    for look in attention.looks:
+        pair = [
+            pages.picture(look.seen, *_said(story, look.place)),
+            pages.picture(overlay(look), f"strongest patch: {look.peak:.1f} × the mean"),
+        ]
+        groups.append(Group(pair))
+    text = (
+        "Which parts of a picture the answer was made from, by following attention back through all layers (attention "
+        "rollout): light is much, dark is little, each picture on a scale of its own. It shows where information came "
+        "from, not why the answer was given."
+    )
+    return Section(heading, [Text(text), Pictures(groups)])
+
+
+def _suspects(story: Story) -> Section | None:
+    if story.has_many_labels:
+        return None
+    found, heading = story.suspects, "Labels that may be wrong"
+    unasked = [] if story.judges_all or story.doubts is not None else _unasked(story)
+    if not found:
+        text = Text("None: no image judged looks more like another class than like its own.")
+        return Section(heading, [text, *unasked], tone="good", summary="none")
+    text = Text(
+        "To the model each of these images, which were judged, looks more like another class than like its own "
+        "(confident learning). Look at them, the most doubtful first: some labels are wrong, others are only hard. "
+        "Nothing was changed." + (f" {WEAK_DOUBTS}" if story.result.top1 < WEAK else "")
+    )
+    blocks = [text, *_doubtful(story, story.judged, found, len(found)), *unasked]
+    return Section(heading, blocks, tone="warn", summary=f"{len(found):,} of {story.result.images:,}")
+
+
+def _unasked(story: Story) -> list[Block]:
+    """Why nothing is said of the labels learned from, and how to ask."""
+    why = (
+        "the model has learned them, and it began from scratch, so that no frozen features could judge them either"
+        if story.beginning == "from scratch"
+        else "the model has learned them, and this run asked no frozen features about them"
+    )
+    path = shlex.quote(story.judged.path)
+    return [
+        Text(f"Labels of the {story.splits.get('train', 0):,} images learned from were not doubted: {why}. To ask:"),
+        Code(f"vitreous check {path} --weights starter --out check.html"),
+    ]
+
+
+def _doubts(story: Story) -> Section | None:
+    doubts, heading = story.doubts, "Training labels that may be wrong"
+    if doubts is None or story.learned is None:
+        return None
+    part = f", a part of {doubts.of:,}," if doubts.images < doubts.of else ""
+    dev = " those of dev among them," if story.splits.get("dev") else ""
+    how = (
+        f"Of the images learned from,{dev} {doubts.images:,}{part} were judged when left out of frozen features: by a "
+        "closed-form classifier on what the network with its first weights reads of the others, which names "
+        f"{_percent(doubts.right / max(doubts.images, 1))} as they are labelled."
+    )
+    if not doubts.count:
+        return Section(heading, [Text(f"None. {how}")], tone="good", summary="none")
+    text = Text(
+        f"{how} These look more like images that are called otherwise, the most doubtful first. A wrong label among "
+        "them was learned: mend it and train again. Go down the list for as long as labels prove wrong; further down "
+        "more and more are only hard, or the classifier's own mistakes."
+    )
+    blocks = [text, *_doubtful(story, story.learned, story.doubted, doubts.count)]
+    return Section(heading, blocks, tone="warn", summary=f"{doubts.count:,} of {doubts.images:,}")
+
+
+def _doubtful(story: Story, images: ImageSet, found: Sequence[Suspect], count: int) -> list[Block]:
+    """Suspects in pictures, and by name where there are more.  count: of all, where `found` has only the first."""
+    shown = found[:SUSPECTS]
+    groups = [Group([_picture(story, images, s.place, *_doubt(story, s))]) for s in shown]
+    named = [f"{images.name(s.place)}: {', '.join(_doubt(story, s))}" for s in found[:SUSPECTS_NAMED]]
+    blocks: list[Block] = [Pictures(groups)]
+    if count > len(shown):
+        left = count - len(named)
+        more = f"and {left:,} more" if left else ""
+        blocks.append(
+            Listing(f"All {count:,} by name" if not left else f"The first {len(named):,} by name", named, more)
+        )
+    return blocks
+
+
+def _doubt(story: Story, suspect: Suspect) -> tuple[str, str]:
+    """What it may be, and what it is called."""
+    given, suggested = story.classes[suspect.given], story.classes[suspect.suggested]
+    return f"perhaps {suggested} ({_sure(suspect.confidence)})", f"labelled {given} ({_sure(suspect.own)})"
+
+
+def _picture(
+    story: Story, images: ImageSet, place: int, title: str, about: str = "", *, side: int = pages.SIDE
+) -> Picture:
+    """about: followed by where the picture lies."""
+    where = f"{about} · {_where(story, images, place)}" if about else ""
+    return pages.picture(_pixels(images, place), title, where, side=side)
+
+
+def _where(story: Story, images: ImageSet, place: int) -> str:
+    """The file, and its folder unless that is the label."""
+    *_, folder, file = ["", *images.name(place).split("/")]
+    return f"{folder}/{file}" if folder and folder not in story.classes else file
+
+
+def _pixels(data: ImageSet, place: int) -> NDArray[np.uint8] | None:
+    try:
+        return data.read(place)
+    except (OSError, ValueError, DataError):
+        return None  # the frame says so
+
+
+def _said(story: Story, place: int) -> tuple[str, str]:
+    """The answer to a picture, and what it is."""
+    p, label = np.asarray(story.probabilities[place], np.float64), story.judged.labels[place]
+    if story.has_many_labels:
+        said = [f"{story.classes[k]} {_sure(p[k])}" for k in np.flatnonzero(p >= 0.5)]
+        is_so = [story.classes[k] for k in np.flatnonzero(label > 0)]
+        return f"says {', '.join(said) or 'nothing'}", f"is {', '.join(is_so) or 'nothing'}"
+    first = int(p.argmax())
+    named = f"labelled {story.classes[label]} ({_sure(p[label])})" if label >= 0 else "not labelled"
+    return f"says {story.classes[first]} ({_sure(p[first])})", "right" if first == label else named
+
+
+# On what, and how ------------------------------------------------------------------------------------------------
+
+
+def _data(story: Story) -> Section:
+    data, health = story.judged, story.health
+    rows = [
+        ["images", ", ".join(f"{count:,} {name}" for name, count in story.used.items())],
+        ["classes", f"{len(story.classes):,}"],
+        ["kind", data.kind],
+        ["content id", data.content_id],
+    ]
+    blocks: list[Block] = [Table(["", ""], rows), *(Text(note) for note in data.notes)]
+    if health is None:
+        blocks.append(Text("The data was not checked; vitreous check does it."))
+        return Section("The data", blocks)
+    tone, summary = "good", "nothing found"
+    if health.faults:
+        tone, summary = "bad", f"{len(health.faults)} kinds of fault" if len(health.faults) > 1 else "1 kind of fault"
+    elif health.notices:
+        tone, summary = "plain", f"{len(health.notices)} kinds of notice" if len(health.notices) > 1 else "1 notice"
+    verdict = {
+        "bad": "The check found faults that can make the numbers wrong.",
+        "plain": "The check found no fault, and some things worth a look.",
+        "good": "The check found nothing wrong.",
+    }[tone]
+    blocks.append(Note(f"{verdict} {health.read[:1].upper()}{health.read[1:]}.", tone))  # type: ignore[arg-type]
+    if health.findings:
+        found = [[f.severity, f"{f.what[:1].upper()}{f.what[1:]}.", f.do] for f in health.findings]
+        blocks.append(Table(["", "found", "what to do"], found))
+        blocks += [
+            Listing(f"{f.title}: which", [str(c) for c in f.cases[:FAULTS]], _left(len(f.cases))) for f in health.faults
+        ]
+        blocks.append(Text("With pictures:"))
+        blocks.append(Code(f"vitreous check {shlex.quote(data.path)} --out check.html"))
+    return Section("The data", blocks, tone=tone, summary=summary)  # type: ignore[arg-type]
+
+
+def _left(count: int) -> str:
+    return f"and {count - FAULTS:,} more; vitreous check lists all" if count > FAULTS else ""
+
+
+def _training(story: Story) -> Section:
+    recipe = story.recipe
+    source = f" ({recipe.source})" if recipe.source else ""
+    rows, columns = story.image_size
+    folds = [stage for stage in story.stages if stage.name.startswith(FOLD)]
+    kept = [stage_of(trial.rate) for trial in story.trials if trial.is_kept]
+    others = [stage for stage in story.stages if story.trials and stage.name not in kept]
+    main = [stage for stage in story.stages if stage not in folds and stage not in others]
+    steps = sum(stage.steps for stage in main)
+    length = f"{recipe.length}" + (f", {steps:,} steps" if steps else "") + f" of {recipe.batch:,} images"
+    facts = [
+        ["recipe", f"{recipe.name}{source}"],
+        ["model", f"{story.model}, {story.parameters:,} parameters, {count(story.macs)} multiply-adds an image"],
+        ["begun", story.beginning],
+        ["image size", f"{rows} × {columns} pixels"],
+        ["length", "each image once, no steps" if recipe.is_solved else length],
+        ["time", duration(story.seconds) + (f"; {duration(total)} in all" if (total := story.total_seconds) else "")],
+        ["on", story.device],
+    ]
+    blocks: list[Block] = [Text(sentence(line)) for line in story.reasons]
+    blocks += [Table(["", ""], facts), *(Text(line) for line in happenings(story.events))]
+    blocks += [Drawings(list(_curves(stage, f"{stage.name}: " if len(main) > 1 else ""))) for stage in main]
+    if story.trials:
+        blocks.append(_trials(story))
+    if others:
+        inner = [Drawings(list(_curves(stage, f"{stage.name}: "))) for stage in others]
+        blocks.append(Fold(f"The curves of the {len(others)} other rates", inner))
+    if folds:
+        inner = [Drawings(list(_curves(stage, f"{stage.name}: "))) for stage in folds]
+        blocks.append(Fold(f"The curves of the {len(folds)} models that cross-validation trained", inner))
+    settings = list(_settings(recipe))
+    changed = sum(1 for row in settings if row[1] != row[2])
+    table = Table(["setting", "value", "usual", "meaning"], settings)
+    blocks.append(Fold(f"Every setting ({changed} of {len(settings)} are not the usual ones)", [table]))
+    return Section("How it was trained, and why so", blocks, summary=recipe.name)
+
+
+def _trials(story: Story) -> Table:
+    """The sweep: each rate, and what it came to on dev."""
+    rows: list[list[str | Bar]] = [
+        [
+            f"{trial.rate:.3g}" if trial.rate else "none: the head as solved",
+            Bar(_percent(trial.accuracy), trial.accuracy),
+            f"{trial.loss:.3f}",
+            "kept" * trial.is_kept,
+        ]
+        for trial in story.trials
+    ]
+    return Table(["rate", "right on dev", "loss on dev", ""], rows, "rlrl", "the sweep of learning rates")
+
+
+def _curves(stage: Stage, name: str) -> Iterator[Drawing]:
+    x = "epochs"
+    mark = None if stage.kept is None else (stage.kept, "kept")
+    loss = [charts.Line("training", stage.epochs, stage.loss)]
+    right = [charts.Line("training", stage.epochs, stage.accuracy)] if np.nansum(stage.accuracy) > 0 else []
+    if stage.dev_epochs:
+        loss.insert(0, charts.Line("dev", stage.dev_epochs, stage.dev_loss, has_points=True))
+        right.insert(0, charts.Line("dev", stage.dev_epochs, stage.dev_accuracy, has_points=True))
+    if right:
+        yield Drawing(
+            charts.lines(right, title="accuracy while training", x_title=x, is_share=True, mark=mark),
+            "On training images as they were shown, changed at random; on dev as they are.",
+            f"{name}Right answers",
+        )
+    yield Drawing(charts.lines(loss, title="loss while training", x_title=x, is_log=True, mark=mark), "", f"{name}Loss")
+    rate = charts.Line("learning rate", stage.epochs, stage.rate)
+    yield Drawing(charts.lines([rate], title="learning rate", x_title=x), "", f"{name}Learning rate")
+
+
+def _settings(recipe: Recipe) -> Iterator[list[str]]:
+    """name, value, usual value, meaning of every option, augmentation's among them."""
+    usual = Recipe()
+    for f in dataclasses.fields(recipe):
+        if f.name not in ("augment", "name", "source"):
+            yield [
+                f.name,
+                _plain(getattr(recipe, f.name)),
+                _plain(getattr(usual, f.name)),
+                f.metadata.get("meaning", ""),
+            ]
+    for f in dataclasses.fields(recipe.augment):
+        value, other = getattr(recipe.augment, f.name), getattr(usual.augment, f.name)
+        yield [f.name, _plain(value), _plain(other), f.metadata.get("meaning", "augmentation")]
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return ", ".join(_plain(part) for part in value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _repeat(story: Story) -> Section:
+    versions = story.record.get("versions", {})
+    rows = [[name, str(value)] for name, value in versions.items() if value]
+    rows += [["seed", str(story.recipe.seed)], ["data", story.judged.content_id]]
+    if commit := story.record.get("commit"):
+        rows.append(["commit", str(commit)])
+    use = (
+        f"vitreous predict {shlex.quote(story.folder)} photo.jpg    # on the command line\n\n"
+        "import vitreous    # in Python\n\n"
+        f"model = vitreous.load({story.folder!r})\n"
+        'for answer in vitreous.predict(model, ["photo.jpg"]):\n    print(answer)'
+    )
+    blocks: list[Block] = [
+        Text("The same numbers again:"),
+        Code(story.command),
+        Table(["", ""], rows),
+        Text("The model in use:"),
+        Code(use),
+    ]
+    return Section("Do it again, and use it", blocks)
+
+
+def _foot(story: Story) -> str:
+    version = story.record.get("versions", {}).get("vitreous", "")
+    return f"Made by vitreous {version}. This page holds all that it shows and fetches nothing.".replace("  ", " ")
+
+
+# Words -----------------------------------------------------------------------------------------------------------
+
+
+def _percent(share: float | None, digits: int = 1) -> str:
+    return unbroken(percent(share, digits))
+
+
+def _sure(p: float) -> str:
+    """A confidence; nothing is called impossible or certain."""
+    if p < 0.005:
+        return "<\u00a01\u00a0%"
+    return ">\u00a099\u00a0%" if p > 0.995 else _percent(p, 0)
+
+
+def _hundred(share: float) -> str:
+    """So many in a hundred; where it is nearly all or nothing, with a digit more."""
+    return f"{100 * share:.1f}" if share > 0.985 or share < 0.015 else f"{100 * share:.0f}"
+
+
+def _brief(n: int) -> str:
+    """2 digits and a letter: 5.7 M."""
+    return f"{n:,}" if n < 1e5 else f"{n / 1e6:.2g}\u00a0M" if n < 1e8 else f"{n / 1e6:,.0f}\u00a0M"

@@ -1,0 +1,279 @@
+"""What a run has to tell, as one value: the page and the card say the same because both read this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.errors import DataError
+from vitreous.evaluation.accuracy import Result, measure
+from vitreous.evaluation.calibration import Above, above
+from vitreous.images.health import Health
+from vitreous.images.imageset import ImageSet
+from vitreous.images.stores.memory import find_places
+from vitreous.measures.explain import Attention
+from vitreous.measures.inspection import Inspection
+from vitreous.training.label_errors import Doubts, Suspect, suspects
+from vitreous.training.recipe import Recipe
+from vitreous.training.run.sweep import Trial
+
+__all__ = ["Rival", "Stage", "Story", "happenings", "measured", "places_to_look_at", "stages"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The curves of one stage. Those of dev have an x axis of their own."""
+
+    name: str
+    epochs: tuple[float, ...] = ()
+    loss: tuple[float, ...] = ()
+    accuracy: tuple[float, ...] = ()  # on the training images as augmented
+    rate: tuple[float, ...] = ()
+    dev_epochs: tuple[float, ...] = ()
+    dev_loss: tuple[float, ...] = ()
+    dev_accuracy: tuple[float, ...] = ()
+    kept: float | None = None  # epoch whose state was kept
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Something simpler, judged on the same images."""
+
+    name: str
+    right: int
+    seen: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Story:
+    """A finished run in plain values.
+
+    judged, probabilities: the images that the number is of, and the calibrated answers to them (N K), each by a model
+    that has not seen the image.
+    """
+
+    name: str  # of the data, for people
+    command: str  # the one to repeat it with
+    judged: ImageSet
+    probabilities: NDArray[np.floating[Any]]
+    measured: Result | None = None  # of these, where they were measured already
+    judged_by: Literal["test", "cross-validation", "leave-one-out", "dev"]
+    folds: int = 0  # of cross-validation
+    splits: Mapping[str, int]  # images of train, dev and test, as they were used
+    recipe: Recipe
+    reasons: Sequence[str]  # why this recipe, a line each
+    model: str
+    parameters: int
+    macs: int  # of one image
+    image_size: tuple[int, int]  # rows, columns
+    beginning: str = "from scratch"  # or whose weights
+    events: Sequence[Mapping[str, Any]] = ()  # as `runs.read` returns them
+    seconds: float  # of training
+    total_seconds: float | None = None  # of everything
+    device: str
+    record: Mapping[str, Any] = field(default_factory=dict)  # `machine.record()`
+    health: Health | None = None
+    learned: ImageSet | None = None  # the images that doubts are of, and maybe others
+    doubts: Doubts | None = None  # of labels that were learned from and not judged; None where nobody asked
+    attention: Attention | None = None
+    inspection: Inspection | None = None  # a short look inside
+    temperature: float = 1.0
+    answer_above: float | None = None  # the confidence chosen on dev
+    answer_target: float = 0.95  # share right that it was chosen for
+    unlike: float | None = None  # share of the judged images called unlike anything learned
+    rivals: Sequence[Rival] = ()
+    trials: Sequence[Trial] = ()  # rates that were tried
+    notes: Sequence[str] = ()  # what else should be known
+    folder: str = "run"  # where the model lies
+
+    def __post_init__(self) -> None:
+        wanted = (len(self.judged), len(self.judged.classes))
+        if np.shape(self.probabilities) != wanted:
+            raise DataError(f"probabilities are {np.shape(self.probabilities)}; {self.judged.path} needs {wanted}")
+        if not np.isfinite(self.probabilities).all():
+            raise DataError("probabilities are not all finite, so the model is broken; train it again at a lower rate")
+        if self.probabilities.size and (self.probabilities.min() < 0 or self.probabilities.max() > 1 + 1e-6):
+            raise DataError("probabilities must lie between 0 and 1; give calibrated ones, not logits")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.judged.classes
+
+    @property
+    def network(self) -> str:
+        """The model in a word or two: a name without its changes, a file without its folders."""
+        name, *changes = self.model.replace("\\", "/").split(" ")
+        if any("=" not in change for change in changes):
+            name, changes = self.model, []
+        if name.count("/") > 1 or name.endswith(".safetensors"):
+            name = "/".join(part for part in name.split("/")[-2:] if part != "model.safetensors")
+        return f"{name} variant" if changes else name or "a network"
+
+    @property
+    def origin(self) -> str:
+        """The model and what it began with, weights named once."""
+        begun = "from these weights" if self.beginning == f"the weights {self.model}" else self.beginning
+        return f"{self.network}, {begun}"
+
+    @property
+    def has_many_labels(self) -> bool:
+        return self.judged.labels.ndim == 2
+
+    @cached_property
+    def result(self) -> Result:
+        """The numbers, all from `probabilities`."""
+        return self.measured or measured(self.judged, self.probabilities)
+
+    @cached_property
+    def above(self) -> Above | None:
+        """What comes of answering only above the confidence chosen."""
+        if self.answer_above is None or self.has_many_labels:
+            return None
+        judged = self.result.judged
+        return above(judged.confidence, judged.is_right, self.answer_above)
+
+    @cached_property
+    def suspects(self) -> list[Suspect]:
+        """Among the images judged."""
+        return [] if self.has_many_labels else suspects(self.probabilities, self.judged.labels)
+
+    @cached_property
+    def doubted(self) -> list[Suspect]:
+        """Among the images learned from; places are in `learned`."""
+        if self.doubts is None or self.learned is None:
+            return []
+        places = find_places(self.learned.ids, [s.place for s in self.doubts.suspects])
+        return [replace(s, place=int(i)) for s, i in zip(self.doubts.suspects, places, strict=True)]
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        return stages(self.events)
+
+    @property
+    def judges_all(self) -> bool:
+        """Whether every image was learned from, and judged by a model that had not."""
+        return self.judged_by in ("cross-validation", "leave-one-out")
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Images of each split that has any."""
+        return {name: count for name, count in self.splits.items() if count}
+
+    @property
+    def how_judged(self) -> str:
+        """One sentence for everybody."""
+        n = f"{len(self.judged):,}"
+        match self.judged_by:
+            case "cross-validation":
+                return (
+                    f"Measured by cross-validation: {self.folds} models were trained, each without one part of the "
+                    f"images, so that each of the {n} images was judged by a model that had not seen it. The model "
+                    "that was saved has learned from all of them."
+                )
+            case "leave-one-out":
+                return (
+                    f"Measured by leave-one-out: each of the {n} images was judged by a head that had seen neither it "
+                    "nor a copy of it; only the strength of its penalty was chosen with all of them. The model that "
+                    "was saved has learned from all."
+                )
+            case "test":
+                return f"Measured on {n} test images that were used neither for training nor for any choice."
+            case "dev":
+                return (
+                    f"Measured on {n} images set aside from training. The best state was chosen by the same images, so "
+                    "the number is somewhat too high; test images would give an honest one."
+                )
+
+
+def measured(judged: ImageSet, probabilities: NDArray[np.floating[Any]]) -> Result:
+    """The numbers of calibrated answers, N K."""
+    if judged.labels.ndim == 2:
+        p = np.asarray(probabilities, np.float64).clip(1e-12, 1 - 1e-12)
+        return measure(np.log(p) - np.log1p(-p), judged.labels, judged.classes)
+    return measure(np.log(probabilities.clip(1e-12, 1)), judged.labels, judged.classes)
+
+
+def places_to_look_at(result: Result, count: int = 8) -> list[int]:
+    """Images for attention: sure and right ones of different classes, and the surest mistakes, half and half."""
+    judged = result.judged
+    order = np.argsort(-judged.confidence, kind="stable")  # the surest first
+    wrong, right = order[~judged.is_right[order]], order[judged.is_right[order]]
+    _, first = np.unique(judged.answer[right], return_index=True)
+    of_each = right[np.sort(first)]
+    right = np.concatenate([of_each, np.setdiff1d(right, of_each)])
+    mistakes = wrong[: count // 2]
+    return judged.rows[np.concatenate([right[: count - len(mistakes)], mistakes])].tolist()
+
+
+def stages(events: Iterable[Mapping[str, Any]]) -> tuple[Stage, ...]:
+    """The curves that the loop's events draw, stage by stage."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for event in events:
+        if event.get("kind") in ("step", "dev"):
+            by_name.setdefault(str(event.get("stage", "fit")), []).append(event)
+    return tuple(_stage(name, found) for name, found in by_name.items())
+
+
+def _stage(name: str, events: Sequence[Mapping[str, Any]]) -> Stage:
+    steps = [event for event in events if event["kind"] == "step"]
+    looks = [event for event in events if event["kind"] == "dev"]
+    best = [event for event in looks if event.get("kept", event.get("best"))]
+    return Stage(
+        name=name,
+        epochs=_column(steps, "epoch"),
+        loss=_column(steps, "loss"),
+        accuracy=_column(steps, "accuracy"),
+        rate=_column(steps, "lr"),
+        dev_epochs=_column(looks, "epoch"),
+        dev_loss=_column(looks, "loss"),
+        dev_accuracy=_column(looks, "accuracy"),
+        kept=float(best[-1]["epoch"]) if best else None,
+        steps=max((int(event["step"]) for event in events), default=0),
+    )
+
+
+def _column(events: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:
+    return tuple(float("nan") if event.get(name) is None else float(event[name]) for event in events)
+
+
+def happenings(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What happened on the way that a reader should know, a sentence each."""
+    given_up = {event["stage"] for event in events if event.get("kind") == "trial" and event.get("failed")}
+    told = []
+    for event in events:
+        match event.get("kind"):
+            case "steps":
+                told.append(f"The time of {event['budget']:g} seconds became {event['steps']:,} steps.")
+            case "memory":
+                told.append(
+                    f"The memory was too small for a whole batch: it was taken in {event['parts']} parts of "
+                    f"{event['micro_batch']:,} images, which changes no number."
+                )
+            case "nan":
+                what = event.get("what", "loss or gradient")
+                were = "was" if what == "loss or gradient" else "were"
+                then = "that rate was given up" if event.get("stage") in given_up else "that batch was passed over"
+                told.append(f"At step {event['step']:,} the {what} {were} not finite; {then}.")
+            case "patience":
+                told.append(
+                    f"It ended early, at step {event['step']:,}: {event['looks']} looks at dev brought no gain."
+                )
+            case "solved":
+                told.append(
+                    f"The head was solved in closed form. The penalty l2 = {event['l2']:g} is, of {event['tried']}, "
+                    f"the one with the smallest error when images are left out: {event['right']:,} of "
+                    f"{event['images']:,} are right then."
+                )
+                with_copies = (
+                    f"; {event['copies']:,} have copies or bursts, left out together" if event["copies"] else ""
+                )
+                told.append(f"Images were left out in {event['rounds']} rounds, some of each class{with_copies}.")
+            case "note":
+                told.append(str(event["text"]))
+    return told

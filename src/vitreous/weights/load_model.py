@@ -1,0 +1,246 @@
+"""`vitreous.load`: anything that names a model becomes one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitreous.errors import CheckpointError, ConfigError, FormatError, ModelNameError
+from vitreous.files import digest, restore_folder
+from vitreous.models import config as configs
+from vitreous.models.catalog import blueprint, build
+from vitreous.models.config import BiTConfig, Size, as_size
+from vitreous.models.model import Model
+from vitreous.weights import formats, hub, starter
+from vitreous.weights.formats import Format, Hints
+from vitreous.weights.layouts import read_with
+from vitreous.weights.own_format import (
+    Opened,
+    Usage,
+    check_labels,
+    described,
+    is_checkpoint,
+    is_ours_without_manifest,
+    read_checkpoint,
+    usage,
+)
+from vitreous.weights.quantised import is_quantised, read_quantised
+from vitreous.weights.surgery import resize_images, swap_head
+from vitreous.weights.tensor_files import Found, read
+from vitreous.words import one_line
+
+SIDECAR = "vitreous.sidecar/1"
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    classes: int | None = None,
+    image_size: int | Size | None = None,
+    heads: int | None = None,
+    activation: str | None = None,
+    norm_eps: float | None = None,
+    architecture: str | None = None,
+    labels: tuple[str, ...] | list[str] | None = None,
+    dynamic_image_size: bool = False,
+    position_resize: str = "paper",
+) -> Model:
+    """A model from a file, a folder, a hub or a catalog name, run as its source runs it.
+
+        vitreous.load("ViT-B_16.npz")                            # Google's, with its tanh GELU
+        vitreous.load("deit-tiny/", classes=5, image_size=384)   # a new head, positions resized
+        vitreous.load("hf:facebook/dino-vits16")
+
+    What tensors cannot tell (heads, activation, eps, the grid of a table) comes from the argument, else the
+    config beside them, else the source's convention; `model.source["assumed"]` lists what was assumed.
+    architecture: a name of timm's, or a model_type of transformers, to run the tensors as. Without it the name in
+    config.json decides, and one that does not run here as it does there is refused. Whether it fits is your word.
+    classes: a new head of zeros in place of head and representation layer; where the number is the model's own, its
+    head stays.  position_resize: whose rule takes positions to `image_size` (of a catalog name: the model's own rule).
+    """
+    wanted = None if image_size is None else as_size(image_size)
+    hints = Hints(wanted, heads, activation, norm_eps, architecture)
+    found = find(source)
+    if found is None:
+        for name, said in (("format", format), ("architecture", architecture)):
+            if said is not None:
+                raise FormatError(f"{source} is a name of the catalog, which has no {name}; leave {name}= out")
+        changes = {k: v for k, v in dataclasses.asdict(hints).items() if v is not None}
+        changes |= {"classes": classes} if classes is not None else {}
+        changes |= {"dynamic_image_size": True} if dynamic_image_size else {}
+        changes |= {"position_resize": position_resize} if position_resize != "paper" else {}
+        model = build(str(source), **changes)
+        return with_labels(model, labels)
+    opened = open_found(found, format, hints)
+    config, state = opened.config, opened.state
+    if wanted is not None and wanted != config.image_size:
+        config, state = resize_images(config, state, wanted, rule=position_resize)
+    if classes is not None and classes != config.readout.classes:
+        config, state = swap_head(config, state, classes)
+        opened.usage = opened.usage.for_new_head()
+    if dynamic_image_size and not isinstance(config, BiTConfig):
+        config = config.change(dynamic_image_size=True)
+    model = assemble(config, state)
+    opened.usage.give(model)
+    model.source = opened.source or {}
+    if starter.is_meant(os.fspath(source)) and (terms := starter.terms()):
+        model.source = {**model.source, "terms": terms}  # they go with whatever is made of it
+    return with_labels(model.eval(), labels)
+
+
+def assemble(config: configs.Config, state: dict[str, torch.Tensor]) -> Model:
+    """A network of this config that holds these tensors."""
+    model = blueprint(config)
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(True)
+
+
+def with_labels(model: Model, labels: tuple[str, ...] | list[str] | None) -> Model:
+    check_labels(labels, model.config.readout.classes)
+    if labels is not None:
+        model.labels = tuple(labels)
+    return model
+
+
+def find(source: str | os.PathLike[str]) -> Found | None:
+    """What lies where `source` says; None for the name of a new model. An existing path wins."""
+    text = os.fspath(source)
+    restore_folder(text)
+    if is_new(text):
+        return None
+    if _exists(Path(text)):
+        return read(Path(text))
+    if text.startswith(hub.SCHEMES):
+        return dataclasses.replace(read(hub.fetch(text)), path=text)
+    if text == starter.NAME:
+        return dataclasses.replace(read(starter.file()), path=text)
+    return read(newest_run())
+
+
+def is_new(text: str) -> bool:
+    """Whether `text` can only be a name of the catalog; what looks like something else that is not there is said."""
+    path = Path(text)
+    if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.NAME):
+        return False
+    looks_like_a_path = (
+        path.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin")
+        or text.startswith((".", "~", os.sep))
+        or text.endswith(os.sep)
+    )
+    if looks_like_a_path:
+        raise CheckpointError(
+            f"{text} is not there; give a file or folder of weights, hf:OWNER/NAME, or a name from: vitreous models"
+        )
+    if not text.strip():
+        raise ModelNameError(
+            "the model's name is empty; give a file, a folder, hf:OWNER/NAME, or a name from: vitreous models"
+        )
+    if re.fullmatch(r"(vit|deit|deit3|eva|resnetv2|flexivit)_\w+(\.\w+)?", text, re.ASCII):
+        raise ModelNameError(f"no model here is called {text!r}; timm's of that name is timm:{text}")
+    if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number there
+        raise CheckpointError(f"{text} is not there, and no name of the catalog; on the hub it would be hf:{text}")
+    if os.sep in text and " " not in text and text.count("/") > 1:
+        raise CheckpointError(f"{one_line(text)} is not there; give a file or folder of weights")
+    return True
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def newest_run(runs: Path = Path("runs")) -> Path:
+    done = sorted(runs.glob("*/model.safetensors"), key=lambda p: p.stat().st_mtime)
+    if not done:
+        raise CheckpointError(f"there is no finished run under {runs}{os.sep}; train one first, or name a model")
+    return done[-1].parent
+
+
+def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
+    """Config and tensors in our own terms, whoever wrote them."""
+    if is_checkpoint(found) and format in (None, "vitreous"):
+        if hints.architecture is not None:
+            raise FormatError(f"{found.path} says itself what it is; leave architecture= out")
+        opened = read_quantised(found) if is_quantised(found) else read_checkpoint(found)
+        said: dict[str, Any] = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
+        opened.config = opened.config.change(**{k: v for k, v in said.items() if v is not None})
+        return opened
+    if format == "vitreous":
+        raise CheckpointError(f"{found.path} has no manifest, so it is no vitreous checkpoint; leave format= out")
+    if format is None and is_ours_without_manifest(found):
+        raise CheckpointError(
+            f"{found.path} has our tensors but lost its manifest, or never had one; write it with vitreous.save, "
+            f"or build the model and give it the tensors with load_state_dict"
+        )
+    known = formats.get(format) if format else formats.recognise(found)
+    if hints.architecture is not None and not known.names_architectures:
+        raise FormatError(f"{found.path} is of the format {known.name}, which has no names; leave architecture= out")
+    try:
+        return open_foreign(found, known, hints)
+    except ConfigError as error:
+        raise CheckpointError(f"{found.path} makes no model: {error}") from None
+    except (ValueError, IndexError, TypeError, KeyError, RuntimeError, ZeroDivisionError, OverflowError) as error:
+        raise CheckpointError(
+            f"{found.path} cannot be read as {known.name}: {one_line(error)}; is the file whole, and of this format?"
+        ) from error
+
+
+def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
+    record, note = sidecar(found)
+    beside = None if record is None else described(record.get("config"), found)
+    stated: Usage | None = None
+    if beside is not None:
+        facts: dict[str, Any] = {"image_size": beside.image_size}
+        if not isinstance(beside, BiTConfig):
+            facts |= {
+                "heads": beside.encoder.heads,
+                "activation": beside.encoder.activation,
+                "norm_eps": beside.encoder.norm_eps,
+            }
+        hints = dataclasses.replace(
+            hints, **{k: v for k, v in facts.items() if getattr(hints, k) is None or k == "image_size"}
+        )
+    draft = known.draft(found, hints)
+    if record is not None and beside is not None:
+        said = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
+        is_bit = isinstance(beside, BiTConfig)
+        draft.config = beside if is_bit else beside.change(**{k: v for k, v in said.items() if v is not None})
+        stated = usage(record, found)
+        draft.assumed = []
+    state = read_with(
+        known.rules(draft.config),
+        draft.tensors,
+        lambda: blueprint(draft.config).state_dict(),
+        ignore=known.ignores,
+    )
+    path = found.path if found.path.startswith(hub.SCHEMES) else Path(found.path).name
+    source = {"format": known.name, "path": path, "assumed": [*draft.assumed, *note]}
+    stated = stated or Usage(draft.preprocess, draft.labels)
+    stated = dataclasses.replace(stated, preprocess=stated.preprocess.with_channels(draft.config.channels))
+    return Opened(draft.config, state, stated, source)
+
+
+def sidecar(found: Found) -> tuple[dict[str, Any] | None, list[str]]:
+    """What we wrote beside a format that holds tensors only, if it is of this very file."""
+    if found.sidecar.get("schema") != SIDECAR:
+        return None, []
+    record = None if found.file is None else entry_of(found.sidecar, found.file)
+    if record is None:
+        return None, [f"what lies beside {Path(found.path).name} is of another file, and was not read"]
+    return record, []
+
+
+def entry_of(record: dict[str, Any], file: Path) -> dict[str, Any] | None:
+    """What a sidecar says of this very file: while a file is replaced, its sidecar speaks of the older one too."""
+    entries = [entry for entry in (record, record.get("replaces")) if isinstance(entry, dict) and "digest" in entry]
+    seal = digest(file) if entries else None
+    own = next((entry for entry in entries if entry["digest"] == seal), None)
+    return own and {name: value for name, value in own.items() if name != "replaces"}

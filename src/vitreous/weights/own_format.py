@@ -1,0 +1,251 @@
+"""Our own format: one safetensors file whose metadata holds the manifest.
+
+The manifest says everything that the tensors do not: config, preprocessing, labels, temperature, threshold, whether
+images have one label or several, recipe, metrics, source, and a digest of each tensor and of itself, so that a damaged
+file is refused by the name of what is damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from vitreous.errors import CheckpointError, ConfigError, FormatError, VitreousError
+from vitreous.files import digest, write_bytes
+from vitreous.models import config as configs
+from vitreous.models import preprocess as preprocesses
+from vitreous.models.catalog import blueprint
+from vitreous.models.config import Config, ViTConfig
+from vitreous.models.model import Model, state_of
+from vitreous.models.preprocess import Preprocess
+from vitreous.printable import storable
+from vitreous.weights.formats import stated_preprocess, stem_of
+from vitreous.weights.tensor_files import READERS, Found, by, bytes_of
+from vitreous.words import one_line
+
+KEY = "vitreous"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How a model is asked and its answers read, which no tensor tells."""
+
+    preprocess: Preprocess
+    labels: tuple[str, ...] | None = None
+    temperature: float = 1.0
+    threshold: float | None = None
+    answers: Literal["one", "several"] = "one"
+
+    def for_new_head(self) -> Usage:
+        """What stays true when the answers are others."""
+        return Usage(self.preprocess)
+
+    def give(self, model: Model) -> None:
+        """To a model whose answers these are."""
+        model.preprocess = self.preprocess.at(model.config.image_size)
+        labels = tuple(map(storable, self.labels or ()))
+        model.labels = labels if labels and len(labels) == model.config.readout.classes else None
+        model.temperature, model.threshold, model.answers = self.temperature, self.threshold, self.answers
+
+
+@dataclass
+class Opened:
+    """Everything of a model but its memory."""
+
+    config: Config
+    state: dict[str, Tensor]
+    usage: Usage
+    source: dict[str, Any] | None = None
+
+
+def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: Any = None, metrics: Any = None) -> None:
+    from safetensors.torch import save
+
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in state_of(model).items()}
+    if state.keys() != blueprint(model.config).state_dict().keys():
+        raise CheckpointError(f"the model no longer has the parts of its config, so {path} could not be read back")
+    manifest = {
+        "version": VERSION,
+        "config": model.config.to_json(),
+        **usage_to_json(model),
+        "recipe": recipe,
+        "metrics": metrics,
+        "source": model.source,
+        "tensors": {name: tensor_digest(tensor) for name, tensor in state.items()},
+    }
+    for name in ("recipe", "metrics", "source"):
+        try:
+            json.dumps(manifest[name], sort_keys=True)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{name} is no JSON: {one_line(error)}; give plain numbers, words, lists, dicts"
+            ) from None
+    text = json.dumps(manifest, sort_keys=True)
+    sealed = json.dumps({"digest": digest(text.encode()), "manifest": text})
+    write_bytes(path, save(state, metadata={KEY: sealed}), force=force)
+
+
+def is_checkpoint(found: Found) -> bool:
+    return KEY in found.metadata
+
+
+def is_ours_without_manifest(found: Found) -> bool:
+    names = set(found.tensors)
+    return {"embedding.projection.weight", "blocks.0.norm1.weight"} <= names or "last_norm.weight" in names
+
+
+def read_manifest(found: Found) -> dict[str, Any]:
+    """The manifest of our file, whole and as it was written."""
+    try:
+        sealed = json.loads(found.metadata[KEY])
+        text = sealed["manifest"]
+        manifest = json.loads(text) if digest(text.encode()) == sealed["digest"] else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        manifest = None
+    if not isinstance(manifest, dict):
+        raise CheckpointError(f"the manifest of {found.path} is damaged; fetch or write the file again")
+    if manifest.get("version") != VERSION:
+        raise CheckpointError(
+            f"{found.path} is of format version {manifest.get('version')}, we read {VERSION}; upgrade vitreous"
+        )
+    return manifest
+
+
+def read_checkpoint(found: Found) -> Opened:
+    manifest = read_manifest(found)
+    try:
+        config = described(manifest.get("config"), found)
+        wanted = blueprint(config).state_dict()
+        stated = usage(manifest, found)
+    except (ValueError, TypeError, RuntimeError, OverflowError, VitreousError) as error:
+        raise CheckpointError(
+            f"the manifest of {found.path} does not describe a model: {one_line(error)}; write the file again"
+        ) from None
+    digests, source = manifest.get("tensors"), manifest.get("source")
+    check_tensors(found, wanted, digests if isinstance(digests, dict) else {})
+    return Opened(config, dict(found.tensors), stated, source if isinstance(source, dict) else {})
+
+
+def described(record: Any, found: Found) -> Config:
+    """The config of a record, if the file beside it can hold such a model: no file makes us build what it has not."""
+    config = configs.from_json(record)
+    if not all(0 < n < 2**16 for n in config.image_size):
+        raise ConfigError(f"images of {by(config.image_size)} are no images")
+    if not isinstance(config, ViTConfig):
+        fewest = 9 * sum(config.resnet.units)
+    else:
+        fewest = 11 * config.encoder.depth + (12 * sum(config.resnet.units) if config.embedding.stem == "resnet" else 0)
+    if fewest > len(found.tensors):
+        raise ConfigError(f"it asks for {fewest} tensors and more, there are {len(found.tensors)}")
+    if isinstance(config, ViTConfig):
+        rows, columns = stem_of(config).grid(config.image_size)
+        tokens = rows * columns + config.prefix
+        in_attention = config.embedding.positions == "relative"
+        tables = config.encoder.depth if in_attention or config.embedding.positions_at == "every-layer" else 1
+        if tokens * (tokens if in_attention else config.encoder.width) * tables > 2**30:  # numbers beside the tensors
+            raise ConfigError(f"images of {by(config.image_size)} make {tokens} tokens, too many")
+    return config
+
+
+def usage_to_json(model: Model) -> dict[str, Any]:
+    """As manifests and sidecars say it."""
+    names = ("labels", "temperature", "threshold", "answers")
+    return {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
+
+
+def usage(record: Mapping[str, Any], found: Found) -> Usage:
+    """Of a manifest or sidecar."""
+    said = record.get("preprocess")
+    preprocess = stated_preprocess(found, **said) if isinstance(said, dict) else preprocesses.from_json(said)
+    labels, temperature = record.get("labels"), record.get("temperature", 1.0)
+    threshold, answers = record.get("threshold"), record.get("answers", "one")
+    if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
+        raise ConfigError("labels are no list of words")
+    if type(temperature) not in (int, float) or not 0 < temperature < math.inf:
+        raise ConfigError(f"temperature {one_line(temperature)} is no positive number")
+    if threshold is not None and not _is_finite(threshold):
+        raise ConfigError(f"threshold {one_line(threshold)} is no number")
+    if answers not in ("one", "several"):
+        raise ConfigError(f"answers {one_line(answers)} is neither one nor several")
+    limit = None if threshold is None else float(threshold)
+    return Usage(preprocess, tuple(labels) if labels else None, float(temperature), limit, answers)
+
+
+def check_usage(model: Model) -> None:
+    """Refuse to write labels, a temperature or a threshold that would not be read back."""
+    check_labels(model.labels, model.config.readout.classes)
+    if type(model.temperature) not in (int, float) or not 0 < model.temperature < math.inf:
+        raise ConfigError(f"temperature {one_line(model.temperature)} is no positive number; set model.temperature")
+    if model.threshold is not None and not _is_finite(model.threshold):
+        raise ConfigError(f"threshold {one_line(model.threshold)} is no number; set model.threshold, or None for none")
+    if model.answers not in ("one", "several"):
+        raise ConfigError(f"answers {one_line(model.answers)} is neither one nor several; set model.answers")
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def check_labels(labels: Any, classes: int) -> None:
+    """One word per answer, or none at all."""
+    if labels is None:
+        return
+    if not isinstance(labels, list | tuple) or not all(isinstance(name, str) for name in labels):
+        raise ConfigError(f"labels {one_line(labels)[:40]!r} are no list of words; give one label per answer")
+    if len(labels) != classes:
+        raise ConfigError(f"{len(labels)} labels were given and the model answers {classes}; give one label per answer")
+    if halves := [name for name in labels if storable(name) != name]:
+        raise ConfigError(f"label {storable(halves[0])!r} holds half a character, which no file can hold; correct it")
+
+
+def check_tensors(found: Found, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:
+    """Names, shapes, types and digests, each refusal naming the tensor."""
+    for name, wanted in blueprint.items():
+        if name not in found.tensors:
+            raise CheckpointError(f"{found.path} lacks the tensor {name}; fetch or write the file again")
+        tensor = found.tensors[name]
+        if tensor.shape != wanted.shape:
+            raise CheckpointError(
+                f"tensor {name} of {found.path} has shape {by(tensor.shape)}, its config asks for {by(wanted.shape)}; "
+                f"write the file again"
+            )
+        if tensor.is_floating_point() != wanted.is_floating_point():
+            raise CheckpointError(f"tensor {name} of {found.path} holds {tensor.dtype}, not weights; write it again")
+        if digests.get(name) != tensor_digest(tensor):
+            raise CheckpointError(
+                f"tensor {name} of {found.path} is damaged (its digest does not fit); fetch or write the file again"
+            )
+    extra = sorted(set(found.tensors) - set(blueprint))
+    if extra:
+        raise CheckpointError(
+            f"{found.path} has a tensor {extra[0]} that its config does not know; write the file again"
+        )
+
+
+def tensor_digest(tensor: Tensor) -> str:
+    """SHA-256 of shape, type and bytes."""
+    found = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    if tensor.numel():
+        found.update(bytes_of(tensor.contiguous()))
+    return found.hexdigest()
+
+
+def default_name(path: str | os.PathLike[str], endings: tuple[str, ...] = (".safetensors",)) -> Path:
+    """A file for one checkpoint: a name without an ending gets the first; one that would be misread is refused."""
+    if os.fspath(path).endswith(("/", os.sep)) or not Path(path).name:
+        raise FormatError(f"{os.fspath(path) or 'an empty path'} names no file; give one such as model{endings[0]}")
+    path = Path(path)
+    if path.suffix in endings:
+        return path
+    if path.suffix in READERS:
+        raise FormatError(f"{path} would be misread; let the name end in {' or '.join(endings)}, or leave it out")
+    return path.with_name(path.name + endings[0])
