@@ -29,8 +29,11 @@ from vitreous.images.imageset import ImageSet
 from vitreous.machine import record
 from vitreous.training import recipes
 from vitreous.training.plan import plan as plans
+from vitreous.training.plan.request import Request
 from vitreous.training.recipe import Seconds
 from vitreous.training.run.loop import Loop
+from vitreous.training.run.network import start_model
+from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.tasks.classify import Classify
 
 BOARD = (0.90, 0.92, 0.94)
@@ -45,18 +48,9 @@ def cifar10(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
     is_bit = (asked.model or "").startswith("BiT")
     recipe = recipe.change(length=part(asked), seed=seed, **(FOR_BIT if is_bit else {}))
     recipe = recipe.change(**asked.changes)
-    job = plans.plan(
-        data,
-        model=None,
-        weights=None,
-        recipe=recipe,
-        device=device,
-        checked=False,
-        folds=0,
-        overrides={"dev": 0.0, "evaluate_every": asked.every},
-        say=lambda line: None,
-    )
-    model = plans.start_model(job, device)
+    changes = {"dev": 0.0, "evaluate_every": asked.every}
+    job = plans.make(Request(data=data, recipe=recipe, check=False, folds=0, changes=changes), Runtime(device))
+    model = start_model(job, device)
     looks: list[tuple[float, float]] = []
 
     def tell(event: dict[str, Any]) -> None:
@@ -69,7 +63,7 @@ def cifar10(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
         model,
         job.recipe,
         train,
-        job.rule,
+        job.preprocess,
         device,
         dev=test,
         compiled=asked.compiled,

@@ -18,18 +18,19 @@ from vitreous.measures.explain import look_at
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.training.recipe import Recipe
-from vitreous.training.tell.summary import Rival, Story, places_to_look_at
+from vitreous.training.run.trained import Rival
+from vitreous.training.tell.summary import Summary, places_to_look_at
 
 LEARNED, JUDGED = 1200, 400
 RECIPE = Recipe(name="small-data", source="ours", batch=128, peak_lr=2e-3).change(length="12 epochs", mixup=0.2)
 
 
-def story(**changes: Any) -> Story:
+def story(**changes: Any) -> Summary:
     """The run on the embedded set, with fields replaced."""
-    return Story(**{**_fields(), **changes})
+    return Summary(**{**_fields(), **changes})
 
 
-def invented(count: int, classes: int, *, right: float = 0.8, seed: int = 0, **changes: Any) -> Story:
+def invented(count: int, classes: int, *, right: float = 0.8, seed: int = 0, **changes: Any) -> Summary:
     """The same run on pictures of noise, with answers drawn at random of which about a share `right` are right."""
     draw = np.random.default_rng(seed)
     labels = np.arange(count) % classes
@@ -77,7 +78,7 @@ def _fields() -> dict[str, Any]:
         "rivals": [Rival("logistic regression on pixels", int(0.72 * JUDGED), JUDGED)],
         "folder": "runs/fashion-1",
     }
-    places = places_to_look_at(Story(**given).result)
+    places = places_to_look_at(Summary(**given).result)
     return given | {"attention": look_at(model, judged, places)}
 
 

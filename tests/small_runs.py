@@ -20,7 +20,11 @@ from vitreous.images.embedded import shapes
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
+from vitreous.training.plan import plan as plans
+from vitreous.training.plan.plan import Plan
+from vitreous.training.plan.request import Request
 from vitreous.training.recipe import Recipe
+from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.tasks.classify import Classify
 
 SIDE = 16
@@ -31,6 +35,12 @@ SMALL = PLAIN.change(image_size=SIDE, dev=0.2, length="4 steps")
 BUSY = PLAIN.change(  # all that is drawn, and all that is kept beside the weights
     drop_path=0.2, dropout=0.1, mixup=0.4, flip=0.5, crop="shift", margin=2, smoothing=0.1, average="ema"
 )
+
+
+def plan_of(data: Any, *, say: Any = None, device: torch.device = CPU, workers: int | None = 0, **asked: Any) -> Plan:
+    """The plan of a run on the CPU.  say: called with every line."""
+    tell = (lambda event: say(event["text"]) if event["kind"] == "say" else None) if say else lambda event: None
+    return plans.make(Request(data=data, **asked), Runtime(device, workers=workers, tell=tell))
 
 
 def pixels(count: int, side: int = SIDE, channels: int = 3, first: int = 0) -> tuple[NDArray[np.uint8], NDArray[Any]]:

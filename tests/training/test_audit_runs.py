@@ -59,14 +59,14 @@ def test_a_picture_that_cannot_be_read_is_not_judged_and_the_folds_go_on(folder,
 
 
 def test_a_picture_that_goes_after_the_plan_ends_no_run(folder, tmp_path, monkeypatch):
-    plan = plans.plan
+    plan = plans.make
 
     def then_damage(*given, **options):
         job = plan(*given, **options)
         damage(folder)
         return job
 
-    monkeypatch.setattr(plans, "plan", then_damage)
+    monkeypatch.setattr(plans, "make", then_damage)
     assert fitted(folder, tmp_path / "run", folds=3, check=True).metrics["judged"]["images"] == 59
 
 
@@ -130,30 +130,30 @@ def test_a_run_does_not_go_on_with_other_weights(folder, models, tmp_path, what)
 
 def test_a_name_of_ours_that_another_run_takes_meanwhile_is_given_up_for_the_next(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan, others = plans.plan, []
+    plan, others = plans.make, []
 
     def then_taken(*given, **options):
         others.append(RunFolder.create("runs/shapes-1", {}))
         return plan(*given, **options)
 
-    monkeypatch.setattr(plans, "plan", then_taken)
+    monkeypatch.setattr(plans, "make", then_taken)
     assert fitted(folder, None).path == "runs/shapes-2"
     with pytest.raises(BusyError):
-        monkeypatch.setattr(plans, "plan", plan)
+        monkeypatch.setattr(plans, "make", plan)
         fitted(folder, "runs/shapes-1")
     others[0].close()
 
 
 def test_a_pair_of_runs_moves_on_together(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    plan, others = plans.plan, []
+    plan, others = plans.make, []
 
     def then_taken(*given, **options):
         if not others:
             others.append(RunFolder.create("runs/shapes-1-first", {}))
         return plan(*given, **options)
 
-    monkeypatch.setattr(plans, "plan", then_taken)
+    monkeypatch.setattr(plans, "make", then_taken)
     monkeypatch.setattr(sys, "argv", ["vitreous", "fit", "shapes"])
     run = fitted(folder, None, then=folder, then_recipe=SMALL)
     assert run.path == "runs/shapes-2"

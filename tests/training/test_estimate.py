@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_runs import CPU, MODEL, SIDE, image_set, rule, tinted_folder
+from small_runs import CPU, MODEL, SIDE, image_set, plan_of, rule, tinted_folder
 from tiny_models import BIT, VIT, awake, images, line_of
 from torch.testing import assert_close
 
@@ -22,10 +22,10 @@ from vitreous.errors import ConfigError, VitreousError
 from vitreous.evaluation.accuracy import wilson
 from vitreous.training.plan import estimate as estimates
 from vitreous.training.plan import starting_weights
-from vitreous.training.plan.plan import plan, start_model
-from vitreous.training.plan.starting_weights import begin
 from vitreous.training.recipe import Recipe
+from vitreous.training.run import closed_form
 from vitreous.training.run import folder as runs
+from vitreous.training.run.network import make_network, start_model
 from vitreous.weights import load_model, starter
 
 FAST = {"device": "cpu", "workers": 0, "check": False}
@@ -77,7 +77,7 @@ def test_images_like_those_it_knows_have_the_head_solved_on_a_cpu(auto):
     run, said = auto
     assert run.metrics["recipe"] == "linear-probe"
     assert run.metrics["judged"]["right"] == run.metrics["estimate"]["right"]
-    assert any("small and similar (0." in line and f"{estimates.ALIKE} is the border" in line for line in said)
+    assert any("small and similar (0." in line and f"{estimates.SIMILAR_ABOVE} is the border" in line for line in said)
     assert run.metrics["rivals"] == []
 
 
@@ -121,15 +121,14 @@ def test_weights_are_read_once_and_once_more_for_the_rival(
 
 
 def job_of(data, weights, **options):
-    asked = {"recipe": "auto", "device": CPU, "checked": False, "folds": None, "overrides": {}, "workers": 0, **options}
-    return plan(data, model=None, weights=weights, say=lambda line: None, **asked)
+    return plan_of(data, weights=weights, check=False, **options)
 
 
 def test_what_only_steps_can_do_is_trained(alike, weights):
     for overrides in ({"length": "2 steps"}, {"mixup": 0.2}, {"peak_lr": "0.01"}):
-        assert not job_of(alike, weights, overrides=overrides).recipe.is_solved
+        assert not job_of(alike, weights, changes=overrides).recipe.is_solved
     for overrides in ({"seed": 3}, {"image_size": "24"}, {"l2": "64"}):
-        assert job_of(alike, weights, overrides=overrides).recipe.is_solved
+        assert job_of(alike, weights, changes=overrides).recipe.is_solved
 
 
 @pytest.mark.claim("T07")
@@ -137,14 +136,14 @@ def test_few_images_unlike_those_it_knows_are_augmented_unless_that_is_asked_for
     job = job_of(unlike, weights)
     assert "small and different" in job.reasons[1]
     assert (job.recipe.policy, job.recipe.augment.crop, job.recipe.augment.flip) == ("last-1", "inception", 0.5)
-    plain = job_of(unlike, weights, overrides={"crop": "none", "flip": 0.0}).recipe
+    plain = job_of(unlike, weights, changes={"crop": "none", "flip": 0.0}).recipe
     assert (plain.policy, plain.augment.crop, plain.augment.flip) == ("last-1", "none", 0.0)
 
 
 def test_a_large_set_is_measured_by_a_part(alike, weights, monkeypatch):
-    monkeypatch.setitem(estimates.WORK, "cpu", 1.0)
-    monkeypatch.setattr(estimates, "LEAST", 100)
-    model = begin(weights, None, Recipe(), vitreous.images.open(alike), None)
+    monkeypatch.setitem(closed_form.MEASURE_MACS, "cpu", 1.0)
+    monkeypatch.setattr(closed_form, "MIN_MEASURED", 100)
+    model = make_network(weights, None, Recipe(), vitreous.images.open(alike), None)
     estimate = estimates.measure(model, vitreous.images.open(alike), workers=0)
     assert (estimate.images, estimate.of) == (100, 260)
     assert "left out of 100 images, chance 25 %" in str(estimate)
@@ -181,7 +180,7 @@ def test_large_and_similar_have_borders_that_are_stated():
     ],
 )
 def test_a_policy_by_name(alike, weights, policy, options, is_solved):
-    recipe = job_of(alike, weights, overrides={"policy": policy, **options}).recipe
+    recipe = job_of(alike, weights, changes={"policy": policy, **options}).recipe
     assert (recipe.policy, recipe.is_solved) == (policy, is_solved)
 
 
@@ -258,7 +257,7 @@ def test_a_new_head_says_nothing_and_its_loss_is_ln_k(config, tmp_path):
     model = awake(config)
     vitreous.save(model, tmp_path / "model.safetensors")
     data = replace(image_set(12), classes=tuple("abcdefghij"))
-    made = begin(str(tmp_path / "model.safetensors"), None, Recipe(), data, None)
+    made = make_network(str(tmp_path / "model.safetensors"), None, Recipe(), data, None)
     before = model.state_dict()
     for name, tensor in made.state_dict().items():
         assert name.startswith("head.") or torch.equal(tensor, before[name]), name
@@ -342,7 +341,7 @@ def test_pictures_that_have_them_begin_from_the_starter_with_more_pixels(alike, 
     job = job_of(alike, None)
     assert job.config.image_size == job.rule.size == (2 * own[0], 2 * own[1])
     assert start_model(job, CPU).config == job.config
-    assert job_of(alike, None, overrides={"image_size": str(own[0])}).config.image_size == own
+    assert job_of(alike, None, changes={"image_size": str(own[0])}).config.image_size == own
 
 
 def test_a_starter_that_knows_nothing_of_the_images_is_left_out_and_said(tmp_path, packed):
@@ -381,7 +380,7 @@ def test_the_terms_of_the_starter_go_with_what_is_begun_from_it(alike, packed, t
 
 
 def test_a_policy_without_weights_is_of_the_starter(alike, weights, packed):
-    job = job_of(alike, None, overrides={"policy": "last-1"})
+    job = job_of(alike, None, changes={"policy": "last-1"})
     assert (job.weights, job.recipe.policy) == (weights, "last-1")
 
 

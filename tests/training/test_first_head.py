@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, MODEL, SIDE, assert_equal_states, image_set, tinted_folder
+from small_runs import CPU, MODEL, SIDE, assert_equal_states, image_set, plan_of, tinted_folder
 from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import ConfigError
 from vitreous.evaluation import predict
-from vitreous.training.plan.plan import plan, start_model
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
-from vitreous.training.run import sweep
+from vitreous.training.run.network import start_model
+from vitreous.training.run.trained import Trial, best
 
 FAST = {"device": "cpu", "workers": 0, "check": False}
 STILL = Recipe(name="still", batch=8, optimizer="sgd", weight_decay=0.0, peak_lr=1e-12, policy="head").change(
@@ -37,8 +37,7 @@ def fit(data, weights, out, **options):
 
 
 def job_of(data, weights, recipe="auto", **options):
-    asked = {"device": CPU, "checked": False, "folds": None, "overrides": {}, "workers": 0, **options}
-    return plan(data, model=None, weights=weights, recipe=recipe, say=lambda line: None, **asked)
+    return plan_of(data, weights=weights, recipe=recipe, check=False, **options)
 
 
 # ---------------------------------------------------------------------------------------------------- what it begins as
@@ -57,7 +56,7 @@ def test_before_its_first_step_it_answers_as_the_solved_head(alike, weights, tmp
 
 
 def test_a_recipe_by_name_begins_with_a_head_that_says_nothing(alike, weights):
-    job = job_of(alike, weights, "p1-finetune", overrides={"policy": "head", "warmup": 0.1})
+    job = job_of(alike, weights, "p1-finetune", changes={"policy": "head", "warmup": 0.1})
     assert job.recipe.first_head == "new"
     head = start_model(job, CPU).head
     assert not head.weight.any()
@@ -115,15 +114,15 @@ def test_it_is_for_auto_where_frozen_features_are_worth_keeping(alike, weights):
         {"policy": "layer-decay"},
         {"policy": "full"},
     ):
-        assert job_of(alike, weights, overrides=overrides).recipe.first_head == "solved"
+        assert job_of(alike, weights, changes=overrides).recipe.first_head == "solved"
     assert job_of(alike, weights, rates=True).recipe.first_head == "solved"
     for overrides in ({}, {"policy": "full", "first_head": "new"}, {"length": "2 steps", "first_head": "new"}):
-        assert job_of(alike, weights, overrides=overrides).recipe.first_head == "new"
+        assert job_of(alike, weights, changes=overrides).recipe.first_head == "new"
 
 
 def test_weights_that_know_these_classes_go_on_from_their_own_head(alike, weights, tmp_path):
     first = fit(alike, weights, tmp_path / "first", length="2 steps", folds=0)
-    job = job_of(alike, first.model, overrides={"length": "2 steps"})
+    job = job_of(alike, first.model, changes={"length": "2 steps"})
     assert job.recipe.first_head == "new"
     assert torch.equal(start_model(job, CPU).head.weight, first.load().head.weight)
 
@@ -155,7 +154,7 @@ def test_a_sweep_has_the_solved_head_among_its_trials(alike, weights, tmp_path):
     trials = run.metrics["sweep"]
     assert [trial["rate"] for trial in trials] == [0.0, 1e4, 2e4]
     assert all(trials[0]["accuracy"] >= trial["accuracy"] for trial in trials)
-    kept = sweep.best([sweep.Trial(**trial) for trial in trials])
+    kept = best([Trial(**trial) for trial in trials])
     assert (kept.rate, kept.is_kept, run.metrics["kept_step"]) == (0.0, True, 0)
     assert "the solved head, without a step, is kept, chosen on dev among 3" in said
     assert "none: the head as solved" in (Path(run.path) / "report.html").read_text()

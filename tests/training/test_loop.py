@@ -19,7 +19,8 @@ from vitreous.images.batches.batches import Batches
 from vitreous.training.recipe import Epochs, Seconds, Steps
 from vitreous.training.run import folder as runs
 from vitreous.training.run import loop as loops
-from vitreous.training.run.loop import Interrupted, Loop, steps_of
+from vitreous.training.run.loop import Interrupted, Loop
+from vitreous.training.run.schedule import total_steps
 from vitreous.training.run.tasks.classify import Classify
 
 
@@ -152,11 +153,11 @@ def test_asked_to_stop_a_loop_saves_between_two_steps_and_says_which(data, numbe
 
 
 def test_lengths_become_steps():
-    assert steps_of(PLAIN.change(length=Steps(3)), 10) == 3
-    assert steps_of(PLAIN.change(length=Epochs(2.5)), 10) == 25
-    assert steps_of(PLAIN.change(length=Epochs(0.01)), 10) == 1
-    assert steps_of(PLAIN.change(length=Epochs(0.1 + 0.2)), 10) == 3, "rounding makes no step"
-    assert steps_of(PLAIN.change(length=Seconds(3)), 10) is None
+    assert total_steps(PLAIN.change(length=Steps(3)), 10) == 3
+    assert total_steps(PLAIN.change(length=Epochs(2.5)), 10) == 25
+    assert total_steps(PLAIN.change(length=Epochs(0.01)), 10) == 1
+    assert total_steps(PLAIN.change(length=Epochs(0.1 + 0.2)), 10) == 3, "rounding makes no step"
+    assert total_steps(PLAIN.change(length=Seconds(3)), 10) is None
 
 
 def test_a_budget_in_seconds_is_a_number_of_steps_that_is_written_down(data, tmp_path, monkeypatch):

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from vitreous import build
 from vitreous.errors import ConfigError
-from vitreous.models.cost import macs
-from vitreous.training.plan.memory import activations, expected, memory, share, training_flops
+from vitreous.models.cost import macs, training_flops
+from vitreous.training.plan.memory import activations, expected, memory
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.optimizers import make
+from vitreous.training.run.utilisation import share_of_peak
 
 NETWORKS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "Ti/16": ("Ti/16", 64, {}),
@@ -143,14 +144,14 @@ def test_a_training_step_is_six_operations_for_each_multiply_add():
 
 
 def test_the_share_of_the_peak_is_of_the_devices_data_sheet_or_of_what_was_measured():
-    assert share(494.5e12, "NVIDIA H200") == pytest.approx(0.5)
-    assert share(156e12, "NVIDIA A100-SXM4-80GB") == pytest.approx(0.5)
-    assert share(756e12, "NVIDIA H100 PCIe") == 1
-    assert share(989e12, "NVIDIA H100 80GB HBM3") == 1
-    assert share(121e12, "NVIDIA L4") == 1
-    assert share(362e12, "NVIDIA L40S") == 1
-    assert share(1.0, "Abacus") is None
-    assert share(1e12, "Abacus", 4e12) == 0.25
+    assert share_of_peak(494.5e12, "NVIDIA H200") == pytest.approx(0.5)
+    assert share_of_peak(156e12, "NVIDIA A100-SXM4-80GB") == pytest.approx(0.5)
+    assert share_of_peak(756e12, "NVIDIA H100 PCIe") == 1
+    assert share_of_peak(989e12, "NVIDIA H100 80GB HBM3") == 1
+    assert share_of_peak(121e12, "NVIDIA L4") == 1
+    assert share_of_peak(362e12, "NVIDIA L40S") == 1
+    assert share_of_peak(1.0, "Abacus") is None
+    assert share_of_peak(1e12, "Abacus", 4e12) == 0.25
 
 
 @pytest.mark.parametrize(

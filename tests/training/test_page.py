@@ -22,13 +22,13 @@ from vitreous.report import page as pages
 from vitreous.training.label_errors import suspects
 from vitreous.training.tell.card import card
 from vitreous.training.tell.page import MISTAKES, page, write_report
-from vitreous.training.tell.summary import Story, happenings, places_to_look_at, stages
+from vitreous.training.tell.summary import Summary, happenings, places_to_look_at, stages
 
 HOSTILE = "<script>alert(1)</script>|`*"
 
 
 @pytest.fixture(scope="module")
-def story() -> Story:
+def story() -> Summary:
     return finished_run.story()
 
 
@@ -176,7 +176,7 @@ COUNTS = np.array([[6, 4, 0], [0, 20, 0], [3, 0, 27]])  # labels down, answers a
 
 
 @pytest.fixture(scope="module")
-def told() -> Story:
+def told() -> Summary:
     """60 images whose answers are COUNTS; of each kind of answer, those that come later are surer."""
     labels, answers = (np.repeat(k, COUNTS.ravel()) for k in np.divmod(np.arange(9), 3))
     sure = np.linspace(0.5, 0.95, len(labels))
@@ -185,7 +185,7 @@ def told() -> Story:
     return finished_run.invented(len(labels), 3, judged=data, probabilities=probabilities, temperature=1.5)
 
 
-def blocks(story: Story, heading: str, kind: str) -> list:
+def blocks(story: Summary, heading: str, kind: str) -> list:
     """Of one section of the page, the blocks of a kind, columns opened."""
     (section,) = (section for section in page(story).sections if section.heading == heading)
     inner = [one for block in section.blocks for one in (block.blocks if block.kind == "columns" else [block])]

@@ -27,7 +27,7 @@ def unread(monkeypatch):
     def plan(*given, **options):
         pytest.fail("the pictures were looked at first")
 
-    monkeypatch.setattr(plans, "plan", plan)
+    monkeypatch.setattr(plans, "make", plan)
 
 
 @pytest.fixture

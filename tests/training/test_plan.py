@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, MODEL, PLAIN, SIDE, assert_equal_states, image_set, network, picture_folder
+from small_runs import CPU, MODEL, PLAIN, SIDE, assert_equal_states, image_set, network, picture_folder, plan_of
 from tiny_models import line_of
 
 import vitreous
@@ -14,9 +14,13 @@ from vitreous.errors import ConfigError, DataError, RunError, VitreousError
 from vitreous.images import splits
 from vitreous.images.batches.batches import Batches
 from vitreous.models import catalog
-from vitreous.ranks import Ranks
 from vitreous.training.plan import plan as plans
-from vitreous.training.plan.plan import decoded_once, plan, planned, start_model
+from vitreous.training.plan.plan import resumed
+from vitreous.training.plan.starting_weights import CROSS_VALIDATE_BELOW
+from vitreous.training.run import decoded
+from vitreous.training.run.decoded import decode_once
+from vitreous.training.run.network import start_model
+from vitreous.training.run.runtime import Runtime
 from vitreous.weights import load_model
 
 SMALL = PLAIN.change(image_size=SIDE)
@@ -24,17 +28,9 @@ SMALL = PLAIN.change(image_size=SIDE)
 
 def job_of(data, *, recipe=SMALL, model=MODEL, weights=None, checked=False, folds=0, said=None, **overrides):
     say = [].append if said is None else said.append
-    return plan(
-        data,
-        model=model if weights is None else None,
-        weights=weights,
-        recipe=recipe,
-        device=CPU,
-        checked=checked,
-        folds=folds,
-        overrides=overrides,
-        say=say,
-    )
+    model = model if weights is None else None
+    asked = {"recipe": recipe, "check": checked, "folds": folds, "changes": overrides}
+    return plan_of(data, model=model, weights=weights, say=say, **asked)
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +40,10 @@ def folder(tmp_path_factory):
 
 def test_a_job_written_down_and_read_back_is_the_same_job(folder):
     job = job_of(folder, checked=True, mixup=0.2, length="3 epochs")
-    then = json.loads(json.dumps(job.record()))
-    again = planned(then, None, print)
-    assert json.loads(json.dumps(again.record())) == then
-    for name in ("recipe", "rule", "config", "folds", "reasons", "classes", "left_out"):
+    then = json.loads(json.dumps(job.to_json()))
+    again = resumed(then, None, print)
+    assert json.loads(json.dumps(again.to_json())) == then
+    for name in ("recipe", "preprocess", "config", "protocol", "folds", "reasons", "classes", "left_out"):
         assert getattr(again, name) == getattr(job, name), name
     ours, theirs = (start_model(one, CPU).state_dict() for one in (again, job))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -55,20 +51,20 @@ def test_a_job_written_down_and_read_back_is_the_same_job(folder):
 
 def test_images_that_changed_since_are_refused_with_what_changed(tmp_path):
     folder = picture_folder(tmp_path / "shapes", 40)
-    then = job_of(folder).record()
+    then = job_of(folder).to_json()
     picture_folder(folder, 3, first=40)
     with pytest.raises(RunError) as error:
-        planned(then, None, print)
+        resumed(then, None, print)
     line_of(error.value, folder, "40 images then, 43 now", "start a new run")
 
 
 def test_a_changed_label_alone_is_a_change(tmp_path):
     folder = picture_folder(tmp_path / "shapes", 40)
-    then = job_of(folder).record()
+    then = job_of(folder).to_json()
     first = min((folder / "disc").iterdir())
     first.rename(folder / "square" / first.name)
     with pytest.raises(RunError, match="content_id"):
-        planned(then, None, print)
+        resumed(then, None, print)
 
 
 def test_the_network_has_the_images_classes_channels_and_size(folder):
@@ -105,14 +101,14 @@ def test_few_images_are_cross_validated_and_many_are_not():
     assert job_of(image_set(60), folds=None).folds == plans.FOLDS
     assert job_of(image_set(60), folds=None, task="masked-patches", model=f"{MODEL} mask_token=true").folds == 0
     many = image_set(40)
-    many = many.take(np.arange(plans.FEW) % 40)
+    many = many.take(np.arange(CROSS_VALIDATE_BELOW) % 40)
     assert job_of(many, folds=None).folds == 0
 
 
 def test_several_labels_bring_the_sigmoid_loss_and_softmax_is_refused():
     labels = np.random.default_rng(0).integers(0, 2, (40, 3))
     job = job_of(image_set(40, labels=labels), smoothing=0.1)
-    assert (job.recipe.loss, job.recipe.smoothing, job.has_several) == ("sigmoid", 0.0, True)
+    assert (job.recipe.loss, job.recipe.smoothing, job.data.has_many_labels) == ("sigmoid", 0.0, True)
     assert start_model(job, CPU).answers == "several"
     with pytest.raises(ConfigError) as error:
         job_of(image_set(40, labels=labels), loss="softmax")
@@ -127,7 +123,7 @@ def test_images_that_cannot_be_read_are_left_out_and_named(tmp_path):
     assert job.left_out == ("disc/torn.png",)
     assert len(job.data) == 40
     assert any("1 images cannot be read and are left out, such as disc/torn.png" in line for line in said)
-    assert len(planned(json.loads(json.dumps(job.record())), None, print).data) == 40
+    assert len(resumed(json.loads(json.dumps(job.to_json())), None, print).data) == 40
 
 
 def test_images_without_a_label_are_not_learned_from():
@@ -185,7 +181,7 @@ def test_weights_of_other_classes_keep_all_but_the_head(weights):
     same = [name for name, t in model.state_dict().items() if not name.startswith("head.")]
     assert len(same) == len(theirs) - 2
     assert all(torch.equal(model.state_dict()[name], theirs[name]) for name in same)
-    assert job.rule == before.preprocess
+    assert job.preprocess == before.preprocess
 
 
 def test_a_recipes_dropout_comes_to_weights_and_changes_none(weights):
@@ -200,11 +196,11 @@ def test_a_recipes_dropout_comes_to_weights_and_changes_none(weights):
 
 def test_weights_that_changed_since_are_refused(weights, tmp_path):
     data = image_set(40)
-    then = job_of(data, weights=weights).record()
+    then = job_of(data, weights=weights).to_json()
     vitreous.save(vitreous.build("Ti/8 width=32 depth=1 heads=2", image_size=16, classes=4), tmp_path / "other")
     then = {name: value for name, value in then.items() if name != "digests"}  # as a run was recorded before
-    job = planned({**then, "weights": str(tmp_path / "other.safetensors")}, data, print)
-    with pytest.raises(RunError, match="no longer those the run began with"):
+    job = resumed({**then, "weights": str(tmp_path / "other.safetensors")}, data, print)
+    with pytest.raises(RunError, match="the weights changed since the run began"):
         start_model(job, CPU)
 
 
@@ -233,7 +229,7 @@ def test_weights_and_images_of_other_channels_either_work_or_say_why_not(channel
     except VitreousError as error:
         line_of(error, "channels")
         return
-    batch = next(iter(Batches(data, batch=4, preprocess=job.rule, workers=0)))
+    batch = next(iter(Batches(data, batch=4, preprocess=job.preprocess, workers=0)))
     assert batch.images.shape[1] == start_model(job, CPU).config.channels
 
 
@@ -247,14 +243,14 @@ def test_what_is_decoded_once_is_what_would_have_been_read(tmp_path, monkeypatch
     train, dev = splits.cut_dev(data, 0.2)
     found = []
     for share in (1.0, 0.0):  # of memory that pictures may take
-        monkeypatch.setattr(plans, "HELD", share)
-        find = decoded_once(job, train, dev, tmp_path, Ranks(), print)
+        monkeypatch.setattr(decoded, "MEMORY_SHARE", share)
+        find = decode_once(job, train, dev, tmp_path, Runtime(CPU))
         assert (tmp_path / "pack").exists() == (share == 0)
         found.append((find(train), find(dev)))
     for one, before in zip(found[0], (train, dev), strict=True):
         assert (one.ids.tolist(), one.labels.tolist()) == (before.ids.tolist(), before.labels.tolist())
         assert [one.name(i) for i in range(3)] == [before.name(i) for i in range(3)]
-    seen = [batch_of(some, len(dev), job.rule) for some in (dev, found[0][1], found[1][1])]
+    seen = [batch_of(some, len(dev), job.preprocess) for some in (dev, found[0][1], found[1][1])]
     assert torch.equal(seen[1], seen[0])
     assert torch.equal(seen[2], seen[0])
     for i in range(len(train)):
@@ -269,4 +265,4 @@ def test_what_is_shown_twice_at_most_is_read_as_it_lies(tmp_path):
     data = vitreous.images.open(picture_folder(tmp_path / "shapes", 40))
     train = data.split("train")
     job = job_of(data, length="2 epochs")
-    assert decoded_once(job, train, None, tmp_path, Ranks(), print)(train) is train
+    assert decode_once(job, train, None, tmp_path, Runtime(CPU))(train) is train

@@ -1,42 +1,35 @@
-"""What is judged at the end is decoded beside a training on a GPU, and after one on a CPU."""
+"""The test images are decoded beside training on a GPU, and after training on a CPU."""
 
 import dataclasses
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from small_runs import CPU, MODEL, PLAIN, SIDE, picture_folder
+from small_runs import CPU, MODEL, PLAIN, SIDE, picture_folder, plan_of
 
 from vitreous.images.imageset import TEST
 from vitreous.ranks import Ranks
-from vitreous.training.plan import plan as plans
 from vitreous.training.plan.estimate import Estimate
-from vitreous.training.plan.plan import plan
-from vitreous.training.run import protocols
-from vitreous.training.run.runtime import Around
+from vitreous.training.run.decoded import decode_for_judging, decoding_beside
 
 GPU = torch.device("cuda")  # only its name: nothing here is computed on it
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    """One whose test pictures two networks are judged on."""
+def plan(tmp_path_factory):
+    """A plan in which two networks are judged on the test images."""
     folder = picture_folder(tmp_path_factory.mktemp("sets") / "shapes", 60)
-    asked = {"model": MODEL, "weights": None, "recipe": PLAIN.change(image_size=SIDE), "overrides": {}}
-    found = plan(folder, device=CPU, checked=False, folds=0, say=print, **asked)
+    found = plan_of(folder, model=MODEL, recipe=PLAIN.change(image_size=SIDE), check=False, folds=0)
     return dataclasses.replace(found, estimate=Estimate(1, 2, 2, 0.5, 0.0, 1.0, 0.0))
 
 
-def around(device):
-    return Around(device, Ranks(), 0, "stop", (), None, None, lambda event: None)
-
-
 @pytest.mark.parametrize("device", [CPU, GPU])
-def test_the_same_pixels_in_time(job, device):
-    judged = job.data.split(TEST)
-    expected = plans.for_judging(job, judged, Ranks())
-    with protocols._decoding(job, judged, around(device)) as decoded:
+def test_the_same_pixels_in_time(plan, device):
+    judged = plan.data.split(TEST)
+    expected = decode_for_judging(plan, judged, Ranks())
+    with decoding_beside(device, partial(decode_for_judging, plan, judged, Ranks())) as decoded:
         found = decoded()
     assert not found.is_encoded
     assert len(found) == len(judged) > 5
@@ -45,42 +38,31 @@ def test_the_same_pixels_in_time(job, device):
         np.testing.assert_array_equal(found.read(i), expected.read(i))
 
 
-def test_on_a_gpu_they_come_while_it_trains(job, monkeypatch):
+def test_on_a_gpu_they_come_while_it_trains(plan):
     begun, is_trained, threads = threading.Event(), threading.Event(), []
 
-    def slowly(job, judged, ranks, **how):
+    def slowly(**how):
         threads.append(threading.current_thread())
         begun.set()
         assert is_trained.wait(20)
-        return judged
+        return plan.data
 
-    monkeypatch.setattr(plans, "for_judging", slowly)
-    with protocols._decoding(job, job.data.split(TEST), around(GPU)) as decoded:
+    with decoding_beside(GPU, slowly) as decoded:
         assert begun.wait(20)
         is_trained.set()
-        assert len(decoded()) > 5
+        assert decoded() is plan.data
     assert threads != [threading.current_thread()]
 
 
-def test_a_training_that_ends_early_waits_for_no_picture(job, monkeypatch):
+def test_a_training_that_ends_early_waits_for_no_image():
     begun, counts = threading.Event(), []
 
-    def without_end(job, judged, ranks, *, threads, progress):
+    def without_end(*, threads, progress):
         while True:
             counts.append(1)
             begun.set()
             progress(len(counts), 10**9)
 
-    monkeypatch.setattr(plans, "for_judging", without_end)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        protocols._decoding(job, job.data.split(TEST), around(GPU)),
-    ):
+    with pytest.raises(KeyboardInterrupt), decoding_beside(GPU, without_end):
         assert begun.wait(20)
         raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("device", [CPU, GPU])
-def test_where_nothing_is_apart_to_judge_nothing_is_decoded(job, device):
-    with protocols._decoding(job, None, around(device)) as decoded:
-        assert decoded() is None

@@ -63,8 +63,8 @@ def test_a_late_fault_leaves_nothing_that_resume_would_take(folder, tmp_path, mo
             file.write_bytes(b"no picture")
         return job
 
-    plan = plans.plan
-    monkeypatch.setattr(plans, "plan", planned_then_broken)
+    plan = plans.make
+    monkeypatch.setattr(plans, "make", planned_then_broken)
     with pytest.raises(DataError):
         fitted(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -11,7 +11,7 @@ from tiny_models import line_of
 
 from vitreous.errors import ConfigError
 from vitreous.training.recipe import Epochs, Recipe, Steps
-from vitreous.training.run.schedule import rate, rates, steps_of
+from vitreous.training.run.schedule import rate, rates, span_steps
 
 RECORDED = json.loads((ROOT / "tests/golden/measures/lr_schedules.json").read_text())
 FORMS = ("cosine", "linear", "steps", "constant", "rsqrt", "deit")
@@ -116,9 +116,9 @@ def test_a_cool_down_ends_at_zero():
 
 
 def test_spans_are_steps_epochs_or_a_share():
-    assert steps_of(Steps(12), 100, 7.5) == 12
-    assert steps_of(Epochs(2), 100, 7.5) == 15
-    assert steps_of(0.25, 100, 7.5) == 25
+    assert span_steps(Steps(12), 100, 7.5) == 12
+    assert span_steps(Epochs(2), 100, 7.5) == 15
+    assert span_steps(0.25, 100, 7.5) == 25
 
 
 @pytest.mark.parametrize("name", ["warmup", "cooldown"])

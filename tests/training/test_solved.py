@@ -218,7 +218,7 @@ def test_test_images_and_their_labels_change_nothing_but_the_number(with_test, w
 
 
 def test_many_images_are_judged_on_the_split_that_was_made(folder, weights, tmp_path, monkeypatch):
-    monkeypatch.setattr(starting_weights, "FEW", 50)
+    monkeypatch.setattr(starting_weights, "CROSS_VALIDATE_BELOW", 50)
     found = solved(folder, tmp_path / "run", weights)
     assert (found.metrics["judged_by"], found.metrics["judged"]["images"]) == ("test", 16)
 

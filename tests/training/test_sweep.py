@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import MODEL, SIDE, assert_equal_states, image_set, network
+from small_runs import MODEL, SIDE, assert_equal_states, image_set, network, plan_of
 from tiny_models import line_of
 
 import vitreous
@@ -14,7 +14,9 @@ from vitreous.cli.training_display import display
 from vitreous.errors import ConfigError, NotFiniteError
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
-from vitreous.training.run import sweep
+from vitreous.training.run.progress import stage_of
+from vitreous.training.run.protocols import at_rate
+from vitreous.training.run.trained import Trial, best
 
 RATES = (1e-4, 3e-3, 0.3)
 SMALL = Recipe(name="small", batch=8, weight_decay=0.05).change(length="8 steps", image_size=SIDE, dev=0.2)
@@ -42,7 +44,7 @@ def test_the_best_on_dev_is_kept_and_is_not_trained_again(run, data, tmp_path):
     events = [event for event in runs.read(run.path) if event["kind"] == "trial"]
     assert [(event["rate"], event["accuracy"]) for event in events] == [(t["rate"], t["accuracy"]) for t in trials]
     stages = {event["stage"] for event in runs.read(run.path)}
-    assert stages == {sweep.stage_of(rate) for rate in RATES}
+    assert stages == {stage_of(rate) for rate in RATES}
     alone = vitreous.fit(data, peak_lr=best["rate"], folds=0, out=tmp_path / "alone", **FAST)
     assert_equal_states(run.load().state_dict(), alone.load().state_dict())
     for name in ("temperature", "threshold", "kept_step", "dev"):
@@ -73,7 +75,7 @@ class Death(Exception):
 @pytest.mark.parametrize("rate", RATES[1:])
 def test_ended_anywhere_a_sweep_goes_on_to_the_same_end(run, data, rate, tmp_path):
     def tell(event):
-        if event["kind"] == "step" and (event["stage"], event["step"]) == (sweep.stage_of(rate), 3):
+        if event["kind"] == "step" and (event["stage"], event["step"]) == (stage_of(rate), 3):
             raise Death
 
     out = tmp_path / "run"
@@ -118,26 +120,28 @@ def test_what_are_no_rates_are_refused_in_a_line(data, asked):
 
 
 def test_no_two_rates_share_a_stage():
-    assert len({sweep.stage_of(rate) for rate in (0.01, 0.01004, 1e3, 1234567.0)}) == 4
-    assert "+" not in sweep.stage_of(1e30)
+    assert len({stage_of(rate) for rate in (0.01, 0.01004, 1e3, 1234567.0)}) == 4
+    assert "+" not in stage_of(1e30)
 
 
-def test_sgd_is_swept_over_the_papers_rates_and_others_around_their_own():
-    nobody = [].append
-    assert sweep.rates(SMALL.change(optimizer="sgd"), True, nobody) == (0.001, 0.003, 0.01, 0.03)
-    assert sweep.rates(SMALL.change(peak_lr=3e-3), True, nobody) == pytest.approx((1e-3, 3e-3, 9e-3))
-    assert sweep.rates(SMALL, (0.1, 0.01, 0.1), nobody) == (0.01, 0.1)
-    assert sweep.rates(SMALL, False, nobody) == ()
+def test_sgd_is_swept_over_the_papers_rates_and_others_around_their_own(data):
+    def planned(rates, **changes):
+        return plan_of(data, model=MODEL, recipe=SMALL.change(**changes), check=False, rates=rates).rates
+
+    assert planned(True, optimizer="sgd") == (0.001, 0.003, 0.01, 0.03)
+    assert planned(True, peak_lr=3e-3) == pytest.approx((1e-3, 3e-3, 9e-3))
+    assert planned((0.1, 0.01, 0.1)) == (0.01, 0.1)
+    assert planned(False) == ()
 
 
 def test_rates_of_head_and_muon_follow():
-    recipe = sweep.at_rate(SMALL.change(peak_lr=0.01, head_lr=0.1, muon_lr=0.02), 0.02)
+    recipe = at_rate(SMALL.change(peak_lr=0.01, head_lr=0.1, muon_lr=0.02), 0.02)
     assert (recipe.peak_lr, recipe.head_lr, recipe.muon_lr) == pytest.approx((0.02, 0.2, 0.04))
 
 
 def test_of_equals_on_dev_the_smaller_rate_is_kept():
-    trials = [sweep.Trial(rate, 0.5, 1.0, 3) for rate in (0.1, 0.01)]
-    assert sweep.best(trials).rate == 0.01
+    trials = [Trial(rate, 0.5, 1.0, 3) for rate in (0.1, 0.01)]
+    assert best(trials).rate == 0.01
 
 
 def test_a_closed_form_says_that_it_has_no_rate(data, tmp_path, monkeypatch):

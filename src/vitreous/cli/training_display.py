@@ -191,7 +191,7 @@ def _numbers(event: dict[str, Any], flops: float, device: str | None) -> str:
 
 def _parts(event: dict[str, Any], flops: float, device: str | None) -> list[str]:
     """The numbers of a step, what people look at most first."""
-    from vitreous.training.plan import memory
+    from vitreous.training.run.utilisation import share_of_peak
 
     rate = event["images_per_second"]
     parts = [
@@ -203,7 +203,7 @@ def _parts(event: dict[str, Any], flops: float, device: str | None) -> list[str]
     ]
     if event.get("memory"):
         parts.append(f"{event['memory'] / 2**30:.1f} GiB")
-    share = memory.share(rate * flops, device) if device else None
+    share = share_of_peak(rate * flops, device) if device else None
     if share is not None:
         parts.append(f"MFU {100 * share:.0f} %")
     return parts

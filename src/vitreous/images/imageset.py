@@ -69,6 +69,16 @@ class ImageSet:
         except DataError:  # of a file; what lies decoded has none
             return True
 
+    @property
+    def has_many_labels(self) -> bool:
+        """Whether a label is a row of 0 and 1 over the classes, not one class number."""
+        return self.labels.ndim == 2
+
+    @property
+    def split_was_made(self) -> bool:
+        """Whether `images.open` made the test split, because the set brought none."""
+        return bool((self.about.get("split") or {}).get("made"))
+
     def read(self, i: int) -> NDArray[np.uint8]:
         """Picture i of this subset: uint8 H×W×C, upright."""
         return self.source.read(int(self.ids[i]))

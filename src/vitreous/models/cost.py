@@ -22,3 +22,8 @@ def macs(config: Config) -> int:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         blueprint(config).eval()(image)
     return int(counter.get_total_flops()) // 2
+
+
+def training_flops(config: Config) -> int:
+    """FLOP of one image in training: two for each multiply-add, once forward and twice backward."""
+    return 6 * macs(config)

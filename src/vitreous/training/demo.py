@@ -19,7 +19,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.training.fit import Run, Tell, fit
 from vitreous.training.recipe import Seconds
 from vitreous.training.run import folder as runs
-from vitreous.training.tell.summary import Rival
+from vitreous.training.run.trained import Rival
 
 __all__ = ["Demo", "demo", "logistic_rival"]
 

@@ -139,7 +139,7 @@ def _transferred(
     if estimate is None:
         return trained("" if asked is None else f"the policy {asked} was asked for")
     like = estimates.likeness(estimate)
-    numbers = f"{estimate.above_chance:.2f} of the way from chance to certain, {estimates.ALIKE} is the border"
+    numbers = f"{estimate.above_chance:.2f} of the way from chance to certain, {estimates.SIMILAR_ABOVE} is the border"
     reason = None
     if given.images < TOO_FEW:
         reason = f"fewer than {TOO_FEW} are too few to move any layer"

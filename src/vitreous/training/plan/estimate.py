@@ -1,12 +1,11 @@
-"""What pre-trained weights are worth for these images before anything is trained: the number to beat.
+"""What pre-trained weights are worth for these images before training: the number to beat.
 
-Their frozen features and a closed-form classifier, each image judged by one that has seen neither it nor a copy of it.
+Frozen features and a closed-form classifier; each image is judged by one that has seen neither it nor a copy of it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,32 +15,27 @@ import torch
 from vitreous.evaluation import transferability
 from vitreous.evaluation.accuracy import wilson
 from vitreous.images import splits
-from vitreous.images.imageset import TRAIN, ImageSet
-from vitreous.models.config import Config
-from vitreous.models.cost import macs
+from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
-from vitreous.training import label_errors as doubts
+from vitreous.training import label_errors
 from vitreous.training.label_errors import Doubts
 from vitreous.training.recipe import L2S
-from vitreous.training.run.closed_form import Progress, frozen_features, rounds, solve
-from vitreous.training.tell.summary import Rival
+from vitreous.training.run.closed_form import Progress, frozen_features, most_images, rounds, solve
 
-__all__ = ["ALIKE", "LARGE", "LARGE_CLASS", "Estimate", "from_json", "likeness", "measure", "rival", "size"]
+__all__ = ["SIMILAR_ABOVE", "Estimate", "from_json", "likeness", "measure", "size"]
 
-LARGE = 20_000  # images from which a set is large
-LARGE_CLASS = 1_000  # images of each class above which it is, too
-ALIKE = 0.5  # of the way from chance to certain, above which images are like those that the weights have seen
-LEAST, MOST = 500, 20_000  # images that are looked at; of more, a stratified part
-WORK = {"cpu": 5e12, "cuda": 5e14}  # multiply-adds that they may take: about a minute of two cores, seconds of a GPU
+LARGE_SET = 20_000  # images from which a set is large
+LARGE_CLASS = 1_000  # images per class above which a set is large, too
+SIMILAR_ABOVE = 0.5  # of the way from chance to certain: the images are like those the weights have seen
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The least-squares probe on images that were left out of it, and LogME (arXiv 2102.11005)."""
+    """The least-squares probe on left-out images, and LogME (arXiv 2102.11005)."""
 
     right: int
     images: int  # judged
-    of: int  # images that there are, where only a part was looked at
+    of: int  # images in the set, where only a part was measured
     chance: float  # share of the commonest class
     logme: float
     l2: float
@@ -73,7 +67,7 @@ class Estimate:
 def from_json(data: dict[str, Any]) -> Estimate:
     known = {name: data[name] for name in Estimate.__dataclass_fields__ if name in data}
     found = known.get("doubts")
-    return Estimate(**{**known, "doubts": found and doubts.from_json(found)})
+    return Estimate(**{**known, "doubts": found and label_errors.from_json(found)})
 
 
 def measure(
@@ -85,9 +79,9 @@ def measure(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Estimate:
-    """What the frozen features say of the labels of `data`, or of a stratified part where it is large."""
+    """What the frozen features tell of the labels of `data`, or of a stratified part of a large set."""
     begin = time.monotonic()
-    some = splits.subset(data, limit=min(_most(model.config, device), len(data)), seed=seed)
+    some = splits.subset(data, limit=min(most_images(model.config, device), len(data)), seed=seed)
     found = frozen_features(model, some, device=device, workers=workers, progress=progress)
     labels, classes = found.images.labels, len(data.classes)
     groups, _ = rounds(found.images, seed)
@@ -99,47 +93,16 @@ def measure(
         chance=float(np.bincount(labels, minlength=classes).max() / len(labels)),
         logme=transferability.logme(found.rows, labels, classes),
         l2=solved.probe.l2,
-        doubts=doubts.doubts_of(found.images, solved.left_out, len(data)),
+        doubts=label_errors.doubts_of(found.images, solved.left_out, len(data)),
         seconds=time.monotonic() - begin,
     )
 
 
-def _most(config: Config, device: torch.device | str) -> int:
-    """Images that a measure may read."""
-    work = WORK["cpu" if torch.device(device).type == "cpu" else "cuda"]
-    return min(max(int(work / macs(config)), LEAST), MOST)
-
-
 def size(images: int, classes: int) -> str:
-    """large or small, for `policy.CASES`."""
-    return "large" if images >= LARGE or images > LARGE_CLASS * classes else "small"
+    """large or small, for `trainable_layers.CASES`."""
+    return "large" if images >= LARGE_SET or images > LARGE_CLASS * classes else "small"
 
 
 def likeness(estimate: Estimate) -> str:
-    """similar or different, for `policy.CASES`."""
-    return "similar" if estimate.above_chance > ALIKE else "different"
-
-
-def rival(
-    start: Callable[[], Model],
-    config: Config,
-    estimate: Estimate,
-    data: ImageSet,
-    judged: ImageSet,
-    *,
-    device: torch.device | str = "cpu",
-    workers: int | None = None,
-) -> Rival:
-    """The number to beat, on the images judged where these were kept from training; else as it was measured.
-
-    start: makes the network, of this config, with the weights that training began with; asked where it is needed.
-    """
-    name = "frozen features, closed-form classifier"
-    train = data.split(TRAIN)
-    is_apart = not np.isin(judged.ids, train.ids).any()
-    if not is_apart or max(len(train), len(judged)) > _most(config, device):
-        return Rival(f"{name} (leave-one-out)", estimate.right, estimate.images)
-    model = start()
-    known, new = (frozen_features(model, part, device=device, workers=workers) for part in (train, judged))
-    solved = solve(known.rows, known.images.labels, len(data.classes), (estimate.l2,), device=device)
-    return Rival(name, solved.probe.right(new.rows, new.images.labels), len(new.images))
+    """similar or different, for `trainable_layers.CASES`."""
+    return "similar" if estimate.above_chance > SIMILAR_ABOVE else "different"

@@ -5,7 +5,6 @@ L tokens of which N are patches   D width   M hidden width of the MLP   H heads 
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,29 +21,11 @@ from vitreous.training.recipe import Recipe
 from vitreous.training.run.optimizers import groups
 from vitreous.words import LETTERS, count
 
-__all__ = ["Expected", "Memory", "activations", "expected", "memory", "share", "training_flops"]
+__all__ = ["Expected", "Memory", "activations", "expected", "memory"]
 
 FLOAT = 4  # bytes; weights, gradients, moments and averages are float32 whatever the precision
 TYPES = {"float32": 4, "bfloat16": 2}
 MOMENTS = {"adamw": 2, "adam": 2, "lamb": 2, "sgd": 1, "muon": 2}  # numbers per weight; Muon's matrices have 1
-
-# Dense bfloat16 products with float32 sums, in TFLOP/s (half of "with sparsity"): data-sheet figures, from memory.
-PEAKS = {
-    r"B200": 2250,
-    r"GH200|H200": 989,
-    r"H100 NVL": 835,
-    r"H100 PCIe": 756,
-    r"H100": 989,
-    r"A100": 312,
-    r"A30\b": 165,
-    r"L40S": 362,
-    r"L40\b": 181,
-    r"L4\b": 121,
-    r"RTX 6000 Ada": 364,
-    r"RTX A6000": 155,
-    r"RTX 4090": 165,
-    r"RTX 3090\b": 71,
-}
 
 
 @dataclass(frozen=True)
@@ -126,18 +107,6 @@ def activations(config: Config, batch: int, precision: str = "float32", checkpoi
         return _bit(config, batch, size, checkpointing)
     copies = 0 if size == FLOAT else size * sum(p.numel() for p in blueprint(config).parameters())  # made by autocast
     return copies + _vit(config, batch, size, checkpointing)
-
-
-def training_flops(config: Config) -> int:
-    """Of one image: two for each multiply-add, once forward and twice backward."""
-    return 6 * macs(config)
-
-
-def share(flops_per_second: float, device_name: str, ceiling: float | None = None) -> float | None:
-    """Of what the device can do (MFU): of a measured `ceiling` in FLOP/s, else of the data sheet's; None: not known."""
-    if ceiling is None:
-        ceiling = next((1e12 * peak for name, peak in PEAKS.items() if re.search(name, device_name, re.I)), None)
-    return None if ceiling is None else flops_per_second / ceiling
 
 
 def _vit(config: ViTConfig, batch: int, size: int, checkpointing: bool) -> int:

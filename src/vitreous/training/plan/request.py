@@ -1,4 +1,4 @@
-"""What a run is asked for, and whether one that goes on began with the same."""
+"""What a run is asked for, and whether a resumed run is asked for the same."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Any
 from vitreous.errors import ConfigError
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
-from vitreous.training.plan.starting_weights import fingerprint
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.folder import differences
+from vitreous.training.run.network import fingerprint
 
-__all__ = ["Rates", "Request", "refuse_others"]
+__all__ = ["Rates", "Request", "refuse_other_options"]
 
-THEN = "then"  # before the options of the second of two runs
-PATHS = ("weights", "teacher", THEN)
+THEN = "then"  # prefix of the options of the second of two runs
+PATH_OPTIONS = ("weights", "teacher", THEN)
 
-Rates = bool | tuple[float, ...]  # of a sweep: none, the usual, or these
+Rates = bool | tuple[float, ...]  # of a sweep: False is no sweep, True the usual rates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """What one run is asked for."""
+    """The options of one run."""
 
     data: str | os.PathLike[str] | ImageSet
-    model: str | None
-    weights: str | None  # where there is a model too, of the run that began with it
-    recipe: str | Recipe
-    changes: Mapping[str, Any]  # of the recipe's fields
-    rates: Rates
-    check: bool
-    folds: int | None
-    then: Mapping[str, Any] = field(default_factory=dict)  # words of the run that follows this one
-    network: Model | None = None  # in memory, which the run begins with
-    as_new: bool = False  # it is trained as a new one is: `model=`, not `weights=`
-    command: str = ""  # of the first of two runs, which this one is the second of
+    model: str | None = None
+    weights: str | None = None
+    recipe: str | Recipe = "auto"
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the recipe's fields
+    rates: Rates = False
+    check: bool = True
+    folds: int | None = None
+    then: Mapping[str, Any] = field(default_factory=dict)  # options of the run that follows, to compare on resume
+    command: str = ""  # of the first of two runs, for the second
+    network: Model | None = None  # in memory, to begin with
+    as_new: bool = False  # that network trains like a new one: `model=`, not `weights=`
 
     def words(self) -> dict[str, Any]:
         """The options that were given, as plain words."""
@@ -51,29 +51,29 @@ class Request:
         return {name: value for name, value in given.items() if value is not None}
 
     def words_for_first(self) -> dict[str, Any]:
-        """What the first of two runs keeps of this one, the second, which is planned only after it."""
+        """What the first of two runs records about the second, which is planned only after it."""
         images = self.data.path if isinstance(self.data, ImageSet) else os.fspath(self.data)
         images = str(Path(images).absolute()) if Path(images).exists() else images  # the same from any folder
         given = {"recipe": _plain(self.recipe)} | {name: str(value) for name, value in self.changes.items()}
         return {THEN: images} | {f"{THEN}_{name}": value for name, value in given.items() if value is not None}
 
 
-def refuse_others(where: Path, config: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Refuse words asked for anew that are neither those the run began with nor what these came to."""
-    said, came_to = config.get("asked", {}), _came_to(config)
+def refuse_other_options(where: Path, config: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Refuse to resume with an option that differs from the run's, as given or as chosen."""
+    given, chosen = config.get("asked", {}), _options_of(config)
     changed: list[str] = []
     for name, now in asked.items():
-        then = [known[name] for known in (said, came_to) if name in known]
-        if not then and (not said or (name.startswith(THEN) and THEN not in said)):
-            continue  # begun before this was written down: taken at its word
+        then = [known[name] for known in (given, chosen) if name in known]
+        if not then and (not given or (name.startswith(THEN) and THEN not in given)):
+            continue  # an older version did not record it
         if not any(_is_same(name, now, value) for value in then):
             changed += _lines(name, then[0] if then else None, now)
     if changed:
         raise ConfigError(f"{where} began with other options ({'; '.join(changed)}); leave them out to go on")
 
 
-def _came_to(config: Mapping[str, Any]) -> dict[str, Any]:
-    """By their names, what the options of a run are, asked for or chosen."""
+def _options_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run by name, whether given or chosen."""
     recipe = config.get("recipe", {})
     found = {**recipe.get("augment", {}), **recipe, "recipe": recipe.get("name")}
     if "rates" in config:
@@ -87,20 +87,20 @@ def _came_to(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_same(name: str, now: Any, then: Any) -> bool:
-    """Whether two words mean the same: `3 step` and `3 steps`, 3e-3 and 0.003, a path from here and a whole one."""
+    """Whether two words mean the same: `3 step` and `3 steps`, 3e-3 and 0.003, a relative and an absolute path."""
     if not differences({name: then}, {name: now}):
         return True
     field_name = name.removeprefix(f"{THEN}_")
-    if field_name in PATHS:
+    if field_name in PATH_OPTIONS:
         return isinstance(then, str) and Path(now).resolve() == Path(then).resolve()
     try:
         return Recipe().change(**{field_name: now}) == Recipe().change(**{field_name: then})
-    except ConfigError:  # no field, or one that means something beside others only
+    except ConfigError:  # no field, or a field that needs another beside it
         return False
 
 
 def _lines(name: str, then: Any, now: Any) -> list[str]:
-    """How they differ; a whole recipe beside a name goes by its own."""
+    """How they differ; a whole recipe beside a name is compared by its name."""
     if isinstance(then, dict) != isinstance(now, dict):
         then, now = (value.get("name") if isinstance(value, dict) else value for value in (then, now))
     return differences({name: then}, {name: now})

@@ -26,6 +26,8 @@ from vitreous.evaluation.ties import best_class
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
+from vitreous.models.config import Config
+from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.models.vit import TwoHeads
 
@@ -36,11 +38,14 @@ __all__ = [
     "frozen_features",
     "has_room",
     "memory_needed",
+    "most_images",
     "put_into_head",
     "rounds",
     "solve",
 ]
 
+MIN_MEASURED, MAX_MEASURED = 500, 20_000  # images whose frozen features are read for a measure
+MEASURE_MACS = {"cpu": 5e12, "cuda": 5e14}  # multiply-adds of such a measure: a minute of two cores, seconds of a GPU
 ROUNDS = 200  # at most; of so many images a class, one more or less makes no difference
 COPIES, ANSWERS = 4, 8  # of N D and of N K float64 that are held at once
 SHARE = 0.5  # of the memory that they may take
@@ -184,6 +189,12 @@ def _set(head: nn.Module, weight: Tensor, bias: Tensor) -> None:
     with torch.no_grad():
         head.weight.copy_(weight.T)
         head.bias.copy_(bias)
+
+
+def most_images(config: Config, device: torch.device | str) -> int:
+    """How many images a measure of frozen features may read."""
+    work = MEASURE_MACS["cpu" if torch.device(device).type == "cpu" else "cuda"]
+    return min(max(int(work / macs(config)), MIN_MEASURED), MAX_MEASURED)
 
 
 def memory_needed(images: int, model: Model) -> int:

@@ -31,8 +31,18 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError, RoomError, VitreousError
+from vitreous.errors import (
+    BusyError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ExistsError,
+    RoomError,
+    RunError,
+    VitreousError,
+)
 from vitreous.files import DISK_FULL, atomic_write, digest, lock, write_bytes, write_json
+from vitreous.images.imageset import ImageSet
 from vitreous.journal import Journal, json_object
 from vitreous.weights.own_format import tensor_digest
 from vitreous.weights.tensor_files import check_safetensors, read_safetensors
@@ -45,18 +55,24 @@ __all__ = [
     "check_free",
     "check_writable",
     "config_of",
+    "data_name",
     "differences",
+    "is_finished",
     "is_run",
     "next_name",
     "one_line_for",
     "read",
     "read_state",
+    "refuse_busy",
+    "runs_of",
+    "unfinished",
     "without_clocks",
 ]
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
 START = "start.safetensors"
-OURS = (CONFIG, EVENTS, STATES, START, "metrics.json", "model.safetensors", "report.html", "README.md")
+MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
+OURS = (CONFIG, EVENTS, STATES, START, METRICS, MODEL, REPORT, CARD)
 FIRST = "-first"  # what the name of the first of two runs ends in
 KEY, VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
@@ -178,6 +194,12 @@ class RunFolder:
         for folder in (self.path / STATES, self.path):
             with suppress(OSError):  # somebody's file is in it
                 folder.rmdir()
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a state after the first step was saved, so that a run can go on from it."""
+        states = (self.path / STATES).glob("*.safetensors")
+        return any(int(state.stem.rpartition("-")[2]) > 0 for state in states)
 
     def forget_states(self) -> None:
         """A finished run needs none, nor the network that it began with."""
@@ -392,6 +414,64 @@ def is_run(path: Path) -> bool:
         return bool(config_of(path))
     except (DataError, OSError):
         return False
+
+
+def is_finished(path: Path) -> bool:
+    """Whether the run wrote its model and its numbers, which come last."""
+    return (path / METRICS).is_file() and (path / MODEL).is_file()
+
+
+def runs_of(new: Path, ending: str = "") -> list[Path]:
+    """Runs of the same data as `new`, DATA-N and no longer names, without this ending."""
+    word = re.escape(new.name.rpartition("-")[0])
+    folders = new.parent.iterdir() if new.parent.is_dir() else iter(())
+    names = [folder.name for folder in folders if re.fullmatch(rf"{word}-\d+{ending}", folder.name)]
+    return [new.parent / name.removesuffix(ending) for name in names]
+
+
+def unfinished(data: Any, data_name: str, out: str | os.PathLike[str] | None) -> tuple[Path, Any]:
+    """The run to go on with, and its images if the user named them."""
+    is_ours = isinstance(data, str | os.PathLike) and _looks_like_run(Path(data))
+    if out is not None and is_ours and Path(data).resolve() != Path(out).resolve():
+        raise ConfigError(f"{data} and --out {out} each say which run goes on; give one")
+    if out is not None:
+        return Path(out), None if is_ours else data
+    if is_ours:
+        return Path(data), None
+    found = [
+        folder
+        for folder in runs_of(next_name("runs", data_name))
+        if (folder / CONFIG).is_file() and not (folder / METRICS).is_file()
+    ]
+    if not found:
+        raise RunError(f"there is no unfinished run of {data_name} under runs; start one without --resume")
+    return max(found, key=_last_written), data
+
+
+def _last_written(path: Path) -> float:
+    """When the run wrote its last event; if it was killed before the first, when it began."""
+    events = path / EVENTS
+    return (events if events.is_file() else path / CONFIG).stat().st_mtime
+
+
+def _looks_like_run(path: Path) -> bool:
+    """True for a run folder, even a damaged one; a foreign config.json does not count."""
+    return is_run(path) or ((path / CONFIG).is_file() and (path / STATES).is_dir())
+
+
+def data_name(data: Any) -> str:
+    """What a person calls the images: the last part of their path."""
+    path = data.path if isinstance(data, ImageSet) else os.fspath(data)
+    if Path(path).is_dir():
+        path = Path(path).resolve().name
+    return Path(str(path).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"
+
+
+def refuse_busy(path: Path) -> None:
+    """Refuse a run that another process holds."""
+    with one_line_for(path), ExitStack() as held:
+        if (path / STATES / LOCK).exists():
+            _hold(path, held)
 
 
 def check_writable(path: Path) -> None:

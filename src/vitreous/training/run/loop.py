@@ -28,19 +28,20 @@ from vitreous.evaluation import accuracy, predict
 from vitreous.images.batches.batches import Batch, Batches
 from vitreous.images.imageset import ImageSet
 from vitreous.models.config import ViTConfig
+from vitreous.models.cost import training_flops
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.ranks import Ranks
-from vitreous.training.plan.memory import training_flops
-from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
+from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run import schedule
 from vitreous.training.run.core_parallel import has_dropout, how_many
 from vitreous.training.run.folder import RunFolder, read_state
 from vitreous.training.run.progress import Stages
 from vitreous.training.run.step import Compiled, Step, averaged
 from vitreous.training.run.tasks.classify import Task
+from vitreous.training.run.trained import Outcome
 
-__all__ = ["Loop", "Outcome", "steps_of"]
+__all__ = ["Loop"]
 
 SAVE_SECONDS = 30.0  # between states, and so that saving takes no more than a twentieth of the time
 SAVE_SHARE = 20
@@ -55,19 +56,6 @@ TRIAL_STEPS = 10
 MOST_SKIPPED = 10  # bad batches that rollback passes over
 
 Tell = Callable[[dict[str, Any]], None]
-
-
-@dataclass
-class Outcome:
-    """What a stage ended with."""
-
-    state: dict[str, Tensor]  # of the network: the one kept by dev, or the last
-    step: int  # at which it was taken
-    steps: int  # in all
-    seconds: float  # of training, of all processes that worked on it
-    images_per_second: float
-    dev: dict[str, Any] | None = None  # accuracy and loss there
-    skipped: tuple[int, ...] = ()  # batches passed over
 
 
 @dataclass
@@ -109,7 +97,7 @@ class Loop:
         self.seconds, self.is_over = 0.0, False
         self.save_took, self.told_replaced, self.saved_at = 0.0, 0, 0
         self._reading: Iterator[Batch] | None = None
-        self.steps = steps_of(self.recipe, self.per_epoch) or 0
+        self.steps = schedule.total_steps(self.recipe, self.per_epoch) or 0
 
     # --------------------------------------------------------------------------------------------------- the whole job
 
@@ -529,17 +517,6 @@ class Loop:
         told = torch.tensor(float(stop), device=self.device)
         torch.distributed.all_reduce(told)
         return bool(told > 0)
-
-
-def steps_of(recipe: Recipe, per_epoch: int) -> int | None:
-    """All steps of a run; None where they follow from a time."""
-    match recipe.length:
-        case Steps(count=count):
-            return count
-        case Epochs(count=count):
-            return max(1, math.ceil(count * per_epoch - 1e-9))
-        case _:
-            return None
 
 
 def _are_finite(tensors: list[Tensor]) -> bool:

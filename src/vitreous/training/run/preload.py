@@ -9,16 +9,16 @@ from contextlib import contextmanager, suppress
 import torch
 from torch.nn import functional as F
 
-__all__ = ["warming"]
+__all__ = ["preload_kernels"]
 
 
 @contextmanager
-def warming(device: torch.device) -> Iterator[None]:
+def preload_kernels(device: torch.device) -> Iterator[None]:
     """Beside what is done within it, a tiny step runs on a GPU in a thread; at the end that is over.
 
     On one H200's host such first times were 9 s of a run's 75. A step that is captured must not meet it.
     """
-    thread = threading.Thread(target=_work, args=(device,), name="vitreous-warming")
+    thread = threading.Thread(target=_work, args=(device,), name="vitreous-preload_kernels")
     if device.type == "cuda":
         thread.start()
     yield  # an error within it is told at once; the process then waits for the thread

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitreous.training.recipe import Epochs, Recipe
-from vitreous.training.run.sweep import stage_of
 
-__all__ = ["Stages", "stages_of"]
+__all__ = ["Stages", "stage_of", "stages_of"]
 
 
 @dataclass
@@ -47,6 +46,11 @@ class Stages:
         else:
             self.taken += max(step - (self.last[1] if stage == self.last[0] else 0), 0)
         self.last = stage, step
+
+
+def stage_of(rate: float) -> str:
+    """The name of a trial's stage in events and states."""
+    return f"rate-{rate!r}".replace("+", "")
 
 
 def stages_of(recipe: Recipe, folds: int, rates: tuple[float, ...]) -> Stages:

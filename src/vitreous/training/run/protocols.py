@@ -1,161 +1,169 @@
-"""The ways to a trained model: once with dev, a sweep of rates, fold by fold, or solved. Each says what it came to."""
+"""How a run trains and judges. Each protocol takes (plan, folder, where, runtime) and returns a `Trained`.
+
+dev             one training; dev keeps the best state, test judges
+sweep           one training for each learning rate; dev chooses
+folds           cross-validation: each image is judged by a model that has not seen it; one more learns from all
+leave-one-out   the head in closed form; each image is judged when it is left out
+closed-form     the head in closed form; test judges
+masked          masked patches, without labels; nothing is judged
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError, NotFiniteError
 from vitreous.evaluation import accuracy
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
-from vitreous.machine import core_count
 from vitreous.models.model import Model
 from vitreous.training.label_errors import doubts_of
-from vitreous.training.plan import plan as plans
-from vitreous.training.plan.plan import Job
 from vitreous.training.recipe import Recipe, Seconds, Steps
-from vitreous.training.run import closed_form
-from vitreous.training.run import trainable_layers as policies
+from vitreous.training.run import closed_form, trainable_layers
 from vitreous.training.run.closed_form import FirstHead
+from vitreous.training.run.decoded import decode_for_judging, decode_once, decoding_beside
 from vitreous.training.run.folder import RunFolder
-from vitreous.training.run.loop import Loop, Outcome
-from vitreous.training.run.runtime import Around
-from vitreous.training.run.sweep import Trial, at_rate, best, stage_of
+from vitreous.training.run.loop import Loop
+from vitreous.training.run.network import start_model
+from vitreous.training.run.progress import stage_of
+from vitreous.training.run.rivals import find_rivals
+from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.tasks.classify import Classify, Task
 from vitreous.training.run.tasks.distill import Distill
-from vitreous.training.tell.write import Trained
+from vitreous.training.run.tasks.masked import MaskedPatches
+from vitreous.training.run.trained import Outcome, Trained, Trial, best
 
-__all__ = ["cross_validated", "decoded", "measured_for", "solved", "with_dev"]
+if TYPE_CHECKING:
+    from vitreous.training.plan.plan import Plan
 
-NAMED = 5  # images that cannot be read, by name
+__all__ = ["PROTOCOLS", "at_rate", "with_kept_rate"]
+
+MAX_NAMES_SHOWN = 5  # of images that cannot be read
+CALIBRATION_PARTS = 5  # that leave-one-out answers are calibrated in
 
 
-def with_dev(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
-    """One training; the best state on dev; judged on test."""
-    recipe, data = job.recipe, job.data
+# ------------------------------------------------------------------------------------------------------ dev and sweep
+
+
+def _with_dev(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
+    """Train once, or once for each rate; dev chooses the state, test judges it."""
+    recipe, data = plan.recipe, plan.data
     if recipe.dev:
         train, dev = splits.cut_dev(data, recipe.dev, recipe.seed)
     else:
         train, dev = data.split(TRAIN), None
-    head = _first_head(job, train, around)
-    find = decoded(job, train, dev, where, around)
-    model = plans.start_model(job, around.device)
+    head = _first_head(plan, train, runtime)
+    find = decode_once(plan, train, dev, where, runtime)
+    model = start_model(plan, runtime.device)
     if head is not None:
         head.put_into(model, train)
-    judged = data.split(TEST) if (data.splits == TEST).any() else None
-    with _decoding(job, judged, around) as decoded_test:
-        outcome, trials = _swept(job, model, find(train), dev and find(dev), folder, around)
+    test = data.split(TEST) if (data.splits == TEST).any() else None
+
+    def decode(**how: object) -> ImageSet | None:
+        return test and decode_for_judging(plan, test, runtime.ranks, **how)  # type: ignore[arg-type]
+
+    with decoding_beside(runtime.device, decode) as decoded_test:
+        train_model = _sweep if plan.protocol == "sweep" else _once
+        outcome, trials = train_model(plan, model, find(train), dev and find(dev), folder, runtime)
         pixels = decoded_test()
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
     chosen = labels = seen = None
     if dev is not None:
-        found = around.answers(model, dev)
+        found = runtime.answers(model, dev)
         chosen, labels = found.values, found.labels
-        seen = _without_unread(dev, found.places, around)
-    if judged is not None and pixels is not None:
-        found = around.answers(model, pixels)
-        judged, pixels = _without_unread(judged, found.places, around), pixels.take(found.places)
-        logits, how = found.values, "test"
+        seen = _answered(dev, found.places, runtime)
+    if test is not None and pixels is not None:
+        found = runtime.answers(model, pixels)
+        judged, pixels = _answered(test, found.places, runtime), pixels.take(found.places)
+        logits, judged_by = found.values, "test"
     elif seen is not None and chosen is not None:
-        judged, how, logits = seen, "dev", chosen
+        judged, logits, judged_by = seen, chosen, "dev"
     else:
-        return Trained(model, outcome, None, np.zeros((0, 0), np.float32), "none", None, None, used, outcome.seconds)
+        return _unjudged(model, outcome, used)
     return Trained(
-        model,
-        outcome,
-        judged,
-        logits,
-        how,
-        chosen,
-        labels,
-        {**used, "test": len(judged) * (how == "test")},
-        outcome.seconds,
+        model=model,
+        outcome=outcome,
+        seconds=outcome.seconds,
+        judged=judged,
+        logits=logits,
+        judged_by=judged_by,
+        chosen=chosen,
+        chosen_labels=labels,
+        used={**used, "test": len(judged) * (judged_by == "test")},
         trials=trials,
         pixels=pixels,
     )
 
 
-@contextmanager
-def _decoding(job: Job, judged: ImageSet | None, around: Around) -> Iterator[Callable[[], ImageSet | None]]:
-    """What is judged at the end is decoded beside the training where a GPU trains, which leaves cores idle; else then.
-
-    One that ends early leaves the rest undecoded.
-    """
-    has_ended = Event()
-
-    def look(done: int, total: int) -> None:
-        if has_ended.is_set():
-            raise CancelledError
-
-    def decode(threads: int | None = None) -> ImageSet | None:
-        return judged and plans.for_judging(job, judged, around.ranks, threads=threads, progress=look)
-
-    if around.device.type == "cpu":
-        yield decode
-        return
-    with ThreadPoolExecutor(1, "vitreous-judging") as pool:
-        ahead = pool.submit(decode, max(core_count() // 8, 1))
-        try:
-            yield ahead.result
-        finally:
-            has_ended.set()
-
-
-def _swept(
-    job: Job, model: Model, train: ImageSet, dev: ImageSet | None, folder: RunFolder | None, around: Around
+def _once(
+    plan: Plan, model: Model, train: ImageSet, dev: ImageSet | None, folder: RunFolder | None, runtime: Runtime
 ) -> tuple[Outcome, tuple[Trial, ...]]:
-    """One training, or one for each rate of a sweep, all on the same images; the model ends as the best on dev."""
-    if not job.rates:
-        return _train(job, job.recipe, model, train, dev, "fit", folder, around), ()
+    return _train(plan, plan.recipe, model, train, dev, "fit", folder, runtime), ()
+
+
+def _sweep(
+    plan: Plan, model: Model, train: ImageSet, dev: ImageSet | None, folder: RunFolder | None, runtime: Runtime
+) -> tuple[Outcome, tuple[Trial, ...]]:
+    """Train once for each rate on the same images; the model ends as the best on dev (table 4 of arXiv 2010.11929)."""
     start = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     trials: list[Trial] = []
     kept: Outcome | None = None
     seconds = 0.0
-    recipe, failed = job.recipe, None
+    recipe, failed = plan.recipe, None
     if recipe.first_head == "solved" and dev is not None:
-        kept = _as_begun(model, dev, around)
+        kept = _untrained(model, dev, runtime)
         trials.append(_trial(0.0, kept))
-        around.say(f"the solved head: dev {100 * trials[0].accuracy:.1f} % right, loss {trials[0].loss:.3f}")
-    if isinstance(recipe.length, Seconds):  # for all of them together, and of equal steps
-        recipe = replace(recipe, length=Seconds(recipe.length.count / len(job.rates)))
-    for rate in job.rates:
+        runtime.say(f"the solved head: dev {100 * trials[0].accuracy:.1f} % right, loss {trials[0].loss:.3f}")
+    if isinstance(recipe.length, Seconds):  # all trials share the time, and take the same number of steps
+        recipe = replace(recipe, length=Seconds(recipe.length.count / len(plan.rates)))
+    for rate in plan.rates:
         model.load_state_dict(start)
         try:
-            outcome = _train(job, at_rate(recipe, rate), model, train, dev, stage_of(rate), folder, around)
+            outcome = _train(plan, at_rate(recipe, rate), model, train, dev, stage_of(rate), folder, runtime)
         except NotFiniteError as error:
             failed = error
-            around.say(f"rate {rate:.3g} is too high: {str(error).partition(';')[0]}")
-            around.happened(folder, {"kind": "trial", "stage": stage_of(rate), "rate": rate, "failed": True})
+            runtime.say(f"rate {rate:.3g} is too high: {str(error).partition(';')[0]}")
+            runtime.record(folder, {"kind": "trial", "stage": stage_of(rate), "rate": rate, "failed": True})
             continue
-        recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
+        recipe = _same_steps(recipe, outcome)
         trials.append(_trial(rate, outcome))
         seconds += outcome.seconds
         kept = outcome if best(trials).rate == rate else kept
-        around.happened(folder, {"kind": "trial", "stage": stage_of(rate), **trials[-1].to_json()})
+        runtime.record(folder, {"kind": "trial", "stage": stage_of(rate), **trials[-1].to_json()})
     if kept is None:
         assert failed is not None
         raise failed
     chosen = best(trials).rate
     what = f"rate {chosen:.3g}" if chosen else "the solved head, without a step,"
-    around.say(f"{what} is kept, chosen on dev among {len(trials)}")
+    runtime.say(f"{what} is kept, chosen on dev among {len(trials)}")
     model.load_state_dict(kept.state)
     return replace(kept, seconds=seconds), tuple(replace(trial, is_kept=trial.rate == chosen) for trial in trials)
 
 
-def _as_begun(model: Model, dev: ImageSet, around: Around) -> Outcome:
-    """No step at all, judged on dev."""
-    found = around.answers(model, dev)
+def at_rate(recipe: Recipe, rate: float) -> Recipe:
+    """The recipe with another rate; the rates of head and Muon change by the same factor."""
+    factor = rate / recipe.peak_lr
+    head = recipe.head_lr and recipe.head_lr * factor
+    return recipe.change(peak_lr=rate, head_lr=head, muon_lr=recipe.muon_lr * factor)
+
+
+def with_kept_rate(plan: Plan, trials: Sequence[Trial]) -> Plan:
+    """The plan with the learning rate that a sweep chose."""
+    rate = best(trials).rate if trials else 0.0
+    return replace(plan, recipe=at_rate(plan.recipe, rate)) if rate else plan
+
+
+def _untrained(model: Model, dev: ImageSet, runtime: Runtime) -> Outcome:
+    """The model before any step, judged on dev."""
+    found = runtime.answers(model, dev)
     result = accuracy.measure(found.values, found.labels, dev.classes)
     state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
     return Outcome(state, 0, 0, 0.0, 0.0, {"step": 0, "accuracy": float(result.top1), "loss": float(result.loss)})
@@ -166,27 +174,80 @@ def _trial(rate: float, outcome: Outcome) -> Trial:
     return Trial(rate, outcome.dev["accuracy"], outcome.dev["loss"], outcome.step)
 
 
-def solved(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
-    """The head in closed form. Few images are each judged when left out; else those of test, as always."""
+# --------------------------------------------------------------------------------------------------------------- folds
+
+
+def _folds(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
+    """Each fold is judged by a model that has not seen it; the saved model learns from all."""
+    data, recipe = plan.data, plan.recipe
+    pool = data if data.split_was_made else data.split(TRAIN)
+    part = splits.folds(pool, plan.folds, recipe.seed)
+    if isinstance(recipe.length, Seconds):
+        recipe = replace(recipe, length=Seconds(recipe.length.count / (plan.folds + 1)))
+    head = _first_head(plan, pool, runtime)
+    find = decode_once(plan, pool, None, where, runtime)
+    logits = np.zeros((len(pool), len(data.classes)), np.float32)
+    is_judged = np.zeros(len(pool), bool)
+    seconds = 0.0
+    for number in range(plan.folds):
+        model, train = start_model(plan, runtime.device, again=True), pool.take(part != number)
+        if head is not None:
+            head.put_into(model, train)
+        outcome = _train(plan, recipe, model, find(train), None, f"fold-{number + 1}", folder, runtime)
+        recipe = _same_steps(recipe, outcome)
+        own = np.flatnonzero(part == number)
+        found = runtime.answers(model, pool.take(own))
+        logits[own[found.places]], is_judged[own[found.places]] = found.values, True
+        seconds += outcome.seconds
+    model = start_model(plan, runtime.device)
+    if head is not None:
+        head.put_into(model, pool)
+    outcome = _train(plan, recipe, model, find(pool), None, "fit", folder, runtime)
+    test = None
+    if len(pool) < len(data):
+        found = runtime.answers(model, data.split(TEST))
+        test = accuracy.measure(found.values, found.labels, data.classes)
+    judged, logits = _answered(pool, np.flatnonzero(is_judged), runtime), logits[is_judged]
+    return Trained(
+        model=model,
+        outcome=outcome,
+        judged=judged,
+        logits=logits,
+        judged_by="cross-validation",
+        chosen=logits,
+        chosen_labels=judged.labels,
+        used={"train": len(pool), "dev": 0, "test": 0 if test is None else test.images},
+        seconds=seconds + outcome.seconds,
+        part=part[is_judged],
+        test=test,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- closed form
+
+
+def _solved(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
+    """Solve the head in closed form; judge each image when left out, or the images of test."""
     begin = time.monotonic()
     if folder is not None:
-        folder.latest_state()  # there is none: what was told before it was ended counts no more
-    data, recipe = job.data, job.recipe
-    model = plans.start_model(job, around.device)
-    learned = data if job.folds else data.split(TRAIN)
-
-    def features(some: ImageSet) -> closed_form.Frozen:
-        watch = partial(around.progress, "features")
-        return closed_form.frozen_features(model, some, device=around.device, workers=around.workers, progress=watch)
-
-    found = features(learned)
+        folder.latest_state()  # there is none, so events of an earlier process no longer count
+    data, recipe = plan.data, plan.recipe
+    leaves_out = plan.protocol == "leave-one-out"
+    model = start_model(plan, runtime.device)
+    found = closed_form.frozen_features(
+        model,
+        data if leaves_out else data.split(TRAIN),
+        device=runtime.device,
+        workers=runtime.workers,
+        progress=partial(runtime.progress, "features"),
+    )
     groups, copies = closed_form.rounds(found.images, recipe.seed)
     labels = found.images.labels
-    head = closed_form.solve(found.rows, labels, len(job.classes), recipe.l2, groups=groups, device=around.device)
+    head = closed_form.solve(found.rows, labels, len(plan.classes), recipe.l2, groups=groups, device=runtime.device)
     closed_form.put_into_head(model, head.probe)
     logits = head.left_out.astype(np.float32)
-    seconds = time.monotonic() - begin + measured_for(job)
-    around.happened(
+    seconds = time.monotonic() - begin + plan.measured_seconds
+    runtime.record(
         folder,
         {
             "kind": "solved",
@@ -200,75 +261,125 @@ def solved(job: Job, folder: RunFolder | None, where: Path, around: Around) -> T
             "seconds": seconds,
         },
     )
-    outcome = Outcome({}, 0, 0, seconds, len(labels) / max(seconds, 1e-9))
-    used = {"train": len(labels), "dev": 0, "test": 0}
-    if job.folds:
-        part = groups % plans.FOLDS
-        return Trained(model, outcome, found.images, logits, "leave-one-out", logits, labels, used, seconds, part=part)
-    answers = around.answers(model, data.split(TEST), alone=True)
-    judged = _without_unread(data.split(TEST), answers.places, around)
-    used["test"] = len(judged)
-    known = None if job.estimate is None else job.estimate.doubts
-    is_asked = known is not None and known.images == len(labels)  # all of them, of these very features
-    doubts = known if is_asked else doubts_of(found.images, head.left_out)
-    return Trained(model, outcome, judged, answers.values, "test", logits, labels, used, seconds, doubts=doubts)
-
-
-def cross_validated(job: Job, folder: RunFolder | None, where: Path, around: Around) -> Trained:
-    """Each part of the images judged by a model that has not seen it; the model that is kept learns from all."""
-    data, recipe = job.data, job.recipe
-    pool = data if data.about.get("split", {}).get("made") else data.split(TRAIN)
-    part = splits.folds(pool, job.folds, recipe.seed)
-    if isinstance(recipe.length, Seconds):
-        recipe = replace(recipe, length=Seconds(recipe.length.count / (job.folds + 1)))
-    head = _first_head(job, pool, around)
-    find = decoded(job, pool, None, where, around)
-    logits = np.zeros((len(pool), len(data.classes)), np.float32)
-    is_judged = np.zeros(len(pool), bool)
-    seconds = 0.0
-    for number in range(job.folds):
-        model, train = plans.start_model(job, around.device, again=True), pool.take(part != number)
-        if head is not None:
-            head.put_into(model, train)
-        outcome = _train(job, recipe, model, find(train), None, f"fold-{number + 1}", folder, around)
-        recipe = replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
-        own = np.flatnonzero(part == number)
-        found = around.answers(model, pool.take(own))
-        logits[own[found.places]], is_judged[own[found.places]] = found.values, True
-        seconds += outcome.seconds
-    model = plans.start_model(job, around.device)
-    if head is not None:
-        head.put_into(model, pool)
-    outcome = _train(job, recipe, model, find(pool), None, "fit", folder, around)
-    test = None
-    if len(pool) < len(data):
-        found = around.answers(model, data.split(TEST))
-        test = accuracy.measure(found.values, found.labels, data.classes)
-    used = {"train": len(pool), "dev": 0, "test": 0 if test is None else test.images}
-    judged, logits = _without_unread(pool, np.flatnonzero(is_judged), around), logits[is_judged]
-    return Trained(
-        model,
-        outcome,
-        judged,
-        logits,
-        "cross-validation",
-        logits,
-        judged.labels,
-        used,
-        seconds + outcome.seconds,
-        part[is_judged],
-        test,
+    trained = Trained(
+        model=model,
+        outcome=Outcome({}, 0, 0, seconds, len(labels) / max(seconds, 1e-9)),
+        judged=found.images,
+        logits=logits,
+        judged_by="leave-one-out",
+        chosen=logits,
+        chosen_labels=labels,
+        used={"train": len(labels), "dev": 0, "test": 0},
+        seconds=seconds,
+    )
+    if leaves_out:
+        return replace(trained, part=groups % CALIBRATION_PARTS)
+    answers = runtime.answers(model, data.split(TEST), alone=True)
+    judged = _answered(data.split(TEST), answers.places, runtime)
+    known = None if plan.estimate is None else plan.estimate.doubts
+    is_known = known is not None and known.images == len(labels)  # the plan asked about the same images and features
+    return replace(
+        trained,
+        judged=judged,
+        logits=answers.values,
+        judged_by="test",
+        used={**trained.used, "test": len(judged)},
+        doubts=known if is_known else doubts_of(found.images, head.left_out),
     )
 
 
-def _without_unread(images: ImageSet, places: NDArray[np.int64], around: Around) -> ImageSet:
-    """The images at these places, which were answered; it is said which others could not be read."""
+# -------------------------------------------------------------------------------------------------------------- masked
+
+
+def _masked(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
+    """Masked patches: a network that has seen the images, for `--weights`."""
+    train = plan.data.split(TRAIN)
+    model = start_model(plan, runtime.device)
+    task = MaskedPatches(model, plan.recipe)
+    find = decode_once(plan, train, None, where, runtime)
+    outcome = _loop(plan, plan.recipe, task, model, find(train), None, "masked-patches", folder, runtime)
+    return _unjudged(task.finished(), outcome, {"train": len(train), "dev": 0, "test": 0})
+
+
+# --------------------------------------------------------------------------------------------------------- shared parts
+
+
+def _train(
+    plan: Plan,
+    recipe: Recipe,
+    model: Model,
+    train: ImageSet,
+    dev: ImageSet | None,
+    stage: str,
+    folder: RunFolder | None,
+    runtime: Runtime,
+) -> Outcome:
+    """One stage; the model ends with the state that is kept."""
+    recipe = trainable_layers.apply(model, recipe)
+    task: Task = Classify(model, recipe) if plan.teacher is None else Distill(model, plan.teacher, recipe)
+    return _loop(plan, recipe, task, model, train, dev, stage, folder, runtime)
+
+
+def _loop(
+    plan: Plan,
+    recipe: Recipe,
+    task: Task,
+    model: Model,
+    train: ImageSet,
+    dev: ImageSet | None,
+    stage: str,
+    folder: RunFolder | None,
+    runtime: Runtime,
+) -> Outcome:
+    outcome = Loop(
+        task,
+        model,
+        recipe,
+        train,
+        plan.preprocess,
+        runtime.device,
+        dev=dev,
+        ranks=runtime.ranks,
+        folder=folder,
+        stage=stage,
+        on_nan=runtime.on_nan,
+        workers=runtime.workers,
+        tell=runtime.event,
+        compiled=runtime.compiled,
+        stages=runtime.stages,
+    ).run()
+    model.load_state_dict(outcome.state)
+    return outcome
+
+
+def _unjudged(model: Model, outcome: Outcome, used: dict[str, int]) -> Trained:
+    """A trained model that no image judges."""
+    nothing = np.zeros((0, 0), np.float32)
+    return Trained(model=model, outcome=outcome, logits=nothing, judged_by="none", used=used, seconds=outcome.seconds)
+
+
+def _same_steps(recipe: Recipe, outcome: Outcome) -> Recipe:
+    """After a first training in seconds, the others take as many steps."""
+    return replace(recipe, length=Steps(outcome.steps)) if isinstance(recipe.length, Seconds) else recipe
+
+
+def _first_head(plan: Plan, images: ImageSet, runtime: Runtime) -> FirstHead | None:
+    """The solved head to begin with, if the recipe asks for one; every rank reads the features that rank 0 kept."""
+    if plan.recipe.first_head != "solved":
+        return None
+    model, watch = start_model(plan, runtime.device, again=True), partial(runtime.progress, "features")
+    found = closed_form.frozen_features(model, images, device=runtime.device, workers=runtime.workers, progress=watch)
+    return FirstHead(found, closed_form.rounds(found.images, plan.recipe.seed)[0], plan.recipe.l2)
+
+
+def _answered(images: ImageSet, places: NDArray[np.int64], runtime: Runtime) -> ImageSet:
+    """The images at these places, which were answered; tells which others cannot be read."""
     missing = np.setdiff1d(np.arange(len(images)), places)
     if not len(missing):
         return images
-    names = ", ".join(images.name(int(i)) for i in missing[:NAMED])
-    others = f" and {len(missing) - NAMED:,} others" if len(missing) > NAMED else ""
-    around.say(f"caution: {names}{others} cannot be read any more, so {len(missing):,} images are not judged")
+    names = ", ".join(images.name(int(i)) for i in missing[:MAX_NAMES_SHOWN])
+    others = f" and {len(missing) - MAX_NAMES_SHOWN:,} others" if len(missing) > MAX_NAMES_SHOWN else ""
+    runtime.say(f"caution: {names}{others} cannot be read any more, so {len(missing):,} images are not judged")
     if not len(places):
         raise DataError(
             f"no image that judges can be read, such as {names}; look at them: vitreous check {images.path}"
@@ -276,66 +387,26 @@ def _without_unread(images: ImageSet, places: NDArray[np.int64], around: Around)
     return images.take(places)
 
 
-def _first_head(job: Job, images: ImageSet, around: Around) -> FirstHead | None:
-    """The head to begin with, where the recipe has it solved; every rank reads the features that the first has kept."""
-    if job.recipe.first_head != "solved":
-        return None
-    model, watch = plans.start_model(job, around.device, again=True), partial(around.progress, "features")
-    found = closed_form.frozen_features(model, images, device=around.device, workers=around.workers, progress=watch)
-    return FirstHead(found, closed_form.rounds(found.images, job.recipe.seed)[0], job.recipe.l2)
+Protocol = Callable[["Plan", RunFolder | None, Path, Runtime], Trained]
 
 
-def _train(
-    job: Job,
-    recipe: Recipe,
-    model: Model,
-    train: ImageSet,
-    dev: ImageSet | None,
-    stage: str,
-    folder: RunFolder | None,
-    around: Around,
-) -> Outcome:
-    """One stage: the model ends with the state that is kept."""
-    recipe = policies.apply(model, recipe)
-    task = _task(job, recipe, model)
-    outcome = Loop(
-        task,
-        model,
-        recipe,
-        train,
-        job.rule,
-        around.device,
-        dev=dev,
-        ranks=around.ranks,
-        folder=folder,
-        stage=stage,
-        on_nan=around.on_nan,
-        workers=around.workers,
-        tell=around.event,
-        compiled=around.compiled,
-        stages=around.stages,
-    ).run()
-    model.load_state_dict(outcome.state)
-    return outcome
+def _with_rivals(protocol: Protocol) -> Protocol:
+    """The protocol, and simpler methods on the images that it judged."""
+
+    def run(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
+        trained = protocol(plan, folder, where, runtime)
+        if trained.judged is None or not runtime.ranks.is_first:
+            return trained
+        return replace(trained, rivals=find_rivals(plan, trained.judged, trained.pixels, runtime))
+
+    return run
 
 
-def _task(job: Job, recipe: Recipe, model: Model) -> Task:
-    return Classify(model, recipe) if job.teacher is None else Distill(model, job.teacher, recipe)
-
-
-def decoded(
-    job: Job, train: ImageSet, dev: ImageSet | None, where: Path, around: Around
-) -> Callable[[ImageSet], ImageSet]:
-    """Every rank decodes for itself into memory; onto disk the first one does, and the others find it there."""
-    to_disk = plans.is_packed(job, train, around.ranks, where)
-    if to_disk and around.ranks.world > 1 and not around.ranks.is_first:
-        torch.distributed.barrier()
-    found = plans.decoded_once(job, train, dev, where, around.ranks, around.say)
-    if to_disk and around.ranks.world > 1 and around.ranks.is_first:
-        torch.distributed.barrier()
-    return found
-
-
-def measured_for(job: Job) -> float:
-    """Seconds of the first measure, which has read the features that a closed form finds again."""
-    return 0.0 if job.estimate is None else job.estimate.seconds
+PROTOCOLS: dict[str, Protocol] = {
+    "dev": _with_rivals(_with_dev),
+    "sweep": _with_rivals(_with_dev),
+    "folds": _with_rivals(_folds),
+    "leave-one-out": _with_rivals(_solved),
+    "closed-form": _with_rivals(_solved),
+    "masked": _masked,
+}

@@ -1,8 +1,8 @@
-"""Where and how a run runs, which decides none of its numbers but their rounding."""
+"""Where a run happens: device, processes, workers, listeners. It changes no number beyond rounding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,39 +18,47 @@ from vitreous.training.run.folder import RunFolder
 from vitreous.training.run.progress import Stages
 from vitreous.training.run.step import Compiled
 from vitreous.training.run.trackers import Writers
-from vitreous.training.tell.summary import Rival
+from vitreous.training.run.trained import Rival
 
-__all__ = ["Around", "Tell"]
+__all__ = ["FindRival", "Runtime", "Tell"]
 
 Tell = Callable[[dict[str, Any]], None]
+FindRival = Callable[[ImageSet, ImageSet], Rival]  # of training images and judged images
 
 
 @dataclass
-class Around:
-    """Device, processes, readers and whoever is told; handed from step to step of the job."""
+class Runtime:
+    """Device, ranks, workers and listeners, handed from step to step of `fit`."""
 
     device: torch.device
-    ranks: Ranks
-    workers: int | None
-    on_nan: str
-    log: tuple[str, ...]
-    compiled: Compiled | None
-    rival: Callable[[ImageSet, ImageSet], Rival] | None
-    tell: Tell
+    ranks: Ranks = field(default_factory=Ranks)
+    workers: int | None = None
+    on_nan: str = "stop"
+    log: Sequence[str] = ()
+    compiled: Compiled | None = None
+    rival: FindRival | None = None
+    tell: Tell = lambda event: None
     writers: Writers | None = None
-    stages: Stages = field(default_factory=Stages)  # of the run that is under way
+    stages: Stages = field(default_factory=Stages)  # of the run in progress
+
+    @property
+    def device_name(self) -> str:
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        return f"CPU ({torch.get_num_threads()} threads)" if self.device.type == "cpu" else self.device.type
 
     def say(self, line: str) -> None:
+        """Tell one line, on rank 0."""
         if self.ranks.is_first:
             self.tell({"kind": "say", "text": line})
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """what: checking, or features."""
+        """what: checking or features."""
         if self.ranks.is_first:
             self.tell({"kind": what, "done": done, "total": total})
 
-    def happened(self, folder: RunFolder | None, event: dict[str, Any]) -> None:
-        """Something that belongs into the run's events; told by the first rank."""
+    def record(self, folder: RunFolder | None, event: dict[str, Any]) -> None:
+        """Write an event into the run's log and tell it, on rank 0."""
         if folder is not None:
             folder.event(**event)
         if self.ranks.is_first:
@@ -63,6 +71,7 @@ class Around:
 
     @contextmanager
     def logging(self, where: Path) -> Iterator[None]:
+        """Send events to the trackers within the block."""
         if not self.log or not self.ranks.is_first:
             yield
             return
@@ -73,6 +82,6 @@ class Around:
             self.writers.close()
 
     def answers(self, model: Model, data: ImageSet, *, alone: bool = False) -> predict.Logits:
-        """alone: the first rank asks, and the others are not there to share the work."""
+        """The model's answers to the images that can be read.  alone: only rank 0 asks; no other shares the work."""
         ranks = Ranks() if alone else None
         return predict.logits(model, data, device=self.device, workers=self.workers, skip_unreadable=True, ranks=ranks)

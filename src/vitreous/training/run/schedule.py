@@ -14,13 +14,15 @@ The first step has rate 0, as in the papers' code.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError
 from vitreous.training.recipe import Epochs, Recipe, Steps
 
-__all__ = ["rate", "rates", "steps_of"]
+__all__ = ["rate", "rates", "span_steps", "total_steps"]
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +37,18 @@ def rate(recipe: Recipe, step: int, steps: int, steps_per_epoch: float) -> float
     return float(_rates(recipe, np.array([step], np.float64), steps, steps_per_epoch)[0])
 
 
-def steps_of(span: Epochs | Steps | float, steps: int, steps_per_epoch: float) -> int:
+def total_steps(recipe: Recipe, per_epoch: int) -> int | None:
+    """All steps of a training; None if they follow from a time in seconds."""
+    match recipe.length:
+        case Steps(count=count):
+            return count
+        case Epochs(count=count):
+            return max(1, math.ceil(count * per_epoch - 1e-9))
+        case _:
+            return None
+
+
+def span_steps(span: Epochs | Steps | float, steps: int, steps_per_epoch: float) -> int:
     """A warm-up or cool-down in steps: as said, as epochs, or as a share of all."""
     if isinstance(span, Steps):
         return span.count
@@ -43,8 +56,8 @@ def steps_of(span: Epochs | Steps | float, steps: int, steps_per_epoch: float) -
 
 
 def _rates(recipe: Recipe, t: Floats, steps: int, steps_per_epoch: float) -> Floats:
-    warmup = steps_of(recipe.warmup, steps, steps_per_epoch)
-    cooldown = steps_of(recipe.cooldown, steps, steps_per_epoch)
+    warmup = span_steps(recipe.warmup, steps, steps_per_epoch)
+    cooldown = span_steps(recipe.cooldown, steps, steps_per_epoch)
     for name, count in (("warmup", warmup), ("cooldown", cooldown)):
         if count > steps:
             raise ConfigError(f"{name} of {count} steps is longer than the run of {steps}; give a share, {name}=0.1")

@@ -7,7 +7,7 @@ import json
 import math
 import re
 
-from vitreous.training.tell.summary import Story
+from vitreous.training.tell.summary import Summary
 
 __all__ = ["card"]
 
@@ -15,16 +15,24 @@ CLASSES = 50  # named in the card
 WEAK = 3  # classes whose weakness is told
 
 
-def card(story: Story) -> str:
+def card(summary: Summary) -> str:
     """The whole README.md. The licence is left to whoever publishes the model."""
-    parts = [_front(story), _head(story), _use(story), _numbers(story), _data(story), _training(story), _limits(story)]
+    parts = [
+        _front(summary),
+        _head(summary),
+        _use(summary),
+        _numbers(summary),
+        _data(summary),
+        _training(summary),
+        _limits(summary),
+    ]
     return "\n".join(parts)
 
 
-def _front(story: Story) -> str:
+def _front(summary: Summary) -> str:
     """What a hub reads; every text as JSON, which YAML understands."""
-    result = story.result
-    name = _text(f"{story.network} on {story.name}")
+    result = summary.result
+    name = _text(f"{summary.network} on {summary.name}")
     lines = [
         "---",
         "# license: choose one before you publish",
@@ -40,12 +48,12 @@ def _front(story: Story) -> str:
         "  - task:",
         "      type: image-classification",
         "    dataset:",
-        f"      name: {_text(story.name)}",
-        f"      type: {_text(re.sub(r'[^a-z0-9]+', '-', story.name.lower()).strip('-') or 'images')}",
-        f"      split: {story.judged_by}",
+        f"      name: {_text(summary.name)}",
+        f"      type: {_text(re.sub(r'[^a-z0-9]+', '-', summary.name.lower()).strip('-') or 'images')}",
+        f"      split: {summary.judged_by}",
         "    metrics:",
     ]
-    metrics = [("accuracy", "exact match" if story.has_many_labels else "accuracy", result.top1)]
+    metrics = [("accuracy", "exact match" if summary.has_many_labels else "accuracy", result.top1)]
     if result.top5 is not None:
         metrics.append(("accuracy", "top-5 accuracy", result.top5))
     if result.mean_average_precision is not None:
@@ -56,18 +64,18 @@ def _front(story: Story) -> str:
     return "\n".join([*lines, "---", ""])
 
 
-def _head(story: Story) -> str:
-    low, high = (100 * x for x in story.result.interval)
-    many = story.has_many_labels
-    answer = "all labels of a picture exactly right" if many else f"the right one of {len(story.classes):,} classes"
+def _head(summary: Summary) -> str:
+    low, high = (100 * x for x in summary.result.interval)
+    many = summary.has_many_labels
+    answer = "all labels of a picture exactly right" if many else f"the right one of {len(summary.classes):,} classes"
     lines = [
-        f"# {_line(story.network)}, trained on {_line(story.name)}",
+        f"# {_line(summary.network)}, trained on {_line(summary.name)}",
         "",
-        f"Names {answer} for **{100 * story.result.top1:.1f} %** of new pictures "
-        f"(95 % interval {low:.1f} to {high:.1f}). {story.how_judged}",
+        f"Names {answer} for **{100 * summary.result.top1:.1f} %** of new pictures "
+        f"(95 % interval {low:.1f} to {high:.1f}). {summary.how_judged}",
         "",
     ]
-    if (row := story.above) is not None and row.answered:
+    if (row := summary.above) is not None and row.answered:
         lines += [
             f"Answer only above {100 * row.confidence:.0f} % confidence: {100 * row.answered_share:.1f} % of the "
             f"pictures are answered, {100 * row.right_share:.1f} % of those answers are right.",
@@ -76,7 +84,7 @@ def _head(story: Story) -> str:
     return "\n".join(lines)
 
 
-def _use(story: Story) -> str:
+def _use(summary: Summary) -> str:
     return "\n".join(
         [
             "## Use",
@@ -100,8 +108,8 @@ def _use(story: Story) -> str:
     )
 
 
-def _numbers(story: Story) -> str:
-    result = story.result
+def _numbers(summary: Summary) -> str:
+    result = summary.result
     rows = [
         ("right", f"{result.right:,} of {result.images:,} ({100 * result.top1:.1f} %)"),
         ("95 % interval", "{:.1f} to {:.1f} %".format(*(100 * x for x in result.interval))),
@@ -111,49 +119,49 @@ def _numbers(story: Story) -> str:
     if result.mean_average_precision is not None:
         rows.append(("mean average precision", f"{100 * result.mean_average_precision:.1f} %"))
     rows.append(("confidence off by", f"{100 * result.calibration.error:.1f} percentage points on average"))
-    rows += [(r.name, f"{r.right:,} of {r.seen:,} ({100 * r.right / max(r.seen, 1):.1f} %)") for r in story.rivals]
+    rows += [(r.name, f"{r.right:,} of {r.seen:,} ({100 * r.right / max(r.seen, 1):.1f} %)") for r in summary.rivals]
     return "\n".join(["## Numbers", "", *_table(rows)])
 
 
-def _data(story: Story) -> str:
-    names = ", ".join(_line(name) for name in story.classes[:CLASSES])
-    left = len(story.classes) - CLASSES
+def _data(summary: Summary) -> str:
+    names = ", ".join(_line(name) for name in summary.classes[:CLASSES])
+    left = len(summary.classes) - CLASSES
     rows = [
-        ("images", ", ".join(f"{n:,} {name}" for name, n in story.used.items())),
+        ("images", ", ".join(f"{n:,} {name}" for name, n in summary.used.items())),
         ("classes", names + (f" and {left:,} more" if left > 0 else "")),
-        ("content id", story.judged.content_id),
+        ("content id", summary.judged.content_id),
     ]
-    if story.health is not None:
-        rows.append(("check", f"{story.health.verdict} ({story.health.read})"))
-    if not story.has_many_labels:
-        doubted = f"{len(story.suspects):,} of {story.result.images:,} judged"
-        if (found := story.doubts) is not None:
+    if summary.health is not None:
+        rows.append(("check", f"{summary.health.verdict} ({summary.health.read})"))
+    if not summary.has_many_labels:
+        doubted = f"{len(summary.suspects):,} of {summary.result.images:,} judged"
+        if (found := summary.doubts) is not None:
             doubted += f", {found.count:,} of {found.images:,} learned from"
         rows.append(("labels that may be wrong", doubted))
-    notes = [line for note in story.judged.notes for line in (_line(note), "")]
+    notes = [line for note in summary.judged.notes for line in (_line(note), "")]
     return "\n".join(["## Training data", "", *_table(rows), *notes])
 
 
-def _training(story: Story) -> str:
-    recipe = story.recipe
+def _training(summary: Summary) -> str:
+    recipe = summary.recipe
     how = "solved in closed form" if recipe.is_solved else f"{recipe.length}, batches of {recipe.batch:,}"
     rows = [
-        ("model", f"{story.model}, {story.parameters:,} parameters, {story.beginning}"),
-        ("image size", f"{story.image_size[0]} × {story.image_size[1]} pixels"),
+        ("model", f"{summary.model}, {summary.parameters:,} parameters, {summary.beginning}"),
+        ("image size", f"{summary.image_size[0]} × {summary.image_size[1]} pixels"),
         ("recipe", f"{recipe.name}, {how}, seed {recipe.seed}"),
-        ("time", f"{story.seconds:,.0f} s on {story.device}"),
+        ("time", f"{summary.seconds:,.0f} s on {summary.device}"),
     ]
-    why = [line for reason in story.reasons for line in (_line(reason), "")]
-    again = ["Again:", "", "```sh", story.command.replace("```", "'''"), "```", ""]
+    why = [line for reason in summary.reasons for line in (_line(reason), "")]
+    again = ["Again:", "", "```sh", summary.command.replace("```", "'''"), "```", ""]
     return "\n".join(["## Training", "", *why, *_table(rows), *again])
 
 
-def _limits(story: Story) -> str:
-    known = [row for row in story.result.per_class if row.images]
+def _limits(summary: Summary) -> str:
+    known = [row for row in summary.result.per_class if row.images]
     weak = sorted(known, key=lambda row: (row.recall, row.name))[:WEAK]
     lines = ["## Limits", ""]
     lines.append("- It answers with one of its classes whatever it is shown; pictures of other kinds get a wrong name.")
-    if story.unlike is not None:
+    if summary.unlike is not None:
         lines[-1] = "- Pictures unlike those it learned from are marked as such, by a threshold that is no proof."
     if weak:
         told = ", ".join(f"{_line(row.name)} ({100 * row.recall:.0f} % found)" for row in weak)
@@ -162,8 +170,8 @@ def _limits(story: Story) -> str:
     if fewest < 30:
         lines.append(f"- Some classes were judged on as few as {fewest} images; their own numbers mean little.")
     lines.append("- The numbers hold for pictures taken like those it was judged on, and for no others.")
-    if story.health is not None and story.health.faults:
-        lines.append(f"- The data has faults that can make the numbers wrong: {story.health.verdict}.")
+    if summary.health is not None and summary.health.faults:
+        lines.append(f"- The data has faults that can make the numbers wrong: {summary.health.verdict}.")
     return "\n".join([*lines, "- Everything in pictures: report.html.", ""])
 
 

@@ -43,8 +43,8 @@ from vitreous.report.page import (
 )
 from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe
-from vitreous.training.run.sweep import stage_of
-from vitreous.training.tell.summary import Rival, Stage, Story, happenings
+from vitreous.training.run.progress import stage_of
+from vitreous.training.tell.summary import Rival, Stage, Summary, happenings
 from vitreous.words import count, duration, percent, sentence, unbroken
 
 __all__ = ["answer", "page", "write_report"]
@@ -64,47 +64,47 @@ WEAK = 0.8  # share of right answers below which a doubt says little
 WEAK_DOUBTS = "This model is often wrong itself, so most of these doubts will be its own mistakes."
 
 
-def write_report(story: Story, path: str | os.PathLike[str], *, force: bool = False) -> None:
+def write_report(summary: Summary, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """One self-contained page."""
-    pages.write(page(story), path, force=force)
+    pages.write(page(summary), path, force=force)
 
 
-def page(story: Story) -> Page:
+def page(summary: Summary) -> Page:
     """The page as a value."""
     sections = [
-        _accuracy(story),
-        _classes(story),
-        _confusion(story),
-        _confidence(story),
-        _mistakes(story),
-        _typical(story),
-        _attention(story),
-        None if story.inspection is None else inside(story.inspection),
-        _suspects(story),
-        _doubts(story),
-        _data(story),
-        _training(story),
-        _repeat(story),
+        _accuracy(summary),
+        _classes(summary),
+        _confusion(summary),
+        _confidence(summary),
+        _mistakes(summary),
+        _typical(summary),
+        _attention(summary),
+        None if summary.inspection is None else inside(summary.inspection),
+        _suspects(summary),
+        _doubts(summary),
+        _data(summary),
+        _training(summary),
+        _repeat(summary),
     ]
     return Page(
-        title=story.name,
+        title=summary.name,
         over="vitreous fit",
-        answer=answer(story),
-        lead=f"{story.origin}. {story.how_judged}",
+        answer=answer(summary),
+        lead=f"{summary.origin}. {summary.how_judged}",
         top=[
-            _numbers(story),
-            *_only_above(story),
-            *_warnings(story),
+            _numbers(summary),
+            *_only_above(summary),
+            *_warnings(summary),
         ],
         sections=[section for section in sections if section is not None],
-        foot=_foot(story),
+        foot=_foot(summary),
     )
 
 
-def answer(story: Story) -> str:
+def answer(summary: Summary) -> str:
     """The run in one sentence."""
-    result, k = story.result, len(story.classes)
-    if story.has_many_labels:
+    result, k = summary.result, len(summary.classes)
+    if summary.has_many_labels:
         return (
             f"Of 100 new pictures, this model names all labels of about {_hundred(result.top1)} exactly, "
             f"out of {k:,} labels that a picture may carry."
@@ -118,20 +118,25 @@ def answer(story: Story) -> str:
 # The top ---------------------------------------------------------------------------------------------------------
 
 
-def _numbers(story: Story) -> Numbers:
-    result = story.result
-    learned, judged = story.splits.get("train", 0), result.images
+def _numbers(summary: Summary) -> Numbers:
+    result = summary.result
+    learned, judged = summary.splits.get("train", 0), result.images
     about = f"{learned:,} to learn from, {judged:,} to judge by"
-    if story.judges_all:
+    if summary.judges_all:
         about = "each judged, each learned from"
     shown = [
-        Number(_percent(result.top1), "exactly right" if story.has_many_labels else "right", "plain", _interval(story)),
-        Number(f"{sum(story.splits.values()):,}", "images", "plain", about),
         Number(
-            f"{len(story.classes):,}", "labels" if story.has_many_labels else "classes", "plain", _class_sizes(story)
+            _percent(result.top1), "exactly right" if summary.has_many_labels else "right", "plain", _interval(summary)
         ),
-        Number(_brief(story.parameters), "parameters", "plain", story.origin),
-        Number(duration(story.seconds), "of training", "plain", f"on {story.device}"),
+        Number(f"{sum(summary.splits.values()):,}", "images", "plain", about),
+        Number(
+            f"{len(summary.classes):,}",
+            "labels" if summary.has_many_labels else "classes",
+            "plain",
+            _class_sizes(summary),
+        ),
+        Number(_brief(summary.parameters), "parameters", "plain", summary.origin),
+        Number(duration(summary.seconds), "of training", "plain", f"on {summary.device}"),
     ]
     if result.top5 is not None:
         shown.insert(1, Number(_percent(result.top5), "among the first five answers"))
@@ -140,31 +145,31 @@ def _numbers(story: Story) -> Numbers:
     return Numbers(shown)
 
 
-def _only_above(story: Story) -> Iterator[Note]:
-    row = story.above
+def _only_above(summary: Summary) -> Iterator[Note]:
+    row = summary.above
     if row is not None and row.answered:
         yield Note(
             f"Answer only above {_percent(row.confidence, 0)} confidence: {_percent(row.answered_share)} of the "
             f"pictures are answered, and {_percent(row.right_share)} of those answers are right.",
-            "good" if row.right_share >= story.answer_target - 0.02 else "plain",
+            "good" if row.right_share >= summary.answer_target - 0.02 else "plain",
         )
 
 
-def _warnings(story: Story) -> Iterator[Note]:
+def _warnings(summary: Summary) -> Iterator[Note]:
     """What makes the number above worth less."""
-    yield from (Note(note, "warn") for note in story.notes)
-    if story.health is not None and story.health.faults:
-        kinds = "; ".join(finding.what for finding in story.health.faults)
+    yield from (Note(note, "warn") for note in summary.notes)
+    if summary.health is not None and summary.health.faults:
+        kinds = "; ".join(finding.what for finding in summary.health.faults)
         yield Note(f"The data has faults that can make these numbers wrong: {kinds}.", "bad")
 
 
-def _interval(story: Story) -> str:
-    low, high = story.result.interval
+def _interval(summary: Summary) -> str:
+    low, high = summary.result.interval
     return f"between {100 * low:.1f} and {100 * high:.1f} (95\u00a0% interval)"
 
 
-def _class_sizes(story: Story) -> str:
-    counts = story.judged.counts[: len(story.classes)]
+def _class_sizes(summary: Summary) -> str:
+    counts = summary.judged.counts[: len(summary.classes)]
     low, high = (int(counts.min()), int(counts.max())) if len(counts) else (0, 0)
     return f"{low:,} of each judged" if low == high else f"{low:,} to {high:,} of each judged"
 
@@ -172,42 +177,42 @@ def _class_sizes(story: Story) -> str:
 # How good --------------------------------------------------------------------------------------------------------
 
 
-def _accuracy(story: Story) -> Section:
-    result = story.result
-    rows = [charts.Bar(f"this model ({story.network})", result.top1, *result.interval)]
+def _accuracy(summary: Summary) -> Section:
+    result = summary.result
+    rows = [charts.Bar(f"this model ({summary.network})", result.top1, *result.interval)]
     rows += [
-        charts.Bar(r.name, r.right / max(r.seen, 1), *wilson(r.right, r.seen), is_ours=False) for r in story.rivals
+        charts.Bar(r.name, r.right / max(r.seen, 1), *wilson(r.right, r.seen), is_ours=False) for r in summary.rivals
     ]
-    if not story.has_many_labels:
+    if not summary.has_many_labels:
         largest = max(result.per_class, key=lambda row: row.images)
         rows.append(
             charts.Bar(f"always saying “{largest.name}”", largest.images / max(result.images, 1), is_ours=False)
         )
     blocks: list[Block] = [
         Text(
-            f"{result.right:,} of {result.images:,} images {'exactly ' if story.has_many_labels else ''}right. The "
+            f"{result.right:,} of {result.images:,} images {'exactly ' if summary.has_many_labels else ''}right. The "
             "line across a bar is its 95\u00a0% interval: where the share would likely lie with other such images."
         ),
         Drawings([Drawing(charts.bars(rows, title="share of right answers"), heading="Share of right answers")]),
     ]
-    blocks += [Text(_against(story, rival)) for rival in story.rivals]
+    blocks += [Text(_against(summary, rival)) for rival in summary.rivals]
     if result.left_out:
         blocks.append(Text(f"{result.left_out:,} images have no label and were not judged."))
     return Section("How good is it?", blocks, summary=_percent(result.top1))
 
 
-def _against(story: Story, rival: Rival) -> str:
+def _against(summary: Summary, rival: Rival) -> str:
     """Whether the difference is more than chance could make of so many images."""
-    ours, theirs = story.result.top1, rival.right / max(rival.seen, 1)
-    spread = math.sqrt(ours * (1 - ours) / max(story.result.images, 1) + theirs * (1 - theirs) / max(rival.seen, 1))
+    ours, theirs = summary.result.top1, rival.right / max(rival.seen, 1)
+    spread = math.sqrt(ours * (1 - ours) / max(summary.result.images, 1) + theirs * (1 - theirs) / max(rival.seen, 1))
     points = 100 * (ours - theirs)
     sure = "more than chance would explain" if abs(ours - theirs) > 1.96 * spread else "which chance could explain"
     word = "more" if points >= 0 else "less"
     return f"{abs(points):.1f} points {word} than {rival.name}, {sure}."
 
 
-def _classes(story: Story) -> Section:
-    known = [row for row in story.result.per_class if row.images]
+def _classes(summary: Summary) -> Section:
+    known = [row for row in summary.result.per_class if row.images]
     worst = sorted(known, key=lambda row: (row.recall, row.name))
     blocks: list[Block] = [
         Text(
@@ -216,18 +221,18 @@ def _classes(story: Story) -> Section:
         )
     ]
     if len(worst) > ROWS:
-        blocks.append(_class_table(story, worst[:ROWS]))
-        blocks.append(Fold(f"The other {len(worst) - ROWS:,} classes", [_class_table(story, worst[ROWS:])]))
+        blocks.append(_class_table(summary, worst[:ROWS]))
+        blocks.append(Fold(f"The other {len(worst) - ROWS:,} classes", [_class_table(summary, worst[ROWS:])]))
     else:
-        blocks.append(_class_table(story, worst))
-    if len(known) < len(story.classes):
-        blocks.append(Text(f"{len(story.classes) - len(known):,} classes have no image among those judged."))
+        blocks.append(_class_table(summary, worst))
+    if len(known) < len(summary.classes):
+        blocks.append(Text(f"{len(summary.classes) - len(known):,} classes have no image among those judged."))
     weakest = f"{worst[0].name} {_percent(worst[0].recall, 0)}" if worst else ""
     return Section("Class by class", blocks, summary=f"weakest: {weakest}" if weakest else "")
 
 
-def _class_table(story: Story, rows: Sequence[ClassRow]) -> Table:
-    precision = "average precision" if story.has_many_labels else "F1"
+def _class_table(summary: Summary, rows: Sequence[ClassRow]) -> Table:
+    precision = "average precision" if summary.has_many_labels else "F1"
     cells: list[list[str | Bar]] = [
         [
             row.name,
@@ -235,34 +240,34 @@ def _class_table(story: Story, rows: Sequence[ClassRow]) -> Table:
             _percent(row.precision),
             f"{row.right:,} / {row.images:,}",
             "{:.0f}–{:.0f}\u00a0%".format(*(100 * x for x in row.interval)),
-            _percent(row.average_precision if story.has_many_labels else row.f1),
+            _percent(row.average_precision if summary.has_many_labels else row.f1),
         ]
         for row in rows
     ]
     return Table(["class", "found", "trusted", "right / images", "found, 95\u00a0%", precision], cells, "llrrrr")
 
 
-def _confusion(story: Story) -> Section | None:
-    matrix = story.result.confusion
+def _confusion(summary: Summary) -> Section | None:
+    matrix = summary.result.confusion
     if matrix is None:
         return None
-    wrong = story.result.images - story.result.right
+    wrong = summary.result.images - summary.result.right
     if not wrong:
         return Section("What it mixes up", [Text("Nothing: every image judged was named rightly.")], summary="nothing")
     blocks: list[Block] = [
         Text("A row is what the images are, a column what it answered; colour off the diagonal is trouble.")
     ]
-    kept = np.arange(len(story.classes))
+    kept = np.arange(len(summary.classes))
     if len(kept) > MATRIX:
         off = matrix - np.diag(np.diag(matrix))
         kept = np.sort(np.argsort(-(off.sum(0) + off.sum(1)), kind="stable")[:HARDEST])
         blocks.append(
-            Text(f"Of {len(story.classes):,} classes, the {HARDEST} with most mistakes, and only what they share.")
+            Text(f"Of {len(summary.classes):,} classes, the {HARDEST} with most mistakes, and only what they share.")
         )
-    names = [story.classes[i] for i in kept]
+    names = [summary.classes[i] for i in kept]
     drawing = Drawing(charts.confusion(matrix[np.ix_(kept, kept)], names, title="labels against answers"))
-    pairs = story.result.confused(PAIRS)
-    sizes = dict(zip(story.classes, matrix.sum(1).tolist(), strict=True))
+    pairs = summary.result.confused(PAIRS)
+    sizes = dict(zip(summary.classes, matrix.sum(1).tolist(), strict=True))
     rows: list[list[str | Bar]] = [
         [truth, said, Bar(f"{n:,}", n / pairs[0][2]), _percent(n / max(sizes[truth], 1))] for truth, said, n in pairs
     ]
@@ -271,8 +276,8 @@ def _confusion(story: Story) -> Section | None:
     return Section("What it mixes up", blocks, summary=f"{wrong:,} mistakes")
 
 
-def _confidence(story: Story) -> Section:
-    result = story.result
+def _confidence(summary: Summary) -> Section:
+    result = summary.result
     bins = result.calibration.bins
     chart = charts.reliability(
         [b.confidence for b in bins],
@@ -290,7 +295,7 @@ def _confidence(story: Story) -> Section:
     ]
     error = 100 * result.calibration.error
     judged = result.judged
-    if len(judged) and not story.has_many_labels:
+    if len(judged) and not summary.has_many_labels:
         order = np.argsort(-judged.confidence, kind="stable")
         answered = np.arange(1, len(order) + 1) / len(order)
         right = np.cumsum(judged.is_right[order]) / np.arange(1, len(order) + 1)
@@ -306,7 +311,8 @@ def _confidence(story: Story) -> Section:
         drawings.append(Drawing(curve, "The fewer it must answer, the more of it is right.", "When it may stay silent"))
     blocks: list[Block] = [
         Text(
-            f"When it says how sure it is, it is off by {error:.1f} percentage points on average. {_calibrated(story)}"
+            f"When it says how sure it is, it is off by {error:.1f} percentage points on average. "
+            f"{_calibrated(summary)}"
         ),
         Drawings(drawings),
     ]
@@ -317,22 +323,24 @@ def _confidence(story: Story) -> Section:
             if row.answered
         ]
         blocks.append(Table(["answer only above", "answered", "right of those"], rows, "llr"))
-    if story.unlike is not None:
+    if summary.unlike is not None:
         blocks.append(
             Text(
-                f"It calls {_percent(story.unlike)} of the images judged unlike anything it learned. The threshold "
+                f"It calls {_percent(summary.unlike)} of the images judged unlike anything it learned. The threshold "
                 "lets about 95\u00a0% of ordinary images pass; what lies below it is answered with a warning."
             )
         )
     return Section("Can its confidence be trusted?", blocks, summary=f"off by {error:.1f} points")
 
 
-def _calibrated(story: Story) -> str:
-    if story.temperature == 1:
+def _calibrated(summary: Summary) -> str:
+    if summary.temperature == 1:
         return ""
-    word = "over" if story.temperature > 1 else "under"
-    on = "left-out answers" if story.judges_all or story.recipe.is_solved else "dev"
-    return f"It was {word}confident; a temperature of {story.temperature:.3g}, fitted on {on}, corrects it everywhere."
+    word = "over" if summary.temperature > 1 else "under"
+    on = "left-out answers" if summary.judges_all or summary.recipe.is_solved else "dev"
+    return (
+        f"It was {word}confident; a temperature of {summary.temperature:.3g}, fitted on {on}, corrects it everywhere."
+    )
 
 
 def _limit(confidence: float) -> str:
@@ -342,24 +350,24 @@ def _limit(confidence: float) -> str:
 # Pictures --------------------------------------------------------------------------------------------------------
 
 
-def _mistakes(story: Story) -> Section | None:
-    judged = story.result.judged
+def _mistakes(summary: Summary) -> Section | None:
+    judged = summary.result.judged
     wrong = np.flatnonzero(~judged.is_right)
     if not len(wrong):
         return None
     order = wrong[np.argsort(-judged.confidence[wrong], kind="stable")]
     first = judged.rows[order[:MISTAKES]].tolist()
-    groups = [Group([_picture(story, story.judged, place, *_said(story, place))]) for place in first]
+    groups = [Group([_picture(summary, summary.judged, place, *_said(summary, place))]) for place in first]
     left = len(order) - len(groups)
     more = f"and {left:,} mistakes more, less sure than these" if left else ""
     text = Text("The mistakes it was surest of. Some are its own; some may be labels that are wrong.")
     return Section("The most confident mistakes", [text, Pictures(groups, more)], summary=f"{len(order):,}")
 
 
-def _typical(story: Story) -> Section | None:
-    if story.has_many_labels:
+def _typical(summary: Summary) -> Section | None:
+    if summary.has_many_labels:
         return None
-    judged, rows = story.result.judged, story.result.per_class
+    judged, rows = summary.result.judged, summary.result.per_class
     hard = sorted((k for k, row in enumerate(rows) if row.right), key=lambda k: (rows[k].recall, k))
     shown = sorted(hard[:TYPICAL_CLASSES])
     order = np.argsort(-judged.confidence, kind="stable")
@@ -368,8 +376,8 @@ def _typical(story: Story) -> Section | None:
     for k in shown:
         places = judged.rows[order[judged.answer[order] == k][:TYPICAL]].tolist()
         about = f"{rows[k].right:,} of {rows[k].images:,} found"
-        pictures = [_picture(story, story.judged, i, story.judged.name(i), side=TYPICAL_SIDE) for i in places]
-        strips.append(Strip(story.classes[k], pictures, about))
+        pictures = [_picture(summary, summary.judged, i, summary.judged.name(i), side=TYPICAL_SIDE) for i in places]
+        strips.append(Strip(summary.classes[k], pictures, about))
     left = len(hard) - len(shown)
     more = f"The {len(shown)} weakest classes; {left:,} others are left out." if left else ""
     text = Text(
@@ -378,8 +386,8 @@ def _typical(story: Story) -> Section | None:
     return Section("The most typical images", [text, Shelf(strips, more)])
 
 
-def _attention(story: Story) -> Section | None:
-    attention = story.attention
+def _attention(summary: Summary) -> Section | None:
+    attention = summary.attention
     if attention is None:
         return None
     heading = "Where it looks"
@@ -388,7 +396,7 @@ def _attention(story: Story) -> Section | None:
     groups = []
     for look in attention.looks:
         pair = [
-            pages.picture(look.seen, *_said(story, look.place)),
+            pages.picture(look.seen, *_said(summary, look.place)),
             pages.picture(overlay(look), f"strongest patch: {look.peak:.1f} × the mean"),
         ]
         groups.append(Group(pair))
@@ -400,43 +408,43 @@ def _attention(story: Story) -> Section | None:
     return Section(heading, [Text(text), Pictures(groups)])
 
 
-def _suspects(story: Story) -> Section | None:
-    if story.has_many_labels:
+def _suspects(summary: Summary) -> Section | None:
+    if summary.has_many_labels:
         return None
-    found, heading = story.suspects, "Labels that may be wrong"
-    unasked = [] if story.judges_all or story.doubts is not None else _unasked(story)
+    found, heading = summary.suspects, "Labels that may be wrong"
+    unasked = [] if summary.judges_all or summary.doubts is not None else _unasked(summary)
     if not found:
         text = Text("None: no image judged looks more like another class than like its own.")
         return Section(heading, [text, *unasked], tone="good", summary="none")
     text = Text(
         "To the model each of these images, which were judged, looks more like another class than like its own "
         "(confident learning). Look at them, the most doubtful first: some labels are wrong, others are only hard. "
-        "Nothing was changed." + (f" {WEAK_DOUBTS}" if story.result.top1 < WEAK else "")
+        "Nothing was changed." + (f" {WEAK_DOUBTS}" if summary.result.top1 < WEAK else "")
     )
-    blocks = [text, *_doubtful(story, story.judged, found, len(found)), *unasked]
-    return Section(heading, blocks, tone="warn", summary=f"{len(found):,} of {story.result.images:,}")
+    blocks = [text, *_doubtful(summary, summary.judged, found, len(found)), *unasked]
+    return Section(heading, blocks, tone="warn", summary=f"{len(found):,} of {summary.result.images:,}")
 
 
-def _unasked(story: Story) -> list[Block]:
+def _unasked(summary: Summary) -> list[Block]:
     """Why nothing is said of the labels learned from, and how to ask."""
     why = (
         "the model has learned them, and it began from scratch, so that no frozen features could judge them either"
-        if story.beginning == "from scratch"
+        if summary.beginning == "from scratch"
         else "the model has learned them, and this run asked no frozen features about them"
     )
-    path = shlex.quote(story.judged.path)
+    path = shlex.quote(summary.judged.path)
     return [
-        Text(f"Labels of the {story.splits.get('train', 0):,} images learned from were not doubted: {why}. To ask:"),
+        Text(f"Labels of the {summary.splits.get('train', 0):,} images learned from were not doubted: {why}. To ask:"),
         Code(f"vitreous check {path} --weights starter --out check.html"),
     ]
 
 
-def _doubts(story: Story) -> Section | None:
-    doubts, heading = story.doubts, "Training labels that may be wrong"
-    if doubts is None or story.learned is None:
+def _doubts(summary: Summary) -> Section | None:
+    doubts, heading = summary.doubts, "Training labels that may be wrong"
+    if doubts is None or summary.learned is None:
         return None
     part = f", a part of {doubts.of:,}," if doubts.images < doubts.of else ""
-    dev = " those of dev among them," if story.splits.get("dev") else ""
+    dev = " those of dev among them," if summary.splits.get("dev") else ""
     how = (
         f"Of the images learned from,{dev} {doubts.images:,}{part} were judged when left out of frozen features: by a "
         "closed-form classifier on what the network with its first weights reads of the others, which names "
@@ -449,15 +457,15 @@ def _doubts(story: Story) -> Section | None:
         "them was learned: mend it and train again. Go down the list for as long as labels prove wrong; further down "
         "more and more are only hard, or the classifier's own mistakes."
     )
-    blocks = [text, *_doubtful(story, story.learned, story.doubted, doubts.count)]
+    blocks = [text, *_doubtful(summary, summary.learned, summary.doubted, doubts.count)]
     return Section(heading, blocks, tone="warn", summary=f"{doubts.count:,} of {doubts.images:,}")
 
 
-def _doubtful(story: Story, images: ImageSet, found: Sequence[Suspect], count: int) -> list[Block]:
+def _doubtful(summary: Summary, images: ImageSet, found: Sequence[Suspect], count: int) -> list[Block]:
     """Suspects in pictures, and by name where there are more.  count: of all, where `found` has only the first."""
     shown = found[:SUSPECTS]
-    groups = [Group([_picture(story, images, s.place, *_doubt(story, s))]) for s in shown]
-    named = [f"{images.name(s.place)}: {', '.join(_doubt(story, s))}" for s in found[:SUSPECTS_NAMED]]
+    groups = [Group([_picture(summary, images, s.place, *_doubt(summary, s))]) for s in shown]
+    named = [f"{images.name(s.place)}: {', '.join(_doubt(summary, s))}" for s in found[:SUSPECTS_NAMED]]
     blocks: list[Block] = [Pictures(groups)]
     if count > len(shown):
         left = count - len(named)
@@ -468,24 +476,24 @@ def _doubtful(story: Story, images: ImageSet, found: Sequence[Suspect], count: i
     return blocks
 
 
-def _doubt(story: Story, suspect: Suspect) -> tuple[str, str]:
+def _doubt(summary: Summary, suspect: Suspect) -> tuple[str, str]:
     """What it may be, and what it is called."""
-    given, suggested = story.classes[suspect.given], story.classes[suspect.suggested]
+    given, suggested = summary.classes[suspect.given], summary.classes[suspect.suggested]
     return f"perhaps {suggested} ({_sure(suspect.confidence)})", f"labelled {given} ({_sure(suspect.own)})"
 
 
 def _picture(
-    story: Story, images: ImageSet, place: int, title: str, about: str = "", *, side: int = pages.SIDE
+    summary: Summary, images: ImageSet, place: int, title: str, about: str = "", *, side: int = pages.SIDE
 ) -> Picture:
     """about: followed by where the picture lies."""
-    where = f"{about} · {_where(story, images, place)}" if about else ""
+    where = f"{about} · {_where(summary, images, place)}" if about else ""
     return pages.picture(_pixels(images, place), title, where, side=side)
 
 
-def _where(story: Story, images: ImageSet, place: int) -> str:
+def _where(summary: Summary, images: ImageSet, place: int) -> str:
     """The file, and its folder unless that is the label."""
     *_, folder, file = ["", *images.name(place).split("/")]
-    return f"{folder}/{file}" if folder and folder not in story.classes else file
+    return f"{folder}/{file}" if folder and folder not in summary.classes else file
 
 
 def _pixels(data: ImageSet, place: int) -> NDArray[np.uint8] | None:
@@ -495,26 +503,26 @@ def _pixels(data: ImageSet, place: int) -> NDArray[np.uint8] | None:
         return None  # the frame says so
 
 
-def _said(story: Story, place: int) -> tuple[str, str]:
+def _said(summary: Summary, place: int) -> tuple[str, str]:
     """The answer to a picture, and what it is."""
-    p, label = np.asarray(story.probabilities[place], np.float64), story.judged.labels[place]
-    if story.has_many_labels:
-        said = [f"{story.classes[k]} {_sure(p[k])}" for k in np.flatnonzero(p >= 0.5)]
-        is_so = [story.classes[k] for k in np.flatnonzero(label > 0)]
+    p, label = np.asarray(summary.probabilities[place], np.float64), summary.judged.labels[place]
+    if summary.has_many_labels:
+        said = [f"{summary.classes[k]} {_sure(p[k])}" for k in np.flatnonzero(p >= 0.5)]
+        is_so = [summary.classes[k] for k in np.flatnonzero(label > 0)]
         return f"says {', '.join(said) or 'nothing'}", f"is {', '.join(is_so) or 'nothing'}"
     first = int(p.argmax())
-    named = f"labelled {story.classes[label]} ({_sure(p[label])})" if label >= 0 else "not labelled"
-    return f"says {story.classes[first]} ({_sure(p[first])})", "right" if first == label else named
+    named = f"labelled {summary.classes[label]} ({_sure(p[label])})" if label >= 0 else "not labelled"
+    return f"says {summary.classes[first]} ({_sure(p[first])})", "right" if first == label else named
 
 
 # On what, and how ------------------------------------------------------------------------------------------------
 
 
-def _data(story: Story) -> Section:
-    data, health = story.judged, story.health
+def _data(summary: Summary) -> Section:
+    data, health = summary.judged, summary.health
     rows = [
-        ["images", ", ".join(f"{count:,} {name}" for name, count in story.used.items())],
-        ["classes", f"{len(story.classes):,}"],
+        ["images", ", ".join(f"{count:,} {name}" for name, count in summary.used.items())],
+        ["classes", f"{len(summary.classes):,}"],
         ["kind", data.kind],
         ["content id", data.content_id],
     ]
@@ -522,11 +530,11 @@ def _data(story: Story) -> Section:
     if health is None:
         blocks.append(Text("The data was not checked; vitreous check does it."))
         return Section("The data", blocks)
-    tone, summary = "good", "nothing found"
+    tone, brief = "good", "nothing found"
     if health.faults:
-        tone, summary = "bad", f"{len(health.faults)} kinds of fault" if len(health.faults) > 1 else "1 kind of fault"
+        tone, brief = "bad", f"{len(health.faults)} kinds of fault" if len(health.faults) > 1 else "1 kind of fault"
     elif health.notices:
-        tone, summary = "plain", f"{len(health.notices)} kinds of notice" if len(health.notices) > 1 else "1 notice"
+        tone, brief = "plain", f"{len(health.notices)} kinds of notice" if len(health.notices) > 1 else "1 notice"
     verdict = {
         "bad": "The check found faults that can make the numbers wrong.",
         "plain": "The check found no fault, and some things worth a look.",
@@ -541,37 +549,41 @@ def _data(story: Story) -> Section:
         ]
         blocks.append(Text("With pictures:"))
         blocks.append(Code(f"vitreous check {shlex.quote(data.path)} --out check.html"))
-    return Section("The data", blocks, tone=tone, summary=summary)  # type: ignore[arg-type]
+    return Section("The data", blocks, tone=tone, summary=brief)  # type: ignore[arg-type]
 
 
 def _left(count: int) -> str:
     return f"and {count - FAULTS:,} more; vitreous check lists all" if count > FAULTS else ""
 
 
-def _training(story: Story) -> Section:
-    recipe = story.recipe
+def _training(summary: Summary) -> Section:
+    recipe = summary.recipe
     source = f" ({recipe.source})" if recipe.source else ""
-    rows, columns = story.image_size
-    folds = [stage for stage in story.stages if stage.name.startswith(FOLD)]
-    kept = [stage_of(trial.rate) for trial in story.trials if trial.is_kept]
-    others = [stage for stage in story.stages if story.trials and stage.name not in kept]
-    main = [stage for stage in story.stages if stage not in folds and stage not in others]
+    rows, columns = summary.image_size
+    folds = [stage for stage in summary.stages if stage.name.startswith(FOLD)]
+    kept = [stage_of(trial.rate) for trial in summary.trials if trial.is_kept]
+    others = [stage for stage in summary.stages if summary.trials and stage.name not in kept]
+    main = [stage for stage in summary.stages if stage not in folds and stage not in others]
     steps = sum(stage.steps for stage in main)
     length = f"{recipe.length}" + (f", {steps:,} steps" if steps else "") + f" of {recipe.batch:,} images"
     facts = [
         ["recipe", f"{recipe.name}{source}"],
-        ["model", f"{story.model}, {story.parameters:,} parameters, {count(story.macs)} multiply-adds an image"],
-        ["begun", story.beginning],
+        ["model", f"{summary.model}, {summary.parameters:,} parameters, {count(summary.macs)} multiply-adds an image"],
+        ["begun", summary.beginning],
         ["image size", f"{rows} × {columns} pixels"],
         ["length", "each image once, no steps" if recipe.is_solved else length],
-        ["time", duration(story.seconds) + (f"; {duration(total)} in all" if (total := story.total_seconds) else "")],
-        ["on", story.device],
+        [
+            "time",
+            duration(summary.seconds)
+            + (f"; {duration(summary.total_seconds)} in all" if summary.total_seconds else ""),
+        ],
+        ["on", summary.device],
     ]
-    blocks: list[Block] = [Text(sentence(line)) for line in story.reasons]
-    blocks += [Table(["", ""], facts), *(Text(line) for line in happenings(story.events))]
+    blocks: list[Block] = [Text(sentence(line)) for line in summary.reasons]
+    blocks += [Table(["", ""], facts), *(Text(line) for line in happenings(summary.events))]
     blocks += [Drawings(list(_curves(stage, f"{stage.name}: " if len(main) > 1 else ""))) for stage in main]
-    if story.trials:
-        blocks.append(_trials(story))
+    if summary.trials:
+        blocks.append(_trials(summary))
     if others:
         inner = [Drawings(list(_curves(stage, f"{stage.name}: "))) for stage in others]
         blocks.append(Fold(f"The curves of the {len(others)} other rates", inner))
@@ -585,7 +597,7 @@ def _training(story: Story) -> Section:
     return Section("How it was trained, and why so", blocks, summary=recipe.name)
 
 
-def _trials(story: Story) -> Table:
+def _trials(summary: Summary) -> Table:
     """The sweep: each rate, and what it came to on dev."""
     rows: list[list[str | Bar]] = [
         [
@@ -594,7 +606,7 @@ def _trials(story: Story) -> Table:
             f"{trial.loss:.3f}",
             "kept" * trial.is_kept,
         ]
-        for trial in story.trials
+        for trial in summary.trials
     ]
     return Table(["rate", "right on dev", "loss on dev", ""], rows, "rlrl", "the sweep of learning rates")
 
@@ -642,21 +654,21 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _repeat(story: Story) -> Section:
-    versions = story.record.get("versions", {})
+def _repeat(summary: Summary) -> Section:
+    versions = summary.record.get("versions", {})
     rows = [[name, str(value)] for name, value in versions.items() if value]
-    rows += [["seed", str(story.recipe.seed)], ["data", story.judged.content_id]]
-    if commit := story.record.get("commit"):
+    rows += [["seed", str(summary.recipe.seed)], ["data", summary.judged.content_id]]
+    if commit := summary.record.get("commit"):
         rows.append(["commit", str(commit)])
     use = (
-        f"vitreous predict {shlex.quote(story.folder)} photo.jpg    # on the command line\n\n"
+        f"vitreous predict {shlex.quote(summary.folder)} photo.jpg    # on the command line\n\n"
         "import vitreous    # in Python\n\n"
-        f"model = vitreous.load({story.folder!r})\n"
+        f"model = vitreous.load({summary.folder!r})\n"
         'for answer in vitreous.predict(model, ["photo.jpg"]):\n    print(answer)'
     )
     blocks: list[Block] = [
         Text("The same numbers again:"),
-        Code(story.command),
+        Code(summary.command),
         Table(["", ""], rows),
         Text("The model in use:"),
         Code(use),
@@ -664,8 +676,8 @@ def _repeat(story: Story) -> Section:
     return Section("Do it again, and use it", blocks)
 
 
-def _foot(story: Story) -> str:
-    version = story.record.get("versions", {}).get("vitreous", "")
+def _foot(summary: Summary) -> str:
+    version = summary.record.get("versions", {}).get("vitreous", "")
     return f"Made by vitreous {version}. This page holds all that it shows and fetches nothing.".replace("  ", " ")
 
 

@@ -5,24 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import DataError
+from vitreous.errors import DataError, VitreousError
+from vitreous.evaluation import calibration
 from vitreous.evaluation.accuracy import Result, measure
 from vitreous.evaluation.calibration import Above, above
 from vitreous.images.health import Health
 from vitreous.images.imageset import ImageSet
 from vitreous.images.stores.memory import find_places
+from vitreous.machine import record
+from vitreous.measures import explain
 from vitreous.measures.explain import Attention
 from vitreous.measures.inspection import Inspection
+from vitreous.measures.look import look
+from vitreous.models.config import BiTConfig
+from vitreous.models.cost import macs
+from vitreous.models.model import Model
 from vitreous.training.label_errors import Doubts, Suspect, suspects
+from vitreous.training.plan.plan import Plan
 from vitreous.training.recipe import Recipe
-from vitreous.training.run.sweep import Trial
+from vitreous.training.run import folder as runs
+from vitreous.training.run.folder import data_name
+from vitreous.training.run.trained import Rival, Trained, Trial
+from vitreous.training.tell.calibrated import confident_from, judged_probabilities
+from vitreous.weights import starter
 
-__all__ = ["Rival", "Stage", "Story", "happenings", "measured", "places_to_look_at", "stages"]
+__all__ = ["Stage", "Summary", "happenings", "places_to_look_at", "stages", "summarise"]
+
+LOOK_IMAGES = 32  # of the short look inside
+LOOK_MEASURES = ("attention-distance", "similarity", "skip-ratio")  # one forward serves them all
 
 
 @dataclass(frozen=True)
@@ -41,17 +57,8 @@ class Stage:
     steps: int = 0
 
 
-@dataclass(frozen=True)
-class Rival:
-    """Something simpler, judged on the same images."""
-
-    name: str
-    right: int
-    seen: int
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Story:
+class Summary:
     """A finished run in plain values.
 
     judged, probabilities: the images that the number is of, and the calibrated answers to them (N K), each by a model
@@ -62,7 +69,6 @@ class Story:
     command: str  # the one to repeat it with
     judged: ImageSet
     probabilities: NDArray[np.floating[Any]]
-    measured: Result | None = None  # of these, where they were measured already
     judged_by: Literal["test", "cross-validation", "leave-one-out", "dev"]
     folds: int = 0  # of cross-validation
     splits: Mapping[str, int]  # images of train, dev and test, as they were used
@@ -91,6 +97,7 @@ class Story:
     trials: Sequence[Trial] = ()  # rates that were tried
     notes: Sequence[str] = ()  # what else should be known
     folder: str = "run"  # where the model lies
+    measured: Result | None = None  # the numbers, if they were measured already
 
     def __post_init__(self) -> None:
         wanted = (len(self.judged), len(self.judged.classes))
@@ -123,12 +130,12 @@ class Story:
 
     @property
     def has_many_labels(self) -> bool:
-        return self.judged.labels.ndim == 2
+        return self.judged.has_many_labels
 
     @cached_property
     def result(self) -> Result:
-        """The numbers, all from `probabilities`."""
-        return self.measured or measured(self.judged, self.probabilities)
+        """The numbers, all from `probabilities`, measured once."""
+        return self.measured if self.measured is not None else measure_answers(self.probabilities, self.judged)
 
     @cached_property
     def above(self) -> Above | None:
@@ -191,12 +198,96 @@ class Story:
                 )
 
 
-def measured(judged: ImageSet, probabilities: NDArray[np.floating[Any]]) -> Result:
-    """The numbers of calibrated answers, N K."""
-    if judged.labels.ndim == 2:
-        p = np.asarray(probabilities, np.float64).clip(1e-12, 1 - 1e-12)
+def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: str, seconds: float) -> Summary | None:
+    """All that page and card tell; None if nothing was judged."""
+    if trained.judged is None:
+        return None
+    model, judged = trained.model, trained.judged
+    probabilities = judged_probabilities(trained)
+    result = measure_answers(probabilities, judged)
+    scores = calibration.score(trained.logits)
+    return Summary(
+        name=data_name(plan.data),
+        command=command,
+        judged=judged,
+        probabilities=probabilities,
+        measured=result,
+        judged_by=trained.judged_by,  # type: ignore[arg-type]
+        folds=len(plan.data) if plan.protocol == "leave-one-out" else plan.folds,
+        splits=trained.used,
+        recipe=plan.recipe,
+        reasons=plan.reasons,
+        model=plan.model or plan.recipe.model or _weights_name(str(plan.weights or "")),
+        parameters=sum(p.numel() for p in model.parameters()),
+        macs=macs(model.config),
+        image_size=model.config.image_size,
+        beginning=plan.beginning,
+        events=runs.read(where),
+        seconds=trained.seconds,
+        total_seconds=seconds,
+        device=device,
+        record=record(),
+        health=plan.health,
+        learned=plan.data,
+        doubts=_doubts(plan, trained),
+        attention=explain.look_at(model, judged, places_to_look_at(result)),
+        inspection=_look_inside(model, judged),
+        temperature=model.temperature,
+        answer_above=confident_from(trained),
+        unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
+        rivals=trained.rivals,
+        trials=trained.trials,
+        notes=_notes(plan, trained),
+        folder=str(where),
+    )
+
+
+def _doubts(plan: Plan, trained: Trained) -> Doubts | None:
+    """About labels learned from and not judged: by the solved head, or by the estimate before training."""
+    measured = None if plan.estimate is None else plan.estimate.doubts
+    found = trained.doubts if trained.doubts is not None else measured
+    if found is None or trained.judged is None or plan.judges_all:
+        return None
+    return found.without(trained.judged.ids)
+
+
+def _weights_name(weights: str) -> str:
+    """The network that the weights belong to, for people."""
+    return starter.network() if starter.is_meant(weights) else weights
+
+
+def _look_inside(model: Model, judged: ImageSet) -> Inspection | None:
+    """A short look: what one forward of a few images shows. The page does without it if it fails."""
+    if len(judged) < LOOK_IMAGES:
+        return None
+    only = LOOK_MEASURES[1:] if isinstance(model.config, BiTConfig) else LOOK_MEASURES
+    try:
+        return look(model, judged, only=only, images=LOOK_IMAGES, layers="blocks")
+    except VitreousError:
+        return None
+
+
+def _notes(plan: Plan, trained: Trained) -> list[str]:
+    """What else a reader should know."""
+    found = list(plan.cautions)
+    if trained.test is not None:
+        low, high = (100 * x for x in trained.test.interval)
+        found.append(
+            f"On the set's own test split the saved model is right on {trained.test.right:,} of "
+            f"{trained.test.images:,} ({100 * trained.test.top1:.1f} %; 95 % interval {low:.1f} to {high:.1f})."
+        )
+    if plan.protocol == "folds" and plan.recipe.patience is not None:
+        found.append("Patience was not used: a cross-validated training has no dev split to look at.")
+    return found
+
+
+def measure_answers(probabilities: NDArray[np.floating[Any]], judged: ImageSet) -> Result:
+    """The numbers of these answers to the judged images."""
+    p = np.asarray(probabilities, np.float64) if judged.has_many_labels else probabilities
+    if judged.has_many_labels:
+        p = p.clip(1e-12, 1 - 1e-12)
         return measure(np.log(p) - np.log1p(-p), judged.labels, judged.classes)
-    return measure(np.log(probabilities.clip(1e-12, 1)), judged.labels, judged.classes)
+    return measure(np.log(p.clip(1e-12, 1)), judged.labels, judged.classes)
 
 
 def places_to_look_at(result: Result, count: int = 8) -> list[int]:

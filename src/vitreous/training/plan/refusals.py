@@ -1,0 +1,249 @@
+"""Everything a run refuses before it writes a file: options, images and plans that would fail later."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
+
+from vitreous.errors import ConfigError, DataError
+from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.machine import memory as machine_memory
+from vitreous.models.catalog import blueprint
+from vitreous.models.config import Config
+from vitreous.training.plan import memory
+from vitreous.training.plan.starting_weights import learned_images
+from vitreous.training.recipe import Recipe
+from vitreous.training.run import closed_form, schedule, trackers, trainable_layers
+from vitreous.training.run import folder as runs
+from vitreous.training.run.runtime import Runtime
+from vitreous.training.run.step import Compiled, precision_on
+
+if TYPE_CHECKING:
+    from vitreous.training.plan.plan import Plan
+
+__all__ = [
+    "check_rates",
+    "refuse_early",
+    "refuse_folds_in_sweep",
+    "refuse_options",
+    "refuse_run_as_data",
+    "refuse_too_few",
+    "refuse_too_large",
+    "refuse_unlearnable",
+    "refuse_unsweepable",
+    "train_size",
+]
+
+ON_NAN = ("stop", "rollback")
+
+
+# ------------------------------------------------------------------------------------------------------------- options
+
+
+def refuse_options(
+    *,
+    model: Any,
+    weights: Any,
+    resume: bool,
+    force: bool,
+    has_then: bool,
+    says_how_then: bool,
+    workers: int | None,
+    folds: int | None,
+    on_nan: str,
+    log: Sequence[str],
+    compiled: Compiled | None,
+) -> None:
+    """Options that mean nothing, alone or together."""
+    _refuse_other_than("on_nan", on_nan, ON_NAN)
+    if compiled is not None:
+        _refuse_other_than("compiled", compiled, get_args(Compiled))
+    if folds is not None and (folds < 0 or folds == 1):
+        raise ConfigError(f"folds={folds} splits nothing; give 2 or more, or 0 for dev and test splits")
+    if workers is not None and workers < 0:
+        raise ConfigError(f"workers is {workers}; give 0 (this process) or more")
+    if resume and force:
+        raise ConfigError("--resume goes on with a run and --force begins it again; give one")
+    if says_how_then and not has_then:
+        raise ConfigError("--then-recipe and --then-set say how to fine-tune; give the images too: --then DATA")
+    if model is not None and weights is not None and not (isinstance(weights, str) and weights == "none"):
+        raise ConfigError("--model and --weights each say what network to begin with; give one")
+    trackers.check(log)
+
+
+def _refuse_other_than(name: str, word: str, words: Sequence[str]) -> None:
+    if word not in words:
+        raise ConfigError(f"{name}={word!r} is not one of {', '.join(words)}")
+
+
+def refuse_run_as_data(data: Any) -> None:
+    """A run folder holds no images: say what it is, and what to type."""
+    if not isinstance(data, str | os.PathLike) or not runs.is_run(Path(data)):
+        return
+    where = Path(data)
+    if runs.is_finished(where):
+        images = runs.config_of(where).get("data", {}).get("path", "IMAGES")
+        raise DataError(
+            f"{where} is a finished run, not images; name those it learned from (vitreous fit {images}), "
+            f"or others to go on from its model (vitreous fit IMAGES --weights {where})"
+        )
+    raise DataError(f"{where} is an unfinished run, not images; go on with it: vitreous fit {where} --resume")
+
+
+# --------------------------------------------------------------------------------------------------------------- sweep
+
+
+def check_rates(asked: Any) -> tuple[float, ...]:
+    """The rates of a sweep, in rising order."""
+    try:
+        found = tuple(sorted({float(rate) for rate in asked}))
+    except (TypeError, ValueError):
+        found = ()
+    if isinstance(asked, str) or not found or not all(0 < rate < math.inf for rate in found):
+        raise ConfigError(f"sweep={asked!r} are no rates; give numbers above 0, such as (0.001, 0.01)")
+    return found
+
+
+def refuse_unsweepable(recipe: Recipe) -> None:
+    if recipe.task != "classify":
+        raise ConfigError(f"a sweep chooses by right answers, and task={recipe.task} has none; leave --sweep out")
+    if not recipe.dev:
+        raise ConfigError("a sweep chooses on dev, and dev=0 leaves none; give a share, such as --set dev=0.1")
+
+
+def refuse_folds_in_sweep(folds: int | None) -> None:
+    """A sweep needs a dev split; folds have none."""
+    if folds:
+        raise ConfigError(f"a sweep chooses on dev, and {folds} folds leave none; leave --folds or --sweep out")
+
+
+# -------------------------------------------------------------------------------------------------------------- images
+
+
+def refuse_unlearnable(data: ImageSet) -> None:
+    """Images without labels, of one class only, or without a training split."""
+    if not len(data.classes):
+        raise DataError(
+            f"the images of {data.path} have no labels; sort them into a folder for each class, "
+            "or learn without labels: --recipe masked-patches"
+        )
+    if len(data.classes) < 2 or (not data.has_many_labels and len(np.unique(data.labels[data.labels >= 0])) < 2):
+        raise DataError(
+            f"{data.path} has one class ({data.classes[0]}), so there is nothing to tell apart; add another"
+        )
+    if not (data.splits == TRAIN).any():
+        raise DataError(f"{data.path} has no training images, only test; put some into train")
+
+
+def train_size(data: ImageSet, recipe: Recipe, parts: int) -> int:
+    """Images that a training learns from.  parts: that judge each other in turn; 0 for a dev split."""
+    is_train = data.splits == TRAIN
+    train = int(is_train.sum())
+    if parts:
+        pool = len(data) if data.split_was_made else train
+        return pool - -(-pool // parts)
+    own_dev = 0 if data.given is None else int((is_train & (data.given == "val")).sum())
+    if recipe.dev and 0 < own_dev < train:
+        return train - own_dev
+    return round(train * (1 - recipe.dev))
+
+
+def refuse_too_few(data: ImageSet, recipe: Recipe, parts: int, *, has_folds: bool) -> None:
+    """A step needs two images, and each fold needs one."""
+    left = train_size(data, recipe, parts)
+    if min(recipe.batch, left // 2 * 2) < 2:
+        raise _too_few(data, recipe, parts, left)
+    if has_folds:
+        _refuse_many_folds(data, parts)
+
+
+def _too_few(data: ImageSet, recipe: Recipe, parts: int, left: int) -> ConfigError | DataError:
+    """Why a step would not have two images, and whose fault that is."""
+    if recipe.batch < 2:
+        return ConfigError(f"batch={recipe.batch}: a step takes two images or more; say --set batch=2 or more")
+    train = int((data.splits == TRAIN).sum())
+    if recipe.dev and not parts and train_size(data, replace(recipe, dev=0.0), parts) > 1:
+        images = "image" if left == 1 else "images"
+        return ConfigError(f"dev={recipe.dev:g} leaves {left} {images} of {train} to learn from; say --set dev=0.1")
+    return DataError(f"{data.path} has {train} training images, too few to learn from; add some")
+
+
+def _refuse_many_folds(data: ImageSet, folds: int) -> None:
+    """Each fold needs an image, and copies of one image lie in one fold."""
+    pool = learned_images(data, folds)
+    there = len(pool) if pool.groups is None else len(np.unique(pool.groups))
+    if there < folds:
+        fewer = f"say --folds {there}, or " if there > 2 and pool.counts.min() > 1 else ""
+        raise DataError(
+            f"{data.path} has {there} pictures or groups of copies, too few for {folds} folds; {fewer}"
+            f"add pictures, {folds} or more to each class"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------- plan
+
+
+def refuse_early(plan: Plan, runtime: Runtime) -> None:
+    """Refuse a plan that would fail later."""
+    r, ranks = plan.recipe, runtime.ranks
+    if r.is_solved:
+        _refuse_no_room(plan)
+        return
+    per_epoch = max(train_size(plan.data, r, plan.folds) // r.batch, 1)
+    schedule.rates(r, schedule.total_steps(r, per_epoch) or 10**4, per_epoch)
+    trainable_layers.frozen(blueprint(plan.config), r.policy)
+    if r.first_head == "solved":
+        _refuse_no_head(plan)
+    if r.task != "classify" and r.policy != "full":
+        raise ConfigError(f"task={r.task} trains every layer, so policy={r.policy} means nothing; leave it out")
+    part, left = divmod(r.batch, ranks.world * r.accumulation)
+    if left:
+        raise ConfigError(f"a batch of {r.batch} has no {ranks.world * r.accumulation} equal parts; give a multiple")
+    if r.augment.mixes and part % 2:
+        raise ConfigError(
+            f"a batch of {r.batch} with accumulation={r.accumulation} is taken {part} images at a time, and mixing "
+            "takes pairs; give a batch with even parts"
+        )
+    _ = plan.teacher  # refuses a teacher that cannot be read
+
+
+def refuse_too_large(config: Config, recipe: Recipe, device: torch.device) -> None:
+    """Refuse a model that never fits into memory. If only the batch does not fit, training splits it later."""
+    if recipe.is_solved:
+        return  # it takes one forward pass at a time
+    least = memory.expected(config, 2, recipe, precision=precision_on(device, recipe.precision)).memory.total
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    else:
+        there = machine_memory() or 2**63
+    if least > there:
+        raise ConfigError(
+            f"the model needs {least / 2**30:.1f} GiB even for two images, {device} has {there / 2**30:.1f}; "
+            "take a smaller one (vitreous models)"
+        )
+
+
+def _refuse_no_head(plan: Plan) -> None:
+    """A solved head needs features that mean something, and one class per image."""
+    if plan.weights is None:
+        raise ConfigError("first_head=solved reads the features of given weights; give them: --weights MODEL")
+    if plan.data.has_many_labels or plan.recipe.task != "classify":
+        raise ConfigError("first_head=solved names one class an image, which these have not; leave it out")
+    _refuse_no_room(plan)
+
+
+def _refuse_no_room(plan: Plan) -> None:
+    """A closed form holds the features of all images at once."""
+    model, images = blueprint(plan.config), len(plan.data)
+    if not closed_form.has_room(images, model):
+        raise ConfigError(
+            f"a closed form of {images:,} images needs {closed_form.memory_needed(images, model) / 2**30:.1f} "
+            "GiB, more than there is room for; train the head: --recipe p1-finetune --policy head"
+        )
