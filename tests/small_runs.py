@@ -24,7 +24,9 @@ from vitreous.training.plan import plan as plans
 from vitreous.training.plan.plan import Plan
 from vitreous.training.plan.request import Request
 from vitreous.training.recipe import Recipe
+from vitreous.training.run.loop import Loop
 from vitreous.training.run.runtime import Runtime
+from vitreous.training.run.stage import Stage
 from vitreous.training.run.tasks.classify import Classify
 
 SIDE = 16
@@ -41,6 +43,13 @@ def plan_of(data: Any, *, say: Any = None, device: torch.device = CPU, workers: 
     """The plan of a run on the CPU.  say: called with every line."""
     tell = (lambda event: say(event["text"]) if event["kind"] == "say" else None) if say else lambda event: None
     return plans.make(Request(data=data, **asked), Runtime(device, workers=workers, tell=tell))
+
+
+def make_loop(task: Any, recipe: Recipe, train: ImageSet, dev: ImageSet | None = None, **options: Any) -> Loop:
+    """A loop on the CPU; options go to the loop, its stage or its runtime."""
+    own = {name: options.pop(name) for name in ("folder", "captured", "save_seconds") if name in options}
+    stage = Stage(task, task.network, recipe, train, rule(), dev, options.pop("stage", "fit"))
+    return Loop(stage, Runtime(CPU, **{"workers": 0, **options}), **own)
 
 
 def pixels(count: int, side: int = SIDE, channels: int = 3, first: int = 0) -> tuple[NDArray[np.uint8], NDArray[Any]]:

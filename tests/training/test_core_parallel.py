@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_runs import BUSY, CPU, PLAIN, assert_equal_states, image_set, network, rule, sized
+from small_runs import BUSY, CPU, PLAIN, assert_equal_states, image_set, make_loop, network, rule, sized
 from torch.testing import assert_close
 
 import vitreous
@@ -15,7 +15,6 @@ from vitreous.images.batches.batches import Batches
 from vitreous.ranks import Ranks
 from vitreous.training.run import folder as runs
 from vitreous.training.run.core_parallel import LEAST, MOST, ROOM, how_many
-from vitreous.training.run.loop import Loop
 from vitreous.training.run.step import Step
 from vitreous.training.run.tasks.classify import Classify
 from vitreous.training.run.tasks.distill import Distill
@@ -106,7 +105,7 @@ class Death(Exception):
 def looped(recipe, **options):
     model = network(recipe)
     train, dev = DATA.take(range(48)), DATA.take(range(48, 64))
-    loop = Loop(Classify(model, recipe), model, recipe, train, rule(), CPU, dev=dev, save_seconds=0, **options)
+    loop = make_loop(Classify(model, recipe), recipe, train, dev, save_seconds=0, **options)
     return loop, loop.run()
 
 
@@ -120,21 +119,21 @@ def test_a_run_goes_on_in_the_lanes_it_began_with_on_any_machine(tmp_path):
     with cores(2):
         with runs.RunFolder.create(tmp_path / "whole", {}) as folder:
             loop, whole = looped(recipe, folder=folder)
-        assert loop.lanes == 2
+        assert loop.step.lane_count == 2
         with runs.RunFolder.create(tmp_path / "ended", {}) as folder, pytest.raises(Death):
             looped(recipe, folder=folder, tell=die)
     with cores(1), runs.RunFolder.open(tmp_path / "ended") as folder:
         loop, again = looped(recipe, folder=folder)
-        assert loop.lanes == 2
+        assert loop.step.lane_count == 2
     assert_equal_states(again.state, whole.state)
     assert runs.without_clocks(runs.read(tmp_path / "ended")) == runs.without_clocks(runs.read(tmp_path / "whole"))
 
 
 def test_where_one_generator_draws_for_all_there_is_one_lane():
     with cores(2):
-        assert looped(MIXED.change(length="1 steps"))[0].lanes == 2
-        assert looped(MIXED.change(length="1 steps", dropout=0.1))[0].lanes == 1
-        assert looped(MIXED.change(length="1 steps", batch=8))[0].lanes == 1
+        assert looped(MIXED.change(length="1 steps"))[0].step.lane_count == 2
+        assert looped(MIXED.change(length="1 steps", dropout=0.1))[0].step.lane_count == 1
+        assert looped(MIXED.change(length="1 steps", batch=8))[0].step.lane_count == 1
 
 
 @pytest.mark.parametrize("compiled", ["blocks", "whole"])
@@ -143,7 +142,7 @@ def test_a_compiled_step_has_one_lane(compiled, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda work, **options: work)
     with cores(2):
         loop, outcome = looped(MIXED.change(length="2 steps"), compiled=compiled)
-    assert (loop.lanes, outcome.steps) == (1, 2)
+    assert (loop.step.lane_count, outcome.steps) == (1, 2)
 
 
 @given(st.integers(1, 600), st.integers(1, 4), st.integers(1, 64), st.integers(1, 2**28), st.booleans())

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,8 @@ from vitreous.images.batches.batches import Batches
 from vitreous.images.pixels.preprocess import finish
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
+from vitreous.training.run import protocols
+from vitreous.training.run.loop import Loop
 from vitreous.weights import load_model
 
 
@@ -426,7 +429,7 @@ def test_a_run_of_changed_images_does_not_go_on(tmp_path):
 
 def test_a_damaged_state_is_passed_over_for_the_one_before_and_said(folder, tmp_path, monkeypatch):
     whole = fitted(folder, tmp_path / "whole")
-    monkeypatch.setattr(vitreous.training.run.loop.Loop, "save_seconds", 0.0)
+    monkeypatch.setattr(protocols, "Loop", partial(Loop, save_seconds=0.0))
     with pytest.raises(Death):
         fitted(folder, tmp_path / "run", tell=die_at(4))
     newest = max((tmp_path / "run" / "state").glob("*.safetensors"))

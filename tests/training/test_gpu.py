@@ -9,6 +9,8 @@ from vitreous.images.batches.batches import Batches
 from vitreous.ranks import Ranks
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.loop import Loop
+from vitreous.training.run.runtime import Runtime
+from vitreous.training.run.stage import Stage
 from vitreous.training.run.step import Step
 from vitreous.training.run.tasks.classify import Classify
 
@@ -101,16 +103,10 @@ def test_the_numbers_of_a_loop_are_nearly_those_of_a_cpu():
     for device in ("cpu", "cuda"):
         model = network(recipe).to(device)
         losses = []
-        outcome = Loop(
-            Classify(model, recipe),
-            model,
-            recipe,
-            data.take(np.arange(64)),
-            rule(),
-            torch.device(device),
-            dev=data.take(np.arange(64, 80)),
-            tell=lambda event, into=losses: into.append(event["loss"]) if event["kind"] == "step" else None,
-        ).run()
+        train, dev = data.take(np.arange(64)), data.take(np.arange(64, 80))
+        stage = Stage(Classify(model, recipe), model, recipe, train, rule(), dev)
+        tell = lambda event, into=losses: into.append(event["loss"]) if event["kind"] == "step" else None  # noqa: E731
+        outcome = Loop(stage, Runtime(torch.device(device), tell=tell)).run()
         found[device] = losses, outcome.dev["loss"]
     np.testing.assert_allclose(found["cuda"][0], found["cpu"][0], rtol=2e-3)
     assert found["cuda"][1] == pytest.approx(found["cpu"][1], rel=5e-3)

@@ -20,8 +20,8 @@ from vitreous.training.run import folder as runs
 STATES_ALWAYS = """
 import functools, sys
 from vitreous.cli import main
-from vitreous.training import fit
-fit.Loop = functools.partial(fit.Loop, save_seconds=0.0)  # a state after every step, not every half minute
+from vitreous.training.run import protocols
+protocols.Loop = functools.partial(protocols.Loop, save_seconds=0.0)  # a state after every step, not every half minute
 main(sys.argv[1:])
 """
 SETTINGS = ["image_size=32", "batch=8", "average=ema", "average_decay=0.9", "dropout=0.1", "drop_path=0.1", "dev=0.2"]

@@ -4,12 +4,13 @@ import copy
 import os
 import signal
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import BUSY, CPU, PLAIN, Poisoned, assert_equal_states, image_set, network, rule, sized
+from small_runs import BUSY, PLAIN, Poisoned, assert_equal_states, image_set, make_loop, network, sized
 from tiny_models import line_of
 from torch.testing import assert_close
 
@@ -19,7 +20,7 @@ from vitreous.images.batches.batches import Batches
 from vitreous.training.recipe import Epochs, Seconds, Steps
 from vitreous.training.run import folder as runs
 from vitreous.training.run import loop as loops
-from vitreous.training.run.loop import Interrupted, Loop
+from vitreous.training.run.loop import Interrupted
 from vitreous.training.run.schedule import total_steps
 from vitreous.training.run.tasks.classify import Classify
 
@@ -38,8 +39,7 @@ class Death(Exception):
 def loop_of(data, recipe, *, task=None, dev=True, **options):
     recipe = sized(recipe)
     task = task(network(recipe), recipe) if task else Classify(network(recipe), recipe)
-    options = {"workers": 0, "save_seconds": 0.0, **options}
-    return Loop(task, task.network, recipe, data[0], rule(), CPU, dev=data[1] if dev else None, **options)
+    return make_loop(task, recipe, data[0], data[1] if dev else None, **{"save_seconds": 0.0, **options})
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def test_a_batch_larger_than_the_images_is_refused_with_one_that_is_not(data):
 
 def ids_of_batch(data, number):
     loop = loop_of(data, PLAIN)
-    loop.consumed = number
+    loop.at = replace(loop.at, consumed=number)
     return next(loop._from_here()).ids
 
 
@@ -226,7 +226,7 @@ def test_a_loss_that_is_no_number_stops_the_run_at_the_state_before_it(data, tmp
 
 def test_a_bad_step_that_no_line_has_told_of_is_not_forgotten_by_a_saved_state(data, tmp_path, monkeypatch):
     """Losses are looked at now and then; a run that is ended between goes on knowing of the bad one."""
-    monkeypatch.setattr(loops, "LOGS", 2)
+    monkeypatch.setattr(loops, "MAX_LOGS", 2)
     recipe, ids = PLAIN.change(length="8 steps"), ids_of_batch(data, 1)
 
     class Stopping(Poisoned):
@@ -245,7 +245,7 @@ def test_a_bad_step_that_no_line_has_told_of_is_not_forgotten_by_a_saved_state(d
 
 def test_dev_never_judges_weights_that_a_bad_step_held_up(data, tmp_path, monkeypatch):
     """A look comes after a line of losses, whatever their rhythm."""
-    monkeypatch.setattr(loops, "LOGS", 2)
+    monkeypatch.setattr(loops, "MAX_LOGS", 2)
     recipe, ids = PLAIN.change(length="8 steps", evaluate_every=0.4), ids_of_batch(data, 1)
     with pytest.raises(RunError, match="step 1 is not finite"):
         run_in(tmp_path, data, recipe, task=lambda *a: Poisoned(*a, ids[:1]))
@@ -254,7 +254,7 @@ def test_dev_never_judges_weights_that_a_bad_step_held_up(data, tmp_path, monkey
 
 @pytest.mark.parametrize("logs", [200, 2])
 def test_rollback_passes_over_the_batch_and_makes_all_steps(data, logs, tmp_path, monkeypatch):
-    monkeypatch.setattr(loops, "LOGS", logs)
+    monkeypatch.setattr(loops, "MAX_LOGS", logs)
     ids = ids_of_batch(data, 3)
     bad = lambda *a: Poisoned(*a, ids[:1])  # noqa: E731
     recipe = PLAIN.change(length="8 steps")
@@ -276,7 +276,7 @@ def test_rollback_passes_over_the_batch_and_makes_all_steps(data, logs, tmp_path
 def test_rollback_gives_up_where_every_batch_is_bad(data, tmp_path):
     with pytest.raises(RunError) as error:
         run_in(tmp_path, data, PLAIN, task=lambda *a: Poisoned(*a, data[0].ids), on_nan="rollback")
-    line_of(error.value, "step 0", f"passing over {loops.MOST_SKIPPED} others", "--set peak_lr=")
+    line_of(error.value, "step 0", f"passing over {loops.MAX_SKIPPED} others", "--set peak_lr=")
 
 
 # ---------------------------------------------------------------------------------------------------------- best on dev

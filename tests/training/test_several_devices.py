@@ -17,8 +17,8 @@ from vitreous.weights.load_model import load
 STATES_ALWAYS = """
 import functools, sys
 from vitreous.cli import main
-from vitreous.training import fit
-fit.Loop = functools.partial(fit.Loop, save_seconds=0.0)
+from vitreous.training.run import protocols
+protocols.Loop = functools.partial(protocols.Loop, save_seconds=0.0)
 main(sys.argv[1:])
 """
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

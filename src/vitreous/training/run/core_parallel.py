@@ -11,18 +11,25 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from vitreous.models.cost import training_flops
 from vitreous.models.layers import DropPath
 from vitreous.models.model import replica
 from vitreous.training.run.tasks.classify import Task
 
-__all__ = ["Lane", "Lanes", "drop_paths", "has_dropout", "how_many"]
+if TYPE_CHECKING:
+    from vitreous.training.run.runtime import Runtime
+    from vitreous.training.run.stage import Stage
+
+__all__ = ["Lane", "Lanes", "choose_lanes", "choose_threads", "drop_paths", "has_dropout", "how_many"]
 
 LEAST = 8  # images of a lane; of fewer, starting it costs more than it gives
 MOST = 16  # lanes
+ONE_THREAD_BELOW = 4e9  # FLOP of a step: at 2e9, two threads beside the one that draws were 0.6 times as fast
 ROOM = 2**30  # bytes of gradients, which each lane has of its own
 
 
@@ -74,6 +81,28 @@ def how_many(batch: int, parts: int, cores: int, *, parameters: int, in_pairs: b
     share, rest = divmod(batch, count * parts)
     is_even = not rest and not (in_pairs and share % 2)
     return count if share >= LEAST and is_even and 4 * parameters * count <= ROOM else 1
+
+
+def choose_lanes(stage: Stage, runtime: Runtime) -> int:
+    """Lanes for a training on a CPU; a compiled step takes all cores itself."""
+    is_compiled = runtime.compiled not in (None, "none")
+    if runtime.device.type != "cpu" or is_compiled or runtime.ranks.world > 1 or has_dropout(stage.task.network):
+        return 1
+    return how_many(
+        stage.recipe.batch,
+        stage.recipe.accumulation,
+        torch.get_num_threads(),
+        parameters=sum(p.numel() for p in stage.task.network.parameters() if p.requires_grad),
+        in_pairs=stage.recipe.augment.mixes,
+    )
+
+
+def choose_threads(stage: Stage, runtime: Runtime, lanes: int) -> int:
+    """One thread in each lane; one, too, if a step is so little work that threads would wait for each other."""
+    if lanes > 1:
+        return 1
+    work = training_flops(stage.model.config) * stage.recipe.batch / runtime.ranks.world
+    return 1 if runtime.device.type == "cpu" and work < ONE_THREAD_BELOW else torch.get_num_threads()
 
 
 def drop_paths(network: nn.Module) -> list[DropPath]:

@@ -36,6 +36,7 @@ from vitreous.training.run.network import start_model
 from vitreous.training.run.progress import stage_of
 from vitreous.training.run.rivals import find_rivals
 from vitreous.training.run.runtime import Runtime
+from vitreous.training.run.stage import Stage
 from vitreous.training.run.tasks.classify import Classify, Task
 from vitreous.training.run.tasks.distill import Distill
 from vitreous.training.run.tasks.masked import MaskedPatches
@@ -331,23 +332,8 @@ def _loop(
     folder: RunFolder | None,
     runtime: Runtime,
 ) -> Outcome:
-    outcome = Loop(
-        task,
-        model,
-        recipe,
-        train,
-        plan.preprocess,
-        runtime.device,
-        dev=dev,
-        ranks=runtime.ranks,
-        folder=folder,
-        stage=stage,
-        on_nan=runtime.on_nan,
-        workers=runtime.workers,
-        tell=runtime.event,
-        compiled=runtime.compiled,
-        stages=runtime.stages,
-    ).run()
+    what = Stage(task, model, recipe, train, plan.preprocess, dev, stage)
+    outcome = Loop(what, runtime, folder).run()
     model.load_state_dict(outcome.state)
     return outcome
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -23,20 +23,28 @@ from vitreous.images.batches.batches import Batch
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels.augment import Augment, DevicePlan
 from vitreous.images.pixels.preprocess import finish
+from vitreous.models.config import ViTConfig
+from vitreous.models.cost import training_flops
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import Block
 from vitreous.randomness import uniform
 from vitreous.ranks import Ranks
-from vitreous.training.recipe import Recipe
+from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run import optimizers
 from vitreous.training.run.core_parallel import Lane, Lanes, drop_paths, has_dropout
 from vitreous.training.run.tasks.classify import Task
 from vitreous.training.run.transfer_buffer import Staging
 
-__all__ = ["Compiled", "Meters", "Step", "averaged", "precision_on", "prepare"]
+if TYPE_CHECKING:
+    from vitreous.training.run.runtime import Runtime
+    from vitreous.training.run.stage import Stage
+
+__all__ = ["Compiled", "Meters", "Step", "averaged", "choose_compiling", "precision_on", "prepare"]
 
 Compiled = Literal["whole", "blocks", "none"]
 
+COMPILE_WHOLE, COMPILE_BLOCKS = 90.0, 12.0  # seconds of uncompiled training above which compiling pays (a guess)
+UNCOMPILED_SPEED = 1.2e14  # FLOP/s of a captured, uncompiled step; seen on an H200
 WARM_UP = 3  # eager steps before a capture, as torch asks for
 
 
@@ -112,6 +120,10 @@ class Step:
         self.augment: Augment | None = None
         self.is_cropped = True
         self.graph: torch.cuda.CUDAGraph | None = None
+
+    @property
+    def lane_count(self) -> int:
+        return 1 if self.lanes is None else len(self.lanes)
 
     def __call__(self, batch: Batch, step: int, factor: float) -> None:
         """Step number `step` on this batch, at `factor` of every peak rate."""
@@ -357,6 +369,19 @@ def precision_on(device: torch.device, wanted: str) -> str:
         has = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bfloat16" if has else "float32"
     return wanted
+
+
+def choose_compiling(stage: Stage, runtime: Runtime) -> Compiled:
+    """What of a step to compile: it takes up to a minute, which a short run does not win back; blocks take less."""
+    if runtime.compiled is not None or runtime.device.type != "cuda":
+        return runtime.compiled or "none"
+    if isinstance(stage.recipe.length, Seconds):
+        expected = stage.recipe.length.count
+    else:
+        each = training_flops(stage.model.config) / UNCOMPILED_SPEED
+        expected = each * stage.recipe.batch * stage.steps / runtime.ranks.world
+    has_blocks = isinstance(stage.model.config, ViTConfig)
+    return "whole" if expected > COMPILE_WHOLE else "blocks" if expected > COMPILE_BLOCKS and has_blocks else "none"
 
 
 def _seed(seed: int, step: int, rank: int) -> int:

@@ -1,0 +1,104 @@
+"""One stage of a run: what trains on which images, and where it stands."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from vitreous.errors import ConfigError
+from vitreous.images.imageset import ImageSet
+from vitreous.models.model import Model
+from vitreous.models.preprocess import Preprocess
+from vitreous.training.recipe import Recipe
+from vitreous.training.run import schedule
+from vitreous.training.run.tasks.classify import Task
+
+__all__ = ["Stage", "Standing"]
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One training: a task, its recipe, its images."""
+
+    task: Task
+    model: Model  # whose answers dev judges
+    recipe: Recipe
+    train: ImageSet
+    preprocess: Preprocess
+    dev: ImageSet | None = None
+    name: str = "fit"
+
+    def __post_init__(self) -> None:
+        if not self.per_epoch:
+            raise ConfigError(
+                f"a batch of {self.recipe.batch} is more than the {len(self.train)} training images; "
+                f"give --set batch={len(self.train) // 2 * 2}"
+            )
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps of an epoch."""
+        return len(self.train) // self.recipe.batch
+
+    @property
+    def steps(self) -> int:
+        """In all; 0 while a time in seconds is not yet turned into steps."""
+        return schedule.total_steps(self.recipe, self.per_epoch) or 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a stage stands: the plain values that a saved state holds beside its tensors."""
+
+    steps: int  # in all
+    step: int = 0  # the next one
+    consumed: int = 0  # batches
+    best: dict[str, Any] | None = None  # step, accuracy and loss of the kept state
+    top: tuple[float, float] | None = None  # highest accuracy on dev, and minus its loss
+    without_gain: int = 0  # looks at dev since the highest
+    skipped: tuple[int, ...] = ()  # batches that broke the loss
+    seconds: float = 0.0  # of training
+    is_over: bool = False
+
+    def after_step(self) -> Standing:
+        return replace(self, step=self.step + 1, consumed=self.consumed + 1)
+
+    def back_to(self, step: int) -> Standing:
+        """Before `step`: the steps since then changed nothing."""
+        return replace(self, step=step, consumed=self.consumed - (self.step - step))
+
+    def past_batch(self) -> Standing:
+        """After a batch that broke the loss, without a step."""
+        return replace(self, skipped=(*self.skipped, self.consumed), consumed=self.consumed + 1)
+
+    def after_look(self, accuracy: float, loss: float, images: int) -> tuple[Standing, bool, bool]:
+        """After a look at dev; whether it is the highest so far, and whether its state is kept.
+
+        The latest state within a standard error of the highest accuracy is kept. With a hundred images the highest is
+        chance, and an early state that reaches it, before the rate came down, is worse on all other images.
+        """
+        is_best = self.top is None or (accuracy, -loss) > self.top
+        top = (accuracy, -loss) if is_best or self.top is None else self.top
+        share = (top[0] * images + 1) / (images + 2)  # all right of a few is not certain
+        is_kept = accuracy >= top[0] - math.sqrt(share * (1 - share) / max(images, 1))
+        return (
+            replace(
+                self,
+                top=top,
+                best={"step": self.step, "accuracy": accuracy, "loss": loss} if is_kept else self.best,
+                without_gain=0 if is_best else self.without_gain + 1,
+            ),
+            is_best,
+            is_kept,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"skipped": list(self.skipped), "top": None if self.top is None else list(self.top)}
+
+    @classmethod
+    def from_json(cls, about: dict[str, Any]) -> Standing:
+        """Older states have no `top`."""
+        top = about.get("top")
+        known = {name: about[name] for name in cls.__dataclass_fields__ if name in about}
+        return cls(**{**known, "skipped": tuple(about["skipped"]), "top": None if top is None else (top[0], top[1])})
