@@ -7,9 +7,9 @@ import pytest
 from small_runs import fitted, image_set
 from tiny_models import VIT, awake
 
-from vitreous.training.run.loop import Outcome
+from vitreous.training.run.trained import Outcome, Trained
 from vitreous.training.tell import summary
-from vitreous.training.tell.write import Trained, _judged_probabilities
+from vitreous.training.tell.calibrated import judged_probabilities
 
 
 def test_a_folds_temperature_is_fitted_on_the_other_folds():
@@ -21,8 +21,8 @@ def test_a_folds_temperature_is_fitted_on_the_other_folds():
 
     def told(labels):
         judged = replace(data, labels=labels)
-        trained = Trained(model, outcome, judged, logits, "cross-validation", None, None, {}, 0.0, part=part)
-        return _judged_probabilities(trained, model)
+        common = {"model": model, "outcome": outcome, "logits": logits, "judged_by": "cross-validation"}
+        return judged_probabilities(Trained(**common, judged=judged, used={}, seconds=0.0, part=part))
 
     here = part == 0
     swapped = np.where(here, (data.labels + 1) % 4, data.labels)
