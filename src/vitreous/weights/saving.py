@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.errors import ExistsError, FormatError, VitreousError
-from vitreous.files import atomic_folder, atomic_write, digest, write_bytes
+from vitreous.files import atomic_folder, atomic_write, digest
 from vitreous.models.config import BiTConfig, Config, Size
 from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.weights import formats, hub
@@ -84,7 +84,7 @@ def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], targe
         beside = sidecar_of(model, part)
         with part.open("rb") as written:
             atomic_write(target, lambda file: shutil.copyfileobj(written, file, 2**20), force=force)
-    write_bytes(sidecar, beside, force=True)
+    atomic_write(sidecar, lambda file: file.write(beside), force=True)
     return [target, sidecar]
 
 
