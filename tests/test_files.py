@@ -434,3 +434,16 @@ def test_json_and_bytes_are_written_whole_and_never_over_something(tmp_path):
     files.write_bytes(path, b"\0", force=True)
     assert path.read_bytes() == b"\0"
     assert [file.name for file in path.parent.iterdir()] == ["a.json"]
+
+
+def test_a_place_that_is_taken_is_refused_before_any_work(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path):
+        with pytest.raises(ExistsError, match="exists already; choose another place, or overwrite it with --force"):
+            files.claim(path, force=False)
+        with pytest.raises(ExistsError):
+            files.claim(path, force=False, is_folder=True)
+        files.claim(path, force=True)
+    (tmp_path / "empty").mkdir()
+    for free in (None, tmp_path / "new", tmp_path / "empty"):
+        files.claim(free, force=False, is_folder=True)

@@ -23,7 +23,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["atomic_folder", "atomic_write", "delete_file", "digest", "lock", "restore_folder"]
+__all__ = ["atomic_folder", "atomic_write", "claim", "delete_file", "digest", "lock", "restore_folder"]
 __all__ += ["write_bytes", "write_json"]
 __all__ += ["exchange", "fsync", "fsync_folder", "link", "remove", "rename", "replace", "unlink"]  # steps on the disk
 
@@ -109,6 +109,12 @@ def digest(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> s
         return hashlib.sha256(source).hexdigest()
     with Path(source).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def claim(path: str | os.PathLike[str] | None, *, force: bool, is_folder: bool = False) -> None:
+    """Refuse a place that is taken, before any work is done for it. A folder may take an empty folder's place."""
+    if path is not None and not force and (_is_taken(Path(path)) if is_folder else os.path.lexists(path)):
+        raise _exists(Path(path))
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes, *, force: bool = False) -> None:

@@ -124,6 +124,36 @@ def done(place):
     return dict(zip(calls, run_all(calls.values(), before=MEMORY, environment=os.environ | programs), strict=True))
 
 
+@pytest.mark.slow
+def test_fit_and_look_leave_each_out(place):
+    model, data = place / "model.safetensors", place / "set"
+    short = [
+        "--model",
+        "Ti/16",
+        "--weights",
+        "none",
+        "--steps",
+        2,
+        "--folds",
+        0,
+        "--set",
+        "image_size=32",
+        "--set",
+        "batch=4",
+    ]
+    calls = [
+        ["fit", data, *short, "--out", place / "run"],
+        ["look", model, data, "--only", "attention-distance", "--out", place / "inside"],
+    ]
+    programs = {"PATH": f"{place}/programs:{os.environ['PATH']}", "VITREOUS_CACHE": str(place / "cache")}
+    fit, look = run_all(calls, before=MEMORY, environment=os.environ | programs)
+    assert (fit.code, look.code) == (0, 0), fit.stderr + look.stderr
+    assert "10 images cannot be read and are left out, such as cat/" in fit.stderr
+    assert "10 images could not be read and are left out" in look.stdout
+    assert not OBEYED.search(fit.stdout + fit.stderr + look.stdout + look.stderr)
+    assert not (place / "gs-ran").exists()
+
+
 def test_no_other_program_is_started(done, place):
     assert not (place / "gs-ran").exists()
 

@@ -69,10 +69,10 @@ LEARNED = "the model has learned from these very images: the number says nothing
 @pytest.mark.parametrize(
     ("source", "warned"),
     [
-        ({"data": "content", "learned_from": "train"}, {"train", "all"}),
-        ({"data": "content", "learned_from": "all"}, {"test", "train", "all"}),  # cross-validated
-        ({"data": "other content", "learned_from": "all"}, set()),
-        ({}, set()),
+        ({"data": "content", "learned_from": "train"}, ("train", "all")),
+        ({"data": "content", "learned_from": "all"}, ("test", "train", "all")),  # cross-validated
+        ({"data": "other content", "learned_from": "all"}, ()),
+        ({}, ()),
     ],
     ids=str,
 )

@@ -8,7 +8,7 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import VitreousError
-from vitreous.evaluation import logistic
+from vitreous.evaluation import calibration, logistic
 
 
 def blobs(n: int, d: int, k: int, seed: int = 0, apart: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -82,6 +82,18 @@ def test_l2_is_chosen_on_dev():
     best, second, *_ = sorted(rights.values(), reverse=True)
     assert best > second + 5, "near equals would be told apart by rounding"
     assert chosen.l2 == max(rights, key=rights.get)
+
+
+def test_l2_is_chosen_by_the_loss_on_dev_where_that_is_asked_for():
+    x, y = blobs(40, 30, 3)
+    dev_x, dev_y = blobs(400, 30, 3, seed=5)
+
+    def loss(probe):
+        return calibration.mean_loss(probe.logits(dev_x), dev_y)
+
+    chosen = logistic.choose(x, y, dev_x, dev_y, 3, by="loss")
+    least = min(loss(logistic.fit(x, y, 3, l2=l2)) for l2 in logistic.L2S)
+    assert loss(chosen) <= 1.05 * least  # warm starts end within tolerance of cold ones
 
 
 def test_pixels_of_clothes_tell_much():

@@ -117,6 +117,15 @@ def test_a_large_photograph_is_decoded_smaller_and_stays_near(shared):
         assert decode._jpeg(raw, header, 3, 4).shape[:2] == (-(-header.rows // 4), -(-header.columns // 4))
 
 
+def test_a_part_of_a_long_thin_photo_is_that_part():
+    """libjpeg's small copies of it have another scale down than across: 21 rows become 6, 1600 columns 400."""
+    slope = np.broadcast_to(np.linspace(0, 255, 1600).astype(np.uint8)[None, :, None], (21, 1600, 3))
+    raw, box = encoded(np.ascontiguousarray(slope)), (400, 0, 800, 21)
+    for fast in (True, False):
+        part = decode.decode_crop(raw, "x", box, (2, 40), fast=fast)
+        assert part.mean() == pytest.approx(255 * 600 / 1600, abs=3)
+
+
 def test_the_environment_turns_short_cuts_off(monkeypatch):
     pixels, box = scene(5, 90, 120), (4, 6, 77, 80)
     pillow = np.asarray(Image.fromarray(pixels).resize((32, 32), Image.Resampling.BILINEAR, box=box))

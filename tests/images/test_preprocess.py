@@ -108,6 +108,17 @@ def test_a_crop_that_is_no_square_is_covered_whatever_the_image_is_like():
     assert before_crop((50, 99), Preprocess(size=(160, 224), fit="squash-crop", short_side=177)) == (177, 247)
 
 
+@pytest.mark.parametrize("size", [(160, 224), (224, 160), (100, 400)])
+@pytest.mark.parametrize("image", [(300, 400), (400, 300), (300, 310), (310, 300), (100, 900), (900, 100), (333, 333)])
+def test_before_a_crop_that_is_no_square_an_image_keeps_its_shape_and_covers_the_crop(image, size):
+    rule = Preprocess(size=size, fit="crop", short_side=min(size))
+    rows, columns = before_crop(image, rule)
+    assert rows >= size[0]
+    assert columns >= size[1]
+    assert rows == size[0] or columns == size[1]
+    assert rows / columns == pytest.approx(image[0] / image[1], rel=0.02)
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK", "RGB", "I;16"])
 def test_any_kind_of_image_becomes_three_colours(mode):
     image = picture(20, 28).convert("L").convert("I;16") if mode == "I;16" else picture(20, 28).convert(mode)

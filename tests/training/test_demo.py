@@ -34,13 +34,39 @@ def test_the_command_trains_judges_and_reports_beside_its_rival(tmp_path):
     judged, (rival,) = metrics["judged"], metrics["rivals"]
     assert metrics["schema"] == "vitreous.demo/1"
     assert judged["images"] == rival["seen"] == 2200
-    assert 0.80 < rival["right"] / 2200 < 0.86  # logistic regression needs no luck
-    assert judged["right"] > 0.15 * 2200  # two seconds are no training, but no chance either
+    assert 0.84 < rival["right"] / 2200 < 0.87  # logistic regression needs no luck, and is well set
+    assert 0 <= judged["right"] <= 2200  # of as few steps as two seconds hold on a busy machine nothing is promised
     assert "logistic regression" in (where / "report.html").read_text()
     assert (where / "model.safetensors").is_file()
     steps = [event for event in runs.read(where) if event["kind"] == "steps"]
     assert len(steps) == 1, "the budget in seconds is written down as a number of steps"
     assert steps[0]["steps"] == metrics["steps"]
+
+
+def test_the_demo_takes_a_number_of_steps_and_says_the_time_left(tmp_path):
+    """So that a slow or busy machine takes longer and is no worse; --seconds is for those who want a clock."""
+    for seconds, length in ((None, f"{demo.STEPS} steps"), (3.0, "3 seconds")):
+        told = []
+
+        def tell(event, told=told):
+            told.append(event)
+            die_at(2)(event)
+
+        where = tmp_path / length.replace(" ", "-")
+        with pytest.raises(Death):
+            vitreous.demo(where, seconds=seconds, tell=tell)
+        assert runs.config_of(where)["recipe"]["length"] == length
+    steps = [event for event in told if event["kind"] == "step"]
+    assert all(event["seconds_left"] > 0 for event in steps)
+
+
+@pytest.mark.slow
+def test_the_demo_is_right_on_86_percent_and_beats_logistic_regression(tmp_path):
+    result = vitreous.demo(tmp_path / "run", seed=3)
+    judged, rival = result.run.metrics["judged"], result.rival
+    assert result.run.metrics["steps"] == demo.STEPS
+    assert judged["top1"] >= 0.86
+    assert judged["right"] > rival["right"]
 
 
 # ----------------------------------------------------------------------------------------------------- stopped, gone on
@@ -103,6 +129,8 @@ def test_a_demo_goes_on_as_it_began(ended, monkeypatch):
     result = vitreous.demo(ended, resume=True, seconds=1.0, seed=0)
     assert result.rival["seen"] == 2200
     assert "Now try:" in str(result)
+    share = 100 * result.run.metrics["judged"]["top1"]
+    assert str(result).splitlines()[-1].lstrip().startswith(f"{share:.1f} % right"), "its last words, also in a pipe"
     assert str(vitreous.demo(ended, resume=True)) == str(result), "a finished one shows its number again"
 
 

@@ -13,7 +13,9 @@ EXAMPLE = "vitreous demo"
 
 def run(
     out: Annotated[str | None, typer.Option(metavar="DIR", help="The run's folder (runs/demo, made anew).")] = None,
-    seconds: Annotated[float | None, typer.Option(metavar="S", help="Time for the training itself (60).")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="Train for S seconds by the clock, not 1,200 steps.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Of the first weights, the order and the flips (0).")
     ] = None,
@@ -23,7 +25,7 @@ def run(
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an older run in DIR.")] = False,
     json: Json = False,
 ) -> None:
-    """Train on the embedded pictures for a minute, with a report: the main job, without any data of yours."""
+    """Train on the embedded pictures, about a minute, with a report: the main job, without any data of yours."""
     import vitreous
     from vitreous.cli.training_display import display
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.errors import ConfigError, DataError, ExistsError
+from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import accuracy
 from vitreous.evaluation.accuracy import Result
 from vitreous.evaluation.class_matching import match_classes, read_labels
@@ -24,7 +24,7 @@ from vitreous.evaluation.few_shot import fewshot as measure_shots
 from vitreous.evaluation.learning_curve import curve as measure_curve
 from vitreous.evaluation.learning_curve import refuse_target
 from vitreous.evaluation.predict import Logits, Precision, Progress, class_names, logits
-from vitreous.files import write_bytes, write_json
+from vitreous.files import claim, write_bytes, write_json
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device
@@ -119,7 +119,7 @@ def evaluate(
         raise ConfigError("a page is made of shots; say shots=(1, 5, 10) too, or leave out=... away")
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r}; say {', '.join(SPLITS)}")
-    _refuse_existing(csv, force)
+    claim(csv, force=force)
     result = _judged(model, data, split, labels, progress, how)
     if csv is not None and here().is_first:
         write_csv(result, csv, force=force)
@@ -172,8 +172,8 @@ def _few_shot(
     counts, draws = shot_counts(shots), draw_seeds(seeds)
     refuse_target(target)
     numbers = None if out is None else Path(out).with_suffix(".json")
-    _refuse_existing(out, force)
-    _refuse_existing(numbers, force)
+    claim(out, force=force)
+    claim(numbers, force=force)
     whole = open_data.open(data)
     if not whole.classes or whole.labels.ndim != 1:
         raise DataError(f"{whole.path} does not have one label for each image; make a folder for each class")
@@ -194,12 +194,6 @@ def _few_shot(
         few_shot_page.write(found, out, force=force)
         write_json(numbers, found.to_json(), force=force, allow_nan=True)
     return found
-
-
-def _refuse_existing(path: str | os.PathLike[str] | None, force: bool) -> None:
-    """Before the work, not after."""
-    if path is not None and not force and os.path.lexists(path):
-        raise ExistsError(f"{path} exists already; choose another place, or overwrite it with --force (force=True)")
 
 
 def write_csv(result: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -92,17 +92,19 @@ def choose(
     classes: int,
     *,
     l2s: Sequence[float] = L2S,
+    by: Literal["right", "loss"] = "right",
     slope: float | None = None,
     device: str = "cpu",
 ) -> Probe:
-    """The probe whose l2 has most dev rows right; of equals, that of the lower dev loss."""
+    """The probe whose l2 has most dev rows right, or the lowest dev loss; of equals, that which leads by the other."""
     if not l2s:
         raise ConfigError("there is no l2 to choose from; give some")
-    best: tuple[tuple[int, float], Probe] | None = None
+    best: tuple[tuple[float, float], Probe] | None = None
     probe: Probe | None = None
     for l2 in sorted(l2s, reverse=True):
         probe = fit(x, y, classes, l2=l2, start=probe, slope=slope, device=device)
-        rank = probe.right(dev_x, dev_y), -calibration.mean_loss(probe.logits(dev_x), np.asarray(dev_y, np.int64))
+        loss = calibration.mean_loss(probe.logits(dev_x), np.asarray(dev_y, np.int64))
+        rank = (-loss, probe.right(dev_x, dev_y)) if by == "loss" else (probe.right(dev_x, dev_y), -loss)
         if best is None or rank > best[0]:
             best = rank, probe
     assert best is not None

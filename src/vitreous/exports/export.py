@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.errors import ConfigError, DataError, ExistsError
+from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.predict import class_names
 from vitreous.exports import sample_images, vectors
@@ -30,7 +30,7 @@ from vitreous.exports.openvino import OPENVINO
 from vitreous.exports.parity import LIMITS, Parity
 from vitreous.exports.pt2 import PT2
 from vitreous.exports.target import How, Target, make_parts, missing
-from vitreous.files import atomic_folder
+from vitreous.files import atomic_folder, claim
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import decode
@@ -146,8 +146,7 @@ def _check(
         raise ConfigError(what)
     if (error := missing(target, int8)) is not None:
         raise error
-    if not force and os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise ExistsError(f"{path} exists already; choose another place, or overwrite it with --force (force=True)")
+    claim(path, force=force, is_folder=True)
     return target
 
 

@@ -23,10 +23,10 @@ def read(path: str, channels: int) -> np.ndarray:
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise SystemExit(f"{shown(path)} is no regular file; name an image")
     Image.init()
-    image: Image.Image = Image.open(path, formats=[format for format in FORMATS if format in Image.OPEN])
-    if image.width * image.height > PIXEL_LIMIT:
+    opened = Image.open(path, formats=[format for format in FORMATS if format in Image.OPEN])
+    if opened.width * opened.height > PIXEL_LIMIT:
         raise SystemExit(f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} megapixels; shrink it")
-    image = ImageOps.exif_transpose(image)
+    image = ImageOps.exif_transpose(opened)
     if image.mode.startswith(("I", "F")):
         raise SystemExit(f"{shown(path)} has more than 8 bits a channel; save it as 8-bit PNG or JPEG")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:

@@ -228,7 +228,7 @@ def check_keys(tensors: Tensors, found: Found, hints: Hints, known: Implied | No
     """Refuse a file whose tensors are those of another function than its name's, or than a plain ViT's."""
     for name in tensors:
         if why := next((why for word, why in FOREIGN.items() if word in name), None):
-            raise FormatError(f"{found.path} has the tensor {name}: {why} not built here; convert it with its own code")
+            raise FormatError(f"{found.path} has the tensor {name}: {why} not built here; run it with its own code")
     is_bit = "stem.conv.weight" in tensors
     if known is not None and is_bit != (known.family == "bit"):
         here, there = ("BiT", "ViT") if is_bit else ("ViT", "BiT")

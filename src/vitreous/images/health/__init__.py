@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vitreous.errors import DataError, ExistsError
+from vitreous.errors import DataError
+from vitreous.files import claim
 from vitreous.images.health.duplicates import DISTANCE, find_twins, remember
 from vitreous.images.health.facts import FINE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
@@ -48,8 +49,7 @@ def check(
     sample: read that many images drawn at random instead of all.  cache: whether and where facts about a large set are
     kept, so that a check that was ended goes on.  out: a page with the pictures.  progress: called with (done, of).
     """
-    if out is not None and not force and os.path.lexists(out):  # said before the work, not after
-        raise ExistsError(f"{out} exists already; choose another place, or overwrite it with --force (force=True)")
+    claim(out, force=force)
     whole = data if isinstance(data, ImageSet) else _open(data, progress)
     if len(whole) == 0:
         raise DataError(f"{whole.path} has no images; nothing to check")
