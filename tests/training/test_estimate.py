@@ -339,7 +339,7 @@ def test_pictures_that_have_them_begin_from_the_starter_with_more_pixels(alike, 
     monkeypatch.setattr(starter, "LARGER", 2 * own[0])
     monkeypatch.setattr(starter, "size_for", lambda pictures: starter.LARGER)
     job = job_of(alike, None)
-    assert job.config.image_size == job.rule.size == (2 * own[0], 2 * own[1])
+    assert job.config.image_size == job.preprocess.size == (2 * own[0], 2 * own[1])
     assert start_model(job, CPU).config == job.config
     assert job_of(alike, None, changes={"image_size": str(own[0])}).config.image_size == own
 
