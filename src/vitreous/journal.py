@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar, cast
 
-from vitreous import files
+import vitreous.files as files
 
 __all__ = ["Journal", "json_object"]
 

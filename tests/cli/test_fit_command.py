@@ -173,7 +173,7 @@ def done(place):
         ("device", ["gpu"]),
         ("on nan", ["'ignore'", "stop, rollback"]),
         ("log", ["wandb", "tensorboard"]),
-        ("folds", ["1 folds", "2 or more"]),
+        ("folds", ["folds=1 splits nothing", "2 or more"]),
         ("many folds", ["99 folds", "too few"]),
         ("workers", ["workers", "-1"]),
         ("parts", ["batch=8", "3 equal parts"]),

@@ -35,7 +35,7 @@ from vitreous.training.run.trained import Rival, Trained, Trial
 from vitreous.training.tell.calibrated import confident_from, judged_probabilities
 from vitreous.weights import starter
 
-__all__ = ["Stage", "Summary", "happenings", "places_to_look_at", "stages", "summarise"]
+__all__ = ["Stage", "Summary", "happenings", "measure_answers", "places_to_look_at", "stages", "summarise"]
 
 LOOK_IMAGES = 32  # of the short look inside
 LOOK_MEASURES = ("attention-distance", "similarity", "skip-ratio")  # one forward serves them all
