@@ -1,6 +1,7 @@
 # make demo    see it work              make quick      lint, types, fast tests: while working
 # make test    what CI runs             make test-all   the slow tests too
 # make bench   the figures we publish   make lint       ruff alone       make clean   caches and builds
+# make mutants planted bugs, all killed make test-cpus  the suite as other CPUs compute it (hours)
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,7 +14,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # One thread in each of two workers: two spinning threads beside a busy process run 40 times slower.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-.PHONY: demo test quick test-all lint types bench browser clean
+.PHONY: demo test quick test-all test-cpus mutants lint types bench browser clean
 
 demo: $(READY)
 	$(BIN)/vitreous demo
@@ -26,6 +27,12 @@ quick: lint types
 
 test-all: lint types browser
 	$(PYTEST)
+
+test-cpus: $(READY)
+	$(BIN)/python tests/cpu_settings.py
+
+mutants: $(READY)
+	$(BIN)/python tests/mutations/run.py --jobs 2
 
 lint: $(READY)
 	$(BIN)/ruff check .
