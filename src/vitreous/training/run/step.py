@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,6 +59,145 @@ class Meters:
     bad_at: int | None  # the first step whose loss or gradient was not finite
 
 
+@dataclass(eq=False)
+class _Inputs:
+    """Where a step reads: the batch and what was drawn for it, always at the same addresses."""
+
+    device: torch.device
+    staging: Staging | None = None
+    images: Tensor = field(default_factory=lambda: torch.empty(0))
+    labels: Tensor = field(default_factory=lambda: torch.empty(0))
+    augment: Augment | None = None
+    is_cropped: bool = True
+
+    def take(self, batch: Batch, arrays: dict[str, NDArray[Any]], *, is_fixed: bool, copies: bool) -> None:
+        """is_fixed: a captured graph reads these addresses.  copies: the batch is copied to them."""
+        if self.staging is None or not self.staging.fits(arrays) or self.images.shape != batch.images.shape:
+            if is_fixed:
+                raise ConfigError("a captured step got a batch of another shape; this is our mistake: report it")
+            self.staging = Staging(arrays, self.device)
+            self.images, self.labels = torch.empty_like(batch.images), torch.empty_like(batch.labels)
+        self.staging.send(arrays)
+        self.augment = None if batch.plan is None else batch.plan.augment
+        self.is_cropped = batch.is_cropped
+        if copies:
+            self.images.copy_(batch.images, non_blocking=True)
+            self.labels.copy_(batch.labels, non_blocking=True)
+        else:
+            self.images, self.labels = batch.images, batch.labels
+
+    @property
+    def views(self) -> dict[str, Tensor]:
+        """The drawn arrays on the device, by name."""
+        assert self.staging is not None
+        return self.staging.views
+
+    def plan_of(self, rows: slice) -> DevicePlan | None:
+        """What the augmentation does to these rows."""
+        if self.augment is None:
+            return None
+        own = ("step", "drop_path")
+        drawn = {n: view[rows] for n, view in self.views.items() if n not in own and not n.startswith("extra.")}
+        drawn["partner"] = drawn["partner"] - rows.start
+        return DevicePlan.of(self.augment, drawn)
+
+    def extra_of(self, rows: slice) -> dict[str, Tensor]:
+        """What the task drew for these rows."""
+        return {n.removeprefix("extra."): view[rows] for n, view in self.views.items() if n.startswith("extra.")}
+
+
+class _DeviceMeters:
+    """Sums over the steps since the last look, and the first bad step; all on the device."""
+
+    def __init__(self, device: torch.device):
+        number = torch.float32 if device.type == "mps" else torch.float64
+        self.sums = torch.zeros(4, dtype=number, device=device)  # loss, right answers, images, norms
+        self.bad_at = torch.full((), -1, dtype=torch.int64, device=device)
+        self.found_inf = torch.zeros((), device=device)
+        self.steps = 0  # since the last look
+
+    def judge(self, loss: Tensor, norm: Tensor, step: Tensor) -> None:
+        """Write down the first step whose loss or gradient is not finite."""
+        is_bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
+        first = is_bad & (self.bad_at < 0)
+        self.bad_at.copy_(torch.where(first, step, self.bad_at))
+        self.found_inf.copy_(self.bad_at >= 0)
+
+    def add(self, loss: Tensor, right: Tensor, norm: Tensor, images: int) -> None:
+        count = torch.full_like(loss, images)
+        seen = torch.stack([loss * count, right, count, norm]).to(self.sums)
+        self.sums += torch.where(self.found_inf > 0, torch.zeros_like(seen), seen)
+
+    def read(self, ranks: Ranks) -> Meters:
+        """What happened on all ranks since the last look; waits for the device."""
+        sums = self.sums.clone()
+        if ranks.world > 1:
+            torch.distributed.all_reduce(sums)
+        loss, right, images, norms = sums.tolist()
+        bad, good = int(self.bad_at), max(self.steps * ranks.world, 1)
+        self.sums.zero_()
+        self.steps = 0
+        count = max(images, 1.0)
+        return Meters(loss / count, right / count, norms / good, int(images), None if bad < 0 else bad)
+
+
+class _Compute:
+    """Bytes to loss, compiled as asked."""
+
+    def __init__(
+        self,
+        task: Task,
+        network: nn.Module,
+        recipe: Recipe,
+        rule: Preprocess,
+        classes: int,
+        device: torch.device,
+        compiled: Compiled,
+    ):
+        self.rule, self.classes, self.smoothing, self.kind = rule, classes, recipe.smoothing, device.type
+        self.is_half = precision_on(device, recipe.precision) == "bfloat16"
+        self.loss: Callable[..., tuple[Tensor, Tensor]] = task.loss
+        self.prepare: Callable[..., tuple[Tensor, Tensor]] = prepare
+        self.blocks = [m for m in network.modules() if isinstance(m, Block) and compiled == "blocks"]
+        if compiled != "none":
+            torch._dynamo.reset()  # each fold is another network: its graphs must not count against one limit
+            self.prepare = torch.compile(prepare, dynamic=False)
+        if compiled == "whole":
+            self.loss = torch.compile(task.loss, dynamic=False)
+
+    def __call__(self, inputs: _Inputs, rows: slice, loss: Callable[..., tuple[Tensor, Tensor]] | None) -> Any:
+        """Mean loss and right answers of these rows.  loss: a lane's own."""
+        images, labels = inputs.images[rows], inputs.labels[rows]
+        plan, extra = inputs.plan_of(rows), inputs.extra_of(rows)
+        x, y = self.prepare(images, labels, plan, self.rule, self.classes, self.smoothing, cropped=inputs.is_cropped)
+        casting = torch.autocast(self.kind, torch.bfloat16, enabled=self.is_half, cache_enabled=False)
+        with casting, _one_compiled(self.blocks):
+            return (self.loss if loss is None else loss)(x, y, extra)
+
+
+class _Noise:
+    """What is drawn inside the network: drop-path by address, dropout by step and rank."""
+
+    def __init__(self, network: nn.Module, seed: int):
+        self.seed = seed
+        self.paths = drop_paths(network)
+        self.rates = np.array([path.rate for path in self.paths], np.float32)
+        self.has_dropout = has_dropout(network)
+
+    def arrays(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """The factors of each path for each image."""
+        if not self.paths:
+            return {}
+        drawn = uniform(self.seed, "drop-path", batch.epoch, batch.drawn_ids, len(self.paths))  # B paths
+        factors = (drawn.astype(np.float32) >= self.rates) / (1 - self.rates)
+        return {"drop_path": np.ascontiguousarray(factors.T.astype(np.float32))}
+
+    def seed_dropout(self, step: int, rank: int) -> None:
+        """Exact on resume, not across ranks or batch sizes."""
+        if self.has_dropout:
+            torch.manual_seed(int(uniform(self.seed, "dropout", step, [rank])[0, 0] * 2**53))
+
+
 class Step:
     """Called with batches, changes the weights in place."""
 
@@ -78,8 +217,7 @@ class Step:
         lanes: int = 1,
     ):
         """compiled: whole; blocks, one graph for all of them, which is less to compile; or none.  lanes: on a CPU."""
-        self.task, self.recipe, self.rule, self.classes = task, recipe, rule, classes
-        self.device, self.ranks = device, ranks
+        self.task, self.recipe, self.ranks = task, recipe, ranks
         self.parts = recipe.accumulation if parts is None else parts
         if not self._has_parts(self.parts):
             raise ConfigError(
@@ -87,51 +225,38 @@ class Step:
                 "of whole pairs where images are mixed; give another number"
             )
         is_gpu = device.type == "cuda"
-        self.compiled = compiled if compiled is not None else "whole" if is_gpu else "none"
         self.is_captured = (is_gpu and ranks.world == 1) if captured is None else captured
-        self.precision = precision_on(device, recipe.precision)
         self.network = task.network  # before it is wrapped
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.optimizer = optimizers.make(self.network, recipe, device)
         self.average = optimizers.Average(self.network, recipe, steps)
-        self.drop_paths = drop_paths(self.network)
-        self.drop_rates = np.array([path.rate for path in self.drop_paths], np.float32)
-        self.has_dropout = has_dropout(self.network)
-        number = torch.float32 if device.type == "mps" else torch.float64
-        self.meters = torch.zeros(4, dtype=number, device=device)  # loss, right answers, images, norms
-        self.bad_at = torch.full((), -1, dtype=torch.int64, device=device)
-        self.found_inf = torch.zeros((), device=device)
-        self.done = 0  # steps since the meters were last read
+        self.noise = _Noise(self.network, recipe.seed)
+        self.meters = _DeviceMeters(device)
+        self.inputs = _Inputs(device)
         if ranks.world > 1:
             self.task.network = torch.nn.parallel.DistributedDataParallel(
                 self.network, device_ids=[device.index] if is_gpu else None
             )
-        self._loss: Callable[..., tuple[Tensor, Tensor]] = task.loss
-        self._prepare: Callable[..., tuple[Tensor, Tensor]] = prepare
-        self.blocks = [m for m in self.network.modules() if isinstance(m, Block) and self.compiled == "blocks"]
-        if self.compiled != "none":
-            torch._dynamo.reset()  # each fold is another network: its graphs must not count against one limit
-            self._prepare = torch.compile(prepare, dynamic=False)
-        if self.compiled == "whole":
-            self._loss = torch.compile(task.loss, dynamic=False)
+        kind: Compiled = compiled if compiled is not None else "whole" if is_gpu else "none"
+        self.compute = _Compute(task, self.network, recipe, rule, classes, device, kind)
         self.lanes = Lanes(task, lanes) if lanes > 1 else None
-        self.staging: Staging | None = None
-        self.images = self.labels = torch.empty(0)
-        self.augment: Augment | None = None
-        self.is_cropped = True
         self.graph: torch.cuda.CUDAGraph | None = None
 
     @property
     def lane_count(self) -> int:
         return 1 if self.lanes is None else len(self.lanes)
 
+    @property
+    def done(self) -> int:
+        """Steps since the last `read`."""
+        return self.meters.steps
+
     def __call__(self, batch: Batch, step: int, factor: float) -> None:
         """Step number `step` on this batch, at `factor` of every peak rate."""
         self._take(batch, step)
         optimizers.set_rate(self.optimizer, factor)
         self.average.set_step(step)
-        if self.has_dropout:
-            torch.manual_seed(_seed(self.recipe.seed, step, self.ranks.rank))
+        self.noise.seed_dropout(step, self.ranks.rank)
         if self.graph is not None:
             self.graph.replay()
         elif self.is_captured:
@@ -139,28 +264,19 @@ class Step:
             self.graph.replay()  # type: ignore[attr-defined]  # just made
         else:
             self._work()
-        self.done += 1
+        self.meters.steps += 1
 
     def read(self) -> Meters:
         """What happened since the last look; waits for the device."""
-        sums = self.meters.clone()
-        if self.ranks.world > 1:
-            torch.distributed.all_reduce(sums)
-        loss, right, images, norms = sums.tolist()
-        bad = int(self.bad_at)
-        good = max(self.done * self.ranks.world, 1)
-        self.meters.zero_()
-        self.done = 0
-        count = max(images, 1.0)
-        return Meters(loss / count, right / count, norms / good, int(images), None if bad < 0 else bad)
+        return self.meters.read(self.ranks)
 
     def forgive(self) -> None:
         """Go on after a bad step."""
-        self.bad_at.fill_(-1)
+        self.meters.bad_at.fill_(-1)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next step depends on, under names, on the host."""
-        found = self._places() | {"meters.done": torch.tensor(self.done)}
+        found = self._places() | {"meters.done": torch.tensor(self.meters.steps)}
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in found.items()}
 
     @torch.no_grad()
@@ -170,13 +286,13 @@ class Step:
             if name not in state or state[name].shape != tensor.shape:
                 raise RunError(f"the saved state does not fit this model and recipe at {name}; start afresh")
             tensor.copy_(state[name])
-        self.done = int(state["meters.done"])
+        self.meters.steps = int(state["meters.done"])
 
     def _places(self) -> dict[str, Tensor]:
         found = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         found |= {f"optimizer.{name}": tensor for name, tensor in optimizers.state_of(self.optimizer).items()}
         found |= {f"average.{name}": tensor for name, tensor in self.average.state.items()}
-        return found | {"meters.sums": self.meters, "meters.bad_at": self.bad_at}
+        return found | {"meters.sums": self.meters.sums, "meters.bad_at": self.meters.bad_at}
 
     def split_further(self) -> bool:
         """Take the batch in twice as many parts; False where a part is as small as it can be."""
@@ -184,14 +300,14 @@ class Step:
             return False
         self.parts *= 2
         self.graph = None
-        self.staging = None
+        self.inputs = _Inputs(self.inputs.device)
         self.optimizer.zero_grad(set_to_none=True)
-        if self.device.type == "cuda":
+        if self.inputs.device.type == "cuda":
             torch.cuda.empty_cache()
         return True
 
     def _has_parts(self, count: int) -> bool:
-        """Whether this rank's images are `count` equal parts, and no pair that is mixed lies in two."""
+        """Whether this rank's images are `count` equal parts, and no mixed pair lies in two."""
         part, rest = divmod(self.recipe.batch // self.ranks.world, count)
         return part > 0 and not rest and not (self.recipe.augment.mixes and part % 2)
 
@@ -204,32 +320,16 @@ class Step:
         if batch.plan is not None:
             arrays |= batch.plan.arrays(None if batch.is_cropped else size)
         arrays |= {f"extra.{name}": array for name, array in self.task.host(batch).items()}
-        if self.drop_paths:
-            count = len(self.drop_paths)
-            drawn = uniform(self.recipe.seed, "drop-path", batch.epoch, batch.drawn_ids, count)  # B paths
-            factors = (drawn.astype(np.float32) >= self.drop_rates) / (1 - self.drop_rates)
-            arrays["drop_path"] = np.ascontiguousarray(factors.T.astype(np.float32))
+        arrays |= self.noise.arrays(batch)
         arrays["step"] = np.array(step, np.int64)
-        if self.staging is None or not self.staging.fits(arrays) or self.images.shape != batch.images.shape:
-            if self.graph is not None:
-                raise ConfigError("a captured step got a batch of another shape; this is our mistake: report it")
-            self.staging = Staging(arrays, self.device)
-            self.images, self.labels = torch.empty_like(batch.images), torch.empty_like(batch.labels)
-        self.staging.send(arrays)
-        self.augment = None if batch.plan is None else batch.plan.augment
-        self.is_cropped = batch.is_cropped
-        if self.is_captured:
-            self.images.copy_(batch.images, non_blocking=True)
-            self.labels.copy_(batch.labels, non_blocking=True)
-        else:
-            self.images, self.labels = batch.images, batch.labels
+        self.inputs.take(batch, arrays, is_fixed=self.graph is not None, copies=self.is_captured)
 
     def _work(self) -> None:
         """Everything on the device. No value is looked at."""
-        assert self.staging is not None
-        count = len(self.images) // self.parts
-        total = torch.zeros((), device=self.device)
-        right = torch.zeros((), device=self.device)
+        device, meters = self.inputs.device, self.meters
+        count = len(self.inputs.images) // self.parts
+        total = torch.zeros((), device=device)
+        right = torch.zeros((), device=device)
         for part in range(self.parts):
             rows = slice(part * count, (part + 1) * count)
             if self.lanes is not None:
@@ -242,10 +342,10 @@ class Step:
             total, right = total + loss.detach() / self.parts, right + correct.detach()
         norm = optimizers.clip_(self.parameters, self.recipe.clip)
         self._judge(total, norm)
-        if self.device.type != "cpu":
-            self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]
+        if device.type != "cpu":
+            self.optimizer.found_inf = meters.found_inf  # type: ignore[attr-defined]
             self._update(total, right, norm)
-        elif not self.found_inf:
+        elif not meters.found_inf:
             self._update(total, right, norm)
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -257,41 +357,20 @@ class Step:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def _forward(self, rows: slice, lane: Lane | None = None) -> tuple[Tensor, Tensor]:
-        assert self.staging is not None
-        views = {name: view for name, view in self.staging.views.items() if name not in ("step", "drop_path")}
-        extra = {name.removeprefix("extra."): view[rows] for name, view in views.items() if name.startswith("extra.")}
-        for i, path in enumerate(self.drop_paths if lane is None else lane.drop_paths):
-            path.factor = self.staging.views["drop_path"][i, rows]
-        plan = None
-        if self.augment is not None:
-            drawn = {name: view[rows] for name, view in views.items() if not name.startswith("extra.")}
-            drawn["partner"] = drawn["partner"] - rows.start
-            plan = DevicePlan.of(self.augment, drawn)
-        images, labels = self.images[rows], self.labels[rows]
-        x, y = self._prepare(
-            images, labels, plan, self.rule, self.classes, self.recipe.smoothing, cropped=self.is_cropped
-        )
-        is_half = self.precision == "bfloat16"
-        casting = torch.autocast(self.device.type, torch.bfloat16, enabled=is_half, cache_enabled=False)
-        with casting, _one_compiled(self.blocks):
-            return (self._loss if lane is None else lane.loss)(x, y, extra)
+        for i, path in enumerate(self.noise.paths if lane is None else lane.drop_paths):
+            path.factor = self.inputs.views["drop_path"][i, rows]
+        return self.compute(self.inputs, rows, None if lane is None else lane.loss)
 
     def _judge(self, loss: Tensor, norm: Tensor) -> None:
-        assert self.staging is not None
         if self.ranks.world > 1:
             loss = loss.clone()
             torch.distributed.all_reduce(loss)
-        is_bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
-        first = is_bad & (self.bad_at < 0)
-        self.bad_at.copy_(torch.where(first, self.staging.views["step"], self.bad_at))
-        self.found_inf.copy_(self.bad_at >= 0)
+        self.meters.judge(loss, norm, self.inputs.views["step"])
 
     def _update(self, loss: Tensor, right: Tensor, norm: Tensor) -> None:
         self.optimizer.step()
-        self.average.update(self.found_inf)
-        count = torch.full_like(loss, len(self.images))
-        seen = torch.stack([loss * count, right, count, norm]).to(self.meters)
-        self.meters += torch.where(self.found_inf > 0, torch.zeros_like(seen), seen)
+        self.average.update(self.meters.found_inf)
+        self.meters.add(loss, right, norm, len(self.inputs.images))
 
     def _quiet(self, part: int) -> Any:
         """Gradients meet those of other ranks with the last part only."""
@@ -382,8 +461,3 @@ def choose_compiling(stage: Stage, runtime: Runtime) -> Compiled:
         expected = each * stage.recipe.batch * stage.steps / runtime.ranks.world
     has_blocks = isinstance(stage.model.config, ViTConfig)
     return "whole" if expected > COMPILE_WHOLE else "blocks" if expected > COMPILE_BLOCKS and has_blocks else "none"
-
-
-def _seed(seed: int, step: int, rank: int) -> int:
-    """Of dropout: exact on resume, not across ranks or batch sizes."""
-    return int(uniform(seed, "dropout", step, [rank])[0, 0] * 2**53)
