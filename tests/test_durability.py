@@ -55,14 +55,9 @@ class Disk:
     def synced_sizes(self, of: str) -> list[int]:
         return [step.sizes[of] for step in self.steps if (step.what, step.of) == ("sync", of)]
 
-    def check_journal(self, journal: str, *others: str) -> None:
-        """Whenever the journal reaches the disk, all of what it speaks of is there already."""
-        assert self.places("sync", journal)
-        for at in self.places("sync", journal):
-            for other in others:
-                before = [step.sizes[other] for step in self.steps[:at] if (step.what, step.of) == ("sync", other)]
-                assert before, f"{journal} reaches the disk before {other}"
-                assert before[-1] == self.steps[at].sizes[other]
+    def order(self, *names: str) -> list[str]:
+        """These files, as often as they reached the disk and in that order."""
+        return [step.of for step in self.steps if step.what == "sync" and step.of in names]
 
 
 @pytest.fixture
@@ -147,25 +142,26 @@ def test_a_pack_speaks_only_of_pixels_that_the_disk_has(tmp_path, disk, monkeypa
     monkeypatch.setattr(disk_module, "CHUNK", 4)
     monkeypatch.setattr(disk_module, "SYNC_SECONDS", 0.0)
     disk_module.pack(photos(12), tmp_path / "set.pack", short_side=16, workers=0)
-    work = ".set.pack.packing"
-    disk.check_journal(f"{work}/{disk_module.JOURNAL}", f"{work}/{disk_module.PIXELS}")
-    sizes = disk.synced_sizes(f"{work}/{disk_module.JOURNAL}")
-    assert len(set(sizes)) == 3
-    assert (
-        disk.synced_sizes(f"{work}/{disk_module.PIXELS}")[-1]
-        == (tmp_path / "set.pack" / disk_module.PIXELS).stat().st_size
-    )
+    journal, pixels = (f".set.pack.packing/{name}" for name in (disk_module.JOURNAL, disk_module.PIXELS))
+    assert disk.order(journal, pixels) == [journal, *3 * [pixels, journal]]  # its key, then three parts
+    for sizes in map(disk.synced_sizes, (journal, pixels)):
+        assert sizes == sorted(set(sizes))
+    assert disk.synced_sizes(pixels)[-1] == (tmp_path / "set.pack" / disk_module.PIXELS).stat().st_size
 
 
 def test_kept_features_speak_only_of_rows_that_the_disk_has(tmp_path, disk, monkeypatch):
     monkeypatch.setattr(features, "SYNC_SECONDS", 0.0)
     features.extract(awake(), photos(12), workers=0, batch=4, cache=tmp_path)
-    (journal,) = tmp_path.rglob("journal.jsonl")
-    name = journal.relative_to(tmp_path).as_posix()
-    folder = journal.relative_to(tmp_path).parent.as_posix()
-    disk.check_journal(name, f"{folder}/values.bin", f"{folder}/places.bin")
-    assert len(disk.synced_sizes(name)) == 4  # three parts, and that they are all
-    assert disk.synced_sizes(name)[-1] == journal.stat().st_size
+    (folder,) = (path.parent for path in tmp_path.rglob("journal.jsonl"))
+    names = ("journal.jsonl", "values.bin", "places.bin")
+    journal, values, places = ((folder / name).relative_to(tmp_path).as_posix() for name in names)
+    parts = [values, places, journal]
+    assert disk.order(*parts) == [journal, journal, *3 * parts, journal]  # empty, its format, ..., that these are all
+    for name in parts:
+        sizes = disk.synced_sizes(name)
+        assert sizes == sorted(set(sizes))
+        assert sizes[-1] == (tmp_path / name).stat().st_size
+    assert disk.synced_sizes(places) == [32, 64, 96]  # 8 bytes for each of 4 images
 
 
 def test_a_shard_that_was_read_is_on_the_disk_before_the_next_is_read(tmp_path, disk):

@@ -47,9 +47,8 @@ def test_a_list_is_sorted_and_shortened():
     assert words.few("fedcba", 2) == "a, b and 4 more"
 
 
-def test_a_name_of_any_bytes_can_be_printed():
-    assert words.shown("é") == "é"
-    assert words.shown(b"\xff.png".decode("utf-8", "surrogateescape")) == "\\xff.png"
+def test_a_list_holds_names_of_any_bytes():
+    assert words.few(["é", b"\xff.png".decode("utf-8", "surrogateescape")]) == "é, \\xff.png"
 
 
 def test_an_error_is_one_short_line():

@@ -270,7 +270,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from picture_sets import photos
-from vitreous.images import pack as packing
+from vitreous.images.stores import disk as packing
 
 packing.CHUNK, packing.SYNC_SECONDS = 4, 0.0
 packing.pack(photos(40, log=Path({log!r}), seconds=0.03), {out!r}, short_side=40, workers=0)
@@ -328,7 +328,7 @@ import resource, sys
 sys.path.insert(0, {tests!r})
 from picture_sets import photos
 from vitreous.errors import DataError
-from vitreous.images.pack import pack
+from vitreous.images.stores.disk import pack
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     pack(photos(30), {out!r}, workers=0)
