@@ -16,7 +16,7 @@ from torch.testing import assert_close
 import vitreous
 from vitreous.images import decode
 from vitreous.images.preprocess import normalise
-from vitreous.measures.rollout import read_rows, rollout
+from vitreous.measures.rollout import rollout
 from vitreous.models.taps import taps
 
 need_extra()
@@ -125,7 +125,7 @@ def test_attention_is_the_models_own(server, model):
     assert np.shape(found["maps"]) == (2, 2, 16)
     ours = torch.stack([layer[0, :, 0, 1:] for layer in weights])  # the class token's row
     assert_close(torch.tensor(found["maps"]), ours, rtol=0, atol=1e-5)
-    flow = read_rows(rollout(weights), "cls", 16)[0]
+    flow = rollout(weights)[0, 0, 1:]
     assert_close(torch.tensor(found["rollout"]), flow, rtol=0, atol=1e-5)
 
 
