@@ -75,7 +75,7 @@ def test_the_python_of_the_page_on_training_runs(tmp_path, monkeypatch):
     names = {}
     for block in code_blocks(DOCS / "training.md", "python"):
         exec(compile(block, "training.md", "exec"), names)
-    assert names["run"].path == "runs/photos-3"
+    assert names["run"].path == "runs/photos-5"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
