@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -54,20 +53,6 @@ def test_no_words_at_all_is_a_call_for_help():
     done = run()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip() == run("--help").stdout.strip()
-
-
-def test_help_answers_in_half_a_second():
-    """The best of some tries, since other work may run beside."""
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        run("--help")
-        return time.perf_counter() - start
-
-    tries = []
-    while len(tries) < 15 and min(tries, default=9) > 0.5:
-        tries.append(seconds())
-    assert min(tries) <= 0.5
 
 
 def test_version():
