@@ -1,7 +1,9 @@
 """The docs say what the code says."""
 
+import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -122,6 +124,43 @@ def test_links_within_the_repository_lead_somewhere(page):
 def test_tests_and_files_named_in_the_docs_exist(page):
     for named in re.findall(r"`((?:tests|benchmarks|src|docs)/[\w./-]+)`", page.read_text("utf-8")):
         assert (ROOT / named).exists(), named
+
+
+def test_the_figures_of_the_readme_are_those_of_their_json():
+    def found(name):
+        return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8"))
+
+    def mean(name):
+        return f"{100 * statistics.mean(run['top1'] for run in found(name)['runs']):.1f} %"
+
+    step = next(case for case in found("train_speed")["cases"] if case["model"] == "S/16")
+    rows = [
+        ("`fit` on 312 photos of 5 cat breeds, 2 CPU cores, right", "few_photos_plain", mean("few_photos_plain")),
+        ("the same with `--weights deit-tiny`, right", "few_photos", mean("few_photos")),
+        (
+            "CIFAR-10 from scratch, plain ViT, one H200, 192 s, right",
+            "cifar10",
+            f"{100 * found('cifar10')['summary']['accuracy']['mean']:.1f} %",
+        ),
+        (
+            "a whole training step of S/16 against timm's bare one, one H200",
+            "train_speed",
+            f"{step['ratio_10_50_90'][1]:.2f}x as fast",
+        ),
+        (
+            "`serve` in int8 against a plain FastAPI app, 2 CPU cores",
+            "serve_int8",
+            f"{found('serve_int8')['int8_to_naive']['per_second']:.1f}x the requests",
+        ),
+    ]
+    cells = [(what, figure, f"[JSON](benchmarks/results/{name}.json)") for what, name, figure in rows]
+    assert_block(ROOT / "README.md", "readme", table(("what", "figure", "source"), cells))
+
+
+def test_a_row_of_commands_in_the_readme_has_six_words_at_most():
+    rows = re.findall(r"^\| `vitreous .*?` \| (.+) \|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert rows
+    assert not [row for row in rows if len(row.split()) > 6]
 
 
 def test_every_command_is_in_the_readme():
