@@ -163,6 +163,15 @@ def test_a_row_of_commands_in_the_readme_has_six_words_at_most():
     assert not [row for row in rows if len(row.split()) > 6]
 
 
+def test_a_note_is_a_question_a_table_and_what_came_of_it():
+    _, *notes = re.split(r"^## ", (ROOT / "NOTES.md").read_text("utf-8"), flags=re.MULTILINE)
+    for note in notes:
+        title = note.splitlines()[0]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d · .+\?", title)
+        assert len(re.findall(r"^\|---\|", note, re.MULTILINE)) == 1, title
+        assert re.search(r"\*\*(Kept|Dropped|Open)\*\*: ", note), title
+
+
 def test_every_command_is_in_the_readme():
     command = [sys.executable, "-m", "vitreous", "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
