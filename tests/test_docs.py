@@ -1,5 +1,6 @@
 """The docs say what the code says."""
 
+import importlib.util
 import json
 import os
 import re
@@ -16,6 +17,9 @@ import vitreous
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "NOTES.md", *sorted(DOCS.rglob("*.md"))]
 REFERENCE = DOCS / "reference"
+GROUPS = {
+    f"vitreous.{kind}" for kind in ("pools", "positions", "sources", "formats", "recipes", "measures", "targets")
+} | {"vitreous.json"}
 
 
 def name_of(page) -> str:
@@ -170,6 +174,25 @@ def test_a_note_is_a_question_a_table_and_what_came_of_it():
         assert re.fullmatch(r"\d{4}-\d\d-\d\d · .+\?", title)
         assert len(re.findall(r"^\|---\|", note, re.MULTILINE)) == 1, title
         assert re.search(r"\*\*(Kept|Dropped|Open)\*\*: ", note), title
+
+
+def there_is(name: str) -> bool:
+    """Whether a dotted name is a module or what one holds; a file called vitreous.json is neither."""
+    if importlib.util.find_spec(".".join(name.split(".")[:2])) is None and name.split(".")[1] not in dir(vitreous):
+        return name in GROUPS
+    found = vitreous
+    for depth, part in enumerate(name.split(".")[1:], 2):
+        found = getattr(found, part, None) or importlib.import_module(".".join(name.split(".")[:depth]))
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_of_ours_in_the_docs_exist(page):
+    text = page.read_text("utf-8")
+    modules = re.findall(r"^from (vitreous[\w.]*) import ([\w, ]+)$", text, re.MULTILINE)
+    imported = {f"{module}.{name.strip()}" for module, names in modules for name in names.split(",")}
+    for name in sorted({*re.findall(r"\bvitreous(?:\.[A-Za-z_]+)+", text), *imported}):
+        assert there_is(name), name
 
 
 def test_every_command_is_in_the_readme():
