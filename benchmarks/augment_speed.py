@@ -4,7 +4,7 @@ crop + flip + RandAugment(2, 10) from 256-px bytes to normalised 224 px, and the
 from memory, which stays bytes. On a CPU eager on all its threads, on CUDA compiled. The draws on the host are timed
 apart: they run while the device works. The best of the rounds, since whatever else runs only adds time, and the median;
 on a CPU also images per second of its own time, which repeats on a busy machine.
-On CUDA the compiled bytes are compared with the CPU's.   --picture FILE writes the grid of docs/augment.md instead.
+On CUDA the compiled bytes are compared with the CPU's.   --picture FILE writes docs/pictures/augmentations.png instead.
 """
 
 import argparse

@@ -27,8 +27,8 @@ from vitreous.images.batches.batches import Batches
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels.augment import Augment
 from vitreous.machine import record
+from vitreous.models.cost import training_flops
 from vitreous.ranks import Ranks
-from vitreous.training.plan.memory import training_flops
 from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.run.step import Step
 from vitreous.training.run.tasks.classify import Classify

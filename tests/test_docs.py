@@ -1,7 +1,10 @@
 """The docs say what the code says."""
 
+import importlib.util
+import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -12,7 +15,15 @@ from small_runs import picture_folder
 
 import vitreous
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "NOTES.md", *sorted(DOCS.rglob("*.md"))]
+REFERENCE = DOCS / "reference"
+GROUPS = {
+    f"vitreous.{kind}" for kind in ("pools", "positions", "sources", "formats", "recipes", "measures", "targets")
+} | {"vitreous.json"}
+
+
+def name_of(page) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 def table(head, rows) -> str:
@@ -29,7 +40,7 @@ def test_the_table_of_models():
         for r in rows
     ]
     head = ("model", "parameters", "GMACs", "width", "depth", "heads", "mlp", "patch")
-    assert_block(DOCS / "models.md", "models", table(head, cells))
+    assert_block(REFERENCE / "models.md", "models", table(head, cells))
 
 
 def test_the_table_of_options():
@@ -40,21 +51,21 @@ def test_the_table_of_options():
         (f"`{name}`", words(default) or "–", " ".join(values) if isinstance(values, list) else values, meaning)
         for name, (default, values, meaning) in vitreous.models.catalog.options().items()
     ]
-    assert_block(DOCS / "models.md", "options", table(("option", "default", "values", "meaning"), rows))
+    assert_block(REFERENCE / "models.md", "options", table(("option", "default", "values", "meaning"), rows))
 
 
 def test_the_table_of_recipes():
     rows = [(f"`{row.name}`", row.about, row.source) for row in vitreous.training.recipes.rows()]
-    assert_block(DOCS / "training.md", "recipes", table(("recipe", "what it is", "source"), rows))
+    assert_block(REFERENCE / "recipes.md", "recipes", table(("recipe", "what it is", "source"), rows))
 
 
 def test_the_tables_of_a_recipes_fields():
     head = ("field", "default", "values", "meaning")
-    assert_block(DOCS / "training.md", "fields", table(head, recipe_fields()))
-    assert_block(DOCS / "training.md", "augment", table(head, augment_fields()))
+    assert_block(REFERENCE / "recipe-fields.md", "fields", table(head, recipe_fields()))
+    assert_block(REFERENCE / "recipe-fields.md", "augment", table(head, augment_fields()))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_in_the_docs_have_options_and_fields_that_exist(page):
     """Read as the command line reads them, and not run."""
     from vitreous.cli import _application
@@ -67,28 +78,121 @@ def test_commands_in_the_docs_have_options_and_fields_that_exist(page):
             Recipe().change(**dict([pair.partition("=")[::2]]))
 
 
-def test_the_python_of_the_page_on_training_runs(tmp_path, monkeypatch):
-    """All its blocks, one after the other, beside a folder of pictures."""
+def run_blocks(page) -> dict:
+    """All Python blocks of a page, one after the other."""
+    names = {}
+    for block in code_blocks(page, "python"):
+        exec(compile(block, name_of(page), "exec"), names)
+    return names
+
+
+def test_the_python_of_the_pages_on_fit_runs(tmp_path, monkeypatch):
+    """Beside a folder of images."""
     recipes = vitreous.training.recipes
     monkeypatch.setattr(recipes, "RECIPES", dict(recipes.RECIPES))
     monkeypatch.chdir(picture_folder(tmp_path / "photos", 60).parent)
-    names = {}
-    for block in code_blocks(DOCS / "training.md", "python"):
-        exec(compile(block, "training.md", "exec"), names)
-    assert names["run"].path == "runs/photos-5"
+    for number, page in enumerate(["start/photos.md", "guide/fit.md", "reference/recipes.md"]):
+        assert run_blocks(DOCS / page)["run"].path == f"runs/photos-{[1, 5, 6][number]}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_of_the_first_pages_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = vitreous.build("Ti/16", depth=2, width=16, heads=2, mlp=24, image_size=32, classes=3, seed=0)
+    vitreous.save(small, "deit-tiny", format="huggingface")
+    assert run_blocks(DOCS / "start" / "checkpoint.md")["logits"].shape == (1, 5)
+    assert run_blocks(DOCS / "start" / "paper.md")["logits"].shape == (1, 10)
+
+
+def anchors(page) -> set[str]:
+    """What the headings of a page are called in links."""
+    heads = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_every_page_is_on_the_map():
+    text = (DOCS / "README.md").read_text("utf-8")
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} - {"README.md"}
+    assert pages == {target for target in re.findall(r"\]\(([^)]+\.md)\)", text) if not target.startswith("..")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_within_the_repository_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8")):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text("utf-8")):
         if "://" not in target:
-            assert (page.parent / target).exists(), target
+            there = page.parent / target if target else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_tests_and_files_named_in_the_docs_exist(page):
     for named in re.findall(r"`((?:tests|benchmarks|src|docs)/[\w./-]+)`", page.read_text("utf-8")):
         assert (ROOT / named).exists(), named
+
+
+def test_the_figures_of_the_readme_are_those_of_their_json():
+    def found(name):
+        return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8"))
+
+    def mean(name):
+        return f"{100 * statistics.mean(run['top1'] for run in found(name)['runs']):.1f} %"
+
+    step = next(case for case in found("train_speed")["cases"] if case["model"] == "S/16")
+    rows = [
+        ("`fit` on 312 photos of 5 cat breeds, 2 CPU cores, right", "few_photos_plain", mean("few_photos_plain")),
+        ("the same with `--weights deit-tiny`, right", "few_photos", mean("few_photos")),
+        (
+            "CIFAR-10 from scratch, plain ViT, one H200, 192 s, right",
+            "cifar10",
+            f"{100 * found('cifar10')['summary']['accuracy']['mean']:.1f} %",
+        ),
+        (
+            "a whole training step of S/16 against timm's bare one, one H200",
+            "train_speed",
+            f"{step['ratio_10_50_90'][1]:.2f}x as fast",
+        ),
+        (
+            "`serve` in int8 against a plain FastAPI app, 2 CPU cores",
+            "serve_int8",
+            f"{found('serve_int8')['int8_to_naive']['per_second']:.1f}x the requests",
+        ),
+    ]
+    cells = [(what, figure, f"[JSON](benchmarks/results/{name}.json)") for what, name, figure in rows]
+    assert_block(ROOT / "README.md", "readme", table(("what", "figure", "source"), cells))
+
+
+def test_a_row_of_commands_in_the_readme_has_six_words_at_most():
+    rows = re.findall(r"^\| `vitreous .*?` \| (.+) \|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert rows
+    assert not [row for row in rows if len(row.split()) > 6]
+
+
+def test_a_note_is_a_question_a_table_and_what_came_of_it():
+    _, *notes = re.split(r"^## ", (ROOT / "NOTES.md").read_text("utf-8"), flags=re.MULTILINE)
+    for note in notes:
+        title = note.splitlines()[0]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d · .+\?", title)
+        assert len(re.findall(r"^\|---\|", note, re.MULTILINE)) == 1, title
+        assert re.search(r"\*\*(Kept|Dropped|Open)\*\*: ", note), title
+
+
+def there_is(name: str) -> bool:
+    """Whether a dotted name is a module or what one holds; a file called vitreous.json is neither."""
+    if importlib.util.find_spec(".".join(name.split(".")[:2])) is None and name.split(".")[1] not in dir(vitreous):
+        return name in GROUPS
+    found = vitreous
+    for depth, part in enumerate(name.split(".")[1:], 2):
+        found = getattr(found, part, None) or importlib.import_module(".".join(name.split(".")[:depth]))
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_of_ours_in_the_docs_exist(page):
+    text = page.read_text("utf-8")
+    modules = re.findall(r"^from (vitreous[\w.]*) import ([\w, ]+)$", text, re.MULTILINE)
+    imported = {f"{module}.{name.strip()}" for module, names in modules for name in names.split(",")}
+    for name in sorted({*re.findall(r"\bvitreous(?:\.[A-Za-z_]+)+", text), *imported}):
+        assert there_is(name), name
 
 
 def test_every_command_is_in_the_readme():
@@ -102,7 +206,7 @@ def test_every_command_is_in_the_readme():
 
 
 def test_the_picture_of_the_terminal_is_what_the_command_prints():
-    fresh, page = terminal_svg(), DOCS / "models.svg"
+    fresh, page = terminal_svg(), DOCS / "pictures" / "models.svg"
     if os.environ.get("VITREOUS_WRITE_DOCS"):
         page.write_text(fresh, "utf-8")
     assert "http" not in fresh.replace("http://www.w3.org", "")

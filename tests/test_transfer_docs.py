@@ -1,4 +1,4 @@
-"""docs/transfer.md says what the lines of benchmarks/results/transfer_study.jsonl say; the rules stand here.
+"""docs/evidence/transfer-study.md says what benchmarks/results/transfer_study.jsonl says; the rules stand here.
 
 To write it anew: VITREOUS_WRITE_DOCS=1 pytest -n0 tests/test_transfer_docs.py
 """
@@ -19,7 +19,7 @@ from vitreous.models.cost import macs
 from vitreous.report.charts import Line, lines
 from vitreous.report.files import Panel, sheet
 
-PAGE = DOCS / "transfer.md"
+PAGE = DOCS / "evidence" / "transfer-study.md"
 RESULTS = ROOT / "benchmarks" / "results" / "transfer_study.jsonl"
 RUNS = [json.loads(line) for line in RESULTS.read_text("utf-8").splitlines()]
 
@@ -276,7 +276,7 @@ def test_the_table_of_cost():
 
 
 def assert_picture(name: str, fresh: str) -> None:
-    path = DOCS / name
+    path = DOCS / "pictures" / name
     if os.environ.get("VITREOUS_WRITE_DOCS"):
         path.write_text(fresh, "utf-8")
     assert path.read_text("utf-8") == fresh

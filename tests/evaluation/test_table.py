@@ -361,7 +361,7 @@ set = { length = "5 epochs", peak_lr = 0.003, mixup = 0.2 }
 
 
 def test_the_example_of_the_docs_is_a_suite():
-    (text,) = code_blocks(ROOT / "docs/transfer.md", "toml")
+    (text,) = code_blocks(ROOT / "docs/guide/suites.md", "toml")
     found = suite_file.read(tomllib.loads(text))
     assert len(list(found.plans())) == 4 + 6 + 3
 

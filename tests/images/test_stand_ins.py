@@ -13,7 +13,7 @@ PATTERNS = {"fashion": "fashion"} | {
 
 
 def rows() -> dict[str, tuple[int, int]]:
-    text = (ROOT / "docs/data.md").read_text("utf-8").partition("## What stands in")[2]
+    text = (ROOT / "docs/guide/data.md").read_text("utf-8").partition("## What stands in")[2]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     return {row[2]: (_number(row[3]), _number(row[4])) for row in cells[2:]}
 
@@ -24,7 +24,7 @@ def _number(text: str) -> int:
 
 @pytest.mark.claim("T13")
 def test_the_page_names_what_stands_in_for_each_set_of_the_papers():
-    text = (ROOT / "docs/data.md").read_text("utf-8").partition("## What stands in")[2]
+    text = (ROOT / "docs/guide/data.md").read_text("utf-8").partition("## What stands in")[2]
     assert all(name in text for name in ("JFT-300M", "not public", "ImageNet-21k", "CIFAR-10, for transfer"))
     assert rows()["CIFAR-10 itself, where it is at hand"] == (50_000, 10_000)
 

@@ -1,4 +1,4 @@
-"""docs/look.md says what the table of measures and the gallery's results say."""
+"""docs/guide/look.md says what the table of measures and the gallery's results say."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from shared_files import ROOT
 
 from vitreous.measures import OURS
 
-PAGE = DOCS / "look.md"
+PAGE = DOCS / "guide" / "look.md"
 RESULTS = ROOT / "benchmarks" / "results" / "gallery.json"
 OWN_RESULTS = ROOT / "benchmarks" / "results" / "gallery_own.json"
 NAMES = {

@@ -332,7 +332,7 @@ def test_the_page_tells_what_packing_cost():
         cells = [title, f"{each['huffman']:.2f}", f"{each['entropy']:.2f}", row["right"], row["same_answers"]]
         cells += [f"{row['divergence']:.4f}", f"{row['weights_in_room'] / 1e6:.1f} M"]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
-    assert_block(DOCS / "starter.md", "packing", "\n".join(lines) + "\n")
+    assert_block(DOCS / "evidence" / "starter.md", "packing", "\n".join(lines) + "\n")
 
 
 def test_the_page_tells_whether_there_is_a_starter():
@@ -345,7 +345,7 @@ def test_the_page_tells_whether_there_is_a_starter():
             f"Of the {packed['images']:,} pictures of tiny-imagenet100-64's val split it knows {packed['right']:,}, "
             f"before packing {packed['right_before_packing']:,}.\n"
         )
-    assert_block(DOCS / "starter.md", "made", text)
+    assert_block(DOCS / "evidence" / "starter.md", "made", text)
 
 
 def test_the_page_tells_what_the_starter_is_worth():
@@ -359,7 +359,7 @@ def test_the_page_tells_what_the_starter_is_worth():
                 if arm in arms:
                     cells = [*percent(arms[arm]), *percent(arms.get(f"{arm} above scratch"))]
                     lines.append("| " + " | ".join([name, arm, *cells]) + " |")
-    assert_block(DOCS / "starter.md", "worth", "\n".join(lines) + "\n")
+    assert_block(DOCS / "evidence" / "starter.md", "worth", "\n".join(lines) + "\n")
 
 
 def percent(found: dict | None) -> list[str]:

@@ -3,10 +3,10 @@
     w ≈ step · code        step = max(rms / fineness, max |w| / 127), the row's, in half precision
 
 So nothing is cut off, every weight is within half a step, and rare large codes cost only themselves: at 4.4 bits a
-weight this moved DeiT-Ti's answers half as far as five bits with the best step for them (docs/starter.md). A weight
-takes about 2 + log₂ fineness bits. Vectors and small tensors are kept in half precision. Read back, it is a model of
-float32 numbers like any other. A Huffman code spends at least a bit on a number, so no file grows to more than 32 times
-its size.
+weight this moved DeiT-Ti's answers half as far as five bits with the best step for them (docs/evidence/starter.md). A
+weight takes about 2 + log₂ fineness bits. Vectors and small tensors are kept in half precision. Read back, it is a
+model of float32 numbers like any other. A Huffman code spends at least a bit on a number, so no file grows to more than
+32 times its size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The measured tables of docs/inductive-bias.md, made anew: every cell is an answer of a check, none is typed in."""
+"""The measured tables of docs/evidence/inductive-bias.md, made anew: every cell is an answer of a check."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""docs/inductive-bias.md holds what the checks measure, and names tests that exist."""
+"""docs/evidence/inductive-bias.md holds what the checks measure, and names tests that exist."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from doc_blocks import DOCS, assert_block
 from .tables import SECTIONS, assumptions
 
 HERE = Path(__file__).parent
-PAGE = DOCS / "inductive-bias.md"
+PAGE = DOCS / "evidence" / "inductive-bias.md"
 
 
 @pytest.mark.claim("M58", "M65", "Q05", "C15")
@@ -35,9 +35,9 @@ def test_each_kind_of_layer_has_its_own_assumptions_and_a_vit_nearly_none():
     assert "MLP itself alone" in rows["ViT"][1]
 
 
-@pytest.mark.parametrize("page", ["inductive-bias.md", "glossary.md"])
+@pytest.mark.parametrize("page", ["evidence/inductive-bias.md", "reference/glossary.md"])
 def test_every_test_named_on_the_page_exists(page):
     written = "\n".join(file.read_text("utf-8") for file in HERE.glob("test_*.py"))
     named = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text("utf-8")))
     assert named <= set(re.findall(r"^def (test_\w+)", written, re.MULTILINE))
-    assert named or page == "glossary.md"
+    assert named or page == "reference/glossary.md"

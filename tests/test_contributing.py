@@ -1,0 +1,157 @@
+"""The examples of CONTRIBUTING, each as a file of another package: they are found by name and do what they say."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from doc_blocks import assert_block
+from shared_files import ROOT
+
+from vitreous.registry import Registry
+
+PAGE = ROOT / "CONTRIBUTING.md"
+EXAMPLES = dict(re.findall(r"^### An? ([\w ]+)\n.*?^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S))
+PARTS = {  # what to add: where its table is, the table, the example's name there, and its value
+    "pool": ("models.pooling", "POOLS", "last-patch", "LastPatch"),
+    "position": ("models.positions", "KINDS", "ramp", "Ramp"),
+    "data source": ("images.sources", "KINDS", "greys", "GREYS"),
+    "weight format": ("weights.formats", "FORMATS", "house", "HOUSE"),
+    "recipe": ("training.recipes", "RECIPES", "quick", "quick"),
+    "measure": ("measures", "MEASURES", "token-norm", "TOKEN_NORM"),
+    "export target": ("exports.export", "TARGETS", "pt2-gzip", "PT2_GZIP"),
+    "command": ("cli", "COMMANDS", "size", ""),
+}
+PROGRAM = """
+import contextlib, importlib, io, json, pathlib, sys, torch, vitreous
+
+def add(room, table, name, value, file):
+    # by its entry point, or where the table has none, by one line
+    table = getattr(importlib.import_module(f"vitreous.{room}"), table)
+    if name not in table:
+        table[name] = getattr(importlib.import_module(file), value)
+
+def build(**parts):
+    model = vitreous.build("Ti/8", width=16, depth=2, heads=2, mlp=24, image_size=16, classes=3, seed=0, **parts)
+    torch.nn.init.normal_(model.head.weight)
+    return model.eval()
+
+found, x = {}, torch.randn(2, 3, 16, 16)
+PARTS = json.loads(sys.argv[1])
+for kind in ("recipe", "export target"):
+    add(*PARTS[kind], kind.replace(" ", "_"))
+
+model = build(pool="last-patch")
+with vitreous.taps(model, ["norm", "representation"]) as seen:
+    model(x)
+flow = torch.rand(2, 4, 4)
+found["pool"] = [torch.equal(seen["representation"], seen["norm"][:, -1]),
+                 torch.equal(model.pool.reads(flow), flow[:, -1]), model.pool.silence]
+
+model = build(positions="ramp")
+vitreous.save(model, "ramp.safetensors")
+found["position"] = torch.equal(vitreous.load("ramp.safetensors")(x), model(x))
+
+pathlib.Path("a.greys").write_text("\\n".join(map(str, range(0, 256, 8))))
+data = vitreous.images.open("a.greys")
+found["data source"] = [data.kind, list(data.classes), len(data), int(data.read(3).max())]
+
+model = build()
+vitreous.save(model, "house.safetensors", format="house")
+loaded = vitreous.load("house.safetensors")
+found["weight format"] = [loaded.source["format"], torch.equal(loaded(x), model(x))]
+
+run = vitreous.fit("a.greys", recipe="quick", folds=0, device="cpu")
+recipe = json.loads(pathlib.Path(run.path, "config.json").read_text())["recipe"]
+found["recipe"] = [recipe["name"], recipe["length"], pathlib.Path(run.report).is_file()]
+
+looked = vitreous.look(build(), "a.greys", only=["token-norm"])["token-norm"]
+found["measure"] = [looked["images"], [row["layer"] for row in looked["rows"]], looked["rows"][0]["norm"] > 0]
+
+parity = vitreous.export(build(), "exported", to="pt2-gzip", data="a.greys")
+found["export target"] = [parity.passed, sorted(path.name for path in pathlib.Path("exported").glob("*.gz"))]
+
+from vitreous import cli
+sys.modules["vitreous.cli.size"] = importlib.import_module("command")
+cli.COMMANDS["size"] = "Machine"
+with contextlib.redirect_stdout(io.StringIO()) as told, contextlib.suppress(SystemExit):
+    cli.main(["size", "B/16", "--json"])
+found["command"] = json.loads(told.getvalue())
+pathlib.Path("found.json").write_text(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What came of each example, all in one process that has them installed."""
+    place: Path = tmp_path_factory.mktemp("outside")
+    groups = []
+    for kind, (room, table, name, value) in PARTS.items():
+        (place / f"{kind.replace(' ', '_')}.py").write_text(EXAMPLES[kind])
+        if isinstance(group := table_of(room, table), Registry):
+            groups.append(f"[vitreous.{group.kind}]\n{name} = {kind.replace(' ', '_')}:{value}\n")
+    record = place / "outside-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
+    (record / "entry_points.txt").write_text("".join(groups))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(PARTS)],
+        cwd=place, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads((place / "found.json").read_text())
+
+
+def table_of(room, table):
+    return getattr(import_module(f"vitreous.{room}"), table)
+
+
+def test_each_thing_that_can_be_added_has_an_example():
+    assert list(EXAMPLES) == list(PARTS)
+
+
+def test_the_tables_and_their_groups_are_those_of_the_code():
+    rows = []
+    for kind, (room, table, _, _) in PARTS.items():
+        held = table_of(room, table)
+        group = f"`vitreous.{held.kind}`" if isinstance(held, Registry) else "–"
+        rows.append(f"| {kind} | `{table}` of `vitreous.{room}` | {group} |\n")
+    head = "| to add | the table | group of entry points |\n|---|---|---|\n"
+    assert_block(PAGE, "tables", head + "".join(rows))
+
+
+def test_a_pool_is_explained_by_what_it_reads(found):
+    assert found["pool"] == [True, True, ""]
+
+
+def test_a_position_is_built_saved_and_loaded(found):
+    assert found["position"] is True
+
+
+def test_a_source_is_opened_by_what_lies_there(found):
+    assert found["data source"] == ["greys", ["dark", "light"], 32, 24]
+
+
+def test_a_format_is_written_recognised_and_read(found):
+    assert found["weight format"] == ["house", True]
+
+
+def test_a_recipe_trains_by_its_name(found):
+    assert found["recipe"] == ["quick", "2 epochs", True]
+
+
+def test_a_measure_reads_every_block(found):
+    assert found["measure"] == [32, ["blocks.0.output", "blocks.1.output"], True]
+
+
+def test_a_target_is_written_and_says_the_same(found):
+    assert found["export target"] == [True, ["fixed.gz", "image.gz", "tensor.gz"]]
+
+
+def test_a_command_is_one_of_the_command_line(found):
+    assert found["command"] == {"schema": "vitreous.size/1", "parameters": 86567656}
