@@ -25,7 +25,7 @@ __all__ = ["Demo", "demo", "logistic_rival"]
 
 OUT = "runs/demo"
 RECIPE = "small-hybrid"
-STEPS = 1200  # 17 epochs; about 40 s on two idle cores, and as good on a slow or busy machine
+STEPS = 1200  # 20 epochs; about 40 s on two idle cores, and as good on a slow or busy machine
 PENALTIES = (0.1, 0.03, 0.01, 0.003)  # of the rival; the best lies within
 SLOPE = 1e-3  # that the rival's search may leave; a tenth of it changes one answer in a thousand
 
