@@ -28,7 +28,7 @@ from vitreous.server.engine import Engine  # noqa: E402
 from vitreous.server.errors import Busy  # noqa: E402
 from vitreous.server.images import examples  # noqa: E402
 from vitreous.server.queue import Batcher, Desk, share_cores  # noqa: E402
-from vitreous.server.runtimes import Outside  # noqa: E402
+from vitreous.server.runtimes import OtherRuntime  # noqa: E402
 from vitreous.server.serve import _listen, serve  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def file(tmp_path_factory):
 BAD = {
     "port": "is taken; choose another: --port ",
     "missing": "none.safetensors is not there; give a file or folder of weights",
-    "runtime": "there is no runtime 'abacus' to serve with; say torch, onnx, openvino",
+    "runtime": "there is no runtime 'abacus' to serve with; choose torch, onnx, openvino",
     "token": "a token is 8 or more plain letters and digits",
     "no port": "port 70000 is none; say one from 1 to 65535, or 0 for any that is free",
     "workers": "0 workers answer nothing; say 1 or more, or leave it out",
@@ -312,7 +312,7 @@ def test_another_runtime_says_what_torch_says(name, package):
     pytest.importorskip(package, reason=f"needs {package}")
     pytest.importorskip("onnxscript", reason="needs the extra export")
     model = tiny()
-    desk = Desk(model, CPU, 100, cores=2, workers=2, runtime=Outside(model, name))
+    desk = Desk(model, CPU, 100, cores=2, workers=2, runtime=OtherRuntime(model, name))
     desk.open()
     rng = np.random.default_rng(0)
     seen = [rng.integers(0, 256, (16, 16, 3), dtype=np.uint8) for _ in range(20)]
@@ -327,9 +327,12 @@ def test_another_runtime_says_what_torch_says(name, package):
 
 def test_a_runtime_that_answers_otherwise_is_refused():
     model = tiny()
-    outside = Outside.__new__(Outside)
+    outside = OtherRuntime.__new__(OtherRuntime)
     outside.name, outside.rule = "onnx", model.preprocess
-    with Engine(model, CPU).at_work() as engine, pytest.raises(ConfigError, match="onnx answers otherwise than torch"):
+    with (
+        Engine(model, CPU).at_work() as engine,
+        pytest.raises(ConfigError, match="onnx answers differently from torch"),
+    ):
         outside._compare(lambda x: [np.zeros((1, 5), np.float32)], engine)
 
 

@@ -24,7 +24,7 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Engine, Pixels
 from vitreous.server.errors import Busy
 from vitreous.server.exported import Exported, FileEngine
-from vitreous.server.runtimes import Outside
+from vitreous.server.runtimes import OtherRuntime
 
 __all__ = ["Batcher", "Desk", "Worker", "share_cores"]
 
@@ -73,7 +73,7 @@ class Desk:
         *,
         cores: int,
         workers: int | None = None,
-        runtime: Outside | None = None,
+        runtime: OtherRuntime | None = None,
     ):
         many, threads = share_cores(cores)
         if device.type == "cuda":

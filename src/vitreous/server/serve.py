@@ -97,7 +97,7 @@ def serve(
         neighbours = outside = None
         place = torch.device("cpu")
         if isinstance(source, Model):
-            outside = None if runtime == "torch" else runtimes.Outside(source, runtime)
+            outside = None if runtime == "torch" else runtimes.OtherRuntime(source, runtime)
             place = choose_device(device if outside is None else "cpu", near=source)
         desk = Desk(source, place, limits.queue, cores=doctor().cores, workers=workers, runtime=outside)
         desk.open()  # the model is on its device now
