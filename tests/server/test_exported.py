@@ -252,8 +252,8 @@ DAMAGE = {
 WORDS = {
     "another runtime": (["--runtime", "onnx"], "tiny-int8 is written for openvino, not onnx; leave --runtime out"),
     "torch": (["--runtime", "torch"], "tiny-int8 is written for openvino, not torch; leave --runtime out"),
-    "gpu": (["--device", "cuda"], "tiny-int8 is an exported folder, which answers on the CPU here; leave --device out"),
-    "data": (["--data", "fashion"], "by which similar images cannot be found; leave --data out"),
+    "gpu": (["--device", "cuda"], "tiny-int8 is an exported folder, which answers on the CPU; leave --device out"),
+    "data": (["--data", "fashion"], "which cannot find similar images; leave --data out"),
 }
 
 

@@ -18,8 +18,8 @@ from vitreous.models.vit import ViT
 
 __all__ = [
     "ONNX",
+    "ONNX_WRITERS",
     "OPSETS",
-    "WRITERS",
     "describe",
     "join",
     "load",
@@ -33,8 +33,8 @@ __all__ = [
 
 OPSETS = range(18, 24)  # that torch's exporter can write
 MAX_WEIGHTS_IN_GRAPH = 1_500_000_000  # bytes; more lie beside the graph, whose file ends at 2 GiB
-WRITERS = Package("onnx", "export"), Package("onnxscript", "export")
-RUNTIME = Package("onnxruntime", "export")
+ONNX_WRITERS = Package("onnx", "export"), Package("onnxscript", "export")
+ONNX_RUNTIME = Package("onnxruntime", "export")
 _preprocessing: dict[tuple[Preprocess, int], bytes] = {}
 
 
@@ -273,9 +273,9 @@ ONNX = Target(
     write=write,
     open=open_file,
     describe=describe,
-    packages=(*WRITERS, RUNTIME),
+    packages=(*ONNX_WRITERS, ONNX_RUNTIME),
     precisions=("int8", "fp16"),
     refuses_int8=_refuses_int8,
     opsets=OPSETS,
-    runner=Runner(RUNTIME, load),
+    runner=Runner(ONNX_RUNTIME, load),
 )

@@ -31,7 +31,7 @@ __all__ = [
     "write",
 ]
 
-RUNTIME = Package("openvino", "openvino")
+OPENVINO_RUNTIME = Package("openvino", "openvino")
 IN_FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}  # the default of some CPUs is bfloat16
 AMX_TRIAL = """
 import numpy as np, openvino as ov
@@ -187,11 +187,11 @@ OPENVINO = Target(
     write=write,
     open=open_file,
     describe=describe,
-    packages=(*onnx.WRITERS, RUNTIME),
+    packages=(*onnx.ONNX_WRITERS, OPENVINO_RUNTIME),
     precisions=("int8", "fp16"),
     int8_packages=(Package("nncf", "openvino"),),
     halves_itself=True,
     opsets=onnx.OPSETS,
     starts_with=b"<?xml",  # OpenVINO tries other files as all other formats, and prints about it
-    runner=Runner(RUNTIME, load),
+    runner=Runner(OPENVINO_RUNTIME, load),
 )

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
-BATCH = 8  # images
+COMPARED_AT_ONCE = 8  # images
 IMAGE_FORM_IMAGES, FIXED_FORM_IMAGES = 200, 10  # at most; both forms hold the same network as the tensor form
 
 
@@ -203,7 +203,7 @@ def compare_files(
     theirs: dict[str, list[Any]] = {form: [] for form in files}
     labels: list[int | None] = []
     grey = 0.0
-    while part := list(itertools.islice(samples, BATCH)):
+    while part := list(itertools.islice(samples, COMPARED_AT_ONCE)):
         images = [decode.with_channels(sample.pixels, len(rule.mean)) for sample in part]
         x = torch.stack([preprocess.normalise(decode.finish(image, rule), rule) for image in images])  # B C H W
         with torch.inference_mode():

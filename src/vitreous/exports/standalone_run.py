@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-HERE = Path(__file__).resolve().parent
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")  # decoding them starts no other program
+EXPORT_FOLDER = Path(__file__).resolve().parent
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")  # decoding them starts no other program
 PIXEL_LIMIT = 50_000_000
 
 
@@ -23,7 +23,7 @@ def read(path: str, channels: int) -> np.ndarray:
     if not stat.S_ISREG(Path(path).stat().st_mode):
         raise SystemExit(f"{shown(path)} is not a regular file; name an image")
     Image.init()
-    opened = Image.open(path, formats=[format for format in FORMATS if format in Image.OPEN])
+    opened = Image.open(path, formats=[format for format in IMAGE_FORMATS if format in Image.OPEN])
     if opened.width * opened.height > PIXEL_LIMIT:
         raise SystemExit(f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} megapixels; shrink it")
     image = ImageOps.exif_transpose(opened)
@@ -68,9 +68,9 @@ def main() -> None:
     arguments.add_argument("--top", type=int, default=5)
     arguments.add_argument("--json", action="store_true", help="one object a line")
     asked = arguments.parse_args()
-    about = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
-    labels = (HERE / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    run = load(str(HERE / about["files"]["image"]))
+    about = json.loads((EXPORT_FOLDER / "export.json").read_text(encoding="utf-8"))
+    labels = (EXPORT_FOLDER / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    run = load(str(EXPORT_FOLDER / about["files"]["image"]))
     for path in asked.images:
         found = answer(run, read(path, about["channels"]), about, labels, asked.top)
         if asked.json:

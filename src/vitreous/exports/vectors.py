@@ -30,7 +30,7 @@ from vitreous.models.model import Model
 
 __all__ = ["verify", "write"]
 
-VECTORS, CANDIDATES = 10, 30
+VECTOR_COUNT, CANDIDATES = 10, 30
 EXPECTED_FORM = {"tensor": "tensor", "fixed": "tensor", "image": "image"}  # form -> key in expected.json
 
 
@@ -42,7 +42,7 @@ def write(model: Model, folder: Path, limits: Tolerance) -> None:
     with torch.inference_mode():
         logits = torch.cat([model(part) for part in tensors.split(8)]).numpy()
     first_two = np.sort(logits, -1)[:, -2:]
-    clearest = np.sort(np.argsort(first_two[:, 0] - first_two[:, -1], kind="stable")[:VECTORS])
+    clearest = np.sort(np.argsort(first_two[:, 0] - first_two[:, -1], kind="stable")[:VECTOR_COUNT])
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
     folder.mkdir()
     expected: dict[str, Any] = {"limits": asdict(limits), "tensor": {}, "image": {}}

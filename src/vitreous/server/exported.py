@@ -28,9 +28,9 @@ from vitreous.server.runtimes import normalised, without_torch
 from vitreous.weights.tensor_files import read_json
 from vitreous.words import one_line
 
-__all__ = ["CLOSED", "About", "Exported", "FileEngine", "find", "read"]
+__all__ = ["WHY_CLOSED", "About", "Exported", "FileEngine", "find", "read"]
 
-CLOSED = (
+WHY_CLOSED = (
     "this server answers from an exported file, which cannot be looked into; for attention, breaking and similar "
     "images serve the model that it was made of"
 )
@@ -79,7 +79,7 @@ class Exported:
             "faults": self.parity.faults,
             "same_answers": None if tensor is None else tensor.agreement,
             "compared_images": 0 if tensor is None else tensor.images,
-            "closed": CLOSED,
+            "closed": WHY_CLOSED,
         }
 
 
