@@ -245,7 +245,7 @@ def test_examples_are_of_the_data_or_of_the_classes_that_the_model_knows(tmp_pat
     assert {label for label, _ in examples.choose(open_data.open(tmp_path), ("ant", "bee"))} <= {"ant", "bee"}
     clothes = open_data.open("fashion").classes
     assert {label for label, _ in examples.choose(None, clothes)} <= set(clothes)
-    assert len(examples.choose(None, clothes)) == examples.COUNT
+    assert len(examples.choose(None, clothes)) == examples.EXAMPLES_SHOWN
 
 
 def test_the_terms_of_a_model_are_told():
@@ -336,13 +336,13 @@ def test_a_runtime_that_answers_otherwise_is_refused():
         outside._compare(lambda x: [np.zeros((1, 5), np.float32)], engine)
 
 
-def test_a_closed_desk_takes_nothing():
+def test_a_closed_queue_takes_nothing():
     queue = WorkQueue(tiny(), CPU, 4, cores=1, workers=1)
     queue.open()
     (future,) = queue.submit_all([lambda worker: 7], 5)
     assert future.result(5) == 7
     queue.close()
-    with pytest.raises(Busy, match="closing"):
+    with pytest.raises(Busy, match="shutting down"):
         queue.submit_all([lambda worker: 7], 5)
 
 
