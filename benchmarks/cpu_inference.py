@@ -31,7 +31,7 @@ import vitreous
 from vitreous.evaluation.lanes import in_lanes
 from vitreous.exports import onnx, openvino
 from vitreous.exports.graphs import ready_to_export
-from vitreous.exports.parity import LIMITS
+from vitreous.exports.parity import TOLERANCES
 from vitreous.exports.target import make_parts, quietly
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
@@ -124,7 +124,7 @@ def answers(runs: dict[Any, Run], x: Array, labels: Array) -> dict[Any, dict[str
     right = {name: float((mine == labels).mean()) for name, mine in said.items()}
     found = {}
     for name, mine in said.items():
-        same, limits = float((mine == base).mean()), LIMITS["int8" if name[1] == "int8" else "float16"]
+        same, limits = float((mine == base).mean()), TOLERANCES["int8" if name[1] == "int8" else "float16"]
         drop = right[next(iter(runs))] - right[name]
         passes = same >= limits.agreement and (limits.drop is None or drop <= limits.drop + 1e-9)
         found[name] = {"agreement": same, "right": right[name], "passes": passes}

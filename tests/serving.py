@@ -139,7 +139,7 @@ def process(*words: object, folder: Path | None = None) -> Iterator[Caller]:
 def thread(
     model: Any = None,
     *,
-    door: Any = None,
+    access: Any = None,
     limits: Any = None,
     workers: int = 1,
     examples: Any = GREY,
@@ -149,17 +149,17 @@ def thread(
     import uvicorn
 
     from vitreous.server.app import make_app
-    from vitreous.server.guard import Door
+    from vitreous.server.guard import Access
     from vitreous.server.limits import Limits
-    from vitreous.server.queue import Desk
+    from vitreous.server.queue import WorkQueue
     from vitreous.server.served import Served
 
     model, limits = model or tiny(), limits or Limits()
-    desk = Desk(model, torch.device("cpu"), limits.queue, cores=1, workers=workers)
-    desk.open()
-    served = Served(desk, model, name="tiny", examples=list(examples), **more)
+    queue = WorkQueue(model, torch.device("cpu"), limits.queue, cores=1, workers=workers)
+    queue.open()
+    served = Served(queue, model, name="tiny", examples=list(examples), **more)
     config = uvicorn.Config(
-        make_app(served, door or Door(), limits),
+        make_app(served, access or Access(), limits),
         port=0,
         log_level="critical",
         server_header=False,
@@ -171,7 +171,7 @@ def thread(
     runner.start()
     until(lambda: server.started)
     try:
-        token = None if door is None else door.token
+        token = None if access is None else access.token
         yield Caller(server.servers[0].sockets[0].getsockname()[1], token), served, server
     finally:
         server.should_exit = True

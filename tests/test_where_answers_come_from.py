@@ -12,7 +12,7 @@ import vitreous
 from vitreous.errors import ConfigError
 from vitreous.exports import onnx
 from vitreous.exports.graphs import ready_to_export
-from vitreous.exports.target import How, make_parts
+from vitreous.exports.target import WriteOptions, make_parts
 from vitreous.images.pixels.preprocess import normalise, pixels
 from vitreous.measures.explain import attention_maps, look_at
 from vitreous.models.pooling import POOLS, MapPool, MeanOfPatches, Pool, find_pool
@@ -90,7 +90,9 @@ def inputs(model, data):
 def exported(model, data, folder):
     """The maps of the image form in ONNX, from the picture on."""
     (folder / "scratch").mkdir()
-    onnx.write(make_parts(ready_to_export(model), attention=True), folder, folder / "scratch", How(opset=OPSET))
+    onnx.write(
+        make_parts(ready_to_export(model), attention=True), folder, folder / "scratch", WriteOptions(opset=OPSET)
+    )
     run = onnx.open_file(folder / "image.onnx")
     return [run(data.read(i))[2] for i in range(len(data))]
 

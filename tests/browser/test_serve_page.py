@@ -17,7 +17,8 @@ need_extra()
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
-from vitreous.server.guard import Door  # noqa: E402
+from vitreous.models.pooling import POOLS, Pool  # noqa: E402
+from vitreous.server.guard import Access  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,7 @@ def test_a_bad_file_shows_its_message_and_the_page_goes_on(browser, server, tmp_
     shown(page)
     page.set_input_files("#file", tmp_path / "notes.png")
     page.wait_for_selector("#message:not([hidden])")
-    assert words(page, "#message").startswith("notes.png is no image that is read here; send JPEG")
+    assert words(page, "#message").startswith("notes.png is not an image that this server reads; send JPEG")
     assert page.get_attribute("#message", "role") == "alert"
     page.click("#examples button")
     page.wait_for_selector("#message", state="hidden")
@@ -309,7 +310,7 @@ def test_a_network_without_attention_has_a_page_and_no_lesson(visit):
         page = visit("/", url=caller.url)
         says(page, "#stage-says", "The picture as the model sees it.")
         assert page.locator("#controls").is_hidden()
-        assert words(page, "#no-attention") == "A network of convolutions has no attention that could be shown."
+        assert words(page, "#no-attention") == "A network of convolutions has no attention to show."
         page.wait_for_selector("#after-top li")
         assert page.locator("#shuffle").is_hidden()
         page.click("#hide-most")
@@ -317,6 +318,23 @@ def test_a_network_without_attention_has_a_page_and_no_lesson(visit):
         page.goto(f"{caller.url}/lesson")
         says(page, "#message", "this model is a network of convolutions; the lesson is about Vision Transformers")
         assert page.locator("#step").is_hidden()
+
+
+class Silent(Pool):
+    """A pool from outside the tree that does not say what it reads."""
+
+    def forward(self, z):
+        return z[:, -1]
+
+
+def test_a_pool_that_does_not_say_what_it_reads_is_named_and_no_network_of_convolutions(visit, monkeypatch):
+    monkeypatch.setitem(POOLS.parts, "silent", Silent)
+    with serving.thread(serving.tiny(pool="silent")) as (caller, _, _):
+        page = visit("/", url=caller.url)
+        says(page, "#no-attention", "This model's pool does not say which tokens it reads")
+        says(page, "#about", "2 layers of 2 heads")
+        page.goto(f"{caller.url}/lesson")
+        says(page, "#message", "this model's pool does not say which tokens it reads")
 
 
 @pytest.mark.parametrize("path", ["/", "/lesson#4", "/docs"])
@@ -339,7 +357,7 @@ def test_axe_finds_no_fault(browser, server, path):
 
 
 def test_the_token_behind_the_address_opens_the_page_and_leaves_it(browser, visit):
-    with serving.thread(door=Door(token="correct-horse")) as (caller, _, _):
+    with serving.thread(access=Access(token="correct-horse")) as (caller, _, _):
         page = visit("/#token=correct-horse", url=caller.url)
         shown(page)
         assert page.url == f"{caller.url}/"

@@ -25,7 +25,10 @@ def test_bad_input_is_one_line_each(weights, tmp_path):
     cases = [
         (["export", weights, tmp_path / "a"], "name a model, a folder and a runtime"),
         (["export", weights, tmp_path / "a", "--to", "tflite"], "there is no export to 'tflite'"),
-        (["export", weights, tmp_path / "a", "--to", "onnx", "--opset", "7"], "opset 7 cannot be written; say 18 to"),
+        (
+            ["export", weights, tmp_path / "a", "--to", "onnx", "--opset", "7"],
+            "opset 7 cannot be written; choose 18 to",
+        ),
         (["export", weights, tmp_path / "taken", "--to", "pt2"], "exists already"),
         (["export", tmp_path / "none.safetensors", tmp_path / "a", "--to", "pt2"], "none.safetensors"),
         (["export", "Ti/16 classes=0", tmp_path / "a", "--to", "pt2"], "the model has no head"),

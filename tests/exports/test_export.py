@@ -80,7 +80,7 @@ def test_a_card_without_terms_has_no_heading_for_them(vit, onnx_export):
     _, parity = onnx_export
     about = json.loads((onnx_export[0] / "export.json").read_text()) | {"terms": ""}
     details = {form: {"bytes": 1, "operators": {}} for form in ("image", "tensor", "fixed")}
-    assert "Terms" not in card(vit, parity, about, details)
+    assert "Terms" not in card(vit, export.TARGETS["onnx"], parity, about, details)
     assert terms_of(awake()) == ""
 
 
@@ -173,7 +173,7 @@ def test_openvino_agrees_and_its_fixed_form_is_fixed(openvino_export):
 def test_weights_of_a_large_network_lie_beside_its_graph(vit, tmp_path, monkeypatch):
     """A graph's file ends at 2 GiB; image and tensor form share one file of weights."""
     has("onnx", "onnxscript", "onnxruntime")
-    monkeypatch.setattr("vitreous.exports.onnx.LARGE", 0)
+    monkeypatch.setattr("vitreous.exports.onnx.MAX_WEIGHTS_IN_GRAPH", 0)
     parity = vitreous.export(vit, tmp_path / "out", to="onnx", images=5)
     assert parity.passed
     assert {"tensor.onnx.data", "fixed.onnx.data"} < set(parity.files)
@@ -218,12 +218,12 @@ def test_every_kind_of_network_agrees_in_both_runtimes(name, tmp_path):
 
 
 def test_labels_by_several_classes_are_sigmoids(vit):
-    from vitreous.exports.graphs import Answer
+    from vitreous.exports.graphs import AnswerGraph
 
     model = awake(VIT)
     model.answers, model.temperature = "several", 2.0
     z = torch.tensor([[-2.0, 0.0, 2.0, 4.0, 6.0]])
-    p, score = Answer(model)(z)
+    p, score = AnswerGraph(model)(z)
     torch.testing.assert_close(p, torch.sigmoid(z[0] / 2))
     assert float(score) == 6
 
@@ -294,11 +294,11 @@ def test_int8_is_calibrated_on_the_training_images(has_test, tmp_path, monkeypat
     """What it is judged on must not have shaped it; more than 300 training images would be a sample of them."""
     seen, data = [], image_set(12, test=6 if has_test else 0)
 
-    def write(parts, folder, scratch, how):
-        seen.append(how.calibration)
+    def write(parts, folder, scratch, options):
+        seen.append(options.calibration)
         raise Stop
 
-    monkeypatch.setitem(export.TARGETS, "onnx", replace(export.TARGETS["onnx"], write=write, packages=()))
+    monkeypatch.setitem(export.TARGETS.parts, "onnx", replace(export.TARGETS["onnx"], write=write, packages=()))
     with pytest.raises(Stop):
         vitreous.export(awake(VIT, classes=4), tmp_path / "out", to="onnx", int8=True, data=data)
     model, train = awake(VIT, classes=4), data.split("train")
@@ -320,7 +320,7 @@ def test_int8_is_judged_on_the_test_images(to, tmp_path):
 
 
 def test_an_export_that_disagrees_is_not_kept_unless_told(tmp_path, monkeypatch):
-    monkeypatch.setitem(export.LIMITS, "float16", replace(export.LIMITS["float16"], difference=1e-9))
+    monkeypatch.setitem(export.TOLERANCES, "float16", replace(export.TOLERANCES["float16"], difference=1e-9))
     parity = vitreous.export(awake(VIT), tmp_path / "out", to="pt2", fp16=True, images=4)
     assert all(form.difference < 0.01 for form in parity.forms)  # half precision all the same
     assert parity.faults[0].startswith("tensor form: max difference")
@@ -356,7 +356,7 @@ def test_outputs_for_the_vectors_are_verified(onnx_export, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "holds a list"),
         ("{}", "has none of tensor, fixed, image"),
         ('{"tensor": {"00": [1, 2]}}', "give the outputs of every vector"),
@@ -380,13 +380,13 @@ def test_outputs_without_vectors_are_named(tmp_path):
 # Bad input ----------------------------------------------------------------------------------------------------------
 
 BAD = {
-    "target": ({"to": "tflite"}, "there is no export to 'tflite'; say onnx, openvino, pt2"),
-    "opset": ({"to": "onnx", "opset": 9}, "opset 9 cannot be written; say 18 to 23"),
+    "target": ({"to": "tflite"}, "there is no export to 'tflite'; choose onnx, openvino, pt2"),
+    "opset": ({"to": "onnx", "opset": 9}, "opset 9 cannot be written; choose 18 to 23"),
     "opset of pt2": ({"to": "pt2", "opset": 18}, "pt2 has no opset; leave it out"),
     "two precisions": ({"to": "onnx", "int8": True, "fp16": True}, "int8 and fp16 are two precisions"),
-    "int8 of pt2": ({"to": "pt2", "int8": True}, "there is no int8 for pt2; say --to onnx or openvino"),
+    "int8 of pt2": ({"to": "pt2", "int8": True}, "there is no int8 for pt2; choose --to onnx or openvino"),
     "int8 of nothing": ({"to": "onnx", "int8": True}, "name them: --data DATA"),
-    "no images": ({"to": "pt2", "images": 0}, "0 images are none"),
+    "no images": ({"to": "pt2", "images": 0}, "images=0 compares nothing; give 1 or more"),
 }
 
 

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from vitreous.exports.parity import LIMITS, Accuracy, Compared, Parity, compare
+from vitreous.exports.parity import TOLERANCES, AccuracyChange, FormComparison, Parity, compare
 
 
 def parity(*forms, precision="float32", **rest):
-    return Parity("onnx", precision, "some images", forms, LIMITS[precision], **rest)
+    return Parity("onnx", precision, "some images", forms, TOLERANCES[precision], **rest)
 
 
 def test_equal_outputs_differ_by_nothing():
     x = np.random.default_rng(0).normal(size=(7, 5))
-    assert compare("tensor", x, x) == Compared("tensor", 7, 0.0, 1.0)
+    assert compare("tensor", x, x) == FormComparison("tensor", 7, 0.0, 1.0)
 
 
 def test_a_difference_is_of_the_largest_logit_where_that_is_above_one():
@@ -31,15 +31,15 @@ def test_what_is_no_number_never_passes():
 @pytest.mark.parametrize(
     ("found", "fault"),
     [
-        (parity(Compared("tensor", 100, 2e-4, 1.0)), "tensor form: max difference 2.0e-04, above 1e-04"),
-        (parity(Compared("image", 100, 2e-4, 0.98)), "image form: 98.0 % the same answer, below 99 %"),
+        (parity(FormComparison("tensor", 100, 2e-4, 1.0)), "tensor form: max difference 2.0e-04, above 1e-04"),
+        (parity(FormComparison("image", 100, 2e-4, 0.98)), "image form: 98.0 % the same answer, below 99 %"),
         (parity(grey_levels=1.5), "preprocessing: a pixel is 1.50 grey levels off, above 1"),
         (
-            parity(accuracy=Accuracy(1000, 751, 740), precision="int8"),
+            parity(accuracy=AccuracyChange(1000, 751, 740), precision="int8"),
             "accuracy 75.1 % -> 74.0 % on 1,000 images: falls by 1.1 points, above 1",
         ),
         (
-            parity(Compared("tensor", 1000, 3.0, 0.94), precision="int8"),
+            parity(FormComparison("tensor", 1000, 3.0, 0.94), precision="int8"),
             "tensor form: 94.0 % the same answer, below 95 %",
         ),
     ],
@@ -52,9 +52,12 @@ def test_each_fault_is_one_line(found, fault):
 
 def test_what_lies_within_the_limits_passes():
     good = parity(
-        Compared("tensor", 1000, 3.0, 0.967), accuracy=Accuracy(1000, 751, 745), grey_levels=1.0, precision="int8"
+        FormComparison("tensor", 1000, 3.0, 0.967),
+        accuracy=AccuracyChange(1000, 751, 745),
+        grey_levels=1.0,
+        precision="int8",
     )
     assert good.passed
     assert good.to_json()["passed"] is True
     assert "<pre>" in good._repr_html_()
-    assert parity(Compared("image", 20, 0.1, 0.95)).passed  # one image of a few may lie on the edge
+    assert parity(FormComparison("image", 20, 0.1, 0.95)).passed  # one image of a few may lie on the edge

@@ -89,7 +89,7 @@ def test_the_server_answers_as_predict_does(server, model, tmp_path, name):
     assert [each["label"] for each in row["top"]] == list(said.labels)
     assert_close(torch.tensor([each["probability"] for each in row["top"]]), torch.tensor(said.probabilities))
     assert_close(row["score"], said.score, rtol=1e-4, atol=1e-4)
-    assert ("moves" in row.get("note", "")) == (name == "moving.gif")
+    assert ("first frame" in row.get("note", "")) == (name == "moving.gif")
 
 
 def test_several_images_come_back_in_their_order_and_a_bad_one_has_its_own_line(server):
@@ -98,7 +98,7 @@ def test_several_images_come_back_in_their_order_and_a_bad_one_has_its_own_line(
     assert [row["name"] for row in rows] == ["a.png", "b.txt", "c.jpg"]
     assert rows[1] == {
         "name": "b.txt",
-        "error": "b.txt is no image that is read here; send JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF",
+        "error": "b.txt is not an image that this server reads; send JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF",
     }
     alone = [server.send("/api/predict", raw).json["images"][0] for _, raw in (files[0], files[2])]
     assert [rows[0]["top"], rows[2]["top"]] == [each["top"] for each in alone]
@@ -304,14 +304,14 @@ def test_the_docs_page_tells_every_route_and_loads_nothing(server):
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("/api/attention?patch=16", "there is no patch 16; count from 0 to 15"),
-        ("/api/attention?layer=2", "there is no layer 2; count from 0 to 1"),
+        ("/api/attention?patch=16", "there is no patch 16; choose from 0 to 15"),
+        ("/api/attention?layer=2", "there is no layer 2; choose from 0 to 1"),
         ("/api/attention?head=-1", "head does not fit: input should be greater than or equal to 0"),
-        ("/api/break?head=7.0", "there is no block 7; count from 0 to 1"),
-        ("/api/break?head=0.9", "there is no head 9; count from 0 to 1"),
-        ("/api/break?skip=0.3", "skip 3 is none; a block has skip 1, around attention, and 2, around the MLP"),
+        ("/api/break?head=7.0", "there is no block 7; choose from 0 to 1"),
+        ("/api/break?head=0.9", "there is no head 9; choose from 0 to 1"),
+        ("/api/break?skip=0.3", "there is no skip 3; a block has skip 1, around attention, and 2, around the MLP"),
         ("/api/break?skip=../../etc/passwd", "'passwd' names no skip; write BLOCK.NUMBER, such as 3.1"),
-        ("/api/break?hide=99", "there is no patch 99; count from 0 to 15"),
+        ("/api/break?hide=99", "there is no patch 99; choose from 0 to 15"),
         ("/api/predict?top=0", "top does not fit: input should be greater than or equal to 1"),
         (
             "/api/predict?top=x",

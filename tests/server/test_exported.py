@@ -125,7 +125,7 @@ def test_nor_does_one_of_onnx(tmp_path, monkeypatch, beside):
     if beside and not hasattr(runtime.SessionOptions, "add_external_initializers_from_files_in_memory"):
         pytest.skip("this ONNX Runtime maps weights that lie beside their graph")
     if beside:
-        monkeypatch.setattr("vitreous.exports.onnx.LARGE", 0)
+        monkeypatch.setattr("vitreous.exports.onnx.MAX_WEIGHTS_IN_GRAPH", 0)
     folder = tmp_path / "mine"
     assert vitreous.export(tiny(), folder, to="onnx", images=4).passed
     assert (folder / "tensor.onnx.data").exists() == beside
@@ -206,7 +206,7 @@ def _negate(folder):
 DAMAGE = {
     "no about": (
         lambda f: (f / "export.json").unlink(),
-        "has exported files and no export.json beside them; copy the whole folder",
+        "has exported files but no export.json; copy the whole folder",
     ),
     "about is junk": (lambda f: (f / "export.json").write_text("{"), "export.json is no JSON: "),
     "about of the future": (
@@ -216,27 +216,27 @@ DAMAGE = {
     "no temperature": (lambda f: _edit(f, "export.json", temperature=0), "export.json does not fit: Expected"),
     "for torch": (
         lambda f: _edit(f, "export.json", target="pt2"),
-        "is written for pt2; only onnx and openvino are served from a folder: serve the model that it was made of",
+        "is written for pt2, and only folders for onnx and openvino are served; serve the model that it was made of",
     ),
     "no parity": (
         lambda f: (f / "parity.json").unlink(),
-        "has no parity.json, so it is no whole export; copy the whole folder",
+        "has no parity.json, so the export is incomplete; copy the whole folder",
     ),
     "failed the gate": (
         _fail,
         "does not agree with PyTorch (tensor form: 50.0 % the same answer, below 95 %); export it again, or serve it "
-        "all the same with --anyway",
+        "anyway with --anyway",
     ),
     "labels lost": (lambda f: (f / "labels.txt").write_text("ant\nbee\n"), "labels.txt has 2 lines for 5 classes"),
-    "no labels": (lambda f: (f / "labels.txt").unlink(), "has no labels.txt that can be read"),
-    "file lost": (lambda f: (f / "tensor.bin").unlink(), "is damaged: tensor.bin is not there; copy the folder again"),
+    "no labels": (lambda f: (f / "labels.txt").unlink(), "has no readable labels.txt"),
+    "file lost": (lambda f: (f / "tensor.bin").unlink(), "is damaged: tensor.bin is missing; copy the folder again"),
     "file cut": (
         lambda f: (f / "tensor.bin").write_bytes((f / "tensor.bin").read_bytes()[:1000]),
         "is damaged: tensor.bin has 1,000 bytes and had ",
     ),
     "graph overwritten": (
         lambda f: _blank(f / "tensor.xml"),
-        "is damaged: tensor.xml is no XML; copy the folder again",
+        "is damaged: tensor.xml is not a file of openvino; copy the folder again",
     ),
     "graph half there": (
         lambda f: _blank(f / "tensor.xml", start=2),
@@ -245,15 +245,15 @@ DAMAGE = {
     "weights blank": (lambda f: _blank(f / "tensor.bin"), "is damaged: "),
     "of another model": (
         _negate,
-        "is damaged: tensor.xml answers vectors/ otherwise than the model (",
+        "is damaged: tensor.xml answers vectors/ differently from the model (",
     ),
     "vectors lost": (lambda f: shutil.rmtree(f / "vectors"), "is damaged: vectors/ cannot be read; copy the folder"),
 }
 WORDS = {
     "another runtime": (["--runtime", "onnx"], "tiny-int8 is written for openvino, not onnx; leave --runtime out"),
     "torch": (["--runtime", "torch"], "tiny-int8 is written for openvino, not torch; leave --runtime out"),
-    "gpu": (["--device", "cuda"], "tiny-int8 is an exported folder, which answers on the CPU here; leave --device out"),
-    "data": (["--data", "fashion"], "by which similar images cannot be found; leave --data out"),
+    "gpu": (["--device", "cuda"], "tiny-int8 is an exported folder, which answers on the CPU; leave --device out"),
+    "data": (["--data", "fashion"], "which cannot find similar images; leave --data out"),
 }
 
 

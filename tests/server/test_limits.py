@@ -27,9 +27,10 @@ need_extra()
 
 from vitreous.images.sources.picture import sniff  # noqa: E402
 from vitreous.server.errors import Busy  # noqa: E402
-from vitreous.server.guard import Door, Guard  # noqa: E402
-from vitreous.server.images.cache import Kept, Shelf  # noqa: E402
-from vitreous.server.limits import Limits, shown_name  # noqa: E402
+from vitreous.server.guard import Access, Guard  # noqa: E402
+from vitreous.server.images.cache import CachedImage, ImageCache  # noqa: E402
+from vitreous.server.images.uploads import shown_name  # noqa: E402
+from vitreous.server.limits import Limits  # noqa: E402
 from vitreous.server.metrics import Counts  # noqa: E402
 
 GOOD = encoded(picture(1))
@@ -124,7 +125,7 @@ def test_an_upload_that_says_it_is_too_large_never_comes_to_the_application(leng
         reached.append(1)
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    guard = Guard(app, Door(), Limits(upload=10_000), Counts(), {})
+    guard = Guard(app, Access(), Limits(upload=10_000), Counts(), {})
     assert asked(guard, content_length=length) == status
     assert len(reached) == (status == 200)
 
@@ -136,7 +137,7 @@ def test_bytes_in_flight_are_given_back_however_a_call_ends(fails):
             raise fails
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    guard = Guard(app, Door(), Limits(upload=100, in_flight=100), Counts(), {})
+    guard = Guard(app, Access(), Limits(upload=100, in_flight=100), Counts(), {})
     for _ in range(3):
         asked(guard, content_length="90")
     assert guard._in_flight == 0
@@ -147,8 +148,8 @@ def test_an_upload_that_does_not_say_its_size_counts_as_the_largest():
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     limits = Limits(upload=100, in_flight=99)
-    assert asked(Guard(app, Door(), limits, Counts(), {}), transfer_encoding="chunked") == 503
-    assert asked(Guard(app, Door(), replace(limits, in_flight=100), Counts(), {}), transfer_encoding="chunked") == 200
+    assert asked(Guard(app, Access(), limits, Counts(), {}), transfer_encoding="chunked") == 503
+    assert asked(Guard(app, Access(), replace(limits, in_flight=100), Counts(), {}), transfer_encoding="chunked") == 200
 
 
 def test_an_upload_that_does_not_say_its_size_is_counted():
@@ -166,17 +167,27 @@ def test_an_upload_that_does_not_say_its_size_is_counted():
 @pytest.mark.parametrize(
     ("name", "raw", "status", "line"),
     [
-        ("note.txt", b"hello", 415, "note.txt is no image that is read here"),
-        ("page.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "page.eps is no image that is read"),
-        ("drawing.svg", b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "drawing.svg is no image that is read"),
+        ("note.txt", b"hello", 415, "note.txt is not an image that this server reads"),
+        (
+            "page.eps",
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+            415,
+            "page.eps is not an image that this server reads",
+        ),
+        (
+            "drawing.svg",
+            b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+            415,
+            "drawing.svg is not an image that this server reads",
+        ),
         ("none.png", b"", 422, "none.png is empty (0 bytes); send an image"),
         ("half.png", GOOD[: len(GOOD) // 2], 422, "half.png is "),
         ("half.jpg", encoded(picture(1), "JPEG")[:300], 422, "half.jpg is cut short; send it again, or another"),
         ("liar.jpg", b"\xff\xd8\xff" + bytes(64), 422, "liar.jpg is "),
         ("scans.jpg", b"\xff\xd8\xff" + b"\xff\xda" * 300, 422, "scans.jpg has more than 200 scans"),
-        ("../../etc/passwd", b"root", 415, "passwd is no image that is read here"),
-        ("<script>alert(1)</script>.png", b"x", 415, "script>.png is no image that is read here"),
-        ("phone.heic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40), 415, "phone.heic is a HEIC picture"),
+        ("../../etc/passwd", b"root", 415, "passwd is not an image that this server reads"),
+        ("<script>alert(1)</script>.png", b"x", 415, "script>.png is not an image that this server reads"),
+        ("phone.heic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40), 415, "phone.heic is a HEIC image"),
     ],
 )
 def test_what_is_no_image_is_told_so(server, name, raw, status, line):
@@ -266,13 +277,13 @@ def test_a_page_of_another_address_may_not_call(server):
 
 
 def test_a_door_open_to_a_network_takes_addresses_and_its_own_names():
-    door = Door(is_local=False, names=frozenset({"desk.local"}))
-    assert all(door.knows(host) for host in ("192.168.0.7:8000", "10.0.0.1", "desk.local:8000", "[fe80::1]:80"))
-    assert not any(door.knows(host) for host in ("evil.example", "desk.local.evil.example", ""))
+    access = Access(is_local=False, names=frozenset({"desk.local"}))
+    assert all(access.knows(host) for host in ("192.168.0.7:8000", "10.0.0.1", "desk.local:8000", "[fe80::1]:80"))
+    assert not any(access.knows(host) for host in ("evil.example", "desk.local.evil.example", ""))
 
 
 def test_the_token_opens_the_api_and_nothing_else_does():
-    with serving.thread(door=Door(token="correct-horse")) as (caller, _, _):
+    with serving.thread(access=Access(token="correct-horse")) as (caller, _, _):
         assert caller.get("/api/model").status == 200
         for wrong in (
             "Bearer wrong-horse",
@@ -298,9 +309,9 @@ def test_the_token_is_compared_in_a_time_that_says_nothing_about_it(monkeypatch)
     """`==` ends at the first letter that differs, so that a token could be found letter by letter."""
     compared, compare = [], hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((a, b)) or compare(a, b))
-    door = Door(token="correct-horse")
-    assert door.admits("Bearer correct-horse")
-    assert not door.admits("Bearer wrong-horse")
+    access = Access(token="correct-horse")
+    assert access.admits("Bearer correct-horse")
+    assert not access.admits("Bearer wrong-horse")
     assert compared == [(b"correct-horse", b"correct-horse"), (b"wrong-horse", b"correct-horse")]
 
 
@@ -319,7 +330,7 @@ def in_background(work, count):
 def held_up(served):
     """The only worker is busy until the event is set."""
     free = threading.Event()
-    served.desk.submit_all([lambda worker: free.wait(30)], 30)
+    served.queue.submit_all([lambda worker: free.wait(30)], 30)
     return free
 
 
@@ -327,11 +338,11 @@ def test_a_full_queue_answers_503_with_retry_after_and_keeps_what_it_took():
     with serving.thread(limits=Limits(queue=3)) as (caller, served, _):
         free = held_up(served)
         found, threads = in_background(lambda: caller.send("/api/predict", GOOD), 3)
-        until(lambda: served.desk.held == 4)
+        until(lambda: served.queue.held == 4)
         refused = caller.send("/api/predict", GOOD)
         assert refused.status == 503
         assert int(refused.headers["retry-after"]) >= 1
-        assert refused.error == "3 images are waiting already; ask again later"
+        assert refused.error == "3 images are waiting already; try again later"
         assert caller.get("/healthz").status == 200  # the event loop is free
         assert b"vitreous_waiting 3\n" in caller.get("/metrics").body
         free.set()
@@ -345,10 +356,10 @@ def test_all_clients_together_send_no_more_than_the_memory_is_for():
     with serving.thread(limits=Limits(in_flight=2 * len(GOOD) + 10)) as (caller, served, _):
         free = held_up(served)
         found, threads = in_background(lambda: caller.send("/api/predict", GOOD), 2)
-        until(lambda: served.desk.held == 3)
+        until(lambda: served.queue.held == 3)
         refused = caller.send("/api/predict", GOOD)
         assert refused.status == 503
-        assert refused.error == "more is being sent than the memory here is for; ask again later"
+        assert refused.error == "too many bytes are being uploaded at once; try again later"
         free.set()
         for thread in threads:
             thread.join()
@@ -361,9 +372,9 @@ def test_an_answer_that_takes_too_long_is_given_up():
         free = held_up(served)
         late = caller.send("/api/predict", GOOD)
         assert late.status == 503
-        assert late.error == "no answer within 0.4 s; ask again later"
+        assert late.error == "no answer within 0.4 s; try again later"
         free.set()
-        until(lambda: served.desk.held == 0)
+        until(lambda: served.queue.held == 0)
         assert is_well(caller)
 
 
@@ -403,7 +414,7 @@ def test_a_client_that_closes_in_the_middle_of_its_upload_is_one_line_of_the_log
     until(lambda: caplog.records)
     assert is_well(server)
     (record,) = caplog.records
-    assert record.getMessage() == "a client closed in the middle of its upload to /api/predict"
+    assert record.getMessage() == "a client closed the connection during its upload to /api/predict"
     assert (record.levelname, record.exc_info) == ("WARNING", None)
 
 
@@ -430,7 +441,7 @@ def _call_and_close(caller, raw: bytes, is_reset: bool) -> None:
 
 NO_ROOM = (
     "the server has no room for this form in its temporary folder (No space left on device); send one image as the "
-    "body, which needs none, or ask again later"
+    "body, which needs no file, or try again later"
 )
 
 
@@ -492,13 +503,13 @@ def test_only_the_last_images_are_kept():
         assert sent(3) == fourth  # the same bytes take no second place
         assert not is_kept(second)
         assert all(map(is_kept, (first, third, fourth, "example-0")))
-        assert len(served.shelf._kept) == 3
+        assert len(served.cache._kept) == 3
 
 
 def test_nobody_can_compute_the_id_of_an_image():
     """Else one client could ask whether another had sent it: each server has a key of its own."""
-    kept = Kept("a.png", np.zeros((4, 4, 3), np.uint8))
-    first, second = Shelf(), Shelf()
+    kept = CachedImage("a.png", np.zeros((4, 4, 3), np.uint8))
+    first, second = ImageCache(), ImageCache()
     assert first.put(GOOD, kept, 3) == first.put(GOOD, kept, 3) != second.put(GOOD, kept, 3)
 
 
@@ -506,7 +517,7 @@ def test_closing_finishes_what_was_taken():
     with serving.thread() as (caller, served, server):
         free = held_up(served)
         found, threads = in_background(lambda: caller.send("/api/predict", GOOD), 5)
-        until(lambda: served.desk.held == 6)
+        until(lambda: served.queue.held == 6)
         server.should_exit = True
         threading.Timer(0.3, free.set).start()
         for thread in threads:
@@ -517,10 +528,10 @@ def test_closing_finishes_what_was_taken():
 def test_our_own_mistake_is_a_number_for_the_client_and_a_traceback_for_the_log(caplog):
     with serving.thread() as (caller, served, _):
         served.model.labels = None
-        served.shelf.get = lambda key: 1 / 0
+        served.cache.get = lambda key: 1 / 0
         reply = caller.call("POST", "/api/predict?image=example-0")
         assert reply.status == 500
-        assert reply.error.startswith("the server made a mistake (")
+        assert reply.error.startswith("the server failed (")
         assert "division" not in reply.error
         assert "division by zero" in caplog.text
         number = reply.error.partition("(")[2][:8]

@@ -27,8 +27,8 @@ from vitreous.images import open_data  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
 from vitreous.server.errors import Busy  # noqa: E402
 from vitreous.server.images import examples  # noqa: E402
-from vitreous.server.queue import Batcher, Desk, share_cores  # noqa: E402
-from vitreous.server.runtimes import Outside  # noqa: E402
+from vitreous.server.queue import Batcher, WorkQueue, share_cores  # noqa: E402
+from vitreous.server.runtimes import OtherRuntime  # noqa: E402
 from vitreous.server.serve import _listen, serve  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -44,14 +44,14 @@ def file(tmp_path_factory):
 BAD = {
     "port": "is taken; choose another: --port ",
     "missing": "none.safetensors is not there; give a file or folder of weights",
-    "runtime": "there is no runtime 'abacus' to serve with; say torch, onnx, openvino",
+    "runtime": "there is no runtime 'abacus' to serve with; choose torch, onnx, openvino",
     "token": "a token is 8 or more plain letters and digits",
-    "no port": "port 70000 is none; say one from 1 to 65535, or 0 for any that is free",
-    "workers": "0 workers answer nothing; say 1 or more, or leave it out",
-    "host": "no.such.host.invalid is no address of this machine",
+    "no port": "port 70000 does not exist; choose one from 1 to 65535, or 0 for any free one",
+    "workers": "0 workers answer nothing; give 1 or more, or leave it out",
+    "host": "no.such.host.invalid is not an address of this machine",
     "data": "nowhere",
     "headless": "headless.safetensors has no head, so it answers nothing; fit one",
-    "explain again": "is there and not empty; name another folder for the pictures",
+    "explain again": "exists and is not empty; name another folder for the pictures",
     "explain bit": "has no attention to show; leave --explain out",
 }
 
@@ -133,7 +133,7 @@ def test_a_port_for_the_system_is_said(file, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "bind", bind)
-    with pytest.raises(ConfigError, match="port 80 is not for users; choose one above 1023"):
+    with pytest.raises(ConfigError, match="port 80 needs more rights; choose one above 1023"):
         serve(file, port=80)
 
 
@@ -245,7 +245,7 @@ def test_examples_are_of_the_data_or_of_the_classes_that_the_model_knows(tmp_pat
     assert {label for label, _ in examples.choose(open_data.open(tmp_path), ("ant", "bee"))} <= {"ant", "bee"}
     clothes = open_data.open("fashion").classes
     assert {label for label, _ in examples.choose(None, clothes)} <= set(clothes)
-    assert len(examples.choose(None, clothes)) == examples.COUNT
+    assert len(examples.choose(None, clothes)) == examples.EXAMPLES_SHOWN
 
 
 def test_the_terms_of_a_model_are_told():
@@ -312,44 +312,47 @@ def test_another_runtime_says_what_torch_says(name, package):
     pytest.importorskip(package, reason=f"needs {package}")
     pytest.importorskip("onnxscript", reason="needs the extra export")
     model = tiny()
-    desk = Desk(model, CPU, 100, cores=2, workers=2, runtime=Outside(model, name))
-    desk.open()
+    queue = WorkQueue(model, CPU, 100, cores=2, workers=2, runtime=OtherRuntime(model, name))
+    queue.open()
     rng = np.random.default_rng(0)
     seen = [rng.integers(0, 256, (16, 16, 3), dtype=np.uint8) for _ in range(20)]
-    futures = desk.submit_all(
+    futures = queue.submit_all(
         [lambda worker, one=one: (worker.logits([one]), worker.engine.logits([one])) for one in seen], 30
     )
     for future in futures:
         theirs, ours = future.result(30)
         np.testing.assert_allclose(theirs, ours, rtol=1e-3, atol=1e-3)
-    desk.close()
+    queue.close()
 
 
 def test_a_runtime_that_answers_otherwise_is_refused():
     model = tiny()
-    outside = Outside.__new__(Outside)
+    outside = OtherRuntime.__new__(OtherRuntime)
     outside.name, outside.rule = "onnx", model.preprocess
-    with Engine(model, CPU).at_work() as engine, pytest.raises(ConfigError, match="onnx answers otherwise than torch"):
+    with (
+        Engine(model, CPU).at_work() as engine,
+        pytest.raises(ConfigError, match="onnx answers differently from torch"),
+    ):
         outside._compare(lambda x: [np.zeros((1, 5), np.float32)], engine)
 
 
-def test_a_closed_desk_takes_nothing():
-    desk = Desk(tiny(), CPU, 4, cores=1, workers=1)
-    desk.open()
-    (future,) = desk.submit_all([lambda worker: 7], 5)
+def test_a_closed_queue_takes_nothing():
+    queue = WorkQueue(tiny(), CPU, 4, cores=1, workers=1)
+    queue.open()
+    (future,) = queue.submit_all([lambda worker: 7], 5)
     assert future.result(5) == 7
-    desk.close()
-    with pytest.raises(Busy, match="closing"):
-        desk.submit_all([lambda worker: 7], 5)
+    queue.close()
+    with pytest.raises(Busy, match="shutting down"):
+        queue.submit_all([lambda worker: 7], 5)
 
 
 def test_a_job_whose_time_is_over_is_not_begun():
-    desk = Desk(tiny(), CPU, 4, cores=1, workers=1)
-    desk.open()
-    (future,) = desk.submit_all([lambda worker: 7], -1)
-    with pytest.raises(Busy, match="not reached in time"):
+    queue = WorkQueue(tiny(), CPU, 4, cores=1, workers=1)
+    queue.open()
+    (future,) = queue.submit_all([lambda worker: 7], -1)
+    with pytest.raises(Busy, match="waited too long"):
         future.result(5)
-    desk.close()
+    queue.close()
 
 
 def test_a_network_without_attention_answers_and_can_be_covered():

@@ -17,17 +17,19 @@ def run(
         str | None, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
     ] = None,
     out: Annotated[str | None, typer.Argument(metavar="OUT", help="The folder to make.")] = None,
-    to: Annotated[str | None, typer.Option(metavar="onnx|openvino|pt2", help="The runtime to write for.")] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="The runtime, such as onnx; a wrong one is answered with all.")
+    ] = None,
     int8: Annotated[
         bool, typer.Option("--int8", metavar="", help="Compute in int8, calibrated and judged on --data.")
     ] = False,
     fp16: Annotated[bool, typer.Option("--fp16", metavar="", help="Half precision: half the file.")] = False,
     attention: Annotated[bool, typer.Option("--attention", metavar="", help="Attention as one more output.")] = False,
     data: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Images to compare by; without, generated and embedded ones.")
+        str | None, typer.Option(metavar="DATA", help="Images to compare on; by default generated and embedded ones.")
     ] = None,
-    images: Annotated[int | None, typer.Option(metavar="N", help="How many images to compare by, at most.")] = None,
-    opset: Annotated[int | None, typer.Option(metavar="N", help="The opset of ONNX; 18 if not said.")] = None,
+    images: Annotated[int | None, typer.Option(metavar="N", help="How many images to compare on, at most.")] = None,
+    opset: Annotated[int | None, typer.Option(metavar="N", help="The opset of ONNX; 18 by default.")] = None,
     verify: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Compare another runtime's outputs for vectors/ of an exported folder."),
@@ -38,9 +40,9 @@ def run(
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite OUT.")] = False,
     json: Json = False,
 ) -> None:
-    """Write a model for another runtime, its preprocessing inside, and prove that it says the same there.
+    """Write a model for another runtime, its preprocessing inside, and prove that it answers the same there.
 
-    Exit 1, and no folder, where it does not (--anyway keeps it).
+    Exit 1, and no folder, if it does not (--anyway keeps it).
     """
     if verify is not None:
         from vitreous.exports import vectors
@@ -51,7 +53,10 @@ def run(
         from vitreous.cli.progress import progress
 
         if model is None or out is None or to is None:
-            raise ConfigError("name a model, a folder and a runtime: vitreous export MODEL OUT --to onnx|openvino|pt2")
+            from vitreous.exports.export import TARGETS
+
+            targets = "|".join(TARGETS)
+            raise ConfigError(f"name a model, a folder and a runtime: vitreous export MODEL OUT --to {targets}")
         loaded = vitreous.load(model)
         with progress("comparing") as tell:
             parity = vitreous.export(

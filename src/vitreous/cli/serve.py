@@ -23,7 +23,7 @@ def run(
         ),
     ] = "last",
     data: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Training images, of which the most similar are shown.")
+        str | None, typer.Option(metavar="DATA", help="Training images, to show the most similar ones.")
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen to.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", help="The port; 0 is any that is free.")] = 8000,
@@ -39,8 +39,8 @@ def run(
     runtime: Annotated[
         str | None,
         typer.Option(
-            metavar="torch|onnx|openvino",
-            help="What answers; attention stays with torch. An exported folder has its own.",
+            metavar="torch|TARGET",
+            help="What answers, such as onnx; attention stays with torch. An exported folder has its own.",
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
@@ -52,7 +52,7 @@ def run(
 ) -> None:
     """Answer over HTTP, with a page: drop an image, see the answer and why, try to break it.
 
-    Only for this machine unless --lan is said. Nothing is stored, nothing leaves it.
+    Only for this machine, unless --lan is given. Nothing is stored, nothing leaves it.
     """
     import vitreous
 

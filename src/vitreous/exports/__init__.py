@@ -1,3 +1,3 @@
-"""A model for other runtimes: a folder with its preprocessing inside, its parity proven, and a script that runs it."""
+"""A model for other runtimes: a folder with preprocessing inside, parity proven, and a script that runs it."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""CARD.md: what lies in an exported folder, for the engineer who gets it."""
+"""CARD.md: what an exported folder holds, for the engineer who receives it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import html
 from typing import Any
 
 from vitreous.exports.parity import Parity
+from vitreous.exports.target import Target
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.preprocess import Preprocess
@@ -13,36 +14,37 @@ from vitreous.models.preprocess import Preprocess
 __all__ = ["card", "steps", "terms_of"]
 
 
-def card(model: Model, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> str:
-    """about: what export.json says.  details: of each form, what its file holds."""
-    parts = [_head(parity, about), _terms(about["terms"]), _forms(model, about, details)]
+def card(
+    model: Model, target: Target, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]
+) -> str:
+    """about: the content of export.json.  details: for each form, what `target.describe` says of its file."""
+    parts = [_head(target, parity, about), _terms(about["terms"]), _forms(model, about, details)]
     parts += [_preprocessing(model.preprocess), _meaning(model), _parity(parity), _operators(details)]
     return "\n".join(part for part in parts if part)
 
 
 def terms_of(model: Model) -> str:
-    """Of the pictures that the weights have learned from, in one line; empty where nothing was said of them."""
+    """The terms of the images that the weights learned from, in one line; empty if unknown."""
     return " ".join(str(model.source.get("terms") or "").split())
 
 
-def _head(parity: Parity, about: dict[str, Any]) -> str:
+def _head(target: Target, parity: Parity, about: dict[str, Any]) -> str:
     lines = [
         f"# {about['network']}, for {parity.target}",
         "",
         f"{about['classes']:,} classes, {parity.precision}. Written by vitreous {about['vitreous']}.",
         "",
     ]
-    if parity.target != "pt2":
-        runtime = "onnxruntime" if parity.target == "onnx" else "openvino"
-        lines += ["```", f"pip install numpy pillow {runtime}", "python run.py photo.jpg", "```", ""]
+    if target.runner is not None:
+        lines += ["```", f"pip install numpy pillow {target.runner.package.name}", "python run.py photo.jpg", "```", ""]
     if not parity.passed:
-        lines += ["**It does not agree with PyTorch within the limits; it was kept because somebody said so.**", ""]
+        lines += ["**It does not agree with PyTorch within the limits; it was kept with --anyway.**", ""]
     return "\n".join(lines)
 
 
 def _terms(terms: str) -> str:
-    told = html.escape(terms, quote=False)  # whoever wrote the weights wrote it
-    return f"## Terms of what the weights have learned from\n\n{told}\n" if terms else ""
+    safe = html.escape(terms, quote=False)  # the author of the weights wrote it
+    return f"## Terms of what the weights have learned from\n\n{safe}\n" if terms else ""
 
 
 def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> str:
@@ -61,7 +63,7 @@ def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any
         lines.append(f"| {about['files'][form]} | {details[form]['bytes'] / 1e6:.2f} | {given} | {got} |")
     lines += [
         "",
-        "`labels.txt`: line k is class k. `vectors/`: ten pictures with their tensors and the outputs to expect. "
+        "`labels.txt`: line k is class k. `vectors/`: ten images with their tensors and the outputs to expect. "
         "`parity.json`: how this export was compared.",
         "",
     ]
@@ -69,12 +71,12 @@ def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any
 
 
 def _preprocessing(rule: Preprocess) -> str:
-    lines = ["## Preprocessing (inside the image form; do it yourself for the others)", ""]
+    lines = ["## Preprocessing (inside the image form; the other forms need it done before)", ""]
     return "\n".join([*lines, *(f"{i}. {step}" for i, step in enumerate(steps(rule), 1)), ""])
 
 
 def steps(rule: Preprocess) -> list[str]:
-    """The rule in at most ten lines, exact enough to write again."""
+    """The rule in at most ten lines, exact enough to reimplement."""
     (rows, columns), grey = rule.size, len(rule.mean) == 1
     colours = "grey: 0.299 R + 0.587 G + 0.114 B" if grey else "RGB"
     first = f"Decode to 8 bits a channel, turn as EXIF says, lay transparency on white, make it {colours}."
@@ -90,7 +92,7 @@ def steps(rule: Preprocess) -> list[str]:
     if not rule.antialias:
         how = "sampled at half-pixel centres without antialias, the border's pixel beyond the border"
     elif rule.resized_by == "pillow":
-        how = "as Pillow does: antialiased, columns then rows, rounded to bytes after each (rows first where they lose "
+        how = "as Pillow does: antialiased, columns then rows, rounded to bytes after each (rows first if they lose "
         how += "more than twice as many pixels as the columns)"
     else:
         how = "antialiased in floating point"
@@ -98,7 +100,7 @@ def steps(rule: Preprocess) -> list[str]:
     if rule.fit != "squash":
         edge = "to the nearest even number" if rule.centre == "round" else "down"
         found.append(f"Cut the centre out, {rows} rows by {columns} columns; a half pixel is rounded {edge}.")
-        found.append("Where the resized picture is smaller, frame it in black.")
+        found.append("If the resized image is smaller, frame it in black.")
     mean, std = ([round(value, 6) for value in values] for values in (rule.mean, rule.std))
     return [
         *found,
@@ -113,7 +115,7 @@ def _meaning(model: Model) -> str:
         "## What the numbers mean",
         "",
         f"Probabilities are {spread} of the logits z with the temperature T = {model.temperature:.6g}, fitted so that "
-        "of the answers given with 80 %, about 80 % are right (T = 1: nobody fitted it).",
+        "about 80 % of the answers given with 80 % are right (T = 1: not fitted).",
         "",
         "The score is the largest logit, before the temperature.",
     ]

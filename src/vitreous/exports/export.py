@@ -1,13 +1,14 @@
-"""`vitreous.export`: a model becomes a folder that other runtimes read, once it is shown to say the same there."""
+"""`vitreous.export`: write a model as a folder for another runtime, and prove that it answers the same there."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import json
 import os
-import shutil
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +21,14 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.predict import class_names
-from vitreous.exports import sample_images, vectors
-from vitreous.exports import standalone_run as standalone
+from vitreous.exports import sample_images, standalone_run, vectors
 from vitreous.exports.card import card, terms_of
-from vitreous.exports.comparing import Sample, against
 from vitreous.exports.graphs import ready_to_export
-from vitreous.exports.onnx import ONNX, OPSETS
+from vitreous.exports.onnx import ONNX
 from vitreous.exports.openvino import OPENVINO
-from vitreous.exports.parity import LIMITS, Parity
+from vitreous.exports.parity import TOLERANCES, Parity, Sample, compare_files
 from vitreous.exports.pt2 import PT2
-from vitreous.exports.target import How, Target, make_parts, missing
+from vitreous.exports.target import DEFAULT_OPSET, Runner, Target, WriteOptions, make_parts, require
 from vitreous.files import atomic_folder, claim
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
@@ -39,13 +38,13 @@ from vitreous.machine import record
 from vitreous.models.model import Model, unwrapped
 from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
+from vitreous.registry import Registry
 
 __all__ = ["TARGETS", "export"]
 
-TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, OPENVINO, PT2)}
-OPSET = 18
-CALIBRATION = 300  # images; NNCF's own default
-IMAGES, JUDGED_INT8 = 100, 1000  # compared; int8 is judged by its accuracy, which takes more
+TARGETS: Registry[Target] = Registry("targets", {target.name: target for target in (ONNX, OPENVINO, PT2)})
+CALIBRATION_IMAGES = 300  # NNCF's own default
+COMPARED_IMAGES, COMPARED_IMAGES_INT8 = 100, 1000  # int8 is judged by its accuracy, which takes more
 
 Progress = Callable[[int, int], None]
 
@@ -65,45 +64,46 @@ def export(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Parity:
-    """Write the folder `path` for another runtime, unless what is written says something else than the model.
+    """Write the folder `path` for another runtime, unless the files answer differently from the model.
 
         vitreous.export(model, "birds-onnx", to="onnx", data="birds")
         vitreous.export(model, "birds-int8", to="openvino", int8=True, data="birds")
 
-    to: onnx, openvino or pt2.  int8: calibrated on train and judged on test of `data`.  fp16: half the file.
-    attention: the attention weights, and in the image form their rollout, as one more output.
-    data: images to compare by, at most `images` of them; without, generated and embedded ones.
-    anyway: keep the folder even where it does not agree; `passed` of the result says whether it does.
+    to: onnx, openvino, pt2, or a target of another package.
+    int8: calibrated on train and judged on test of `data`.  fp16: half the file.
+    attention: adds the attention weights as an output; in the image form, their rollout.
+    data: images to compare on, at most `images` of them; by default generated and embedded ones.
+    anyway: keep the folder even if it does not agree; `passed` of the result is the verdict.
     """
     inner = unwrapped(model)
     target = _check(inner, Path(path), to, int8, fp16, attention, data, images, opset, force)
     found = None if data is None else open_data.open(data)
     calibration = _calibration(inner, found) if int8 and found is not None else None
     precision = "int8" if int8 else "float16" if fp16 else "float32"
-    half = fp16 and target is not OPENVINO  # which halves the file by itself
+    half = fp16 and not target.halves_itself
     parts = make_parts(ready_to_export(inner, half=half), attention=attention)
-    how = How(opset=opset or OPSET, fp16=fp16, calibration=calibration)
+    options = WriteOptions(opset=opset or DEFAULT_OPSET, fp16=fp16, calibration=calibration)
     plain = copy.deepcopy(inner).to("cpu").float().eval()
     kept: Parity | None = None
     try:
         with atomic_folder(path, force=force) as folder, tempfile.TemporaryDirectory() as scratch:
-            target.write(parts, folder, Path(scratch), how)
-            count = images or (JUDGED_INT8 if int8 else IMAGES)
-            said, samples = _samples(inner, found, count)
-            forms, grey, accuracy = against(plain, target, folder, Path(scratch), samples, count, progress)
-            limits = LIMITS[precision]
-            kept = Parity(target.name, precision, said, forms, limits, grey, accuracy)
+            target.write(parts, folder, Path(scratch), options)
+            count = images or (COMPARED_IMAGES_INT8 if int8 else COMPARED_IMAGES)
+            name, samples = _samples(inner, found, count)
+            forms, grey, accuracy = compare_files(plain, target, folder, Path(scratch), samples, count, progress)
+            limits = TOLERANCES[precision]
+            kept = Parity(target.name, precision, name, forms, limits, grey, accuracy)
             if not kept.passed and not anyway:
                 raise _NotKept
             vectors.write(plain, folder / "vectors", limits)
-            kept = _finish(plain, target, folder, kept, how, attention, Path(path))
+            kept = _finish(plain, target, folder, kept, attention, Path(path))
     except _NotKept:
         assert kept is not None
     return kept
 
 
 class _NotKept(Exception):
-    """The folder goes away again."""
+    """Leaves `atomic_folder`, which removes the folder."""
 
 
 def _check(
@@ -118,34 +118,31 @@ def _check(
     opset: int | None,
     force: bool,
 ) -> Target:
-    """Everything that can be refused before any work."""
+    """Refuse everything that can be refused before any work."""
     if images is not None and images < 1:
-        raise ConfigError(f"{images} images are none to compare by; say 1 or more, or leave it out")
+        raise ConfigError(f"images={images} compares nothing; give 1 or more, or leave it out")
     if to not in TARGETS:
-        raise ConfigError(f"there is no export to {to!r}; say {', '.join(TARGETS)}")
+        raise ConfigError(f"there is no export to {to!r}; choose {', '.join(TARGETS)}")
     target = TARGETS[to]
     if not model.config.readout.classes:
         raise ConfigError("the model has no head, so it answers nothing; fit one: vitreous fit DATA --weights MODEL")
     if int8 and fp16:
-        raise ConfigError("int8 and fp16 are two precisions; say one of them")
-    for asked, name in ((int8, "int8"), (fp16, "fp16")):
-        if asked and name not in target.can:
-            able = [each.name for each in TARGETS.values() if name in each.can]
-            raise ConfigError(f"there is no {name} for {to}; say --to {' or '.join(able)}")
-    if int8 and to == "onnx" and not isinstance(model, ViT):
-        raise ConfigError("int8 for onnx is of matrix products, and a BiT has convolutions; say --to openvino")
+        raise ConfigError("int8 and fp16 are two precisions; choose one of them")
+    for asked, precision in ((int8, "int8"), (fp16, "fp16")):
+        if asked and (why := target.refuses(precision, model)) is not None:
+            able = [each.name for each in TARGETS.values() if each.refuses(precision, model) is None]
+            raise ConfigError(f"{why}; choose --to {' or '.join(able)}")
     if int8 and data is None:
         raise ConfigError("int8 is calibrated and judged on images; name them: --data DATA")
     if attention and not isinstance(model, ViT):
         raise ConfigError(f"a {type(model).__name__} has no attention to export; leave --attention out")
     if attention and (silence := find_pool(model)[0].silence):
         raise ConfigError(f"{silence}, so no attention map can be exported; leave --attention out")
-    if opset is not None and (to == "pt2" or opset not in OPSETS):
-        reach = f"{OPSETS[0]} to {OPSETS[-1]}"
-        what = "pt2 has no opset; leave it out" if to == "pt2" else f"opset {opset} cannot be written; say {reach}"
-        raise ConfigError(what)
-    if (error := missing(target, int8)) is not None:
-        raise error
+    if opset is not None and not target.opsets:
+        raise ConfigError(f"{to} has no opset; leave it out")
+    if opset is not None and opset not in target.opsets:
+        raise ConfigError(f"opset {opset} cannot be written; choose {min(target.opsets)} to {max(target.opsets)}")
+    require(target.packages_for(int8=int8), f"export to {to}")
     claim(path, force=force, is_folder=True)
     return target
 
@@ -154,7 +151,7 @@ def _check(
 
 
 def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iterator[Sample]]:
-    """What the images are, for people, and the images with the model's number of their class."""
+    """The images in words, and the images with the model's index of their class."""
     channels = len(model.preprocess.mean)
     if data is None:
         chosen = itertools.islice(sample_images.embedded(channels), count)
@@ -165,7 +162,7 @@ def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iter
     try:
         numbers: NDArray[np.int64] | None = match_classes(part, model.labels, model.config.readout.classes)[0]
     except DataError:
-        numbers = None  # images of other things show agreement too
+        numbers = None  # images of other classes show agreement too
     return f"{len(part):,} images of {data.path} ({name})", _read(part, numbers)
 
 
@@ -180,23 +177,21 @@ def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]
 
 
 def _calibration(model: Model, data: ImageSet) -> NDArray[np.float32]:
-    """Images of train, as the network gets them.  B C H W."""
+    """Training images as the network gets them.  B C H W."""
     splits = set(data.splits.tolist())
     part = data.split("train" if "train" in splits else "test")
-    part = open_data.open(part, limit=CALIBRATION) if len(part) > CALIBRATION else part
+    part = open_data.open(part, limit=CALIBRATION_IMAGES) if len(part) > CALIBRATION_IMAGES else part
     rule = model.preprocess
     rows = [normalise(decode.finish(sample.pixels, rule), rule).numpy() for sample in _read(part, None)]
     if not rows:
-        raise DataError(f"{data.path} has no image that can be read; int8 needs some to calibrate on")
+        raise DataError(f"{data.path} has no readable image, and int8 calibrates on images; name others with --data")
     return np.stack(rows)
 
 
 # The rest of the folder ---------------------------------------------------------------------------------------------
 
 
-def _finish(
-    model: Model, target: Target, folder: Path, parity: Parity, how: How, attention: bool, path: Path
-) -> Parity:
+def _finish(model: Model, target: Target, folder: Path, parity: Parity, attention: bool, path: Path) -> Parity:
     forms = ("image", "tensor", "fixed")
     files = {form: f"{form}{target.suffix}" for form in forms}
     sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir()) if file.is_file()}
@@ -222,10 +217,16 @@ def _finish(
     (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     (folder / "export.json").write_text(json.dumps(about, indent=2, ensure_ascii=False), encoding="utf-8")
     (folder / "parity.json").write_text(json.dumps(kept.to_json() | {"record": record()}, indent=2), encoding="utf-8")
-    (folder / "CARD.md").write_text(card(model, kept, about, details), encoding="utf-8")
-    if target.name != "pt2":
-        shutil.copyfile(standalone.__file__, folder / "run.py")
+    (folder / "CARD.md").write_text(card(model, target, kept, about, details), encoding="utf-8")
+    if target.runner is not None:
+        (folder / "run.py").write_text(_script(target.runner), encoding="utf-8")
     return replace(kept, folder=str(path))
+
+
+def _script(runner: Runner) -> str:
+    """run.py: standalone_run.py with the target's own `load`."""
+    own = textwrap.dedent(inspect.getsource(runner.load)).replace(f"def {runner.load.__name__}(", "def load(", 1)
+    return inspect.getsource(standalone_run).replace(inspect.getsource(standalone_run.load), own)
 
 
 def _network(model: Model) -> str:
@@ -236,5 +237,5 @@ def _network(model: Model) -> str:
 
 
 def _bytes(sizes: dict[str, int], form: str) -> int:
-    """Of all files of a form: graph and weights may lie apart."""
+    """The size of all files of a form: weights may lie beside the graph."""
     return sum(size for name, size in sizes.items() if name.partition(".")[0] == form)

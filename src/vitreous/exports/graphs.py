@@ -1,4 +1,4 @@
-"""What is exported: the network, and around it the preprocessing before and the calibrated answer after.
+"""The modules to export: preprocessing, the network, and the calibrated answer.
 
 tensor form   images B C H W, float        -> logits B K [, attention_weights B L H N N [, pool_weights B H 1 P]]
 fixed form    the same, one image: 1 C H W
@@ -24,16 +24,16 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 
-__all__ = ["Answer", "ImageForm", "Network", "Preprocessing", "ready_to_export"]
+__all__ = ["AnswerGraph", "ImageForm", "Network", "Preprocessing", "ready_to_export"]
 
-# Since 13, Pillow shrinks the rows first where they lose more than twice as much as the columns (its request 9549).
-PILLOW_TURNS = int(PIL.__version__.partition(".")[0]) >= 13
-# Around a pool's input, for zero: ONNX Runtime takes a frame of zeros for the pool's own, which is −∞.
+# Pillow 13 and later shrink the rows first if they lose more than twice as much as the columns (its request 9549).
+PILLOW_MAY_SHRINK_ROWS_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
+# The padding of a max pool, for 0: ONNX Runtime mistakes a frame of zeros for the pool's own padding, which is −∞.
 ALMOST_ZERO = 2.0**-23
 
 
 def ready_to_export(model: Model, *, half: bool = False) -> Model:
-    """A copy in plain memory that does not train, with what is the same for every image computed once."""
+    """A copy on the CPU in evaluation mode. What is the same for every image is computed once."""
     model = copy.deepcopy(model).to("cpu").float().eval()
     model.gradient_checkpointing = False
     for module in model.modules():
@@ -55,7 +55,9 @@ class Preprocessing(nn.Module):
     def __init__(self, rule: Preprocess):
         super().__init__()
         if len(rule.mean) not in (1, 3):
-            raise ConfigError(f"the image form is of grey or RGB images, and the model wants {len(rule.mean)} channels")
+            raise ConfigError(
+                f"the model reads {len(rule.mean)} channels; only models of 1 (grey) or 3 (RGB) can be exported"
+            )
         self.rule = rule
         self.register_buffer("mean", torch.tensor(rule.mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(rule.std).view(-1, 1, 1))
@@ -72,7 +74,7 @@ class Preprocessing(nn.Module):
         if not rule.antialias or rule.resized_by == "torch":
             return (down.float() @ (x @ across.float().mT)).round().clamp(0, 255)  # C H W
         passes = x, torch.cat(fixed_point(across)).mT.contiguous(), torch.cat(fixed_point(down))
-        if not PILLOW_TURNS:
+        if not PILLOW_MAY_SHRINK_ROWS_FIRST:
             return _columns_first(*passes)
         lost = x.shape[1] - tall
         is_tall = (lost > 0) & (lost > 2 * (x.shape[2] - wide))
@@ -92,7 +94,7 @@ def _rows_first(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """Images to logits, and to the attention weights of all layers and of the pool where they are wanted."""
+    """Images to logits and, if asked, to the attention weights of all layers and of the pool."""
 
     def __init__(self, model: Model, *, attention: bool = False):
         super().__init__()
@@ -109,8 +111,8 @@ class Network(nn.Module):
         return logits, torch.stack(list(seen.values()), 1).float(), *of_pool  # B K, B L H N N
 
 
-class Answer(nn.Module):
-    """Logits of one image to calibrated probabilities and the score that the threshold is about."""
+class AnswerGraph(nn.Module):
+    """Logits of one image to calibrated probabilities and the score to hold against the threshold."""
 
     def __init__(self, model: Model, *, attention: bool = False):
         super().__init__()
@@ -118,7 +120,7 @@ class Answer(nn.Module):
         if attention:
             assert isinstance(model, ViT)
             self.grid = model.grid
-            self.read = partial(read_patches, find_pool(model)[0])  # not a part of this one, which has no parameters
+            self.read = partial(read_patches, find_pool(model)[0])  # not as a submodule: this graph has no parameters
 
     def forward(
         self, logits: Tensor, weights: Tensor | None = None, of_pool: Tensor | None = None
@@ -130,14 +132,14 @@ class Answer(nn.Module):
         return p, logits[0].amax(-1), self.map(weights, of_pool)
 
     def map(self, weights: Tensor, of_pool: Tensor | None) -> Tensor:  # 1 L H N N, 1 H 1 P
-        """How much of each patch is in what the head reads, by rollout.  Returns rows columns."""
+        """The share of each patch in the pooled vector, by rollout.  Returns rows columns."""
         return self.read(rollout(weights.unbind(1)), of_pool)[0].unflatten(0, self.grid)
 
 
 class ImageForm(nn.Module):
     """An image of any size to its answer."""
 
-    def __init__(self, preprocessing: Preprocessing, network: Network, answer: Answer):
+    def __init__(self, preprocessing: Preprocessing, network: Network, answer: AnswerGraph):
         super().__init__()
         self.preprocessing, self.network, self.answer = preprocessing, network, answer
 

@@ -1,4 +1,4 @@
-"""ONNX files, by torch's own exporter, and ONNX Runtime, which runs them."""
+"""ONNX files by torch's own exporter, run by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import torch
 from torch import nn
 
 from vitreous.errors import ConfigError
-from vitreous.exports.target import How, Parts, Run, Target, quietly
+from vitreous.exports.target import ModelParts, Package, Run, Runner, Target, WriteOptions, quietly
+from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
+from vitreous.models.vit import ViT
 
 __all__ = [
     "ONNX",
+    "ONNX_WRITERS",
     "OPSETS",
     "describe",
     "join",
+    "load",
     "open_file",
     "quantise",
     "write",
@@ -27,35 +31,37 @@ __all__ = [
     "write_preprocessing",
 ]
 
-OPSETS = range(18, 24)  # that torch's exporter can be asked for
-LARGE = 1_500_000_000  # bytes of weights from which they go beside the graph: a graph's file ends at 2 GiB
+OPSETS = range(18, 24)  # that torch's exporter can write
+MAX_WEIGHTS_IN_GRAPH = 1_500_000_000  # bytes; more lie beside the graph, whose file ends at 2 GiB
+ONNX_WRITERS = Package("onnx", "export"), Package("onnxscript", "export")
+ONNX_RUNTIME = Package("onnxruntime", "export")
 _preprocessing: dict[tuple[Preprocess, int], bytes] = {}
 
 
-def write(parts: Parts, folder: Path, scratch: Path, how: How) -> None:
+def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions) -> None:
     network, fixed = scratch / "tensor.onnx", scratch / "fixed.onnx"
-    write_network(parts, network, how.opset)
-    write_network(parts, fixed, how.opset, is_fixed=True)
-    if how.calibration is not None:
+    write_network(parts, network, options.opset)
+    write_network(parts, fixed, options.opset, is_fixed=True)
+    if options.calibration is not None:
         network, fixed = quantise(network), quantise(fixed)
-    preprocessing = write_preprocessing(parts, scratch, how.opset)
-    answer = write_answer(parts, scratch, how.opset)
+    preprocessing = write_preprocessing(parts, scratch, options.opset)
+    answer = write_answer(parts, scratch, options.opset)
     _move(network, folder / "tensor.onnx")
     _move(fixed, folder / "fixed.onnx")
     _save(join(preprocessing, folder / "tensor.onnx", answer), folder / "image.onnx")
 
 
-def write_network(parts: Parts, path: Path, opset: int, *, is_fixed: bool = False) -> None:
-    """The tensor form; `is_fixed`: of one image, without a dynamic axis."""
+def write_network(parts: ModelParts, path: Path, opset: int, *, is_fixed: bool = False) -> None:
+    """Write the tensor form; `is_fixed`: for one image, without a dynamic axis."""
     shapes = None if is_fixed else ({0: torch.export.Dim("batch")},)
     images = parts.images(1 if is_fixed else 2)
     _export(parts.network, (images,), path, opset, ["images"], parts.tensor_outputs, shapes)
 
 
-def write_preprocessing(parts: Parts, scratch: Path, opset: int) -> Path:
+def write_preprocessing(parts: ModelParts, scratch: Path, opset: int) -> Path:
     path = scratch / "preprocessing.onnx"
     key = parts.preprocessing.rule, opset
-    if key not in _preprocessing:  # it does not depend on the network, and takes seconds
+    if key not in _preprocessing:  # takes seconds and does not depend on the network
         shapes = ({0: torch.export.Dim("rows"), 1: torch.export.Dim("columns")},)
         _export(parts.preprocessing, (parts.image(),), path, opset, ["image"], ["pixels"], shapes)
         _preprocessing[key] = path.read_bytes()
@@ -63,7 +69,7 @@ def write_preprocessing(parts: Parts, scratch: Path, opset: int) -> Path:
     return path
 
 
-def write_answer(parts: Parts, scratch: Path, opset: int) -> Path:
+def write_answer(parts: ModelParts, scratch: Path, opset: int) -> Path:
     path = scratch / "answer.onnx"
     with torch.no_grad():
         seen = parts.network(parts.images(1))
@@ -84,7 +90,7 @@ def _export(
     import onnx
 
     size = sum(p.numel() * p.element_size() for p in module.parameters())
-    torch._dynamo.reset()  # what was compiled in this process before would count against limits of the trace
+    torch._dynamo.reset()  # earlier compilations in this process count against limits of the trace
     with quietly(), torch.no_grad():
         torch.onnx.export(
             module,
@@ -96,18 +102,18 @@ def _export(
             input_names=names,
             output_names=outputs,
             dynamic_shapes=shapes,
-            external_data=size > LARGE,
+            external_data=size > MAX_WEIGHTS_IN_GRAPH,
         )
     model = onnx.load(path, load_external_data=False)
     _strip(model)
     onnx.save(model, path)
     got = next(each.version for each in model.opset_import if not each.domain)
     if got != opset:
-        raise ConfigError(f"torch wrote opset {got} where {opset} was asked for; say --opset {got}, or leave it out")
+        raise ConfigError(f"torch wrote opset {got} instead of {opset}; choose --opset {got}, or leave it out")
 
 
 def _strip(model: Any) -> None:
-    """Leave out what torch noted for itself: module names, and lines of code with the paths of this machine."""
+    """Remove torch's own notes: module names, and lines of code with the paths of this machine."""
     graph = model.graph
     for each in [model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]:
         del each.metadata_props[:]
@@ -124,7 +130,7 @@ def _strip(model: Any) -> None:
 
 
 def join(first: Path, second: Path, third: Path) -> Any:
-    """One model of three, the outputs of each being the inputs of the next in their order."""
+    """One model of three: the outputs of each are the inputs of the next, in order."""
     import onnx
     from onnx import compose, helper
 
@@ -141,7 +147,7 @@ def join(first: Path, second: Path, third: Path) -> Any:
 
 
 def _rename(graph: Any, old: str, new: str) -> None:
-    """An output, wherever it is named."""
+    """Rename an output wherever it appears."""
     for node in graph.node:
         for names in (node.input, node.output):
             for i, name in enumerate(names):
@@ -153,7 +159,7 @@ def _rename(graph: Any, old: str, new: str) -> None:
 
 
 def _move(path: Path, to: Path) -> None:
-    """A file under its last name; weights beside it go along under the name that the graph has for them."""
+    """Give a file its final name; weights beside it keep the name that the graph has for them."""
     path.replace(to)
     beside = path.with_name(path.name + ".data")
     if beside.exists():
@@ -171,17 +177,17 @@ def _save(model: Any, path: Path) -> None:
 
 
 def quantise(path: Path) -> Path:
-    """Weights in int8 by output channel; activations in int8 by the range that each image itself makes.
+    """Weights in int8 by output channel; activations in int8 by the range of each image.
 
-    Ranges fixed by calibration gave the same answer as float32 on 93.7 % of 1,000 photographs (DeiT-Ti), these on
-    97.9 %, and they are faster in ONNX Runtime; so the images of a user judge the file and do not make it.
+    On 1,000 photographs (DeiT-Ti), 97.9 % of the answers stayed those of float32; ranges fixed by calibration kept
+    93.7 %, and were slower in ONNX Runtime. So the user's images judge the file but do not calibrate it.
     """
     import onnx
     from onnxruntime import quantization
 
     out = path.with_suffix(".int8.onnx")
     model = onnx.load(path)
-    del model.graph.value_info[:]  # it would contradict the weights of the head, which are transposed
+    del model.graph.value_info[:]  # it contradicts the weights of the head, which are transposed
     with quietly():
         quantization.quantize_dynamic(
             model,
@@ -195,6 +201,10 @@ def quantise(path: Path) -> Path:
     return out
 
 
+def _refuses_int8(model: Model) -> str | None:
+    return None if isinstance(model, ViT) else "int8 for onnx is of matrix products, and a BiT has convolutions"
+
+
 # Running ------------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +214,9 @@ def open_file(path: Path) -> Run:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a busy machine has better to do
+    options.add_session_config_entry(
+        "session.intra_op.allow_spinning", "0"
+    )  # spinning wastes the cores of a busy machine
     given = _given_weights(path, options)
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     del given
@@ -212,11 +224,19 @@ def open_file(path: Path) -> Run:
     return lambda x: [np.asarray(y) for y in session.run(None, {name: x})]
 
 
-def _given_weights(path: Path, options: Any) -> list[Any]:
-    """Hand over weights that lie beside the graph, to be copied; returns what must live until the session is there.
+def load(path: str) -> Any:
+    """A function from an image to all outputs of the image form."""
+    import onnxruntime
 
-    Left to itself ONNX Runtime maps their file for good, and whoever overwrites it changes the answers or ends the
-    process. Older versions cannot be told.
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda image: session.run(None, {"image": image})
+
+
+def _given_weights(path: Path, options: Any) -> list[Any]:
+    """Copy weights that lie beside the graph into the session; returns what must live until the session exists.
+
+    By itself ONNX Runtime keeps their file mapped: overwriting it changes the answers or ends the process. Older
+    versions offer no other way.
     """
     give = getattr(options, "add_external_initializers_from_files_in_memory", None)
     files = sorted(path.parent.glob(f"{path.stem}.*.data"))
@@ -236,7 +256,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def _operators(graph: Any) -> list[str]:
-    """Of all nodes, those in branches too."""
+    """The types of all nodes, also inside branches."""
     found = []
     for node in graph.node:
         found.append(node.op_type)
@@ -250,10 +270,12 @@ ONNX = Target(
     name="onnx",
     about="ONNX Runtime, and most other runtimes",
     suffix=".onnx",
-    extra="export",
-    packages=("onnx", "onnxscript", "onnxruntime"),
-    can=("int8", "fp16"),
     write=write,
     open=open_file,
     describe=describe,
+    packages=(*ONNX_WRITERS, ONNX_RUNTIME),
+    precisions=("int8", "fp16"),
+    refuses_int8=_refuses_int8,
+    opsets=OPSETS,
+    runner=Runner(ONNX_RUNTIME, load),
 )

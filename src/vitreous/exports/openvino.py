@@ -1,4 +1,4 @@
-"""OpenVINO's files, made from the ONNX graphs: the fastest on CPUs we measured, and the best int8."""
+"""OpenVINO files, made from the ONNX graphs: the fastest on the CPUs we measured, with the best int8."""
 
 from __future__ import annotations
 
@@ -17,13 +17,22 @@ import numpy as np
 import torch
 
 from vitreous.exports import onnx
-from vitreous.exports.target import Array, How, Parts, Run, Target, quietly
+from vitreous.exports.target import Array, ModelParts, Package, Run, Runner, Target, WriteOptions, quietly
 
-__all__ = ["OPENVINO", "avoid_broken_amx", "describe", "join", "open_file", "own_signal_stack", "quantise", "write"]
+__all__ = [
+    "OPENVINO",
+    "avoid_broken_amx",
+    "describe",
+    "join",
+    "load",
+    "open_file",
+    "own_signal_stack",
+    "quantise",
+    "write",
+]
 
-EXACT = {"INFERENCE_PRECISION_HINT": "f32"}  # the default of some CPUs is bfloat16
-
-
+OPENVINO_RUNTIME = Package("openvino", "openvino")
+IN_FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}  # the default of some CPUs is bfloat16
 AMX_TRIAL = """
 import numpy as np, openvino as ov
 from openvino import opset13 as o
@@ -35,45 +44,45 @@ ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})([np.
 
 @cache
 def avoid_broken_amx() -> None:
-    """Some virtual machines name AMX among their instructions and end a process that uses it: a child tries it first.
+    """Some virtual machines list AMX but kill a process that uses it: a child process tries it first.
 
-    Must come before this process computes anything with OpenVINO. A choice of the user's stands.
+    Call it before this process computes anything with OpenVINO. A choice of the user's stands.
     """
-    says = Path("/proc/cpuinfo")
-    if "ONEDNN_MAX_CPU_ISA" in os.environ or not says.exists() or "amx_tile" not in says.read_text():
+    cpuinfo = Path("/proc/cpuinfo")
+    if "ONEDNN_MAX_CPU_ISA" in os.environ or not cpuinfo.exists() or "amx_tile" not in cpuinfo.read_text():
         return
     if subprocess.run([sys.executable, "-c", AMX_TRIAL], capture_output=True).returncode < 0:  # a signal ended it
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
 
 
-def write(parts: Parts, folder: Path, scratch: Path, how: How) -> None:
+def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions) -> None:
     import openvino as ov
 
-    onnx.write_network(parts, scratch / "tensor.onnx", how.opset)
-    onnx.write_preprocessing(parts, scratch, how.opset)
-    onnx.write_answer(parts, scratch, how.opset)
+    onnx.write_network(parts, scratch / "tensor.onnx", options.opset)
+    onnx.write_preprocessing(parts, scratch, options.opset)
+    onnx.write_answer(parts, scratch, options.opset)
     core = ov.Core()
     network = core.read_model(scratch / "tensor.onnx")
-    if how.calibration is not None:
-        network = quantise(network, how.calibration)
+    if options.calibration is not None:
+        network = quantise(network, options.calibration)
     preprocessing = core.read_model(scratch / "preprocessing.onnx")
-    _save(preprocessing, scratch / "preprocessing.xml", how)
-    _save(network, folder / "tensor.xml", how)
+    _save(preprocessing, scratch / "preprocessing.xml", options)
+    _save(network, folder / "tensor.xml", options)
     answer = core.read_model(scratch / "answer.onnx")
-    _save(join(preprocessing, core.read_model(folder / "tensor.xml"), answer), folder / "image.xml", how)
+    _save(join(preprocessing, core.read_model(folder / "tensor.xml"), answer), folder / "image.xml", options)
     network.reshape(list(parts.images(1).shape))
-    _save(network, folder / "fixed.xml", how)
+    _save(network, folder / "fixed.xml", options)
 
 
-def _save(model: Any, path: Path, how: How) -> None:
-    """fp16 halves the weights in the file; what they are computed in is the runtime's choice."""
+def _save(model: Any, path: Path, options: WriteOptions) -> None:
+    """fp16 halves the weights in the file; the runtime chooses the type it computes in."""
     import openvino as ov
 
-    ov.save_model(model, path, compress_to_fp16=how.fp16 and path.stem != "preprocessing")
+    ov.save_model(model, path, compress_to_fp16=options.fp16 and path.stem != "preprocessing")
 
 
 def join(first: Any, second: Any, third: Any) -> Any:
-    """One model of three, the outputs of each being the inputs of the next in their order."""
+    """One model of three: the outputs of each are the inputs of the next, in order."""
     import openvino as ov
 
     for before, after in ((first, second), (second, third)):
@@ -87,11 +96,11 @@ def join(first: Any, second: Any, third: Any) -> Any:
 def quantise(network: Any, images: Array) -> Any:
     """int8 weights and activations, calibrated one image at a time (SmoothQuant and bias correction, by NNCF).
 
-    Half of a channel's spread goes to the weights: with NNCF's own 95 % DeiT-Ti kept 94.0 % of its answers on 1,000
-    photographs, with this 96.9 % (100 images to calibrate).
+    SmoothQuant moves half of a channel's spread to the weights: DeiT-Ti then keeps 96.9 % of its answers on 1,000
+    photographs (100 calibration images); with NNCF's own share of 95 % it keeps 94.0 %.
     """
     avoid_broken_amx()
-    os.environ.setdefault("NNCF_CI", "1")  # nothing phones home
+    os.environ.setdefault("NNCF_CI", "1")  # no telemetry
     import nncf
 
     with quietly(), own_signal_stack():
@@ -114,11 +123,11 @@ def open_file(path: Path) -> Run:
     avoid_broken_amx()
     threads = {
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "ENABLE_CPU_PINNING": False,
+        "ENABLE_CPU_PINNING": False,  # pinned, all workers run on one core
         "ENABLE_MMAP": False,
-    }  # else all on one core
+    }
     with own_signal_stack():
-        model = ov.Core().compile_model(path, "CPU", EXACT | threads)
+        model = ov.Core().compile_model(path, "CPU", IN_FLOAT32 | threads)
 
     def run(x: Array) -> list[Array]:
         found = model([x])
@@ -127,18 +136,27 @@ def open_file(path: Path) -> Run:
     return run
 
 
+def load(path: str) -> Any:
+    """A function from an image to all outputs of the image form."""
+    import openvino
+
+    # bfloat16, the default of some processors, loses grey levels
+    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda image: [model([image])[output] for output in model.outputs]
+
+
 class _Stack(ctypes.Structure):
-    """C's stack_t, as Linux has it."""
+    """C's stack_t on Linux."""
 
     _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
 @contextmanager
 def own_signal_stack() -> Iterator[None]:
-    """Afterwards this thread takes signals where it took them before.
+    """Restore this thread's signal stack afterwards.
 
-    OpenVINO gives it a stack for them. Where two networks end in another order than they began, it leaves one behind
-    that is freed, and the next Ctrl-C or SIGTERM was the end of the process, with no word (seen with 2026.4).
+    OpenVINO sets its own. When two networks are closed in another order than they were opened, a freed stack stays
+    set, and the next Ctrl-C or SIGTERM kills the process without a word (seen with 2026.4).
     """
     if sys.platform != "linux":
         yield
@@ -166,10 +184,14 @@ OPENVINO = Target(
     name="openvino",
     about="OpenVINO on Intel and AMD CPUs and Intel GPUs",
     suffix=".xml",
-    extra="export,openvino",
-    packages=("onnx", "onnxscript", "openvino"),
-    can=("int8", "fp16"),
     write=write,
     open=open_file,
     describe=describe,
+    packages=(*onnx.ONNX_WRITERS, OPENVINO_RUNTIME),
+    precisions=("int8", "fp16"),
+    int8_packages=(Package("nncf", "openvino"),),
+    halves_itself=True,
+    opsets=onnx.OPSETS,
+    starts_with=b"<?xml",  # OpenVINO tries other files as all other formats, and prints about it
+    runner=Runner(OPENVINO_RUNTIME, load),
 )

@@ -1,4 +1,4 @@
-"""Does the exported file say what the model says? Compared image by image, judged by limits, kept beside the files.
+"""Does the exported file answer as the model does? Compared image by image, judged by limits, kept beside the files.
 
 N images   K classes
 """
@@ -6,24 +6,43 @@ N images   K classes
 from __future__ import annotations
 
 import html
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from vitreous.errors import DataError
+from vitreous.evaluation import calibration
 from vitreous.evaluation.ties import SAME32, best_class
+from vitreous.exports.target import Run, Target
+from vitreous.images.pixels import decode, preprocess
+from vitreous.models.model import Model
 
-__all__ = ["LIMITS", "Accuracy", "Compared", "Limits", "Parity", "compare"]
+__all__ = [
+    "TOLERANCES",
+    "AccuracyChange",
+    "FormComparison",
+    "Parity",
+    "Sample",
+    "Tolerance",
+    "compare",
+    "compare_files",
+]
 
 Array = NDArray[Any]
+COMPARED_AT_ONCE = 8  # images
+IMAGE_FORM_IMAGES, FIXED_FORM_IMAGES = 200, 10  # at most; both forms hold the same network as the tensor form
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What is let through. difference: of logits, where it says anything.  drop: of accuracy, as a share."""
+class Tolerance:
+    """What passes. difference: of logits; None: not judged.  drop: of accuracy, as a share; None: not judged."""
 
     agreement: float
     difference: float | None = None
@@ -31,15 +50,15 @@ class Limits:
     drop: float | None = None
 
 
-LIMITS = {
-    "float32": Limits(agreement=0.99, difference=1e-4),
-    "float16": Limits(agreement=0.99),
-    "int8": Limits(agreement=0.95, drop=0.01),
+TOLERANCES = {
+    "float32": Tolerance(agreement=0.99, difference=1e-4),
+    "float16": Tolerance(agreement=0.99),
+    "int8": Tolerance(agreement=0.95, drop=0.01),
 }
 
 
 @dataclass(frozen=True)
-class Compared:
+class FormComparison:
     """One form against PyTorch.
 
     difference: max |theirs − ours| / max(1, max |ours|), of logits (tensor, fixed) or probabilities (image).
@@ -53,7 +72,7 @@ class Compared:
 
     @property
     def others(self) -> int:
-        """Images with another first answer."""
+        """How many images have another first answer."""
         return round((1 - self.agreement) * self.images)
 
     def __str__(self) -> str:
@@ -61,18 +80,18 @@ class Compared:
         return f"{self.form:<8}{self.images:>6,} images   max difference {self.difference:.1e}   {same}"
 
 
-def compare(form: str, theirs: Array, ours: Array) -> Compared:
+def compare(form: str, theirs: Array, ours: Array) -> FormComparison:
     """Both: N K."""
     theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
     scale = max(1.0, float(np.abs(ours).max(initial=0)))
     difference = float(np.abs(theirs - ours).max(initial=0)) / scale
     agreement = float((best_class(theirs, SAME32) == best_class(ours, SAME32)).mean()) if len(ours) else math.nan
-    return Compared(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement)
+    return FormComparison(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement)
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """Right answers of the model and of the export, on the same images."""
+class AccuracyChange:
+    """How many answers are right, from the model (before) and from the export (after), on the same images."""
 
     images: int
     before: int
@@ -80,7 +99,7 @@ class Accuracy:
 
     @property
     def drop(self) -> float:
-        """As a share; below 0 where the export is right more often."""
+        """As a share; below 0 when the export is right more often."""
         return (self.before - self.after) / self.images
 
     def __str__(self) -> str:
@@ -94,11 +113,11 @@ class Parity:
 
     target: str
     precision: str
-    data: str  # which images
-    forms: tuple[Compared, ...]
-    limits: Limits
-    grey_levels: float | None = None  # the most that a pixel of the graph's preprocessing is off
-    accuracy: Accuracy | None = None
+    data: str  # the images compared on, in words
+    forms: tuple[FormComparison, ...]
+    limits: Tolerance
+    grey_levels: float | None = None  # the largest error of a pixel after the graph's preprocessing
+    accuracy: AccuracyChange | None = None
     folder: str | None = None  # None: not kept
     files: dict[str, int] = field(default_factory=dict)  # bytes
 
@@ -108,7 +127,7 @@ class Parity:
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong, one line each."""
+        """One line for each limit that is not met."""
         return list(self._faults())
 
     def _faults(self) -> Iterator[str]:
@@ -117,7 +136,9 @@ class Parity:
             bar = limits.difference if form.form != "image" else None
             if not math.isfinite(form.difference) or (bar is not None and form.difference > bar):
                 yield f"{form.form} form: max difference {form.difference:.1e}, above {bar or 0:.0e}"
-            if form.others > max(1, (1 - limits.agreement) * form.images + 1e-9):  # one may always lie on the edge
+            if form.others > max(
+                1, (1 - limits.agreement) * form.images + 1e-9
+            ):  # one image may always lie on the edge
                 least = 100 * limits.agreement
                 yield f"{form.form} form: {100 * form.agreement:.1f} % the same answer, below {least:.0f} %"
         if self.grey_levels is not None and self.grey_levels > limits.grey_levels + 1e-3:
@@ -147,3 +168,74 @@ class Parity:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+# Measuring ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An image, H W C, and the model's index of its class, if it is known."""
+
+    pixels: NDArray[np.uint8]
+    label: int | None = None
+
+
+def compare_files(
+    model: Model,
+    target: Target,
+    folder: Path,
+    scratch: Path,
+    samples: Iterator[Sample],
+    count: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[tuple[FormComparison, ...], float, AccuracyChange | None]:
+    """Run the files and the model on the same images, once.
+
+    Returns each form's comparison, the largest error of preprocessing in grey levels, and both accuracies.
+    """
+    files: dict[str, Run] = {
+        form: target.open(folder / f"{form}{target.suffix}") for form in ("tensor", "fixed", "image")
+    }
+    prepare = target.open(scratch / f"preprocessing{target.suffix}")
+    rule = model.preprocess
+    ours: list[Any] = []
+    theirs: dict[str, list[Any]] = {form: [] for form in files}
+    labels: list[int | None] = []
+    grey = 0.0
+    while part := list(itertools.islice(samples, COMPARED_AT_ONCE)):
+        images = [decode.with_channels(sample.pixels, len(rule.mean)) for sample in part]
+        x = torch.stack([preprocess.normalise(decode.finish(image, rule), rule) for image in images])  # B C H W
+        with torch.inference_mode():
+            ours += list(model(x).numpy())
+        theirs["tensor"] += list(files["tensor"](x.numpy())[0])
+        for i, image in enumerate(images):
+            if len(theirs["fixed"]) < FIXED_FORM_IMAGES:
+                theirs["fixed"].append(files["fixed"](x[i : i + 1].numpy())[0][0])
+            if len(theirs["image"]) < IMAGE_FORM_IMAGES:
+                theirs["image"].append(files["image"](image)[0])
+                grey = max(grey, _grey_levels(prepare(image)[0], x[i : i + 1].numpy(), rule.std))
+        labels += [sample.label for sample in part]
+        if progress is not None:
+            progress(len(ours), count)
+    if not ours:
+        raise DataError("no image can be read, so nothing can be compared; name others with --data")
+    logits = np.stack(ours)  # N K
+    spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
+    wanted = {"tensor": logits, "fixed": logits, "image": spread(logits, model.temperature)}
+    forms = tuple(compare(form, np.stack(rows), wanted[form][: len(rows)]) for form, rows in theirs.items())
+    return forms, grey, _accuracy(np.stack(theirs["tensor"]), logits, labels)
+
+
+def _grey_levels(theirs: NDArray[Any], ours: NDArray[Any], std: tuple[float, ...]) -> float:
+    """The largest difference of a pixel, before normalisation.  Both: 1 C H W."""
+    return float((np.abs(theirs - ours) * np.array(std).reshape(-1, 1, 1) * 255).max())
+
+
+def _accuracy(theirs: NDArray[Any], ours: NDArray[Any], labels: list[int | None]) -> AccuracyChange | None:
+    known = [i for i, label in enumerate(labels) if label is not None]
+    if not known:
+        return None
+    truth = np.array([labels[i] for i in known])
+    before, after = (int((best_class(logits[known]) == truth).sum()) for logits in (ours, theirs))
+    return AccuracyChange(len(known), before, after)

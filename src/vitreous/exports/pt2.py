@@ -1,4 +1,4 @@
-"""torch.export's own files: for PyTorch without our code."""
+"""Files of torch.export, for PyTorch without vitreous."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitreous.exports.target import Array, How, Parts, Run, Target, quietly
+from vitreous.exports.target import Array, ModelParts, Run, Target, WriteOptions, quietly
 
 __all__ = ["PT2", "describe", "open_file", "write"]
 
 
-def write(parts: Parts, folder: Path, scratch: Path, how: How) -> None:
+def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions) -> None:
     batch, sizes = {0: torch.export.Dim("batch")}, {0: torch.export.Dim("rows"), 1: torch.export.Dim("columns")}
     _export(parts.network, parts.images(2), folder / "tensor.pt2", batch)
     _export(parts.network, parts.images(1), folder / "fixed.pt2")
@@ -26,7 +26,7 @@ def _export(module: nn.Module, x: torch.Tensor, path: Path, shapes: dict[int, An
     with quietly(), torch.no_grad():
         program = torch.export.export(module, (x,), dynamic_shapes=None if shapes is None else (shapes,), strict=False)
         for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # lines of code with the paths of this machine
+            node.meta.pop("stack_trace", None)  # it holds paths of this machine
         torch.export.save(program, path)
 
 
@@ -53,10 +53,8 @@ PT2 = Target(
     name="pt2",
     about="PyTorch, without vitreous",
     suffix=".pt2",
-    extra=None,
-    packages=(),
-    can=("fp16",),
     write=write,
     open=open_file,
     describe=describe,
+    precisions=("fp16",),
 )

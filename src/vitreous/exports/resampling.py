@@ -1,7 +1,7 @@
-"""Resizing as two matrix products, so that every runtime does what `images.preprocess` does, within one grey level.
+"""Resizing as two matrix products: every runtime then does what `images.pixels` does, within one grey level.
 
-A row of a matrix holds the shares that the pixels of a line give to one pixel of the resized line. Only the rows inside
-the crop are made, so what comes out has one size whatever goes in. Places are whole numbers until the last division:
+A row of a matrix holds the weights of a line's pixels in one pixel of the resized line. Only the rows inside the crop
+are made, so the output has one size for every input. Positions are whole numbers until the last division:
 
     pixel j − centre of i  =  ((2j + 1) · want − (2i + 1) · have) / (2 · want)
 """
@@ -33,10 +33,9 @@ Shares = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of pixel j in lin
 
 
 def line_matrix(have: int, want: Tensor, first: Tensor, count: int, rule: Preprocess) -> Tensor:
-    """Lines first … first + count − 1 of `want`, made of `have`; a line outside is black.  Returns count have, float64.
+    """Lines first … first + count − 1 of `want`, from `have`; a line outside is black.  Returns count have, float64.
 
-    A runtime that knows no float64 takes float32: then it matters that shares which sum to 1 are not divided by what
-    rounding made of the 1.
+    A runtime without float64 takes float32. There a sum of 1 may be rounded, so sums near 1 divide nothing.
     """
     line = first + torch.arange(count)[:, None]
     at, size = torch.minimum(line.clamp(min=0), want - 1), number(have)
@@ -47,7 +46,7 @@ def line_matrix(have: int, want: Tensor, first: Tensor, count: int, rule: Prepro
 
 
 def before_crop(height: int, width: int, rule: Preprocess) -> tuple[Tensor, Tensor]:
-    """Rows and columns that an image is resized to: `images.preprocess.before_crop`, without a branch."""
+    """Rows and columns after the resize: `images.pixels.preprocess.before_crop`, without a branch."""
     if rule.fit == "squash" or rule.short_side is None:
         return number(rule.size[0]), number(rule.size[1])
     rows, columns = (rule.short_side * n // min(rule.size) for n in rule.size)
@@ -60,21 +59,21 @@ def before_crop(height: int, width: int, rule: Preprocess) -> tuple[Tensor, Tens
 
 
 def first_line(have: Tensor, keep: int, rule: Preprocess) -> Tensor:
-    """Where the centre of `keep` lines begins; below 0 where there are fewer and a black frame goes around them."""
+    """The first of the `keep` central lines; below 0 when there are fewer, which get a black frame."""
     over = have - keep
     half = over.clamp(min=0) // 2
-    if rule.centre == "round":  # Python's: a half goes to the even number
+    if rule.centre == "round":  # Python's rule: a half goes to the even number
         half = half + over.clamp(min=0) % 2 * (half % 2)
     return half - (-over).clamp(min=0) // 2
 
 
 def number(value: int) -> Tensor:
-    """A whole number, or a size that the graph will know only when it runs."""
+    """A whole number, or a size that the graph knows only when it runs."""
     return torch.full((), value, dtype=torch.int64)
 
 
 def fixed_point(shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Pillow's shares: whole numbers of 2⁻²², as whole · 2048 + rest. Sums of bytes times either are exact floats."""
+    """Pillow's shares in units of 2⁻²², as whole · 2048 + rest. Sums of bytes times either are exact in float32."""
     units = (shares * 2**22).round()
     whole = (units / 2048).round()
     return whole.float(), (units - 2048 * whole).float()
@@ -85,14 +84,14 @@ def pillow_bytes(whole: Tensor, rest: Tensor) -> Tensor:
     return ((whole + (rest / 2048).floor() + 1024) / 2048).floor().clamp(0, 255)
 
 
-# Shares of pixel j in line i, before they are made to sum to 1 -----------------------------------------------------
+# Shares of pixel j in line i, before normalisation -----------------------------------------------------------------
 
 
 def _choose(rule: Preprocess) -> Shares:
     if not rule.antialias:
         sampled = {"nearest": _nearest_by_torch, "bilinear": _between_two, "bicubic": _between_four}
         if rule.interpolation not in sampled:
-            raise ConfigError(f"interpolation {rule.interpolation} always antialiases; say antialias=True")
+            raise ConfigError(f"interpolation {rule.interpolation} always antialiases; set antialias=True")
         return sampled[rule.interpolation]
     if rule.interpolation == "nearest":
         return _nearest_by_pillow
@@ -103,18 +102,18 @@ def _choose(rule: Preprocess) -> Shares:
 
 
 def _away(j: Tensor, i: Tensor, have: Tensor, want: Tensor) -> Tensor:
-    """From the centre of line i to pixel j, in parts of a pixel; there are 2 · want of them."""
+    """The distance from the centre of line i to pixel j, in units of 1 / (2 · want) pixel."""
     return ((2 * j + 1) * want - (2 * i + 1) * have).abs()
 
 
 def _between_two(j: Tensor, i: Tensor, have: Tensor, want: Tensor) -> Tensor:
-    """Bilinear at half-pixel centres, the border's pixel beyond the border."""
+    """Bilinear at half-pixel centres; beyond the border, the border's pixel repeats."""
     centre = torch.minimum(((2 * i + 1) * have - want).clamp(min=0), 2 * want * (have - 1))
     return triangle((2 * want * j - centre).abs(), 2 * want)
 
 
 def _between_four(j: Tensor, i: Tensor, have: Tensor, want: Tensor) -> Tensor:
-    """Bicubic with torch's −0.75; what would come from beyond the border comes from the border's pixel."""
+    """Bicubic with torch's −0.75; beyond the border, the border's pixel repeats."""
     inside = cubic(_away(j, i, have, want), 2 * want, -0.75)
     for beyond in (1, 2):
         before = cubic(_away(number(-beyond), i, have, want), 2 * want, -0.75)
@@ -132,7 +131,7 @@ def _nearest_by_pillow(j: Tensor, i: Tensor, have: Tensor, want: Tensor) -> Tens
 
 
 def _box(j: Tensor, i: Tensor, have: Tensor, want: Tensor) -> Tensor:
-    """Pillow's own steps in float64: a pixel that lies just between two lines goes where its rounding puts it."""
+    """Pillow's own steps in float64: its rounding decides where a pixel just between two lines goes."""
     scale = have.double() / want.double()
     wide, centre = scale.clamp(min=1), (i.double() + 0.5) * scale
     first, last = (centre - wide / 2 + 0.5).floor(), (centre + wide / 2 + 0.5).floor()
@@ -140,7 +139,7 @@ def _box(j: Tensor, i: Tensor, have: Tensor, want: Tensor) -> Tensor:
     return ((x > -0.5) & (x <= 0.5) & (j >= first) & (j < last)).double()
 
 
-# A kernel at x = away / whole, both whole numbers; 1 − x and x − 1 are exact too, which a float32 needs.
+# A kernel at x = away / whole, both whole numbers; 1 − x and x − 1 are exact too, as float32 needs.
 
 
 def triangle(away: Tensor, whole: Tensor) -> Tensor:

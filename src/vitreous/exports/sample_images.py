@@ -1,4 +1,4 @@
-"""Pictures to compare by, where the user names none: generated scenes of many sizes, and embedded photographs."""
+"""Images to compare on by default: generated scenes of many sizes, and embedded photographs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitreous.images.sources.fashion import NAME as FASHION
 
 __all__ = ["embedded", "generated"]
 
-SIZES = (
+GENERATED_SIZES = (  # rows, columns
     (224, 224),
     (240, 320),
     (320, 240),
@@ -28,23 +28,23 @@ SIZES = (
     (256, 192),
     (48, 48),
 )
-HALF = 50  # of each kind
+IMAGES_OF_EACH_KIND = 50
 
-Picture = NDArray[np.uint8]  # H W C
+Pixels = NDArray[np.uint8]  # H W C
 
 
-def generated(index: int, channels: int = 3) -> Picture:
-    """A shape on clouds, with fine grain, of a size that depends on its number; the same everywhere and always."""
-    rows, columns = SIZES[index % len(SIZES)]
+def generated(index: int, channels: int = 3) -> Pixels:
+    """A shape on clouds with fine grain. The index decides the size and every pixel, on every machine."""
+    rows, columns = GENERATED_SIZES[index % len(GENERATED_SIZES)]
     scene = Image.fromarray(shapes.draw(index)[0]).resize((columns, rows), Image.Resampling.BICUBIC)
     grain = np.random.default_rng(index).integers(-12, 13, (rows, columns, 3))
-    picture = (np.asarray(scene).astype(np.int64) + grain).clip(0, 255).astype(np.uint8)
-    return preprocess.as_array(preprocess.as_image(picture, channels))
+    image = (np.asarray(scene).astype(np.int64) + grain).clip(0, 255).astype(np.uint8)
+    return preprocess.as_array(preprocess.as_image(image, channels))
 
 
-def embedded(channels: int = 3) -> Iterator[tuple[Picture, Any]]:
-    """Generated scenes and photographs of clothes by turns; nobody knows their label."""
+def embedded(channels: int = 3) -> Iterator[tuple[Pixels, Any]]:
+    """Generated scenes and photographs of clothes by turns, without labels."""
     clothes = open_data.open(FASHION, split="test")
-    for i in range(HALF):
+    for i in range(IMAGES_OF_EACH_KIND):
         yield generated(i, channels), None
         yield preprocess.as_array(preprocess.as_image(clothes.read(i), channels)), None

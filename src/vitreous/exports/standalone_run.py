@@ -1,7 +1,7 @@
 """Run this exported model on images: python run.py photo.jpg [more.png] [--top 5] [--json]
 
-Needs numpy, Pillow and the runtime (pip install onnxruntime, or openvino); not PyTorch. Resize, crop and normalise are
-in the file, so what goes in is the picture itself.
+Needs numpy, Pillow and the package that `load` imports. Resize, crop and normalise are inside the exported file, so the
+image itself goes in.
 """
 
 import argparse
@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-HERE = Path(__file__).resolve().parent
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")  # none of them starts another program
+EXPORT_FOLDER = Path(__file__).resolve().parent
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")  # decoding them starts no other program
 PIXEL_LIMIT = 50_000_000
 
 
 def read(path: str, channels: int) -> np.ndarray:
-    """Upright, transparency on white.  H W C, uint8."""
+    """Decode an image: upright, transparency on white.  H W C, uint8."""
     if not stat.S_ISREG(Path(path).stat().st_mode):
-        raise SystemExit(f"{shown(path)} is no regular file; name an image")
+        raise SystemExit(f"{shown(path)} is not a regular file; name an image")
     Image.init()
-    opened = Image.open(path, formats=[format for format in FORMATS if format in Image.OPEN])
+    opened = Image.open(path, formats=[format for format in IMAGE_FORMATS if format in Image.OPEN])
     if opened.width * opened.height > PIXEL_LIMIT:
         raise SystemExit(f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} megapixels; shrink it")
     image = ImageOps.exif_transpose(opened)
@@ -38,23 +38,13 @@ def read(path: str, channels: int) -> np.ndarray:
 
 
 def shown(text: str) -> str:
-    """Without what a terminal obeys."""
+    """The text without control characters, which a terminal would obey."""
     return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text)
 
 
-def load(about: dict[str, Any]) -> Any:
-    """A function from a picture to all outputs of the image form."""
-    path = str(HERE / about["files"]["image"])
-    if about["target"] == "onnx":
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        return lambda image: session.run(None, {"image": image})
-    import openvino
-
-    # in bfloat16, the default of some processors, grey levels would be lost
-    model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return lambda image: [model([image])[output] for output in model.outputs]
+def load(path: str) -> Any:
+    """A function from an image to all outputs of the image form; export puts the target's own here."""
+    raise NotImplementedError
 
 
 def answer(run: Any, image: np.ndarray, about: dict[str, Any], labels: list[str], top: int) -> dict[str, Any]:
@@ -64,12 +54,12 @@ def answer(run: Any, image: np.ndarray, about: dict[str, Any], labels: list[str]
     threshold = about["threshold"]
     is_unlike = threshold is not None and float(score) < threshold
     if is_unlike:
-        said = []
+        named = []
     elif about["answers"] == "several":
-        said = [row["label"] for row in rows if row["probability"] >= 0.5]
+        named = [row["label"] for row in rows if row["probability"] >= 0.5]
     else:
-        said = [rows[0]["label"]]
-    return {"said": said, "is_unlike": is_unlike, "score": float(score), "top": rows}
+        named = [rows[0]["label"]]
+    return {"said": named, "is_unlike": is_unlike, "score": float(score), "top": rows}
 
 
 def main() -> None:
@@ -78,9 +68,9 @@ def main() -> None:
     arguments.add_argument("--top", type=int, default=5)
     arguments.add_argument("--json", action="store_true", help="one object a line")
     asked = arguments.parse_args()
-    about = json.loads((HERE / "export.json").read_text(encoding="utf-8"))
-    labels = (HERE / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    run = load(about)
+    about = json.loads((EXPORT_FOLDER / "export.json").read_text(encoding="utf-8"))
+    labels = (EXPORT_FOLDER / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    run = load(str(EXPORT_FOLDER / about["files"]["image"]))
     for path in asked.images:
         found = answer(run, read(path, about["channels"]), about, labels, asked.top)
         if asked.json:

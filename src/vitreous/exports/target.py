@@ -1,4 +1,8 @@
-"""What a runtime's file here hands out: how to write a model for it, and how to run what was written."""
+"""What one runtime's file declares: how to write a model for it, how to run what was written, and what it can do.
+
+To add a target: a file with a `Target`, and a line in `export.TARGETS` (or an entry point in the group
+`vitreous.targets`). Export, parity, card, run.py, serve and the command line ask the target and never its name.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +20,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.errors import MissingExtraError
-from vitreous.exports.graphs import Answer, ImageForm, Network, Preprocessing
+from vitreous.errors import ConfigError, MissingExtraError
+from vitreous.exports.graphs import AnswerGraph, ImageForm, Network, Preprocessing
 from vitreous.models.model import Model
 
-__all__ = ["How", "Parts", "Target", "make_parts", "missing", "quietly"]
+__all__ = [
+    "DEFAULT_OPSET",
+    "ModelParts",
+    "Package",
+    "Runner",
+    "Target",
+    "WriteOptions",
+    "make_parts",
+    "quietly",
+    "require",
+]
 
 Array = NDArray[Any]
-Run = Callable[[Array], list[Array]]
+Run = Callable[[Array], list[Array]]  # one input, all outputs in their order
+DEFAULT_OPSET = 18
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelParts:
     """A model taken apart for export."""
 
     preprocessing: Preprocessing
     network: Network
-    answer: Answer
+    answer: AnswerGraph
 
     @property
     def whole(self) -> ImageForm:
@@ -52,56 +67,97 @@ class Parts:
         return ["probabilities", "score", *(["attention_map"] if self.attention else [])]
 
     def images(self, batch: int) -> Tensor:
-        """Of the size that the network wants."""
+        """Zeros of the size that the network wants."""
         rule = self.preprocessing.rule
         return torch.zeros(batch, len(rule.mean), *rule.size)
 
     def image(self) -> Tensor:
-        """A picture of no size in particular: one that is special would be taken for a constant."""
+        """Zeros of an arbitrary size: an exporter may take a special size for a constant."""
         return torch.zeros(61, 83, len(self.preprocessing.rule.mean), dtype=torch.uint8)
 
 
-def make_parts(model: Model, *, attention: bool = False) -> Parts:
-    """model: as `forms.ready_to_export` makes it."""
-    network, answer = Network(model, attention=attention), Answer(model, attention=attention)
-    return Parts(Preprocessing(model.preprocess).eval(), network.eval(), answer.eval())
+def make_parts(model: Model, *, attention: bool = False) -> ModelParts:
+    """model: as `graphs.ready_to_export` makes it."""
+    network, answer = Network(model, attention=attention), AnswerGraph(model, attention=attention)
+    return ModelParts(Preprocessing(model.preprocess).eval(), network.eval(), answer.eval())
 
 
 @dataclass(frozen=True)
-class How:
-    """calibration: B C H W of real images where the network shall compute in int8.  opset: of ONNX."""
+class WriteOptions:
+    """opset: of ONNX graphs.  calibration: real images B C H W, given when the network shall compute in int8."""
 
-    opset: int
+    opset: int = DEFAULT_OPSET
     fp16: bool = False
     calibration: Array | None = None
 
 
 @dataclass(frozen=True)
+class Package:
+    """A package to import.  extra: the extra of vitreous that installs it; None: pip installs it by its own name."""
+
+    name: str
+    extra: str | None = None
+
+
+@dataclass(frozen=True)
+class Runner:
+    """How files run without vitreous.
+
+    load: a function from the path of the image form to a function from an image to all outputs. Its source becomes part
+    of run.py, so it imports what it needs itself, and nothing of vitreous.
+    """
+
+    package: Package
+    load: Callable[[str], Any]
+
+
+def _takes_every_model(model: Model) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Target:
     """A runtime. `write` makes image, tensor and fixed with this suffix in a folder, and `preprocessing` in another."""
 
     name: str
     about: str
     suffix: str
-    extra: str | None  # what pip brings it by
-    packages: tuple[str, ...]
-    can: tuple[str, ...]  # of int8, fp16
-    write: Callable[[Parts, Path, Path, How], None]
-    open: Callable[[Path], Run]  # a file becomes a function: one input, all outputs in their order
-    describe: Callable[[Path], dict[str, Any]]  # what a card says of a file
+    write: Callable[[ModelParts, Path, Path, WriteOptions], None]
+    open: Callable[[Path], Run]
+    describe: Callable[[Path], dict[str, Any]]  # for the card: "operators" with their counts, and versions
+    packages: tuple[Package, ...] = ()  # that writing takes
+    precisions: tuple[str, ...] = ()  # int8 and fp16, where it has them
+    int8_packages: tuple[Package, ...] = ()  # that int8 takes besides
+    refuses_int8: Callable[[Model], str | None] = _takes_every_model  # why this model cannot have it
+    halves_itself: bool = False  # fp16: `write` gets float32 and halves the file
+    opsets: range | tuple[int, ...] = ()  # of ONNX; empty: it has none
+    starts_with: bytes = b""  # the first bytes of every file with the suffix
+    runner: Runner | None = None  # None: PyTorch runs the files, so there is no run.py and nothing to serve
+
+    def packages_for(self, *, int8: bool) -> tuple[Package, ...]:
+        return self.packages + (self.int8_packages if int8 else ())
+
+    def refuses(self, precision: str, model: Model) -> str | None:
+        """Why the model cannot be written in int8 or fp16."""
+        if precision not in self.precisions:
+            return f"there is no {precision} for {self.name}"
+        return self.refuses_int8(model) if precision == "int8" else None
 
 
-def missing(target: Target, int8: bool) -> MissingExtraError | None:
-    """The error that names what to install, unless all is there."""
-    packages = (*target.packages, *(("nncf",) if int8 and target.name == "openvino" else ()))
-    if target.extra is None or all(importlib.util.find_spec(name) for name in packages):
-        return None
-    return MissingExtraError(target.extra, f"export to {target.name}")
+def require(packages: tuple[Package, ...], purpose: str) -> None:
+    """Raise the error that says what to install, unless all packages are there."""
+    missing = [package for package in packages if importlib.util.find_spec(package.name) is None]
+    if not missing:
+        return
+    if foreign := [package.name for package in missing if package.extra is None]:
+        raise ConfigError(f"{purpose} needs {' and '.join(foreign)}; pip install {' '.join(foreign)}")
+    extras = dict.fromkeys(package.extra for package in packages if package.extra)
+    raise MissingExtraError(",".join(extras), purpose)
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Exporters talk of their own affairs: warnings, bars on stdout and log lines below errors are left out."""
+    """Silence what exporters print: warnings, progress bars on stdout, and log lines below errors."""
     before = logging.root.manager.disable
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

@@ -1,9 +1,9 @@
-"""Test vectors: pictures, the tensors that they become and what the model says of them, for runtimes we never saw.
+"""Test vectors: images, their tensors and the model's outputs, to test a runtime that we do not know.
 
-    vectors/00.png … 09.png    pictures of several sizes        vectors/00.npy …   tensors 1 C H W, float32
+    vectors/00.png … 09.png    images of several sizes          vectors/00.npy …   tensors 1 C H W, float32
     vectors/expected.json      {"limits": …, "tensor": {"00": logits}, "image": {"00": probabilities}}
 
-Another runtime's outputs are a file like expected.json with "tensor", "fixed" or "image", each with all ten.
+Another runtime writes a file like expected.json: "tensor", "fixed" or "image", each with the outputs of all ten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from PIL import Image
 
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
-from vitreous.exports.parity import Limits, Parity, compare
+from vitreous.exports.parity import Parity, Tolerance, compare
 from vitreous.exports.sample_images import generated
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
@@ -30,25 +30,25 @@ from vitreous.models.model import Model
 
 __all__ = ["verify", "write"]
 
-COUNT, CANDIDATES = 10, 30
-FORMS = {"tensor": "tensor", "fixed": "tensor", "image": "image"}  # and whose expected outputs
+VECTOR_COUNT, CANDIDATES = 10, 30
+EXPECTED_FORM = {"tensor": "tensor", "fixed": "tensor", "image": "image"}  # form -> key in expected.json
 
 
-def write(model: Model, folder: Path, limits: Limits) -> None:
-    """model: in plain memory and not training. Of more pictures those are taken whose answers are clearest."""
+def write(model: Model, folder: Path, limits: Tolerance) -> None:
+    """Write the candidates with the clearest answers.  model: on the CPU, in evaluation mode."""
     rule = model.preprocess
-    pictures = [generated(i, len(rule.mean)) for i in range(CANDIDATES)]
-    tensors = torch.stack([normalise(decode.finish(picture, rule), rule) for picture in pictures])
+    images = [generated(i, len(rule.mean)) for i in range(CANDIDATES)]
+    tensors = torch.stack([normalise(decode.finish(image, rule), rule) for image in images])
     with torch.inference_mode():
         logits = torch.cat([model(part) for part in tensors.split(8)]).numpy()
     first_two = np.sort(logits, -1)[:, -2:]
-    clearest = np.sort(np.argsort(first_two[:, 0] - first_two[:, -1], kind="stable")[:COUNT])
+    clearest = np.sort(np.argsort(first_two[:, 0] - first_two[:, -1], kind="stable")[:VECTOR_COUNT])
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
     folder.mkdir()
     expected: dict[str, Any] = {"limits": asdict(limits), "tensor": {}, "image": {}}
     for number, i in enumerate(clearest.tolist()):
         name = f"{number:02d}"
-        Image.fromarray(pictures[i].squeeze()).save(folder / f"{name}.png")
+        Image.fromarray(images[i].squeeze()).save(folder / f"{name}.png")
         np.save(folder / f"{name}.npy", tensors[i : i + 1].numpy())
         expected["tensor"][name] = logits[i].tolist()
         expected["image"][name] = spread(logits[i], model.temperature).tolist()
@@ -56,21 +56,23 @@ def write(model: Model, folder: Path, limits: Limits) -> None:
 
 
 def verify(outputs: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> Parity:
-    """What another runtime returned for vectors/, against what the model says.
+    """Compare what another runtime returned for vectors/ with the model's outputs.
 
-    folder: of the export; without it the one that `outputs` lies in, or the one around that.
+    folder: the export; by default the folder of `outputs`, or its parent.
     """
     path = Path(outputs)
     place = _find(path, None if folder is None else Path(folder))
     expected, given = _read(place), _read(path)
-    forms = [form for form in FORMS if form in given]
+    forms = [form for form in EXPECTED_FORM if form in given]
     if not forms:
-        raise DataError(f"{path} has none of {', '.join(FORMS)}; write outputs as {place} has them")
+        raise DataError(f"{path} has none of {', '.join(EXPECTED_FORM)}; write outputs as {place} has them")
     compared = tuple(
-        compare(form, _rows(path, given[form], expected[FORMS[form]]), _rows(place, expected[FORMS[form]]))
+        compare(
+            form, _rows(path, given[form], expected[EXPECTED_FORM[form]]), _rows(place, expected[EXPECTED_FORM[form]])
+        )
         for form in forms
     )
-    limits = msgspec.convert(expected["limits"], Limits)
+    limits = msgspec.convert(expected["limits"], Tolerance)
     return Parity("another runtime", path.name, f"the vectors of {place.parent.parent}", compared, limits)
 
 
@@ -89,19 +91,19 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}; check its name") from None
     except ValueError as error:
-        raise DataError(f"{path} is no JSON: {' '.join(str(error).split())[:80]}; write it again") from None
+        raise DataError(f"{path} is not JSON: {' '.join(str(error).split())[:80]}; write it again") from None
     if not isinstance(found, dict):
         raise DataError(f"{path} holds a {type(found).__name__}; write outputs as vectors/expected.json has them")
     return found
 
 
-def _rows(path: Path, said: Any, like: Any = None) -> NDArray[np.float64]:
-    """N K, in the order of the names that `like` has."""
-    like = said if like is None else like
-    if not isinstance(said, dict) or set(said) != set(like):
+def _rows(path: Path, given: Any, like: Any = None) -> NDArray[np.float64]:
+    """N K, in the order of the names in `like`."""
+    like = given if like is None else like
+    if not isinstance(given, dict) or set(given) != set(like):
         raise DataError(f"{path} does not have {', '.join(like)}, each once; give the outputs of every vector")
     try:
-        return np.stack([np.asarray(said[name], np.float64).reshape(len(like[name])) for name in like])
+        return np.stack([np.asarray(given[name], np.float64).reshape(len(like[name])) for name in like])
     except (ValueError, TypeError):
         lengths = len(next(iter(like.values())))
         raise DataError(f"{path} does not have {lengths} numbers for every vector; write them as plain lists") from None

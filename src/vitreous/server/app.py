@@ -1,4 +1,4 @@
-"""The routes. Each takes its words, has the work done at the desk, and answers JSON; a refusal is {"error": line}."""
+"""The routes. Each reads its parameters, puts the work on the queue, and answers JSON; a refusal is {"error": line}."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from vitreous.models.vit import ViT
 from vitreous.server import pages
 from vitreous.server.engine import Attended, Pixels, grid_of
 from vitreous.server.errors import Busy, Refusal
-from vitreous.server.guard import Door, Guard
-from vitreous.server.images.cache import Kept
-from vitreous.server.images.uploads import Given, images_of, single
+from vitreous.server.guard import Access, Guard
+from vitreous.server.images.cache import CachedImage
+from vitreous.server.images.uploads import RequestImage, images_of, shown_name, single
 from vitreous.server.interventions import Break
-from vitreous.server.limits import Limits, shown_name
+from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
 from vitreous.server.served import Served, thumbnail
 
 __all__ = ["make_app"]
 
 log = logging.getLogger("vitreous.server")
-SCHEMA = "vitreous.serve/1"
+SERVE_SCHEMA = "vitreous.serve/1"
 
 IMAGE_BODY = {
     "requestBody": {
-        "description": "The image: as it is, or in a form of multipart/form-data; not needed beside ?image=ID.",
+        "description": "The image: as the body, or in a multipart/form-data form; not needed with ?image=ID.",
         "content": {
             "image/*": {"schema": {"type": "string", "format": "binary"}},
             "multipart/form-data": {
@@ -52,36 +52,36 @@ IMAGE_BODY = {
         },
     }
 }
-ERROR = {
-    "description": "Refused, and why in one line.",
+ERROR_RESPONSE = {
+    "description": "Refused, with the reason in one line.",
     "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}},
 }
 STATUSES = (400, 401, 403, 404, 408, 413, 415, 421, 422, 501, 503, 507)
-REFUSALS: dict[int | str, dict[str, Any]] = dict.fromkeys(STATUSES, ERROR)
+REFUSALS: dict[int | str, dict[str, Any]] = dict.fromkeys(STATUSES, ERROR_RESPONSE)
 
 ImageId = Annotated[str | None, Query(max_length=64, description="The id that /api/predict gave an image.")]
 ImageIds = Annotated[list[str] | None, Query(max_length=64, description="Ids that /api/predict gave images.")]
 
 
-class _Desk:
-    """The desk as a coroutine sees it."""
+class _AsyncQueue:
+    """The work queue for coroutines."""
 
     def __init__(self, served: Served, limits: Limits):
         self.served, self.limits = served, limits
 
-    async def image_of(self, request: Request, key: str | None) -> Given:
+    async def image_of(self, request: Request, key: str | None) -> RequestImage:
         """The one image that a request names or carries."""
         return single(await images_of(request, self.served, self.limits, [key] if key else []))
 
     async def do(self, request: Request, works: list[Callable[[Worker], Any]]) -> list[Any]:
-        """Results of the works: of all of them, or a refusal."""
+        """The results of all jobs, or a refusal."""
         left = self.limits.seconds - (time.monotonic() - request.scope["vitreous.start"])
-        futures = self.served.desk.submit_all(works, left)
+        futures = self.served.queue.submit_all(works, left)
         try:
             async with asyncio.timeout(left):
                 return await asyncio.gather(*(asyncio.wrap_future(future) for future in futures))
         except TimeoutError:
-            raise Busy(f"no answer within {self.limits.seconds:g} s; ask again later", after=5) from None
+            raise Busy(f"no answer within {self.limits.seconds:g} s; try again later", after=5) from None
         finally:
             for future in futures:
                 future.cancel()
@@ -90,7 +90,7 @@ class _Desk:
         return (await self.do(request, [work]))[0]
 
 
-def make_app(served: Served, door: Door, limits: Limits) -> Guard:
+def make_app(served: Served, access: Access, limits: Limits) -> Guard:
     """The whole application, behind its guard."""
 
     @asynccontextmanager
@@ -118,14 +118,14 @@ def make_app(served: Served, door: Door, limits: Limits) -> Guard:
         add(app, served, limits)
     pages.add(app)
     routes = {route.path: route.path for route in app.routes if hasattr(route, "path")}
-    return Guard(app, door, limits, served.counts, routes)
+    return Guard(app, access, limits, served.counts, routes)
 
 
-# Routes --------------------------------------------------------------------------------------------------------------
+# Routes ---------------------------------------------------------------------------------------------------------------
 
 
 def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
-    desk = _Desk(served, limits)
+    queue = _AsyncQueue(served, limits)
 
     @app.post("/api/predict", summary="What is in one or several images", openapi_extra=IMAGE_BODY)
     async def predict(
@@ -133,18 +133,18 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
         image: ImageIds = None,
         top: Annotated[int, Query(ge=1, le=1000, description="How many of the likeliest classes.")] = 5,
     ) -> JSONResponse:
-        """One row for each image, in their order: the likeliest classes with calibrated probabilities, what is said
-        (nothing, where the image is unlike anything learned), and an id by which the image can be asked about again.
+        """One row for each image, in order: the likeliest classes with calibrated probabilities, the answer (empty if
+        the image is unlike anything learned), and an id to ask about the image again.
 
-        Where several are sent, one that cannot be read has its `error` in its row.
+        If several images are sent, the row of an unreadable one holds its `error`.
         """
         given = await images_of(request, served, limits, image or [])
         is_alone = len(given) == 1
 
-        def answering(one: Given) -> Callable[[Worker], dict[str, Any]]:
+        def answering(one: RequestImage) -> Callable[[Worker], dict[str, Any]]:
             def work(worker: Worker) -> dict[str, Any]:
                 try:
-                    key, kept = one.kept(worker)
+                    key, kept = one.cached(worker)
                 except Refusal as refusal:
                     if is_alone:
                         raise
@@ -154,92 +154,94 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
 
             return work
 
-        rows = await desk.do(request, [answering(one) for one in given])
+        rows = await queue.do(request, [answering(one) for one in given])
         served.counts.add_images(sum("error" not in row for row in rows))
-        return JSONResponse({"schema": SCHEMA, "images": rows})
+        return JSONResponse({"schema": SERVE_SCHEMA, "images": rows})
 
     @app.post("/api/similar", summary="The training images most like it", openapi_extra=IMAGE_BODY)
     async def similar(
         request: Request, image: ImageId = None, count: Annotated[int, Query(ge=1, le=24)] = 6
     ) -> JSONResponse:
-        """Most alike first, by the cosine of what the head reads. Only where the server was given data."""
+        """Most similar first, by the cosine of the features that the head reads. Needs a server with data."""
         neighbours = served.neighbours
         if neighbours is None:
-            served.look_inside()  # or refuse: of an exported file there is no way to have them
+            served.look_inside()  # an exported file refuses here: it has no features
             raise Refusal(404, "this server was given no training images; start it with --data")
-        one = await desk.image_of(request, image)
+        one = await queue.image_of(request, image)
 
         def work(worker: Worker) -> dict[str, Any]:
-            key, kept = one.kept(worker)
+            key, kept = one.cached(worker)
             found = neighbours.find(worker.inside.feature(kept.seen), count)
             rows = [asdict(each) | {"picture": thumbnail(neighbours.data.read(each.place))} for each in found]
-            return {"schema": SCHEMA, "image": key, "of": neighbours.total, "similar": rows}
+            return {"schema": SERVE_SCHEMA, "image": key, "of": neighbours.total, "similar": rows}
 
-        return JSONResponse(await desk.do_one(request, work))
+        return JSONResponse(await queue.do_one(request, work))
 
 
 def _add_attention(app: FastAPI, served: Served, limits: Limits) -> None:
-    desk = _Desk(served, limits)
+    queue = _AsyncQueue(served, limits)
 
     @app.post("/api/attention", summary="Where the answer, or one patch, looks", openapi_extra=IMAGE_BODY)
     async def attention(
         request: Request,
         image: ImageId = None,
-        patch: Annotated[int | None, Query(ge=0, description="A patch's number; without, what the head reads.")] = None,
+        patch: Annotated[
+            int | None, Query(ge=0, description="A patch's index; without it, what the head reads.")
+        ] = None,
         layer: Annotated[int | None, Query(ge=0, description="One layer alone.")] = None,
         head: Annotated[int | None, Query(ge=0, description="One head alone.")] = None,
     ) -> Response:
         """Maps over the patches, row by row, for every layer and head, and rolled out through all layers."""
-        one = await desk.image_of(request, image)
+        one = await queue.image_of(request, image)
         _check_place(served, patch=patch, layer=layer, head=head)
 
         def work(worker: Worker) -> bytes:
-            key, kept = one.kept(worker)
+            key, kept = one.cached(worker)
             found = worker.inside.attend(kept.seen, patch)[1]
             if found is None:
                 raise Refusal(501, "this model's pool does not say which tokens it reads; ask about a patch")
-            return _encoded({"schema": SCHEMA, "image": key, **found.to_json(layer, head)})
+            return _encoded({"schema": SERVE_SCHEMA, "image": key, **found.to_json(layer, head)})
 
-        return _json(await desk.do_one(request, work))
+        return _json(await queue.do_one(request, work))
 
 
 def _add_tokens(app: FastAPI, served: Served, limits: Limits) -> None:
-    desk = _Desk(served, limits)
+    queue = _AsyncQueue(served, limits)
 
     @app.post("/api/tokens", summary="What goes into the first block", openapi_extra=IMAGE_BODY)
     async def tokens(
         request: Request,
         image: ImageId = None,
-        numbers: Annotated[int, Query(ge=1, le=128, description="Of each token, its first so many numbers.")] = 48,
+        numbers: Annotated[int, Query(ge=1, le=128, description="How many numbers of each token.")] = 48,
     ) -> Response:
-        """The tokens, those in front first and then the patches row by row: positions are in them."""
-        one = await desk.image_of(request, image)
+        """The tokens with positions: first those in front, then the patches row by row."""
+        one = await queue.image_of(request, image)
         _check_place(served)
 
         def work(worker: Worker) -> bytes:
-            key, kept = one.kept(worker)
-            return _encoded({"schema": SCHEMA, "image": key, "tokens": worker.inside.tokens(kept.seen, numbers)})
+            key, kept = one.cached(worker)
+            return _encoded({"schema": SERVE_SCHEMA, "image": key, "tokens": worker.inside.tokens(kept.seen, numbers)})
 
-        return _json(await desk.do_one(request, work))
+        return _json(await queue.do_one(request, work))
 
 
 def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
-    desk = _Desk(served, limits)
+    queue = _AsyncQueue(served, limits)
 
     @app.post("/api/break", summary="The answer before and after something is broken", openapi_extra=IMAGE_BODY)
     async def break_(
         request: Request,
         image: ImageId = None,
         shuffle: Annotated[int | None, Query(ge=0, le=2**31, description="Shuffle the patches; a seed.")] = None,
-        positions: Annotated[bool, Query(description="Take all positions away.")] = False,
+        positions: Annotated[bool, Query(description="Remove all positions.")] = False,
         head: Annotated[list[str] | None, Query(max_length=512, description="Silence BLOCK.HEAD, from 0.")] = None,
         block: Annotated[list[int] | None, Query(max_length=512, description="Leave a block out, from 0.")] = None,
         skip: Annotated[list[str] | None, Query(max_length=512, description="Cut BLOCK.1 or BLOCK.2.")] = None,
         hide: Annotated[list[int] | None, Query(max_length=4096, description="Cover a patch, from 0.")] = None,
         top: Annotated[int, Query(ge=1, le=1000)] = 5,
     ) -> JSONResponse:
-        """Answers and rollouts of the same image, whole and broken, and `order`: which patch stands at each place."""
-        one = await desk.image_of(request, image)
+        """Answers and rollouts of the image before and after, and `order`: which patch stands at each place."""
+        one = await queue.image_of(request, image)
         broken = Break(
             shuffle=shuffle,
             positions=positions,
@@ -253,48 +255,48 @@ def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
         broken.check(model, grid)
 
         def work(worker: Worker) -> dict[str, Any]:
-            key, kept = one.kept(worker)
+            key, kept = one.cached(worker)
             before, after = (worker.inside.attend(kept.seen, None, each) for each in (None, broken))
             return {
-                "schema": SCHEMA,
+                "schema": SERVE_SCHEMA,
                 "image": key,
-                "broken": broken.said(),
+                "broken": broken.in_words(),
                 "order": broken.order(grid[0] * grid[1]),
                 "before": _told(worker, kept, *before, top),
                 "after": _told(worker, kept, *after, top),
             }
 
-        return JSONResponse(await desk.do_one(request, work))
+        return JSONResponse(await queue.do_one(request, work))
 
 
 def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
     @app.get("/api/seen", summary="An image as the model sees it", response_class=Response)
     async def seen(image: Annotated[str, Query(max_length=64, description="The id of an image.")]) -> Response:
-        """PNG, resized and cropped as the model wants it."""
-        kept = served.shelf.get(image)
+        """PNG, resized and cropped for the model."""
+        kept = served.cache.get(image)
         return Response(await asyncio.to_thread(_png, kept.seen), media_type="image/png")
 
     @app.get("/api/model", summary="What the model is, and what may be sent")
     async def model() -> JSONResponse:
-        told = {"upload": limits.upload, "pixels": limits.pixels, "files": limits.files, "seconds": limits.seconds}
-        return JSONResponse({"schema": SCHEMA, **served.about(), "limits": told})
+        sizes = {"upload": limits.upload, "pixels": limits.pixels, "files": limits.files, "seconds": limits.seconds}
+        return JSONResponse({"schema": SERVE_SCHEMA, **served.about(), "limits": sizes})
 
     @app.get("/api/examples", summary="Images to begin with")
     async def examples() -> JSONResponse:
-        return JSONResponse({"schema": SCHEMA, "examples": served.examples})
+        return JSONResponse({"schema": SERVE_SCHEMA, "examples": served.examples})
 
-    @app.get("/healthz", summary="Whether it is alive")
+    @app.get("/healthz", summary="Whether the server is alive")
     async def healthz() -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     @app.get("/metrics", summary="Counts, as Prometheus reads them", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
-        at = served.desk
+        at = served.queue
         text = served.counts.text(waiting=at.waiting, held=at.held, limit=at.limit)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
-# Words ---------------------------------------------------------------------------------------------------------------
+# Parameters and JSON --------------------------------------------------------------------------------------------------
 
 
 def _check_place(
@@ -310,7 +312,7 @@ def _check_place(
         ("head", head, encoder.heads),
     ):
         if number is not None and number >= count:
-            raise Refusal(422, f"there is no {what} {number}; count from 0 to {count - 1}")
+            raise Refusal(422, f"there is no {what} {number}; choose from 0 to {count - 1}")
 
 
 def _pairs(words: list[str] | None, what: str) -> tuple[tuple[int, int], ...]:
@@ -324,13 +326,15 @@ def _pairs(words: list[str] | None, what: str) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _told(worker: Worker, kept: Kept, logits: np.ndarray[Any, Any], found: Attended | None, top: int) -> dict[str, Any]:
+def _told(
+    worker: Worker, kept: CachedImage, logits: np.ndarray[Any, Any], found: Attended | None, top: int
+) -> dict[str, Any]:
     answer = worker.engine.answer(kept.name, logits, top).to_json()
     return answer | {"rollout": None if found is None else found.to_json(0, 0)["rollout"]}
 
 
 def _encoded(body: dict[str, Any]) -> bytes:
-    """As JSON; the worker's work, since a hundred thousand numbers would hold up all other clients."""
+    """JSON. A worker does this: a hundred thousand numbers would block the event loop."""
     return json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -344,7 +348,7 @@ def _png(pixels: Pixels) -> bytes:
     return stream.getvalue()
 
 
-# What went wrong ---------------------------------------------------------------------------------------------------
+# Errors ---------------------------------------------------------------------------------------------------------------
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -353,28 +357,28 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """The first word that does not fit."""
+    """Name the first parameter that does not fit."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:] if not isinstance(part, int)) or "the request"
-    said = str(first["msg"])
-    return JSONResponse({"error": f"{shown_name(where)} does not fit: {said[:1].lower()}{said[1:]}"}, 422)
+    message = str(first["msg"])
+    return JSONResponse({"error": f"{shown_name(where)} does not fit: {message[:1].lower()}{message[1:]}"}, 422)
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    lines = {404: "there is nothing here; see /docs", 405: "this is not how it is asked; see /docs"}
+    lines = {404: "there is nothing here; see /docs", 405: "this address takes another method; see /docs"}
     return JSONResponse({"error": lines.get(error.status_code, str(error.detail))}, error.status_code, error.headers)
 
 
 async def _closed(request: Request, error: Exception) -> JSONResponse:
-    """Nobody reads the answer; it is there for the counts."""
-    log.warning("a client closed in the middle of its upload to %s", request.url.path)
-    return JSONResponse({"error": "the connection closed in the middle of the upload"}, 400)
+    """Nobody reads this answer; it exists for the metrics."""
+    log.warning("a client closed the connection during its upload to %s", request.url.path)
+    return JSONResponse({"error": "the connection closed during the upload"}, 400)
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    """Our own mistake: its traceback goes to the server's own log, and a number to find it by to the client."""
+    """A bug of ours: the log gets the traceback, the client a number to find it by."""
     number = secrets.token_hex(4)
-    log.error("mistake %s in %s", number, request.url.path, exc_info=error)
-    return JSONResponse({"error": f"the server made a mistake ({number}); its log says more"}, 500)
+    log.error("error %s in %s", number, request.url.path, exc_info=error)
+    return JSONResponse({"error": f"the server failed ({number}); see its log"}, 500)

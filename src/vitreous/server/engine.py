@@ -1,7 +1,7 @@
-"""One model at work for the server: answers, attention, and both again when something in it is broken.
+"""One model inside the server: answers and attention, whole or with something broken.
 
-Every worker has an engine of its own: the same weights in memory, but its own modules, since an open tap or an edit
-belongs to a module and must not show in another client's answer.
+Every worker has its own engine: the weights are shared, the modules are not, because an open tap or an edit belongs to
+a module and must not show in another client's answer.
 
 B images   H heads   N tokens   P patches
 """
@@ -45,7 +45,7 @@ class Attended:
     rollout: NDArray[np.float32]  # P
 
     def to_json(self, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
-        """All layers and heads; or those that are asked for."""
+        """All layers and heads, or one of each."""
         maps = self.heads[:, [head]] if head is not None else self.heads
         maps = maps[[layer]] if layer is not None else maps
         return {
@@ -59,12 +59,12 @@ class Attended:
 
 
 def _short(x: NDArray[np.float32]) -> Any:
-    """Lists of numbers for people and pages, to five digits behind the point."""
+    """Lists of numbers, rounded to five decimals."""
     return np.round(x.astype(np.float64), 5).tolist()
 
 
 class Engine:
-    """A replica of the model, ready on its device."""
+    """A replica of the model on its device."""
 
     def __init__(self, model: Model, device: torch.device):
         self.model, self.device = replica(model), device
@@ -73,13 +73,13 @@ class Engine:
 
     @contextmanager
     def at_work(self) -> Iterator[Engine]:
-        """Inside, it answers."""
+        """The engine answers inside this context."""
         with ready(self.model, self.device) as logits, at_work(self.model, self.device) as (normalised, cast):
             self._logits, self._normalised, self._cast = logits, normalised, cast
             yield self
 
     def pixels(self, image: Pixels) -> Pixels:
-        """What the model sees of an image."""
+        """The image as the model sees it."""
         return decode.finish(image, self.model.preprocess)
 
     def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
@@ -87,13 +87,13 @@ class Engine:
         return self._logits(_stacked(seen)).cpu().numpy()
 
     def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Answer:
-        """With the same calibrated confidence as `vitreous predict`."""
+        """The answer, with the calibrated confidence of `vitreous predict`."""
         return answer_of(self.model, self.names, name, logits, top)
 
     def attend(
         self, seen: Pixels, patch: int | None = None, broken: Break | None = None
     ) -> tuple[NDArray[np.float32], Attended | None]:
-        """Logits K and attention of one image; None where there is none (a ResNet) or the pool does not tell."""
+        """Logits K and attention of one image; None for a ResNet, or if the pool does not say what it reads."""
         model = self.model if broken is None or not broken.positions else self._without_positions()
         x = self._normalised(_stacked([seen]))
         edits = {}
@@ -112,20 +112,20 @@ class Engine:
             return logits, attended(list(found.values()), model, patch, weights)
 
     def _answered(self, model: Model, x: Tensor) -> NDArray[np.float32]:
-        """Logits K as `evaluation.predict.ready` makes them: the head in the type of its weights, not in autocast's."""
+        """Logits K as in `evaluation.predict.ready`: the head computes in the type of its weights, not autocast's."""
         kind = next(model.parameters()).dtype
         with self._cast():
             features = model.features(x.to(kind))
         return model.logits(model.head(features.to(kind)))[0].float().cpu().numpy()
 
     def tokens(self, seen: Pixels, numbers: int) -> Any:
-        """N rows of the first `numbers` numbers that go into the first block."""
+        """The tokens that enter the first block: N rows of their first `numbers` numbers."""
         with torch.inference_mode(), self._cast(), taps(self.model, "embedding.tokens") as found:
             self.model.features(self._normalised(_stacked([seen])))
         return _short(found["embedding.tokens"][0, :, :numbers].float().cpu().numpy())
 
     def feature(self, seen: Pixels) -> NDArray[np.float32]:
-        """What the head reads of one image, D."""
+        """The features of one image that the head reads, D."""
         with torch.inference_mode(), self._cast():
             return self.model.features(self._normalised(_stacked([seen])))[0].float().cpu().numpy()
 
@@ -136,7 +136,7 @@ class Engine:
 
 
 def attended(layers: list[Tensor], model: ViT, patch: int | None, asked: Tensor | None = None) -> Attended | None:
-    """None where the answer is asked about, and the pool does not say which tokens it reads.
+    """Where the answer, or a patch, looks; None for the answer if the pool does not say which tokens it reads.
 
     layers: of one image, 1 H N N.  asked: the weights of an attention pool, 1 H 1 P.
     """
@@ -157,7 +157,7 @@ def attended(layers: list[Tensor], model: ViT, patch: int | None, asked: Tensor 
 
 
 def grid_of(model: Model) -> tuple[int, int]:
-    """Patches of an image, in rows and columns; of a network without patches, as fine as is worth covering."""
+    """Rows and columns of patches; for a network without patches, a grid to cover areas by."""
     return model.grid if isinstance(model, ViT) else (7, 7)
 
 

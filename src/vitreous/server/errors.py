@@ -1,4 +1,4 @@
-"""What a client is told when it gets no answer: a status and one line."""
+"""Refusals that a client gets instead of an answer: a status and one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["Busy", "Refusal"]
 
 
 class Refusal(Exception):
-    """A request that is not served, and why: WHAT is wrong with WHICH thing; DO this."""
+    """A refused request. The line says WHAT is wrong with WHICH thing; DO this."""
 
     def __init__(self, status: int, line: str, headers: dict[str, str] | None = None):
         super().__init__(line)
@@ -14,7 +14,7 @@ class Refusal(Exception):
 
 
 class Busy(Refusal):
-    """Too much is waiting. after: seconds until it is worth asking again."""
+    """The server is overloaded. after: seconds to wait before trying again."""
 
     def __init__(self, line: str, after: int = 1):
         super().__init__(503, line, {"Retry-After": str(after)})

@@ -1,14 +1,13 @@
-"""A folder that `vitreous export` wrote, as something to serve: its tensor form answers, and nobody can look into it.
+"""Serve a folder that `vitreous export` wrote: its tensor form answers, and its inside stays closed.
 
-The folder brings all that an answer needs: preprocessing, labels, temperature, threshold. Before the first answer its
-files are held against the sizes that were noted of them, and against its own test vectors.
+The folder holds all that an answer needs: preprocessing, labels, temperature, threshold. Before the first answer its
+files are checked against their recorded sizes and its own test vectors.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,33 +15,32 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import CheckpointError, ConfigError, MissingExtraError
+from vitreous.errors import CheckpointError, ConfigError
 from vitreous.evaluation.predict import Answer, answer_of
 from vitreous.exports.export import TARGETS
 from vitreous.exports.parity import Parity, compare
-from vitreous.exports.target import Target
+from vitreous.exports.target import Target, require
 from vitreous.files import restore_folder
 from vitreous.images.pixels import decode
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Pixels
-from vitreous.server.runtimes import normalised
+from vitreous.server.runtimes import normalised, without_torch
 from vitreous.weights.tensor_files import read_json
 from vitreous.words import one_line
 
-__all__ = ["CLOSED", "About", "Exported", "FileEngine", "find", "read"]
+__all__ = ["WHY_CLOSED", "About", "Exported", "FileEngine", "find", "read"]
 
-CLOSED = (
+WHY_CLOSED = (
     "this server answers from an exported file, which cannot be looked into; for attention, breaking and similar "
     "images serve the model that it was made of"
 )
-NEEDS = {"onnx": ("onnxruntime", "export"), "openvino": ("openvino", "openvino")}  # package, and extra that brings it
-APART = {"float32": 1e-3, "float16": 0.05, "int8": 0.5}  # of the largest logit, beyond which a file is damaged
+DAMAGED_ABOVE = {"float32": 1e-3, "float16": 0.05, "int8": 0.5}  # difference of logits, as a share of the largest
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class About:
-    """What export.json says."""
+    """The content of export.json."""
 
     schema: Literal["vitreous.exported/1"]
     target: str
@@ -53,12 +51,12 @@ class About:
     threshold: float | None
     answers: Literal["one", "several"]
     preprocess: Preprocess
-    terms: str = ""  # of what the weights have learned from
+    terms: str = ""  # of the images that the weights learned from
 
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """A folder that is whole and agrees with PyTorch, or that somebody wants served anyway."""
+    """A complete folder that agrees with PyTorch, or is served with --anyway."""
 
     folder: Path
     target: Target
@@ -68,11 +66,11 @@ class Exported:
 
     @property
     def file(self) -> Path:
-        """The form that was compared on all images."""
+        """The tensor form, which export compared on all images."""
         return self.folder / f"tensor{self.target.suffix}"
 
     def to_json(self) -> dict[str, Any]:
-        """For the page and for programs. Not which images it was compared by: that names folders of ours."""
+        """For the page and for programs, without the compared images: their name shows folders of the server."""
         tensor = next((form for form in self.parity.forms if form.form == "tensor"), None)
         return {
             "network": self.about.network,
@@ -81,12 +79,12 @@ class Exported:
             "faults": self.parity.faults,
             "same_answers": None if tensor is None else tensor.agreement,
             "compared_images": 0 if tensor is None else tensor.images,
-            "closed": CLOSED,
+            "closed": WHY_CLOSED,
         }
 
 
 class FileEngine:
-    """An exported file at work for one worker: of an `Engine`, what answering takes."""
+    """An exported file, opened by one worker: the part of an `Engine` that answers."""
 
     def __init__(self, exported: Exported):
         about = exported.about
@@ -94,11 +92,11 @@ class FileEngine:
         self.temperature, self.threshold, self.answers = about.temperature, about.threshold, about.answers
         try:
             self._run = exported.target.open(exported.file)
-        except Exception as error:  # each runtime has its own
+        except Exception as error:  # each runtime raises its own kind
             raise _damaged(exported, f"{about.target} cannot open {exported.file.name}") from error
 
     def pixels(self, image: Pixels) -> Pixels:
-        """What the model sees of an image."""
+        """The image as the model sees it."""
         return decode.finish(image, self.rule)
 
     def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
@@ -110,12 +108,12 @@ class FileEngine:
         return self._run(x)[0]
 
     def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Answer:
-        """With the same calibrated confidence as the model has."""
+        """The answer with the model's calibrated confidence."""
         return answer_of(self, self.names, name, logits, top)  # type: ignore[arg-type]  # temperature, threshold, answers
 
 
 def find(model: object) -> Path | None:
-    """The exported folder that is named, if it is one."""
+    """The path, if it names an exported folder."""
     if not isinstance(model, str | os.PathLike):
         return None
     path = Path(os.fspath(model))
@@ -126,14 +124,14 @@ def find(model: object) -> Path | None:
     if (path / "export.json").is_file():
         return path
     if any((path / f"tensor{suffix}").is_file() for suffix in suffixes):
-        raise CheckpointError(f"{path} has exported files and no export.json beside them; copy the whole folder")
+        raise CheckpointError(f"{path} has exported files but no export.json; copy the whole folder")
     if path.is_file() and path.suffix in suffixes:
         raise CheckpointError(f"{path} is one file of an export; name its folder: vitreous serve {path.parent}")
     return None
 
 
 def _is_name(path: Path) -> bool:
-    """Whether a file can have it: too long a one is an error to ask for."""
+    """Whether a file can have this name: the system refuses one that is too long."""
     try:
         path.is_file()
     except OSError:
@@ -142,22 +140,21 @@ def _is_name(path: Path) -> bool:
 
 
 def read(folder: Path, *, anyway: bool = False) -> Exported:
-    """anyway: even where it does not agree with PyTorch."""
+    """Read and check a folder.  anyway: even if it does not agree with PyTorch."""
     about = _read(folder, "export.json", About)
-    if about.target not in NEEDS:
+    runner = TARGETS[about.target].runner if about.target in TARGETS else None
+    if runner is None:
         raise ConfigError(
-            f"{folder} is written for {about.target}; only {' and '.join(NEEDS)} are served from a folder: serve the "
-            f"model that it was made of"
+            f"{folder} is written for {about.target}, and only folders for {' and '.join(without_torch())} are served; "
+            f"serve the model that it was made of"
         )
-    package, extra = NEEDS[about.target]
-    if find_spec(package) is None:
-        raise MissingExtraError(extra, f"{folder.name} is written for {about.target} and")
+    require((runner.package,), f"{folder.name} is written for {about.target} and")
     parity = _read(folder, "parity.json", Parity)
     exported = Exported(folder, TARGETS[about.target], about, _labels(folder, about.classes), parity)
     _check_sizes(exported)
     if not parity.passed and not anyway:
         raise ConfigError(
-            f"{folder} does not agree with PyTorch ({parity.faults[0]}); export it again, or serve it all the same "
+            f"{folder} does not agree with PyTorch ({parity.faults[0]}); export it again, or serve it anyway "
             f"with --anyway"
         )
     _check_vectors(exported)
@@ -167,7 +164,7 @@ def read(folder: Path, *, anyway: bool = False) -> Exported:
 def _read(folder: Path, name: str, kind: type[T]) -> T:
     body = read_json(folder / name)
     if not body:
-        raise CheckpointError(f"{folder} has no {name}, so it is no whole export; copy the whole folder")
+        raise CheckpointError(f"{folder} has no {name}, so the export is incomplete; copy the whole folder")
     try:
         return msgspec.convert(body, kind)
     except (msgspec.ValidationError, ConfigError) as error:
@@ -180,7 +177,7 @@ def _labels(folder: Path, classes: int) -> tuple[str, ...]:
     try:
         labels = tuple((folder / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1])
     except (OSError, ValueError):
-        raise CheckpointError(f"{folder} has no labels.txt that can be read; copy the whole folder") from None
+        raise CheckpointError(f"{folder} has no readable labels.txt; copy the whole folder") from None
     if len(labels) != classes:
         raise CheckpointError(
             f"{folder / 'labels.txt'} has {len(labels):,} lines for {classes:,} classes; copy the folder again"
@@ -189,16 +186,16 @@ def _labels(folder: Path, classes: int) -> tuple[str, ...]:
 
 
 def _check_sizes(exported: Exported) -> None:
-    """Graph and weights may lie apart: all files whose name begins with the form's."""
+    """Compare all files of the tensor form with their recorded sizes: weights may lie beside the graph."""
     noted = {name: size for name, size in exported.parity.files.items() if name.partition(".")[0] == "tensor"}
     for name in sorted({exported.file.name, *noted}):
         file = exported.folder / Path(name).name
         if not file.is_file():
-            raise _damaged(exported, f"{name} is not there")
+            raise _damaged(exported, f"{name} is missing")
         if file.stat().st_size != noted.get(name):
             raise _damaged(exported, f"{name} has {file.stat().st_size:,} bytes and had {noted.get(name, 0):,}")
-        if file.suffix == ".xml" and not _begins(file, b"<?xml"):  # OpenVINO would try it as all other formats, aloud
-            raise _damaged(exported, f"{name} is no XML")
+        if file == exported.file and not _begins(file, exported.target.starts_with):
+            raise _damaged(exported, f"{name} is not a file of {exported.about.target}")
 
 
 def _begins(file: Path, start: bytes) -> bool:
@@ -207,7 +204,7 @@ def _begins(file: Path, start: bytes) -> bool:
 
 
 def _check_vectors(exported: Exported) -> None:
-    """Ten tensors whose logits the model itself left behind: a file that was changed on its way says something else."""
+    """Run ten tensors whose logits the model recorded: a file changed on its way answers differently."""
     place = exported.folder / "vectors"
     engine = FileEngine(exported)
     try:
@@ -219,10 +216,12 @@ def _check_vectors(exported: Exported) -> None:
     try:
         theirs = np.concatenate([engine.of_tensors(x) for x in tensors])
         apart = compare("tensor", theirs, ours).difference
-    except Exception as error:  # each runtime has its own
+    except Exception as error:  # each runtime raises its own kind
         raise _damaged(exported, f"{exported.about.target} cannot run {exported.file.name}") from error
-    if exported.parity.passed and not apart <= APART[exported.about.precision]:
-        raise _damaged(exported, f"{exported.file.name} answers vectors/ otherwise than the model ({apart:.0%} apart)")
+    if exported.parity.passed and not apart <= DAMAGED_ABOVE[exported.about.precision]:
+        raise _damaged(
+            exported, f"{exported.file.name} answers vectors/ differently from the model ({apart:.0%} apart)"
+        )
 
 
 def _damaged(exported: Exported, what: str) -> CheckpointError:

@@ -1,7 +1,7 @@
-"""What stands before every route: whose name was called, from which page, with which token, and how much is sent.
+"""Checks before every route: the host name, the page that calls, the token, and the size.
 
-A page of somebody else may make a browser call 127.0.0.1, by its address or by a name of its own that suddenly means
-127.0.0.1 (DNS rebinding). So a call must name a host that is ours, and a browser's must come from our own page.
+A foreign page can make a browser call 127.0.0.1, by its address or by a name that suddenly resolves to it (DNS
+rebinding). So a request must name a host of ours, and a browser's request must come from our own page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vitreous.server.errors import Busy, Refusal
 from vitreous.server.limits import Limits
 from vitreous.server.metrics import Counts
 
-__all__ = ["Door", "Guard", "body_of", "refuse"]
+__all__ = ["Access", "Guard", "body_of", "refuse"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -28,12 +28,12 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 log = logging.getLogger("vitreous.server")
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-POLICY = (
+CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "content-security-policy": POLICY,
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
@@ -42,19 +42,19 @@ HEADERS = {
     "permissions-policy": "geolocation=(), microphone=(), payment=(), usb=()",
     "cache-control": "no-store",
 }
-DRAINED = 4  # times the limit that a refused upload is read to its end, so that its sender sees why
+DRAIN_FACTOR = 4  # a refused upload is read up to this many limits, so that its sender sees why
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
-    """Who may come in. is_local: only by this machine's own loopback names. names: others that are ours."""
+class Access:
+    """Who may call. is_local: only under this machine's loopback names. names: further names of the server."""
 
     is_local: bool = True
     names: frozenset[str] = frozenset()
     token: str | None = None
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header names us. An address cannot be rebound, so any will do where we listen to all."""
+        """Whether a Host header names this server. DNS cannot rebind an address, so a network may use any."""
         name = _host_name(host)
         if name == "localhost" or name in self.names:
             return True
@@ -65,7 +65,7 @@ class Door:
         return address.is_loopback or not self.is_local
 
     def admits(self, authorization: str) -> bool:
-        """Whether the token is right, in a time that says nothing about it."""
+        """Whether the token is right, compared in constant time."""
         if self.token is None:
             return True
         word, _, given = authorization.partition(" ")
@@ -75,10 +75,10 @@ class Door:
 class Guard:
     """Wraps an ASGI application."""
 
-    def __init__(self, app: App, door: Door, limits: Limits, counts: Counts, routes: Mapping[str, str]):
-        self.app, self.door, self.limits, self.counts = app, door, limits, counts
-        self.routes = routes  # path -> its name in the counts
-        self._in_flight = 0  # bytes, as announced; only the event loop's thread counts them
+    def __init__(self, app: App, access: Access, limits: Limits, counts: Counts, routes: Mapping[str, str]):
+        self.app, self.access, self.limits, self.counts = app, access, limits, counts
+        self.routes = routes  # path -> its name in the metrics
+        self._in_flight = 0  # announced bytes; only the event loop's thread changes it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,7 +92,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 given = {name for name, _ in message["headers"]}
-                more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                more = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in given)]
             await send(message)
 
@@ -105,24 +105,24 @@ class Guard:
         except Refusal as refusal:
             await self._drain(receive)
             await refuse(refusal, sending)
-        except Exception:  # it was answered and written down already (app._unexpected)
-            log.debug("after a mistake", exc_info=True)
+        except Exception:  # app._unexpected has answered and logged it
+            log.debug("after an error", exc_info=True)
         finally:
             self._in_flight -= announced
             self.counts.add(self.routes.get(scope["path"], "other"), status, time.monotonic() - start)
 
     def _check(self, scope: Scope) -> int:
-        """Refuses whom it must; returns how many bytes are announced."""
+        """Refuse a request that must not pass; return the bytes it announces."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if not self.door.knows(headers.get("host", "")):
-            raise Refusal(421, "the server does not answer to that name; call it by the address it printed")
+        if not self.access.knows(headers.get("host", "")):
+            raise Refusal(421, "the server does not answer to that name; use the address that it printed")
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != headers.get("host"):
-            raise Refusal(403, "a page of another address may not call this server")
+            raise Refusal(403, "a page from another address may not call this server; open the server's own page")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and scope["path"].startswith("/api"):
-            raise Refusal(403, "a page of another address may not call this server")
+            raise Refusal(403, "a page from another address may not call this server; open the server's own page")
         is_closed = scope["path"].startswith("/api/") or scope["path"] == "/metrics"
-        if is_closed and not self.door.admits(headers.get("authorization", "")):
+        if is_closed and not self.access.admits(headers.get("authorization", "")):
             raise Refusal(
                 401, "the token is missing or wrong; send Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"}
             )
@@ -130,21 +130,23 @@ class Guard:
         if not length.isascii() or not length.isdigit() or int(length) > self.limits.upload:
             raise self._too_much()
         if int(length) and self._in_flight + int(length) > self.limits.in_flight:
-            raise Busy("more is being sent than the memory here is for; ask again later", after=2)
+            raise Busy("too many bytes are being uploaded at once; try again later", after=2)
         return int(length)
 
     def _limited(self, receive: Receive) -> Receive:
-        """Counts what comes, and waits no longer than the limit for it."""
+        """`receive` with limits on bytes and seconds."""
         taken, until = 0, time.monotonic() + self.limits.seconds
 
         async def limited() -> MutableMapping[str, Any]:
             nonlocal taken
             if taken < 0:
-                return await receive()  # the body is here; now only an end of the connection can come
+                return await receive()  # the body is complete; only a disconnect can follow
             try:
                 message = await asyncio.wait_for(receive(), max(until - time.monotonic(), 0.001))
             except TimeoutError:
-                raise Refusal(408, f"the request took more than {self.limits.seconds:g} s to arrive") from None
+                raise Refusal(
+                    408, f"the request took more than {self.limits.seconds:g} s to arrive; send it faster, or send less"
+                ) from None
             taken += len(message.get("body", b""))
             if taken > self.limits.upload:
                 raise self._too_much()
@@ -158,11 +160,11 @@ class Guard:
         return Refusal(413, f"one request takes at most {self.limits.upload / 2**20:g} MiB; shrink or split it")
 
     async def _drain(self, receive: Receive) -> None:
-        """A sender in the middle of its upload would see a broken connection and not our line."""
+        """Read the rest of an upload: otherwise its sender sees a broken connection, not our line."""
         taken = 0
         try:
             async with asyncio.timeout(2):
-                while taken < DRAINED * self.limits.upload:
+                while taken < DRAIN_FACTOR * self.limits.upload:
                     message = await receive()
                     taken += len(message.get("body", b""))
                     if message["type"] != "http.request" or not message.get("more_body", False):
@@ -180,12 +182,12 @@ async def refuse(refusal: Refusal, send: Send) -> None:
 
 
 def body_of(line: str) -> bytes:
-    """Every refusal has this form."""
+    """The body of every refusal."""
     return json.dumps({"error": line}, ensure_ascii=False).encode()
 
 
 def _host_name(host: str) -> str:
-    """Without its port."""
+    """The host without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()

@@ -1,11 +1,11 @@
-"""Ways to break a model while it answers: what it still says shows what it needs.
+"""Ways to break a model while it answers: the change of its answer shows what it needs.
 
 shuffle     patches change places, positions stay
 positions   no token knows its place
-heads       a head adds nothing
-blocks      a block passes on what came in
+heads       a head outputs zero
+blocks      a block returns its input
 skips       a block's first or second skip connection is cut
-hide        patches are covered in the grey that the model takes for nothing
+hide        patches are covered with the mean grey, which is 0 after normalisation
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Edit = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Break:
-    """What is broken. heads: (block, head); skips: (block, 1 or 2); shuffle: the seed of an order."""
+    """What is broken. heads: (block, head); skips: (block, 1 or 2); shuffle: the seed of a permutation."""
 
     shuffle: int | None = None
     positions: bool = False
@@ -45,7 +45,7 @@ class Break:
         return np.random.default_rng(self.shuffle).permutation(places).tolist()
 
     def check(self, model: Model, grid: tuple[int, int]) -> None:
-        """Everything that is named is there."""
+        """Refuse what names a part that the model does not have."""
         places = grid[0] * grid[1]
         for patch in self.hide:
             _within(patch, places, "patch")
@@ -60,10 +60,12 @@ class Break:
             _within(head, encoder.heads, "head")
         for _, skip in self.skips:
             if skip not in (1, 2):
-                raise Refusal(422, f"skip {skip} is none; a block has skip 1, around attention, and 2, around the MLP")
+                raise Refusal(
+                    422, f"there is no skip {skip}; a block has skip 1, around attention, and 2, around the MLP"
+                )
 
     def covered(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Images B C H W with the hidden patches at 0, which is the mean of what the model was trained on."""
+        """Images B C H W with the hidden patches at 0, the mean of the training images."""
         if not self.hide:
             return x
         x = x.clone()
@@ -74,7 +76,7 @@ class Break:
         return x
 
     def edits(self, model: Model) -> dict[str, Edit]:
-        """For `taps`."""
+        """The edits for `taps`."""
         edits: dict[str, Edit] = {}
         if not isinstance(model, ViT):
             return edits
@@ -90,8 +92,8 @@ class Break:
             edits[f"blocks.{block}.skip{skip}"] = torch.zeros_like
         return edits
 
-    def said(self) -> list[str]:
-        """In words, one for each thing that is broken."""
+    def in_words(self) -> list[str]:
+        """One phrase for each thing that is broken."""
         words = ["patches shuffled"] if self.shuffle is not None else []
         words += ["no positions"] if self.positions else []
         words += [f"head {head + 1} of block {block + 1} silent" for block, head in self.heads]
@@ -102,7 +104,7 @@ class Break:
 
 
 def unplaced(model: Model) -> Model:
-    """The model itself, its positions taken away wherever they enter."""
+    """The same model with its positions removed wherever they enter."""
     if isinstance(model, ViT):
         model.embedding.positions = NoPositions(model.config, model.grid)
         model.layer_positions.tables = nn.ModuleList()
@@ -123,4 +125,4 @@ def _without(heads: list[int]) -> Edit:
 
 def _within(number: int, count: int, what: str) -> None:
     if not 0 <= number < count:
-        raise Refusal(422, f"there is no {what} {number}; count from 0 to {count - 1}")
+        raise Refusal(422, f"there is no {what} {number}; choose from 0 to {count - 1}")

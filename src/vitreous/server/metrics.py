@@ -1,4 +1,4 @@
-"""What the server did, as the text that Prometheus reads."""
+"""What the server has done, as text for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 __all__ = ["Counts"]
 
-EDGES = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
+BUCKET_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # seconds
 
 
 class Counts:
-    """Requests by route and status with their seconds, and images answered. No word of a client is kept."""
+    """Requests by route and status with their seconds, and images answered. Nothing that a client sent is kept."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,8 +24,8 @@ class Counts:
     def add(self, route: str, status: int, seconds: float) -> None:
         with self._lock:
             self._requests[route, status] += 1
-            within = self._within.setdefault(route, [0] * len(EDGES))
-            for i, edge in enumerate(EDGES):
+            within = self._within.setdefault(route, [0] * len(BUCKET_SECONDS))
+            for i, edge in enumerate(BUCKET_SECONDS):
                 within[i] += seconds <= edge
             self._seconds[route] = self._seconds.get(route, 0.0) + seconds
 
@@ -47,16 +47,16 @@ class Counts:
         yield "# TYPE vitreous_request_seconds histogram"
         for route, within in sorted(self._within.items()):
             total = sum(count for (name, _), count in self._requests.items() if name == route)
-            for edge, count in zip(EDGES, within, strict=True):
+            for edge, count in zip(BUCKET_SECONDS, within, strict=True):
                 yield f'vitreous_request_seconds_bucket{{route="{route}",le="{edge:g}"}} {count}'
             yield f'vitreous_request_seconds_bucket{{route="{route}",le="+Inf"}} {total}'
             yield f'vitreous_request_seconds_sum{{route="{route}"}} {self._seconds[route]:.6f}'
             yield f'vitreous_request_seconds_count{{route="{route}"}} {total}'
         for name, kind, about, value in (
             ("images_total", "counter", "Images answered.", self._images),
-            ("waiting", "gauge", "Requests that nobody has begun.", waiting),
-            ("held", "gauge", "Requests waiting or at work.", held),
-            ("waiting_limit", "gauge", "Waiting requests from which on others are refused.", limit),
+            ("waiting", "gauge", "Requests that no worker has begun.", waiting),
+            ("held", "gauge", "Requests waiting or in progress.", held),
+            ("waiting_limit", "gauge", "Waiting requests above which others are refused.", limit),
         ):
             yield f"# HELP vitreous_{name} {about}"
             yield f"# TYPE vitreous_{name} {kind}"

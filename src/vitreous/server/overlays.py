@@ -1,4 +1,4 @@
-"""`vitreous predict --explain`: beside each answer, a picture with light on what counted."""
+"""`vitreous predict --explain`: for each answer, a picture that lights up the patches it came from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["explained"]
 def explained(
     model: nn.Module, images: Any, answers: Iterable[Answer], folder: str | os.PathLike[str]
 ) -> Iterator[Answer]:
-    """The answers, as they come; before each, its picture is written into the folder, which must be new or empty."""
+    """Yield the answers, each after its picture is written into the folder, which must be new or empty."""
     network = unwrapped(model)
     if not isinstance(network, ViT):
         raise ConfigError("the model is a network of convolutions and has no attention to show; leave --explain out")
@@ -35,11 +35,11 @@ def explained(
         raise ConfigError(f"{silence}, so nothing can be explained; leave --explain out")
     place = Path(folder).expanduser()
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise ExistsError(f"{place} is there and not empty; name another folder for the pictures")
+        raise ExistsError(f"{place} exists and is not empty; name another folder for the pictures")
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{place} cannot be made: {error.strerror}; name another folder") from None
+        raise DataError(f"{place} cannot be created: {error.strerror}; name another folder") from None
     return _written(network, images, answers, place)
 
 

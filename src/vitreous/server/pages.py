@@ -1,4 +1,4 @@
-"""The page, the lesson and the docs, from files of the package and from nowhere else."""
+"""The page, the lesson and the docs, all from files of the package."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from fastapi import FastAPI, Response
 
 from vitreous.report.page import TEMPLATES, Block, Code, Page, Section, Table, Text, render
 
-__all__ = ["FILES", "add", "docs"]
+__all__ = ["PAGE_FILES", "add", "docs"]
 
-FOLDER = Path(__file__).parent / "page"
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-FILES = {  # address -> file; there is no other way to a file
-    "/": FOLDER / "index.html",
-    "/lesson": FOLDER / "lesson.html",
+PAGE_FOLDER = Path(__file__).parent / "page"
+CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+PAGE_FILES = {  # address -> file; the server gives no other file
+    "/": PAGE_FOLDER / "index.html",
+    "/lesson": PAGE_FOLDER / "lesson.html",
     "/house.css": TEMPLATES / "page.css",
-    "/icon.svg": FOLDER / "icon.svg",
-    **{f"/{file.name}": file for file in sorted(FOLDER.iterdir()) if file.suffix in (".js", ".css")},
+    "/icon.svg": PAGE_FOLDER / "icon.svg",
+    **{f"/{file.name}": file for file in sorted(PAGE_FOLDER.iterdir()) if file.suffix in (".js", ".css")},
 }
 
 
 def add(app: FastAPI) -> None:
-    for address, file in FILES.items():
+    for address, file in PAGE_FILES.items():
         app.add_api_route(address, _giving(file), include_in_schema=False)
     app.add_api_route("/docs", _docs(app), include_in_schema=False)
 
 
 def _giving(file: Path) -> Any:
     body = file.read_bytes()
-    kind = f"{TYPES[file.suffix]}; charset=utf-8"
+    kind = f"{CONTENT_TYPES[file.suffix]}; charset=utf-8"
 
     async def give() -> Response:
         return Response(body, media_type=kind, headers={"cache-control": "no-cache"})
@@ -55,7 +55,7 @@ def _docs(app: FastAPI) -> Any:
 
 
 def docs(schema: dict[str, Any]) -> str:
-    """The OpenAPI schema as a page of ours."""
+    """The OpenAPI schema as a page."""
     sections = [
         Section(path, _operation(path, operation), badge=method.upper())
         for path, methods in schema["paths"].items()
@@ -66,9 +66,9 @@ def docs(schema: dict[str, Any]) -> str:
         over="vitreous serve",
         answer=schema["info"]["summary"],
         lead='Every refusal is {"error": one line} with a status of 400 or more; a 503 says in Retry-After when to '
-        "ask again. Where the server has a token, send it as Authorization: Bearer TOKEN.",
+        "try again. If the server has a token, send it as Authorization: Bearer TOKEN.",
         sections=sections,
-        foot="The same for programs: /openapi.json",
+        foot="For programs: /openapi.json",
     )
     return render(page)
 
@@ -82,7 +82,7 @@ def _operation(path: str, operation: dict[str, Any]) -> list[Block]:
         for each in operation.get("parameters", [])
     ]
     if rows:
-        blocks.append(Table(["word", "kind", "meaning"], rows, caption="In the address, behind the question mark."))
+        blocks.append(Table(["name", "type", "meaning"], rows, caption="Query parameters."))
     if body := operation.get("requestBody"):
         blocks.append(Text(body["description"]))
         blocks.append(Code(f"curl -F images=@photo.jpg http://127.0.0.1:8000{path}"))

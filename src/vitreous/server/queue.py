@@ -1,7 +1,7 @@
-"""Who works when: a bounded queue, workers that share the cores, and one batch of all clients' images on a GPU.
+"""A bounded queue, workers that share the cores, and on a GPU one batch of all clients' images.
 
-On a CPU a batch saves nothing (measured: x1.0 to 1.1), so each worker takes one request after the other, from its bytes
-to its answer. On a GPU the workers read images, and one thread sends what all of them have through the model together.
+On a CPU a batch saves nothing (measured: x1.0 to 1.1), so each worker handles one request after the other, from bytes
+to answer. On a GPU the workers decode, and one thread sends the images of all of them through the model together.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Engine, Pixels
 from vitreous.server.errors import Busy
 from vitreous.server.exported import Exported, FileEngine
-from vitreous.server.runtimes import Outside
+from vitreous.server.runtimes import OtherRuntime
 
-__all__ = ["Batcher", "Desk", "Worker", "share_cores"]
+__all__ = ["Batcher", "WorkQueue", "Worker", "share_cores"]
 
 GPU_READERS = 32
 GPU_BATCH = 64  # images
@@ -34,14 +34,14 @@ GPU_BATCH = 64  # images
 
 @dataclass(frozen=True)
 class Worker:
-    """What a job works with: its own engine, and the way to logits that suits the device."""
+    """What a job runs with: the worker's engine, and the function to logits that suits the device."""
 
     engine: Engine | FileEngine
     logits: Callable[[list[Pixels]], NDArray[np.float32]]  # B K
 
     @property
     def inside(self) -> Engine:
-        """The engine of a model that can be looked into; an exported file's is not asked for."""
+        """The engine of a model with an inside; routes refuse an exported file before they ask."""
         assert isinstance(self.engine, Engine)
         return self.engine
 
@@ -57,13 +57,13 @@ class _Job:
 
 
 def share_cores(cores: int) -> tuple[int, int]:
-    """Workers on a CPU, and torch's threads in each: a worker a core on small machines, several cores each on large."""
+    """Workers on a CPU, and torch's threads in each: one core each on small machines, several on large ones."""
     workers = cores if cores <= 4 else max(4, cores // 4)
     return workers, max(cores // workers, 1)
 
 
-class Desk:
-    """Takes work, up to a limit, and has it done in the order it came."""
+class WorkQueue:
+    """Accepts jobs up to a limit and runs them in order of arrival."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Desk:
         *,
         cores: int,
         workers: int | None = None,
-        runtime: Outside | None = None,
+        runtime: OtherRuntime | None = None,
     ):
         many, threads = share_cores(cores)
         if device.type == "cuda":
@@ -83,24 +83,24 @@ class Desk:
         self._model, self._device, self._runtime = model, device, runtime
         self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._held = 0  # waiting or at work
+        self._held = 0  # jobs waiting or in progress
         self._closed = False
         self._batcher: Batcher | None = None
         self._threads: list[threading.Thread] = []
-        self._seconds = 0.05  # that a job takes, as seen lately
+        self._seconds = 0.05  # that a job takes, as a moving average
 
     @property
     def waiting(self) -> int:
-        """Jobs that nobody has begun."""
+        """Jobs that no worker has begun."""
         return max(self._held - self.count, 0)
 
     @property
     def held(self) -> int:
-        """Jobs waiting or at work."""
+        """Jobs waiting or in progress."""
         return self._held
 
     def open(self) -> None:
-        """Start the workers; returns when each has answered once, so that the first client does not wait for that."""
+        """Start the workers. Returns when each has answered once, so the first client does not wait for warm-up."""
         torch.set_num_threads(self.threads)
         if isinstance(self._model, Model):
             self._model.to(self._device)
@@ -115,12 +115,12 @@ class Desk:
             first.result()
 
     def submit_all(self, works: list[Work], seconds: float) -> list[Future[Any]]:
-        """Promises of what the works return; all are taken, or refused where the queue has no room for them."""
+        """Futures of the jobs. The queue takes all of them or, without room, refuses all."""
         with self._lock:
             if self._closed:
-                raise Busy("the server is closing; ask another", after=5)
+                raise Busy("the server is shutting down; try another", after=5)
             if self._held + len(works) > self.limit + self.count:
-                raise Busy(f"{self.waiting} images are waiting already; ask again later", after=self._wait_seconds())
+                raise Busy(f"{self.waiting} images are waiting already; try again later", after=self._wait_seconds())
             self._held += len(works)
         jobs = [_Job(work, time.monotonic() + seconds, Future()) for work in works]
         for job in jobs:
@@ -128,7 +128,7 @@ class Desk:
         return [job.future for job in jobs]
 
     def close(self) -> None:
-        """Take nothing more, and finish what was taken."""
+        """Refuse new jobs, and finish the accepted ones."""
         with self._lock:
             self._closed = True
         for _ in self._threads:
@@ -145,7 +145,7 @@ class Desk:
 
     def _run(self, first: Future[None]) -> None:
         try:
-            torch.set_num_threads(self.threads)  # OpenMP keeps it for each thread
+            torch.set_num_threads(self.threads)  # OpenMP keeps it per thread
             with self._worker() as worker:
                 first.set_result(None)
                 while (job := self._waiting.get()) is not None:
@@ -157,7 +157,7 @@ class Desk:
 
     @contextmanager
     def _worker(self) -> Iterator[Worker]:
-        """One that has answered once."""
+        """A worker that has answered once."""
         if isinstance(self._model, Exported):
             opened = FileEngine(self._model)
             opened.logits([_grey(opened.rule)])
@@ -180,7 +180,7 @@ class Desk:
                 return
             start = time.monotonic()
             if start > job.deadline:
-                job.future.set_exception(Busy("it was not reached in time; ask again later", self._wait_seconds()))
+                job.future.set_exception(Busy("the request waited too long; try again later", self._wait_seconds()))
                 return
             try:
                 job.future.set_result(job.work(worker))
@@ -197,7 +197,7 @@ def _grey(rule: Preprocess) -> Pixels:
 
 
 class Batcher:
-    """One thread that sends the images of all who ask through the model together."""
+    """One thread that sends the images of all workers through the model together."""
 
     def __init__(self, engine: Engine, limit: int = GPU_BATCH):
         self.engine, self.limit = engine, limit
@@ -207,7 +207,7 @@ class Batcher:
         self._thread.start()
 
     def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
-        """B K; waits for it."""
+        """B K; blocks until it is computed."""
         future: Future[NDArray[np.float32]] = Future()
         self._asked.put((seen, future))
         return future.result()
@@ -225,7 +225,7 @@ class Batcher:
                 is_open = asked is not None
                 while is_open and sum(len(seen) for seen, _ in part) < self.limit:
                     try:
-                        more = self._asked.get_nowait()  # what came while the last batch was at work
+                        more = self._asked.get_nowait()  # arrived during the last batch
                     except queue.Empty:
                         break
                     is_open = more is not None

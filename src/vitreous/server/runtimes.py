@@ -1,6 +1,6 @@
-"""What computes the answers: torch, or another runtime that the model is written for when the server starts.
+"""Answers from another runtime than torch: the server writes the model for it when it starts.
 
-Attention, breaking and similar images look inside the model, so they stay with torch.
+Attention, breaking and similar images look inside the model, so torch computes them.
 """
 
 from __future__ import annotations
@@ -12,35 +12,38 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import ConfigError, MissingExtraError
+from vitreous.errors import ConfigError
 from vitreous.exports.export import TARGETS
 from vitreous.exports.graphs import ready_to_export
-from vitreous.exports.onnx import OPSETS
-from vitreous.exports.target import How, Run, make_parts, missing, quietly
+from vitreous.exports.target import Run, WriteOptions, make_parts, quietly, require
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Engine, Pixels
 
-__all__ = ["RUNTIMES", "Outside", "check", "normalised"]
+__all__ = ["OtherRuntime", "check", "normalised", "without_torch"]
 
-RUNTIMES = ("torch", "onnx", "openvino")
-APART = 1e-3  # of the largest logit, that a runtime may differ from torch
+MAX_DIFFERENCE_FROM_TORCH = 1e-3  # of logits, as a share of the largest
+
+
+def without_torch() -> list[str]:
+    """The targets whose files run without PyTorch."""
+    return [name for name, target in TARGETS.items() if target.runner is not None]
 
 
 def check(runtime: str, device: str | None) -> None:
-    """A runtime that there is, whose packages are installed, and that can compute there."""
-    if runtime not in RUNTIMES:
-        raise ConfigError(f"there is no runtime {runtime!r} to serve with; say {', '.join(RUNTIMES)}")
+    """Refuse a runtime that does not exist, is not installed, or cannot compute on the device."""
     if runtime == "torch":
         return
-    if missing(TARGETS[runtime], False) is not None:
-        raise MissingExtraError(str(TARGETS[runtime].extra), f"vitreous serve --runtime {runtime}")
+    if runtime not in without_torch():
+        known = ", ".join(["torch", *without_torch()])
+        raise ConfigError(f"there is no runtime {runtime!r} to serve with; choose {known}")
+    require(TARGETS[runtime].packages, f"vitreous serve --runtime {runtime}")
     if device not in (None, "cpu"):
-        raise ConfigError(f"--runtime {runtime} computes on the CPU here; leave --device out, or say --runtime torch")
+        raise ConfigError(f"--runtime {runtime} computes on the CPU; leave --device out, or choose --runtime torch")
 
 
-class Outside:
-    """A model written for another runtime; every worker opens it for itself."""
+class OtherRuntime:
+    """A model written for another runtime; every worker opens the file for itself."""
 
     def __init__(self, model: Model, runtime: str):
         self.name, self.rule, self.target = runtime, model.preprocess, TARGETS[runtime]
@@ -48,11 +51,11 @@ class Outside:
         folder = Path(self._folder.name)
         (folder / "scratch").mkdir()
         with quietly():
-            self.target.write(make_parts(ready_to_export(model)), folder, folder / "scratch", How(opset=OPSETS[0]))
+            self.target.write(make_parts(ready_to_export(model)), folder, folder / "scratch", WriteOptions())
         self._file = folder / f"tensor{self.target.suffix}"
 
     def open(self, engine: Engine) -> Callable[[list[Pixels]], NDArray[np.float32]]:
-        """The way to logits B K, once it has said of a picture what torch says."""
+        """A function from images to logits B K, once its answer to one image agrees with torch."""
         run = self.target.open(self._file)
 
         def logits(seen: list[Pixels]) -> NDArray[np.float32]:
@@ -62,21 +65,21 @@ class Outside:
         return logits
 
     def close(self) -> None:
-        """The files go away."""
+        """Delete the files."""
         self._folder.cleanup()
 
     def _compare(self, run: Run, engine: Engine) -> None:
         seen = [np.random.default_rng(0).integers(0, 256, (*self.rule.size, len(self.rule.mean)), dtype=np.uint8)]
         theirs, ours = run(normalised(seen, self.rule))[0], engine.logits(seen)
         apart = float(np.abs(theirs - ours).max() / max(np.abs(ours).max(), 1e-6))
-        if not apart <= APART:
+        if not apart <= MAX_DIFFERENCE_FROM_TORCH:
             raise ConfigError(
-                f"{self.name} answers otherwise than torch here (logits {apart:.1%} apart); say --runtime torch"
+                f"{self.name} answers differently from torch here (logits {apart:.1%} apart); choose --runtime torch"
             )
 
 
 def normalised(seen: list[Pixels], rule: Preprocess) -> NDArray[np.float32]:
-    """B C H W, as `images.preprocess.finish` makes it."""
+    """B C H W, equal to `images.pixels.preprocess.normalise`, without torch."""
     x = np.stack(seen).transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
     mean, std = (np.array(values, np.float32)[:, None, None] for values in (rule.mean, rule.std))
     return np.ascontiguousarray((x - mean) / std)

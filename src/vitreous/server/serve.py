@@ -1,4 +1,4 @@
-"""`vitreous.serve`: a model answers over HTTP until it is told to stop."""
+"""`vitreous.serve`: a model answers over HTTP until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from vitreous.machine import choose_device, doctor
 from vitreous.models.model import Model, replica, unwrapped
 from vitreous.server import exported, runtimes
 from vitreous.server.exported import Exported
-from vitreous.server.guard import Door
+from vitreous.server.guard import Access
 from vitreous.server.images import examples
 from vitreous.server.images.similar import Neighbours
 from vitreous.server.limits import Limits
-from vitreous.server.queue import Desk
+from vitreous.server.queue import WorkQueue
 from vitreous.server.served import Served
 from vitreous.weights.load_model import load, newest_run
 
 __all__ = ["Address", "serve"]
 
-NEEDED = ("fastapi", "uvicorn", "python_multipart")
-CLOSING = 30  # seconds in which what was taken is finished
-CONNECTIONS, BACKLOG = 1024, 128
-LIMITS = Limits()
+SERVE_PACKAGES = ("fastapi", "uvicorn", "python_multipart")
+SHUTDOWN_SECONDS = 30  # to finish accepted requests
+MAX_CONNECTIONS, BACKLOG = 1024, 128
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server listens. shown: what to open in a browser, with the token behind # where there is one."""
+    """Where the server listens. shown: addresses for a browser, with the token, if any, behind #."""
 
     host: str
     port: int
@@ -75,42 +75,43 @@ def serve(
     device: str | None = None,
     workers: int | None = None,
     anyway: bool = False,
-    limits: Limits = LIMITS,
+    limits: Limits = DEFAULT_LIMITS,
     tell: Callable[[Address], None] | None = None,
 ) -> None:
-    """Answer over HTTP, with a page, until Ctrl-C or SIGTERM; what was taken is finished first.
+    """Answer over HTTP, with a page, until Ctrl-C or SIGTERM; accepted requests are finished first.
 
-    data: training images, of which the most similar are shown.  lan: for everybody on this network, who needs the token
-    (one is made where none is given).  port: 0 is any that is free.  names: further host names that the server answers
-    to, behind a proxy.  runtime: what answers; torch, or on a CPU onnx and openvino, which the model is written for
-    first.  device: None is a GPU where there is one.  workers: threads that compute; by default they share
-    the cores.  tell: called with the address once it answers.
+    data: training images, to show the most similar ones.
+    lan: open to everybody on this network who has the token; one is made if none is given.
+    port: 0 is any free one.  names: further host names of the server, behind a proxy.
+    runtime: what answers: torch, or on a CPU a target of `vitreous.export` such as onnx; attention stays with torch.
+    device: by default a GPU, if there is one.  workers: threads that compute; by default they share the cores.
+    tell: called with the address once the server answers.
 
-    model may be a folder that `vitreous.export` wrote for onnx or openvino: its file answers, on the CPU, and nothing
-    can be looked into.  anyway: even where the folder does not agree with PyTorch.
+    model may be a folder that `vitreous.export` wrote: its file answers, on the CPU, without attention.
+    anyway: serve the folder even if it does not agree with PyTorch.
     """
     _check(token, port, workers)
     source, name, runtime = _source(model, runtime, device, has_data=data is not None, anyway=anyway)
     images = None if data is None else open_data.open(data)
-    with _listen("0.0.0.0" if lan else host, port) as listening:  # noqa: S104  only where it was asked for
-        door = _door(listening, token, (*names, host), lan=lan)
-        neighbours = outside = None
+    with _listen("0.0.0.0" if lan else host, port) as listening:  # noqa: S104  the user asked for it
+        access = _access(listening, token, (*names, host), lan=lan)
+        neighbours = other = None
         place = torch.device("cpu")
         if isinstance(source, Model):
-            outside = None if runtime == "torch" else runtimes.Outside(source, runtime)
-            place = choose_device(device if outside is None else "cpu", near=source)
-        desk = Desk(source, place, limits.queue, cores=doctor().cores, workers=workers, runtime=outside)
-        desk.open()  # the model is on its device now
+            other = None if runtime == "torch" else runtimes.OtherRuntime(source, runtime)
+            place = choose_device(device if other is None else "cpu", near=source)
+        queue = WorkQueue(source, place, limits.queue, cores=doctor().cores, workers=workers, runtime=other)
+        queue.open()  # the model is on its device now
         if isinstance(source, Model) and images is not None:
             neighbours = Neighbours(replica(source), images)
         shown = examples.choose(images, source.labels or ())
-        served = Served(desk, source, neighbours, name=name, runtime=runtime, examples=shown)
-        _run(served, door, limits, listening, tell, _addresses(listening, door.token, lan=lan))
+        served = Served(queue, source, neighbours, name=name, runtime=runtime, examples=shown)
+        _run(served, access, limits, listening, tell, _addresses(listening, access.token, lan=lan))
 
 
 def _run(
     served: Served,
-    door: Door,
+    access: Access,
     limits: Limits,
     listening: socket.socket,
     tell: Callable[[Address], None] | None,
@@ -121,38 +122,38 @@ def _run(
     from vitreous.server.app import make_app
 
     config = uvicorn.Config(
-        make_app(served, door, limits),
+        make_app(served, access, limits),
         log_level="warning",
         access_log=False,
         server_header=False,
         lifespan="on",
-        limit_concurrency=CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=15,
-        timeout_graceful_shutdown=CLOSING,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         ws="none",
     )
-    listening.listen(BACKLOG)  # whoever is told the address may call at once
+    listening.listen(BACKLOG)  # a client may call as soon as it has the address
     host, port = listening.getsockname()[:2]
     if tell is not None:
-        tell(Address(host, port, shown, door.token, served.name, served.desk.count, served.desk.threads))
+        tell(Address(host, port, shown, access.token, served.name, served.queue.count, served.queue.threads))
     uvicorn.Server(config).run(sockets=[listening])
 
 
 def _check(token: str | None, port: int, workers: int | None) -> None:
-    if any(find_spec(package) is None for package in NEEDED):
+    if any(find_spec(package) is None for package in SERVE_PACKAGES):
         raise MissingExtraError("serve", "vitreous serve")
     if token is not None and (len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError("a token is 8 or more plain letters and digits; leave --token out of --lan and one is made")
     if not 0 <= port < 2**16:
-        raise ConfigError(f"port {port} is none; say one from 1 to 65535, or 0 for any that is free")
+        raise ConfigError(f"port {port} does not exist; choose one from 1 to 65535, or 0 for any free one")
     if workers is not None and workers < 1:
-        raise ConfigError(f"{workers} workers answer nothing; say 1 or more, or leave it out")
+        raise ConfigError(f"{workers} workers answer nothing; give 1 or more, or leave it out")
 
 
 def _source(
     model: str | os.PathLike[str] | Model, runtime: str | None, device: str | None, *, has_data: bool, anyway: bool
 ) -> tuple[Model | Exported, str, str]:
-    """What answers, what to call it, and the runtime: of an exported folder, the one that it is written for."""
+    """What answers, its name, and its runtime: an exported folder has its own."""
     folder = exported.find(model)
     if folder is None:
         runtime = "torch" if runtime is None else runtime
@@ -162,17 +163,17 @@ def _source(
     if runtime not in (None, found.target.name):
         raise ConfigError(f"{name} is written for {found.target.name}, not {runtime}; leave --runtime out")
     if device not in (None, "cpu"):
-        raise ConfigError(f"{name} is an exported folder, which answers on the CPU here; leave --device out")
+        raise ConfigError(f"{name} is an exported folder, which answers on the CPU; leave --device out")
     if has_data:
         raise ConfigError(
-            f"{name} is an exported folder, by which similar images cannot be found; leave --data out, or serve the "
-            f"model that it was made of"
+            f"{name} is an exported folder, which cannot find similar images; leave --data out, or serve the model "
+            f"that it was made of"
         )
     return found, name, found.target.name
 
 
 def _model(model: str | os.PathLike[str] | Model) -> tuple[Model, str]:
-    """The model, and what to call it: never with folders of ours."""
+    """The model and its name, without folders of this machine."""
     if isinstance(model, Model):
         loaded, name = unwrapped(model), type(model).__name__
     else:
@@ -195,32 +196,34 @@ def _newest() -> Path:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that has the port, so that a port that is taken is said before anything else is."""
+    """A socket that holds the port: a taken port is refused before any other work."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except (socket.gaierror, UnicodeError):
-        raise ConfigError(f"{host} is no address of this machine; say 127.0.0.1, or --lan for the network") from None
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle on
-    if os.name != "nt":  # there it would share a port that is taken
+        raise ConfigError(
+            f"{host} is not an address of this machine; use 127.0.0.1, or --lan for the network"
+        ) from None
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # otherwise asyncio leaves Nagle on
+    if os.name != "nt":  # on Windows it would share a taken port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
     except OSError as error:
         listening.close()
         if isinstance(error, PermissionError):
-            raise ConfigError(f"port {port} is not for users; choose one above 1023: --port 8000") from None
+            raise ConfigError(f"port {port} needs more rights; choose one above 1023: --port 8000") from None
         if error.errno in (98, 48, 10048):  # in use: Linux, macOS, Windows
             raise BusyError(f"port {port} of {host} is taken; choose another: --port {port % 65535 + 1}") from None
-        raise ConfigError(f"{host}:{port} cannot be listened to: {error.strerror}; say --host 127.0.0.1") from None
+        raise ConfigError(f"{host}:{port} cannot be listened on: {error.strerror}; use --host 127.0.0.1") from None
     return listening
 
 
-def _door(listening: socket.socket, token: str | None, names: tuple[str, ...], *, lan: bool) -> Door:
-    """Whoever can call from elsewhere needs a token."""
+def _access(listening: socket.socket, token: str | None, names: tuple[str, ...], *, lan: bool) -> Access:
+    """Callers from other machines need a token."""
     is_local = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
     own = socket.gethostname().lower()
     known = {name.lower() for name in names} | ({own, f"{own}.local"} if lan else set())
-    return Door(
+    return Access(
         is_local=is_local,
         names=frozenset(known),
         token=token if token or is_local else secrets.token_urlsafe(12),
@@ -236,7 +239,7 @@ def _addresses(listening: socket.socket, token: str | None, *, lan: bool) -> tup
 
 
 def _own_address() -> str:
-    """This machine's address on its network. A datagram socket that is `connected` sends nothing."""
+    """This machine's address on its network. Connecting a datagram socket sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

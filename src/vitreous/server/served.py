@@ -1,4 +1,4 @@
-"""One model with all that its routes work with; it knows nothing of HTTP."""
+"""One model with all that the routes need: queue, cache, metrics, neighbours. It knows nothing of HTTP."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from vitreous.models.vit import ViT
 from vitreous.report.page import picture
 from vitreous.server.engine import Pixels, grid_of
 from vitreous.server.errors import Refusal
-from vitreous.server.exported import CLOSED, Exported
-from vitreous.server.images.cache import Kept, Shelf
+from vitreous.server.exported import WHY_CLOSED, Exported
+from vitreous.server.images.cache import CachedImage, ImageCache
 from vitreous.server.images.similar import Neighbours
 from vitreous.server.metrics import Counts
-from vitreous.server.queue import Desk
+from vitreous.server.queue import WorkQueue
 
 __all__ = ["Served", "thumbnail"]
 
-LABELS = 1000  # of a model that are listed
-NOTHING_INSIDE = {"attention": False, "depth": 0, "heads": 0, "width": 0, "tokens_in_front": 0, "positions": "none"}
+MAX_LABELS_LISTED = 1000
+NO_TRANSFORMER = {"attention": False, "depth": 0, "heads": 0, "width": 0, "tokens_in_front": 0, "positions": "none"}
 
 
 class Served:
-    """neighbours: of what the server was given, where it was.  examples: (label, picture)."""
+    """neighbours: of the training images, if any were given.  examples: (label, image H W C)."""
 
     def __init__(
         self,
-        desk: Desk,
+        queue: WorkQueue,
         model: Model | Exported,
         neighbours: Neighbours | None = None,
         *,
@@ -37,12 +37,12 @@ class Served:
         runtime: str = "torch",
         examples: list[tuple[str, Pixels]],
     ):
-        self.desk, self.model, self.neighbours, self.name, self.runtime = desk, model, neighbours, name, runtime
-        self.counts, self.shelf = Counts(), Shelf()
+        self.queue, self.model, self.neighbours, self.name, self.runtime = queue, model, neighbours, name, runtime
+        self.counts, self.cache = Counts(), ImageCache()
         rule = model.about.preprocess if isinstance(model, Exported) else model.preprocess
         self.examples = [
             {
-                "image": self.shelf.pin(i, Kept(label, decode.finish(pixels, rule))),
+                "image": self.cache.pin(i, CachedImage(label, decode.finish(pixels, rule))),
                 "label": label,
                 "picture": thumbnail(pixels),
             }
@@ -50,22 +50,22 @@ class Served:
         ]
 
     def open(self) -> None:
-        """What can wait until it answers: the features of the training images."""
+        """Start what can wait until the server answers: the features of the training images."""
         if self.neighbours is not None:
             self.neighbours.open()
 
     def close(self) -> None:
-        """Take nothing more, and finish what was taken."""
-        self.desk.close()
+        """Refuse new jobs, and finish the accepted ones."""
+        self.queue.close()
 
     def look_inside(self) -> Model:
-        """The model; a refusal where only an exported file is here."""
+        """The model; an exported file is refused."""
         if isinstance(self.model, Exported):
-            raise Refusal(501, CLOSED)
+            raise Refusal(501, WHY_CLOSED)
         return self.model
 
     def about(self) -> dict[str, Any]:
-        """What the model is, for the page and for programs."""
+        """The facts of the model, for the page and for programs."""
         whole = _of_file(self.model) if isinstance(self.model, Exported) else _of_model(self.model)
         similar = None if self.neighbours is None else self.neighbours.to_json()
         return {"name": self.name, "runtime": self.runtime, **whole, "similar": similar}
@@ -75,7 +75,7 @@ def _of_file(exported: Exported) -> dict[str, Any]:
     about = exported.about
     return {
         "classes": about.classes,
-        "labels": list(exported.labels)[:LABELS],
+        "labels": list(exported.labels)[:MAX_LABELS_LISTED],
         "image_size": list(about.preprocess.size),
         "channels": len(about.preprocess.mean),
         "preprocess": about.preprocess.to_json(),
@@ -84,7 +84,7 @@ def _of_file(exported: Exported) -> dict[str, Any]:
         "terms": about.terms,
         "parameters": None,
         "grid": None,
-        **NOTHING_INSIDE,
+        **NO_TRANSFORMER,
         "exported": exported.to_json(),
     }
 
@@ -93,7 +93,7 @@ def _of_model(model: Model) -> dict[str, Any]:
     config = model.config
     return {
         "classes": config.readout.classes,
-        "labels": list(model.labels or ())[:LABELS],
+        "labels": list(model.labels or ())[:MAX_LABELS_LISTED],
         "image_size": list(config.image_size),
         "channels": config.channels,
         "preprocess": model.preprocess.to_json(),
@@ -108,9 +108,9 @@ def _of_model(model: Model) -> dict[str, Any]:
 
 
 def _inside(model: Model) -> dict[str, Any]:
-    """Of a Transformer its parts; of a ResNet that it has none of them."""
+    """The parts of a Transformer; a ResNet has none."""
     if not isinstance(model, ViT):
-        return NOTHING_INSIDE
+        return NO_TRANSFORMER
     config = model.config
     return {
         "attention": not find_pool(model)[0].silence,
@@ -123,5 +123,5 @@ def _inside(model: Model) -> dict[str, Any]:
 
 
 def thumbnail(pixels: Pixels) -> str | None:
-    """A picture small enough to go inside an answer, as a data: address."""
+    """A small picture for a JSON answer, as a data: address."""
     return picture(pixels, "").address

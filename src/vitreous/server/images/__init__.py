@@ -1,1 +1,1 @@
-"""Images the server holds: uploads, examples, similar ones."""
+"""The images that the server holds: uploads, examples, similar ones."""

@@ -1,4 +1,4 @@
-"""Images seen lately, so that looking closer at one sends nothing again. In memory alone, and only so many."""
+"""The latest images, so that a second look needs no second upload. In memory only, up to a limit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
 
-__all__ = ["Kept", "Shelf"]
+__all__ = ["CachedImage", "ImageCache"]
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class CachedImage:
     """An image as the model sees it. note: what its sender should know."""
 
     name: str
@@ -24,23 +24,23 @@ class Kept:
     note: str = ""
 
 
-class Shelf:
-    """The images of the last uploads; those `pinned`, such as examples, stay."""
+class ImageCache:
+    """The images of the last uploads; pinned ones, such as examples, stay."""
 
     def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)  # so that nobody can compute the id of an image and ask whether it was here
+        self._key = secrets.token_bytes(32)  # nobody can compute an image's id and ask whether it was here
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._pinned: dict[str, Kept] = {}
+        self._kept: OrderedDict[str, CachedImage] = OrderedDict()
+        self._pinned: dict[str, CachedImage] = {}
 
-    def pin(self, number: int, kept: Kept) -> str:
-        """Keep it for good."""
+    def pin(self, number: int, kept: CachedImage) -> str:
+        """Keep an image for good."""
         key = f"example-{number}"
         self._pinned[key] = kept
         return key
 
-    def put(self, raw: bytes, kept: Kept, limit: int) -> str:
-        """Keep it until `limit` others came; the same bytes have the same id."""
+    def put(self, raw: bytes, kept: CachedImage, limit: int) -> str:
+        """Keep an image until `limit` others arrive; the same bytes have the same id."""
         key = hmac.new(self._key, raw, hashlib.sha256).hexdigest()[:32]
         with self._lock:
             self._kept[key] = kept
@@ -49,11 +49,11 @@ class Shelf:
                 self._kept.popitem(last=False)
         return key
 
-    def get(self, key: str) -> Kept:
+    def get(self, key: str) -> CachedImage:
         with self._lock:
             kept = self._pinned.get(key) or self._kept.get(key)
             if key in self._kept:
                 self._kept.move_to_end(key)
         if kept is None:
-            raise Refusal(404, "that image is not kept any more; send it again")
+            raise Refusal(404, "the server no longer has that image; send it again")
         return kept

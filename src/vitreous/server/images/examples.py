@@ -1,4 +1,4 @@
-"""Images for a first visit: of the data that the server was given, or of the set inside the package for its classes."""
+"""Example images: from the data that the server was given, or from the set inside the package."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vitreous.server.engine import Pixels
 
 __all__ = ["choose"]
 
-COUNT = 8
+EXAMPLES_SHOWN = 8
 
 
 def choose(data: ImageSet | None, labels: Sequence[str]) -> list[tuple[str, Pixels]]:
-    """(label, picture H W C): of different classes as far as there are, from the test split where there is one.
+    """(label, image H W C): of as many classes as possible, from the test split if there is one.
 
-    labels: the model's.  Without data, a model of other classes than the set inside has no examples.
+    labels: the model's.  Without data, only a model of the embedded set's classes has examples.
     """
     if data is None and set(labels) != set(CLOTHES):
         return []
@@ -34,20 +34,20 @@ def choose(data: ImageSet | None, labels: Sequence[str]) -> list[tuple[str, Pixe
             chosen.append((_label(found, place), found.read(place)))
         except (DataError, OSError):
             continue
-        if len(chosen) == COUNT:
+        if len(chosen) == EXAMPLES_SHOWN:
             break
     return chosen
 
 
 def _spread(data: ImageSet) -> list[int]:
-    """Places, the first of every class before the second of any."""
+    """Indices: the first image of every class before the second of any."""
     if data.labels.ndim == 2 or not data.classes:
-        return list(range(min(len(data), 4 * COUNT)))
+        return list(range(min(len(data), 4 * EXAMPLES_SHOWN)))
     turn = np.zeros(len(data), np.int64)
     for c in range(len(data.classes)):
         where = np.flatnonzero(data.labels == c)
         turn[where] = np.arange(len(where))
-    return np.lexsort((data.labels, turn))[: 4 * COUNT].tolist()
+    return np.lexsort((data.labels, turn))[: 4 * EXAMPLES_SHOWN].tolist()
 
 
 def _label(data: ImageSet, place: int) -> str:

@@ -1,4 +1,4 @@
-"""The images of a set that a model finds most like one: cosine of what its head reads."""
+"""The training images most similar to one image, by the cosine of the features that the head reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Neighbour", "Neighbours"]
 
 @dataclass(frozen=True)
 class Neighbour:
-    """One image of the set. likeness: a cosine, 1 for the same."""
+    """One image of the set. likeness: the cosine, 1 for the same image."""
 
     place: int
     name: str
@@ -30,7 +30,7 @@ class Neighbour:
 
 
 class Neighbours:
-    """Features of the training images, read in the background and kept on disk for the next time."""
+    """Features of the training images, extracted in the background and cached on disk."""
 
     def __init__(self, model: nn.Module, data: ImageSet):
         self.data = data.split(TRAIN) if TRAIN in data.splits else data
@@ -54,12 +54,12 @@ class Neighbours:
         return {"images": self.total, "read": self.done, "is_ready": self.is_ready}
 
     def find(self, feature: NDArray[np.float32], count: int) -> list[Neighbour]:
-        """The `count` most alike, best first."""
+        """The `count` most similar images, best first."""
         if self._failed:
-            raise Refusal(501, "the training images could not be read here; see the server's own words")
+            raise Refusal(501, "the server could not read the training images; see its log")
         if self._rows is None:
             share = 100 * self.done // max(self.total, 1)
-            raise Busy(f"the training images are still being read ({share} %); ask again soon", after=5)
+            raise Busy(f"the training images are still being read ({share} %); try again soon", after=5)
         length = max(float(np.linalg.norm(feature)), 1e-12)
         likeness = self._rows @ (feature / length)
         best = np.argpartition(-likeness, min(count, len(likeness)) - 1)[:count]
@@ -69,7 +69,7 @@ class Neighbours:
     def _neighbour(self, place: int, likeness: float) -> Neighbour:
         label = self.data.labels[place]
         known = not np.ndim(label) and label >= 0 and self.data.classes
-        name = PurePath(self.data.name(place)).name  # no folders of ours
+        name = PurePath(self.data.name(place)).name  # without folders of this machine
         return Neighbour(place, name, self.data.classes[int(label)] if known else "", round(likeness, 4))
 
     def _read(self, model: nn.Module) -> None:
@@ -77,10 +77,10 @@ class Neighbours:
             self.done, self.total = done, total
 
         try:
-            found = features.extract(model, self.data, workers=1, progress=tell)  # answers come first
-        except Exception as error:  # the server goes on without
+            found = features.extract(model, self.data, workers=1, progress=tell)  # answers have priority
+        except Exception as error:  # the server works without them
             self._failed = str(error)
-            print(f"vitreous: similar images are not to be had: {error}", file=sys.stderr, flush=True)
+            print(f"vitreous: similar images are not available: {error}", file=sys.stderr, flush=True)
             return
         rows = np.asarray(found.only, np.float32)
         self._places = found.places

@@ -199,7 +199,8 @@ async function begin() {
     const [model, { examples }] = await Promise.all([get("/api/model"), get("/api/examples")]);
     Object.assign(state, { model, at: asked });
     if (model.exported) throw new Refused(`${model.exported.closed}; the lesson looks inside, too`);
-    if (!model.attention) throw new Refused("this model is a network of convolutions; the lesson is about Vision Transformers: serve one");
+    if (!model.depth) throw new Refused("this model is a network of convolutions; the lesson is about Vision Transformers: serve one");
+    if (!model.attention) throw new Refused("this model's pool does not say which tokens it reads, and the lesson shows them: serve another model");
     NAMES.forEach((name, i) => {
       const item = document.createElement("li"), button = document.createElement("button");
       button.type = "button";

@@ -35,7 +35,7 @@ function introduce(model) {
   document.title = `${model.name} · vitreous`;
   const few = model.labels.slice(0, 3).join(", ");
   const size = `${model.image_size[0]} × ${model.image_size[1]} pixels`;
-  const inside = model.attention ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
+  const inside = model.depth ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
   const rest = model.exported ? fromFile(model) : `${inside}, ${model.parameters.toLocaleString("en")} numbers.`;
   $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${rest}`;
   $("terms").textContent = `Terms of what the weights have learned from: ${model.terms}`;
@@ -49,7 +49,7 @@ function introduce(model) {
   $("layer-says").textContent = model.depth;
   $("controls").hidden = !model.attention;
   $("no-attention").hidden = model.attention;
-  $("no-attention").textContent = model.exported ? sentence(model.exported.closed) : "A network of convolutions has no attention that could be shown.";
+  $("no-attention").textContent = model.exported ? sentence(model.exported.closed) : model.depth ? "This model's pool does not say which tokens it reads, so where the answer came from cannot be shown." : "A network of convolutions has no attention to show.";
   if (!model.attention) $("stage").tabIndex = -1;
 }
 
