@@ -144,16 +144,16 @@ def test_no_state_of_a_run_outlives_the_events_before_it(tmp_path, disk):
 
 
 def test_a_pack_speaks_only_of_pixels_that_the_disk_has(tmp_path, disk, monkeypatch):
-    monkeypatch.setattr(disk_module, "CHUNK", 4)
+    monkeypatch.setattr(disk_module, "IMAGES_PER_CHUNK", 4)
     monkeypatch.setattr(disk_module, "SYNC_SECONDS", 0.0)
     disk_module.pack(photos(12), tmp_path / "set.pack", short_side=16, workers=0)
     work = ".set.pack.packing"
-    disk.check_journal(f"{work}/{disk_module.JOURNAL}", f"{work}/{disk_module.PIXELS}")
-    sizes = disk.synced_sizes(f"{work}/{disk_module.JOURNAL}")
+    disk.check_journal(f"{work}/{disk_module.JOURNAL_FILE}", f"{work}/{disk_module.PIXELS_FILE}")
+    sizes = disk.synced_sizes(f"{work}/{disk_module.JOURNAL_FILE}")
     assert len(set(sizes)) == 3
     assert (
-        disk.synced_sizes(f"{work}/{disk_module.PIXELS}")[-1]
-        == (tmp_path / "set.pack" / disk_module.PIXELS).stat().st_size
+        disk.synced_sizes(f"{work}/{disk_module.PIXELS_FILE}")[-1]
+        == (tmp_path / "set.pack" / disk_module.PIXELS_FILE).stat().st_size
     )
 
 

@@ -267,11 +267,11 @@ def test_what_is_no_field_of_a_recipe_is_refused_before_anything_is_computed(ask
 def test_fields_of_recipe_and_augmentation_may_be_set():
     """And of a `fit` that does not tell its recipe's type, any but what the suite says itself."""
     fields = {"length": "5 epochs", "policy": "head", "mixup": 0.2}
-    suite_cells.check_set([suite_file.Fit(set=fields)], vitreous.fit)
+    suite_cells.check_set([suite_file.FitTask(set=fields)], vitreous.fit)
     for bare in (lambda data, **how: None, partial(vitreous.fit, log=())):
-        suite_cells.check_set([suite_file.Fit(set={"anything": 1})], bare)
+        suite_cells.check_set([suite_file.FitTask(set={"anything": 1})], bare)
         with pytest.raises(ConfigError):
-            suite_cells.check_set([suite_file.Fit(set={"device": "cpu"})], bare)
+            suite_cells.check_set([suite_file.FitTask(set={"device": "cpu"})], bare)
 
 
 def test_trainings_that_differ_in_what_they_set_are_rows_of_their_own(asked, place, tmp_path):

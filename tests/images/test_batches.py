@@ -656,7 +656,7 @@ def test_a_picture_is_never_its_own_replacement():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_a_gpu_is_given_the_same_pictures_slice_by_slice(monkeypatch):
-    monkeypatch.setattr(residing, "SLICE", 5)
+    monkeypatch.setattr(residing, "IMAGES_PER_COPY", 5)
     data = as_set(Arrays(arrays(24).source.pixels, {3, 11}))
     how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT, "repeats": 2, "on_unreadable": "replace"}
     for there, here in zip(train(data, **how, device="cuda"), train(data, **how), strict=True):

@@ -270,9 +270,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from picture_sets import photos
-from vitreous.images import pack as packing
+from vitreous.images.stores import disk as packing
 
-packing.CHUNK, packing.SYNC_SECONDS = 4, 0.0
+packing.IMAGES_PER_CHUNK, packing.SYNC_SECONDS = 4, 0.0
 packing.pack(photos(40, log=Path({log!r}), seconds=0.03), {out!r}, short_side=40, workers=0)
 """
 
@@ -291,7 +291,7 @@ def test_a_killed_pack_is_absent_and_the_next_call_goes_on_from_there(tmp_path, 
     assert not out.exists()
     with journal.open("ab") as file:
         file.write(b'{"number": 99, "si')  # as if killed while writing this line
-    monkeypatch.setattr(packing, "CHUNK", 4)
+    monkeypatch.setattr(packing, "IMAGES_PER_CHUNK", 4)
     log.write_text("")
     packed = pack(photos(40, log=log), out, short_side=40, workers=0)
     assert len(log.read_text()) <= 40 - 3 * 4
@@ -310,7 +310,7 @@ def test_a_pack_between_its_two_renames_is_found(packed, tmp_path):
 
 
 def test_what_an_attempt_with_other_settings_left_is_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "CHUNK", 4)
+    monkeypatch.setattr(packing, "IMAGES_PER_CHUNK", 4)
 
     def stop(done, total):
         if done >= 8:

@@ -43,7 +43,7 @@ def test_progress_rises_to_the_whole_set():
 
 
 def test_few_pictures_wait_at_a_time_and_the_rest_is_not_read_after_an_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "AHEAD", 2)
+    monkeypatch.setattr(memory, "IMAGES_AHEAD_PER_THREAD", 2)
     log = tmp_path / "log"
     data = photos(40, log=log)
     data.source.files[3] = b"junk"

@@ -180,8 +180,8 @@ def test_a_turned_copy_is_a_near_copy(tmp_path):
 
 def shot(path, number, moment, camera="One"):
     exif = Image.Exif()
-    exif[picture.MODEL] = camera
-    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN] = moment
+    exif[picture.CAMERA_MODEL] = camera
+    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN_AT] = moment
     photo(number).save(path, exif=exif)
 
 

@@ -215,7 +215,7 @@ def test_a_size_that_cannot_be_cut_is_refused_when_dynamic_too(make):
         make(dynamic_image_size=True)(torch.zeros(1, 3, 13, 16).double())
 
 
-@pytest.mark.parametrize("rule", sorted(positions.RESIZE))
+@pytest.mark.parametrize("rule", sorted(positions.RESIZE_METHODS))
 @pytest.mark.parametrize("size", [(24, 20), (16, 12), (8, 24), (4, 4)])
 def test_a_dynamic_model_is_the_model_built_at_that_size(make, rule, size):
     """With its learned table resized by its own rule, with and without gradients."""
@@ -429,7 +429,7 @@ def test_a_resnet_too_thin_to_exist_is_refused(bit_config):
 @given(
     grid=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     patch=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    kind=st.sampled_from(sorted(positions.KINDS)),
+    kind=st.sampled_from(sorted(positions.POSITION_KINDS)),
     at=st.sampled_from(["stem", "every-layer", "every-layer-shared"]),
     cover=st.sampled_from(["all", "class", "patches"]),
     pool=st.sampled_from(["cls", "gap", "map", "max", "cls-and-gap"]),

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
-from vitreous.evaluation.ties import SAME32, SAME64, best_class, best_classes, equal_within
+from vitreous.evaluation.ties import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
 from vitreous.words import percent
 
 __all__ = ["ClassRow", "Judged", "Result", "average_precision", "measure", "wilson"]
 
 Counts = NDArray[np.int64]
-MANY = 10  # classes up to which "among the first five" says little
+TOP_FIVE_ABOVE = 10  # classes up to which "among the first five" says little
 Z95 = 1.959963984540054  # of the normal distribution, for 95 %
-SHOWN = 12  # classes that `str` lists
+MAX_CLASSES_SHOWN = 12  # classes that `str` lists
 
 
 def wilson(right: int, seen: int) -> tuple[float, float]:
@@ -180,7 +180,7 @@ class Result:
         for note in self.notes:
             yield "note", note
 
-    def weakest(self, most: int = SHOWN) -> list[ClassRow]:
+    def weakest(self, most: int = MAX_CLASSES_SHOWN) -> list[ClassRow]:
         """All classes that have images, in their order; of many, those with the lowest F1."""
         rows = [row for row in self.per_class if row.images]
         return rows if len(rows) <= most else sorted(rows, key=lambda row: (row.f1, row.name))[:most]
@@ -242,7 +242,7 @@ def measure(
         classes=tuple(classes),
         images=len(judged),
         right=int(judged.is_right.sum()),
-        right_in_five=right5 if k > MANY else None,
+        right_in_five=right5 if k > TOP_FIVE_ABOVE else None,
         left_out=len(logits) - len(judged),
         loss=loss,
         temperature=temperature,
@@ -290,7 +290,7 @@ def _judge(
     n = len(kept)
     answer, confidence, scores = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
     is_right, is_in_five, likelihood = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n)
-    same = SAME64 if logits.dtype == np.float64 else SAME32
+    same = TIE_FLOAT64 if logits.dtype == np.float64 else TIE_FLOAT32
     for here in calibration.parts(logits[:n]):
         first = here.start
         z = np.asarray(logits[kept[here]], np.float64)

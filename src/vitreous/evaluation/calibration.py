@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 Numbers = NDArray[np.floating[Any]]
-COLDEST, HOTTEST = 0.05, 20.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 BINS = 15
 CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the table "answer only above"
-GRID = (*(n / 100 for n in range(100)), 0.995, 0.999)  # where `answer_above` looks
-AT_ONCE = 2**22  # numbers of logits that are copied to float64 at a time
+CONFIDENCE_GRID = (*(n / 100 for n in range(100)), 0.995, 0.999)  # where `answer_above` looks
+LOGITS_AT_ONCE = 2**22  # numbers of logits that are copied to float64 at a time
 
 
 def softmax(logits: Numbers, temperature: float = 1.0) -> NDArray[np.float64]:
@@ -74,7 +74,7 @@ def fit_threshold(scores: Numbers, keep: float = 0.95) -> float:
 def fit_temperature(logits: Numbers, labels: NDArray[np.integer[Any]]) -> float:
     """The temperature that makes confidences true (arXiv 1706.04599), from images that nothing was trained on.
 
-        T = argmin  mean NLL(z / T) + (ln T)² / 2N,    COLDEST ≤ T ≤ HOTTEST
+        T = argmin  mean NLL(z / T) + (ln T)² / 2N,    MIN_TEMPERATURE ≤ T ≤ MAX_TEMPERATURE
 
     The second term is a prior, ln T ~ Normal(0, 1): a few images that are all right do not make T zero, many decide
     alone. Since the NLL falls all the way from 1 to its minimum, T never has a higher NLL on these images than 1.
@@ -89,9 +89,9 @@ def fit_temperature(logits: Numbers, labels: NDArray[np.integer[Any]]) -> float:
 
     here, step = cost(0.0), 1e-3
     if cost(step) < here:
-        found = _golden(cost, 0.0, math.log(HOTTEST))
+        found = _golden(cost, 0.0, math.log(MAX_TEMPERATURE))
     elif cost(-step) < here:
-        found = _golden(cost, math.log(COLDEST), 0.0)
+        found = _golden(cost, math.log(MIN_TEMPERATURE), 0.0)
     else:
         return 1.0
     better = mean_loss(logits, labels, math.exp(found)) <= mean_loss(logits, labels, 1.0)
@@ -113,7 +113,7 @@ def mean_loss(logits: Numbers, labels: NDArray[np.integer[Any]], temperature: fl
 
 def parts(logits: Numbers) -> Iterator[slice]:
     """Rows that are worked on together, so that memory does not grow with their number."""
-    step = max(AT_ONCE // max(logits.shape[-1], 1), 1)
+    step = max(LOGITS_AT_ONCE // max(logits.shape[-1], 1), 1)
     return (slice(first, min(first + step, len(logits))) for first in range(0, len(logits), step))
 
 
@@ -221,5 +221,5 @@ def answer_above(probabilities: Numbers, labels: NDArray[Any], target: float = 0
     """
     probabilities, labels = _known(probabilities, labels)
     confidence, is_right = probabilities.max(-1), probabilities.argmax(-1) == labels
-    rows = (above(confidence, is_right, limit) for limit in GRID)
+    rows = (above(confidence, is_right, limit) for limit in CONFIDENCE_GRID)
     return next((row for row in rows if row.answered and row.right >= target * row.answered), None)

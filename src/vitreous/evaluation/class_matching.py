@@ -22,7 +22,7 @@ from vitreous.words import few
 
 __all__ = ["match_classes", "read_labels"]
 
-IMAGENET = re.compile(r"ILSVRC2012_val_(\d{8})")  # by these numbers the ReaL labels are sorted
+IMAGENET_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")  # by these numbers the ReaL labels are sorted
 NAME_COLUMNS = {*PATH_COLUMNS, "name", "names", "imagename"}
 
 
@@ -128,7 +128,7 @@ def _table(path: Path, text: str) -> dict[str, list[Any]]:
 
 def _in_order(path: Path, said: list[list[Any]], data: ImageSet, whole: ImageSet) -> list[list[Any]]:
     names = [data.name(i) for i in range(len(data))]
-    official = [IMAGENET.search(name) for name in names]
+    official = [IMAGENET_FILE.search(name) for name in names]
     if all(official) and len(said) == 50_000:
         return [said[int(match[1]) - 1] for match in official if match]
     if len(said) == len(data):

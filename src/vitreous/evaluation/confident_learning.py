@@ -15,7 +15,7 @@ from torch import nn
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.features import FEATURES, extract
-from vitreous.evaluation.few_shot import L2, checked, decompose
+from vitreous.evaluation.few_shot import DEFAULT_L2, checked, decompose
 from vitreous.evaluation.predict import Precision, Progress
 from vitreous.evaluation.ties import best_class
 from vitreous.images import open_data, splits
@@ -24,7 +24,7 @@ from vitreous.images.imageset import ImageSet
 
 __all__ = ["LabelErrors", "label_errors", "out_of_fold"]
 
-SHOWN = 20
+MAX_ERRORS_SHOWN = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class LabelErrors:
 
     def __str__(self) -> str:
         said = f"{len(self.names):,} of {self.images:,} labels look wrong; the probe agrees with {self.right:,}"
-        rows = zip(self.names[:SHOWN], self.labels, self.likelier, strict=False)
+        rows = zip(self.names[:MAX_ERRORS_SHOWN], self.labels, self.likelier, strict=False)
         return "\n".join([said, *(f"{name}: {label}, likelier {other}" for name, label, other in rows)])
 
     def _repr_html_(self) -> str:
@@ -60,7 +60,7 @@ def label_errors(
     taps: str = FEATURES,
     folds: int = 5,
     seed: int = 0,
-    l2: float = L2,
+    l2: float = DEFAULT_L2,
     batch: int | None = None,
     device: torch.device | str | None = None,
     workers: int | None = None,
@@ -96,7 +96,7 @@ def label_errors(
 
 
 def out_of_fold(
-    x: NDArray[Any], y: NDArray[Any], classes: int, fold: NDArray[Any], *, l2: float = L2
+    x: NDArray[Any], y: NDArray[Any], classes: int, fold: NDArray[Any], *, l2: float = DEFAULT_L2
 ) -> NDArray[np.float64]:
     """Probabilities of each row by a probe fitted without its fold: N K.
 

@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation.few_shot import BIAS, L2, TINY, checked
+from vitreous.evaluation.few_shot import BIAS_COLUMN, DEFAULT_L2, STD_EPS, checked
 from vitreous.evaluation.ties import best_class
 from vitreous.randomness import uniform
 from vitreous.words import few
 
-__all__ = ["By", "Episodes", "Likeness", "draw", "episodes", "likeness", "overlap", "right_share"]
+__all__ = ["By", "ClassCosines", "Episodes", "draw", "episodes", "likeness", "overlap", "right_share"]
 
 By = Literal["prototypes", "nearest", "ridge"]
 Likening = Literal["euclid", "cosine"]
-BYS, LIKENINGS = ("prototypes", "nearest", "ridge"), ("euclid", "cosine")
-HELD = 2**24  # numbers that are gathered at once
+CLASSIFIERS, DISTANCES = ("prototypes", "nearest", "ridge"), ("euclid", "cosine")
+NUMBERS_GATHERED = 2**24  # numbers that are gathered at once
 
 Rows = NDArray[np.int64]
 
@@ -102,7 +102,7 @@ def episodes(
     count: int = 600,
     by: By = "prototypes",
     likening: Likening = "euclid",
-    l2: float = L2,
+    l2: float = DEFAULT_L2,
     seed: int = 0,
     classes: Sequence[str] | None = None,
     known: Sequence[str] | None = None,
@@ -128,7 +128,7 @@ def episodes(
     drawn = draw(labels, ways=ways, shots=shots, queries=queries, count=count, seed=seed)
     place = torch.device("cpu") if torch.device(device).type == "mps" else torch.device(device)
     parts = []
-    step = max(1, HELD // (ways * (shots + queries) * (rows.shape[1] + ways * shots)))
+    step = max(1, NUMBERS_GATHERED // (ways * (shots + queries) * (rows.shape[1] + ways * shots)))
     for begin in range(0, count, step):
         items = drawn[begin : begin + step]
         gathered = torch.from_numpy(np.asarray(rows[items], np.float64)).to(place)  # E K S+Q D
@@ -157,14 +157,14 @@ def draw(y: NDArray[Any], *, ways: int, shots: int, queries: int, count: int, se
     found = np.empty((count, ways, need), np.int64)
     for k, rows in enumerate(members):
         where = np.argwhere(chosen == k)  # (episode, way)
-        for part in np.array_split(where, -(-len(where) * len(rows) // HELD)) if len(where) else ():
+        for part in np.array_split(where, -(-len(where) * len(rows) // NUMBERS_GATHERED)) if len(where) else ():
             keys = uniform(seed, f"episode rows {numbers[k]}", 0, part[:, 0], len(rows))
             found[part[:, 0], part[:, 1]] = rows[np.argsort(keys, 1, kind="stable")[:, :need]]
     return found
 
 
 def right_share(
-    x: Tensor, shots: int, *, by: By = "prototypes", likening: Likening = "euclid", l2: float = L2
+    x: Tensor, shots: int, *, by: By = "prototypes", likening: Likening = "euclid", l2: float = DEFAULT_L2
 ) -> Tensor:
     """Of episodes x: E K S+Q D, the share of queries answered right; E."""
     ways = x.shape[1]
@@ -185,18 +185,18 @@ def right_share(
 def _ridge_scores(support: Tensor, query: Tensor, ways: int, l2: float) -> Tensor:
     """The published probe, one for each episode, by its dual.  support: E KS D, class by class."""
     n = support.shape[1]
-    mean, std = support.mean(1, keepdim=True), support.std(1, correction=0, keepdim=True) + TINY
+    mean, std = support.mean(1, keepdim=True), support.std(1, correction=0, keepdim=True) + STD_EPS
     z, q = (support - mean) / std, (query - mean) / std
     targets = (2 * torch.eye(ways).to(z) - 1).repeat_interleave(n // ways, 0)  # KS K
     alpha = torch.linalg.solve(z @ z.mT + l2 * torch.eye(n).to(z), targets)  # E KS K
-    return q @ (z.mT @ alpha) + BIAS**2 * targets.sum(0) / (BIAS**2 * n + l2)
+    return q @ (z.mT @ alpha) + BIAS_COLUMN**2 * targets.sum(0) / (BIAS_COLUMN**2 * n + l2)
 
 
 # What few-shot accuracy rests on --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Likeness:
+class ClassCosines:
     """Mean cosine of two rows of one class, and of two classes, over all pairs."""
 
     within: float
@@ -213,7 +213,7 @@ class Likeness:
         return f"cosine within classes {self.within:.3f}, between classes {self.between:.3f}, gap {self.gap:.3f}"
 
 
-def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> Likeness:
+def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> ClassCosines:
     """How alike rows of one class are, and rows of two.  x: N D.  y: N, −1 left out.
 
     By sums of unit vectors, so that all pairs cost no more than all rows:  Σ_{i≠j} uᵢ·uⱼ = ‖Σ u‖² − n.
@@ -236,7 +236,7 @@ def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> L
     if not pairs or len(numbers) < 2:
         raise DataError("likeness needs two classes, and two rows of one; give more rows")
     between = (float((sums.sum(0) ** 2).sum()) - inside) / (n * n - float((sizes**2).sum()))
-    return Likeness((inside - n) / pairs, between)
+    return ClassCosines((inside - n) / pairs, between)
 
 
 def overlap(first: Sequence[str], second: Sequence[str]) -> Literal["none", "some", "all"]:
@@ -249,7 +249,9 @@ def _check(ways: int, shots: int, queries: int, count: int, by: str, likening: s
     for name, value, least in (("ways", ways, 2), ("shots", shots, 1), ("queries", queries, 1), ("count", count, 2)):
         if not isinstance(value, int | np.integer) or value < least:
             raise ConfigError(f"{name}={value} makes no episode; say {least} or more")
-    if by not in BYS or likening not in LIKENINGS:
-        raise ConfigError(f"by={by!r}, likening={likening!r} is unknown; say one of {BYS} and one of {LIKENINGS}")
+    if by not in CLASSIFIERS or likening not in DISTANCES:
+        raise ConfigError(
+            f"by={by!r}, likening={likening!r} is unknown; say one of {CLASSIFIERS} and one of {DISTANCES}"
+        )
     if not l2 > 0:
         raise ConfigError(f"l2 of {l2} is no penalty; give a number above 0")

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.lanes import in_lanes, may_part
 from vitreous.evaluation.predict import (
-    IN_FLIGHT,
+    BATCHES_IN_FLIGHT,
     Precision,
     Progress,
     Underway,
@@ -55,16 +55,16 @@ from vitreous.models.taps import taps as open_taps
 from vitreous.ranks import Ranks
 from vitreous.weights.load_model import load
 
-__all__ = ["FEATURES", "POOLS", "Features", "Reading", "choose_readings", "extract", "model_digest", "pooled"]
+__all__ = ["FEATURES", "TOKEN_POOLS", "Features", "PooledTap", "choose_readings", "extract", "model_digest", "pooled"]
 
-FORMAT = 1
+FEATURES_VERSION = 1
 FEATURES = "features"  # what the head reads: `model.features`
-POOLS = ("cls", "gap", "mean", "max", "tokens")  # and token-K
-VECTORS = ("representation", "logits", "pooled", "pool.norm")  # taps that are one vector an image already
+TOKEN_POOLS = ("cls", "gap", "mean", "max", "tokens")  # and token-K
+VECTOR_TAPS = ("representation", "logits", "pooled", "pool.norm")  # taps that are one vector an image already
 SYNC_SECONDS = 2.0  # how often rows are made safe
-HALF_FROM = 2**26  # bytes of float32 from which half of them is worth saving
-HALF_ERROR = 0.01  # of a feature's own deviation, that rounding to half precision may cost
-VERIFIED = 2**30  # bytes up to which every checksum is looked at again
+HALF_PRECISION_FROM = 2**26  # bytes of float32 from which half of them is worth saving
+MAX_ROUNDING_ERROR = 0.01  # of a feature's own deviation, that rounding to half precision may cost
+VERIFY_BELOW = 2**30  # bytes up to which every checksum is looked at again
 
 Keep = Literal["auto", "float32", "float16"]
 Places = NDArray[np.int64]
@@ -109,7 +109,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Reading:
+class PooledTap:
     """One tap, pooled in one way."""
 
     tap: str
@@ -180,24 +180,26 @@ def extract(
 # Which numbers -----------------------------------------------------------------------------------------------------
 
 
-def choose_readings(model: Model, taps: str | Iterable[str], pool: str | Sequence[str] | None = None) -> list[Reading]:
+def choose_readings(
+    model: Model, taps: str | Iterable[str], pool: str | Sequence[str] | None = None
+) -> list[PooledTap]:
     """Patterns with and without pools as single readings, in the order of the model."""
     patterns = [taps] if isinstance(taps, str) else list(taps)
     if not patterns:
         raise ConfigError("no tap was named; say features, or a pattern such as blocks.*.output")
     names = [FEATURES, *tap_names(model)]
-    found: dict[tuple[int, int], Reading] = {}
+    found: dict[tuple[int, int], PooledTap] = {}
     for pattern in patterns:
         glob, _, own = pattern.partition(":")
         pools = (
             [own] if own else [_own_pool(model)] if pool is None else [pool] if isinstance(pool, str) else list(pool)
         )
         for tap in [FEATURES] if glob == FEATURES else matching(model, glob):
-            chosen: Sequence[str | None] = [None] if tap in (FEATURES, *VECTORS) else pools
+            chosen: Sequence[str | None] = [None] if tap in (FEATURES, *VECTOR_TAPS) else pools
             for one in chosen:
                 _check_pool(model, tap, one)
-                rank = POOLS.index(one) if one in POOLS else len(POOLS) + _token(one)
-                found[names.index(tap), rank] = Reading(tap, one)
+                rank = TOKEN_POOLS.index(one) if one in TOKEN_POOLS else len(TOKEN_POOLS) + _token(one)
+                found[names.index(tap), rank] = PooledTap(tap, one)
     return [found[key] for key in sorted(found)]
 
 
@@ -215,8 +217,8 @@ def _prefix(model: Model, tap: str) -> int:
 def _check_pool(model: Model, tap: str, pool: str | None) -> None:
     if pool is None:
         return
-    if pool not in POOLS and _token(pool) < 0:
-        raise ConfigError(f"there is no pool {pool!r}; say {', '.join(POOLS)}, or token-0, token-1 …")
+    if pool not in TOKEN_POOLS and _token(pool) < 0:
+        raise ConfigError(f"there is no pool {pool!r}; say {', '.join(TOKEN_POOLS)}, or token-0, token-1 …")
     has_class = _prefix(model, tap) and isinstance(model.config, ViTConfig) and model.config.embedding.class_token
     if pool == "cls" and not has_class:
         raise ConfigError(f"{tap} has no class token to read; say {tap}:gap, or :tokens for all of them")
@@ -228,7 +230,7 @@ def _token(pool: str | None) -> int:
     return int(number) if word == "token" and number.isdecimal() else -1
 
 
-def pooled(x: Tensor, reading: Reading, prefix: int) -> Tensor:
+def pooled(x: Tensor, reading: PooledTap, prefix: int) -> Tensor:
     """B D; B T D for all tokens.  x: a vector, tokens, per head, or a map."""
     if x.dim() == 2:
         return x.float()
@@ -250,7 +252,7 @@ def pooled(x: Tensor, reading: Reading, prefix: int) -> Tensor:
 def _fill(
     model: Model,
     batches: Batches,
-    missing: list[tuple[Reading, _InMemory | _OnDisk]],
+    missing: list[tuple[PooledTap, _InMemory | _OnDisk]],
     keep: Keep,
     device: torch.device,
     precision: Precision,
@@ -270,7 +272,7 @@ def _fill(
 def _run(
     model: Model,
     batches: Batches,
-    missing: list[tuple[Reading, _InMemory | _OnDisk]],
+    missing: list[tuple[PooledTap, _InMemory | _OnDisk]],
     begin: int,
     keep: Keep,
     device: torch.device,
@@ -299,7 +301,7 @@ def _run(
             if len(part):
                 rows = go(read, part.images, _joined)
                 waiting.append((end, part.places, [Underway(values) for values in rows]))
-            if waiting and (len(waiting) > IN_FLIGHT or device.type == "cpu"):
+            if waiting and (len(waiting) > BATCHES_IN_FLIGHT or device.type == "cpu"):
                 store()
             if progress is not None:
                 progress(end, total)
@@ -311,7 +313,7 @@ def _run(
 
 @contextmanager
 def _reader(
-    model: Model, readings: list[Reading], device: torch.device, precision: Precision
+    model: Model, readings: list[PooledTap], device: torch.device, precision: Precision
 ) -> Iterator[Callable[[Tensor], list[Tensor]]]:
     """Yield a function from bytes B C H W to the rows of each reading, float32 on the device."""
     names = [reading.tap for reading in readings if reading.tap != FEATURES]
@@ -339,7 +341,7 @@ def _joined(halves: Sequence[list[Tensor]]) -> list[Tensor]:
     return [torch.cat(parts) for parts in zip(*halves, strict=True)]
 
 
-def _save(missing: list[tuple[Reading, _InMemory | _OnDisk]], place: int) -> None:
+def _save(missing: list[tuple[PooledTap, _InMemory | _OnDisk]], place: int) -> None:
     for _, column in missing:
         column.save(place)
 
@@ -391,7 +393,7 @@ class _InMemory:
 class _OnDisk:
     """One reading in its folder."""
 
-    def __init__(self, store: Path, reading: Reading, keep: Keep):
+    def __init__(self, store: Path, reading: PooledTap, keep: Keep):
         name = reading.name if keep == "auto" else f"{reading.name} {keep}"
         self.folder = store / f"{_file_name(reading.name)}-{digest(name.encode())[:8]}"
         self._journal = Journal(self.folder / "journal.jsonl", json_object)
@@ -457,7 +459,7 @@ class _OnDisk:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._journal.cut(1 + len(self._parts) if self._parts else 0)
         if not self._parts:
-            self._journal.append({"format": FORMAT, "shape": list(self._shape), "dtype": self._dtype.name})
+            self._journal.append({"format": FEATURES_VERSION, "shape": list(self._shape), "dtype": self._dtype.name})
         safe = sum(part["rows"] for part in self._parts)
         for name, row_bytes in (("values.bin", self._row_bytes), ("places.bin", 8)):
             file = (self.folder / name).open("ab")
@@ -472,7 +474,7 @@ class _OnDisk:
     def _read_journal(self) -> None:
         """Take what is whole: of torn or changed parts, those before the first."""
         lines = self._journal.whole()
-        if not lines or lines[0].get("format") != FORMAT:
+        if not lines or lines[0].get("format") != FEATURES_VERSION:
             return
         self._shape, self._dtype = tuple(lines[0]["shape"]), np.dtype(lines[0]["dtype"])
         parts = [line for line in lines[1:] if "rows" in line]
@@ -481,7 +483,7 @@ class _OnDisk:
 
     def _sound(self, parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         each = (self._row_bytes, 8)
-        is_small = sum(part["rows"] for part in parts) * self._row_bytes <= VERIFIED
+        is_small = sum(part["rows"] for part in parts) * self._row_bytes <= VERIFY_BELOW
         try:
             with (self.folder / "values.bin").open("rb") as values, (self.folder / "places.bin").open("rb") as places:
                 files = (values, places)
@@ -505,12 +507,14 @@ def _kind(values: NDArray[np.float32], total: int, keep: Keep) -> np.dtype[Any]:
     """float16 where it was asked for, or saves much and costs little: judged by the first rows."""
     if keep != "auto":
         return np.dtype(keep)
-    if values[0].size * total * 4 < HALF_FROM or len(values) < 2:
+    if values[0].size * total * 4 < HALF_PRECISION_FROM or len(values) < 2:
         return np.dtype(np.float32)
     rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
     with np.errstate(over="ignore"):
         error = np.abs(rows.astype(np.float16).astype(np.float64) - rows)
-    is_exact_enough = np.isfinite(error).all() and (np.sqrt((error**2).mean(0)) <= HALF_ERROR * rows.std(0)).all()
+    is_exact_enough = (
+        np.isfinite(error).all() and (np.sqrt((error**2).mean(0)) <= MAX_ROUNDING_ERROR * rows.std(0)).all()
+    )
     return np.dtype(np.float16 if is_exact_enough else np.float32)
 
 
@@ -550,7 +554,7 @@ def _about(
 ) -> dict[str, Any]:
     is_low = precision != "float32" and device.type == "cuda" and torch.cuda.is_bf16_supported()
     return {
-        "format": FORMAT,
+        "format": FEATURES_VERSION,
         "model": model_digest(model, with_head=with_head),
         "content_id": data.content_id,
         "chosen": digest(data.ids.tobytes())[:32],

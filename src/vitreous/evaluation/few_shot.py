@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from vitreous.evaluation.learning_curve import Curve
 
 __all__ = [
-    "L2",
-    "SHOTS",
+    "DEFAULT_L2",
+    "DEFAULT_SHOTS",
     "Decomposed",
     "FewShot",
     "Ridge",
@@ -51,14 +51,14 @@ __all__ = [
     "shot_counts",
 ]
 
-L2 = 1024.0
-SHOTS = (1, 5, 10, 25)
-BIAS = 100.0  # the constant column
-TINY = 1e-5  # added to every standard deviation
-UNIT = 2.0**-24  # what a float32 is rounded by
-CACHED = 256  # rows at a time that a core's own cache holds
-HELD = 2**26  # weights that are held at once while answers are counted
-GATHERED = 2**22  # numbers of rows that are gathered at once while groups are left out
+DEFAULT_L2 = 1024.0
+DEFAULT_SHOTS = (1, 5, 10, 25)
+BIAS_COLUMN = 100.0  # the constant column
+STD_EPS = 1e-5  # added to every standard deviation
+FLOAT32_ROUNDING = 2.0**-24  # what a float32 is rounded by
+ROWS_IN_CACHE = 256  # rows at a time that a core's own cache holds
+WEIGHTS_AT_ONCE = 2**26  # weights that are held at once while answers are counted
+NUMBERS_AT_ONCE = 2**22  # numbers of rows that are gathered at once while groups are left out
 # Student's t for 95 %, by degrees of freedom from 1
 T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120]
 T95 += [2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
@@ -90,7 +90,7 @@ class Ridge:
     def on_raw(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The same map as a linear layer on features as they are: D K and K."""
         weight = self.weight[:-1] / self.std[:, None]
-        return weight, BIAS * self.weight[-1] - self.mean @ weight
+        return weight, BIAS_COLUMN * self.weight[-1] - self.mean @ weight
 
     def answers(self, x: NDArray[Any]) -> Rows:
         """The class of each row with the highest score, of equals the lowest."""
@@ -106,7 +106,7 @@ def ridge(
     y: NDArray[Any],
     classes: int | Sequence[str],
     *,
-    l2: float | Sequence[float] = L2,
+    l2: float | Sequence[float] = DEFAULT_L2,
     form: Form = "auto",
     groups: Rows | None = None,
     device: torch.device | str = "cpu",
@@ -157,7 +157,7 @@ class Decomposed:
         """
         _l2s(l2)
         n = len(self.rows)
-        constant = BIAS**2 / (BIAS**2 * n + l2)
+        constant = BIAS_COLUMN**2 / (BIAS_COLUMN**2 * n + l2)
         if self.is_primal:
             half = self.rows @ (self.vectors / (self.values + l2).sqrt())  # H = half halfᵀ + constant
             sign, start = -1.0, 1.0
@@ -205,7 +205,7 @@ def nested_ridges(
     y: Rows,
     classes: int,
     parts: Sequence[Rows],
-    l2s: Sequence[float] = (L2,),
+    l2s: Sequence[float] = (DEFAULT_L2,),
     *,
     form: Form = "auto",
     device: torch.device | str = "cpu",
@@ -273,7 +273,7 @@ class _Spread:
     def of(cls, rows: Tensor) -> _Spread:
         average = rows.mean(0)
         squares = torch.zeros_like(average)
-        for part in rows.split(CACHED):
+        for part in rows.split(ROWS_IN_CACHE):
             squares += (part - average).square_().sum(0)
         return cls(len(rows), average, squares, rows.amin(0), rows.amax(0))
 
@@ -299,7 +299,7 @@ class _Spread:
     @property
     def std(self) -> Tensor:
         """Over n, plus 1e-5."""
-        return (self.squares / self.n).sqrt().masked_fill(self.is_dead, 0.0) + TINY
+        return (self.squares / self.n).sqrt().masked_fill(self.is_dead, 0.0) + STD_EPS
 
 
 def _solve(gram: Tensor, target: Tensor, l2s: Sequence[float]) -> list[Tensor]:
@@ -313,8 +313,8 @@ def _solve(gram: Tensor, target: Tensor, l2s: Sequence[float]) -> list[Tensor]:
 
 
 def _ridge(weight: Tensor, total: Tensor, n: int, mean: Tensor, std: Tensor, l2: float) -> Ridge:
-    weight = weight.masked_fill((std == TINY)[:, None], 0.0)  # what never changed says nothing
-    whole = torch.cat([weight, (BIAS * total / (BIAS**2 * n + l2))[None]])
+    weight = weight.masked_fill((std == STD_EPS)[:, None], 0.0)  # what never changed says nothing
+    whole = torch.cat([weight, (BIAS_COLUMN * total / (BIAS_COLUMN**2 * n + l2))[None]])
     return Ridge(whole.cpu().numpy(), mean.cpu().numpy(), std.cpu().numpy(), float(l2))
 
 
@@ -333,7 +333,7 @@ def _equal_groups(groups: Rows, n: int, width: int) -> Iterator[Rows]:
     sizes = np.diff(starts, append=n)
     for size in np.unique(sizes[sizes > 1]).tolist():
         members = order[starts[sizes == size][:, None] + np.arange(size)]
-        step = max(1, GATHERED // (size * max(size, width)))
+        step = max(1, NUMBERS_AT_ONCE // (size * max(size, width)))
         for begin in range(0, len(members), step):
             yield members[begin : begin + step]
 
@@ -364,7 +364,10 @@ def count_right(
         return []
     place = _float64_place(device)
     is_exact = place.type != "cpu"
-    mean, std = probes[-1].mean, np.where(probes[-1].std > TINY, probes[-1].std, 1.0)  # what never changed stays small
+    mean, std = (
+        probes[-1].mean,
+        np.where(probes[-1].std > STD_EPS, probes[-1].std, 1.0),
+    )  # what never changed stays small
     classes = probes[0].weight.shape[1]
     weights, offsets = zip(*(_on_standard(probe, mean, std) for probe in probes), strict=True)
     right = np.zeros(len(probes), np.int64)
@@ -411,7 +414,7 @@ def _carefully(
     own = scores.gather(-1, place).squeeze(-1).double()  # N c
     others = scores.scatter_(-1, place, -torch.inf).amax(-1).double()
     large = torch.maximum(own.abs(), others.abs()) + offset.abs().max()
-    error = (z.shape[1] + 4) * UNIT * torch.outer(length, norm) + 4 * UNIT * large
+    error = (z.shape[1] + 4) * FLOAT32_ROUNDING * torch.outer(length, norm) + 4 * FLOAT32_ROUNDING * large
     # the error is larger than SAME64 of any score, so equal scores are unsure
     is_right, unsure = own > others, ~((own - others).abs() > 2 * error)  # what float32 cannot hold is unsure, too
     for c in torch.nonzero(unsure.any(0)).flatten().tolist():
@@ -425,7 +428,7 @@ def _on_standard(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The probe as a linear layer on (x − mean) / std of another probe."""
     weight = probe.weight[:-1] / probe.std[:, None]
-    return weight * std[:, None], BIAS * probe.weight[-1] - (probe.mean - mean) @ weight
+    return weight * std[:, None], BIAS_COLUMN * probe.weight[-1] - (probe.mean - mean) @ weight
 
 
 # The published protocol --------------------------------------------------------------------------------------------
@@ -524,9 +527,9 @@ def fewshot(
     test_y: NDArray[Any],
     classes: int | Sequence[str],
     *,
-    shots: Sequence[int] = SHOTS,
+    shots: Sequence[int] = DEFAULT_SHOTS,
     seeds: int | Sequence[int] = 3,
-    l2: float | Sequence[float] = L2,
+    l2: float | Sequence[float] = DEFAULT_L2,
     device: torch.device | str = "cpu",
 ) -> FewShot:
     """The published few-shot evaluation on frozen features.
@@ -566,7 +569,7 @@ def fewshot(
         taken = np.cumsum([len(part) for part in parts]).tolist()
         for s, probes in enumerate(nested_ridges(rows, labels, len(names), parts, l2s, device=device)):
             waiting += [((i, s, r), probe) for i, probe in enumerate(probes)]
-            if sum(probe.weight.size for _, probe in waiting) > HELD:
+            if sum(probe.weight.size for _, probe in waiting) > WEIGHTS_AT_ONCE:
                 count()
     count()
     known = int((counts > 0).sum())

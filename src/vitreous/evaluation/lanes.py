@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 __all__ = ["in_lanes", "may_part"]
 
-MOST = 8  # images that a core takes at once; of 4 and 16 it was slower
+IMAGES_PER_CORE = 8  # images that a core takes at once; of 4 and 16 it was slower
 T = TypeVar("T")
 
 
@@ -29,7 +29,7 @@ def may_part(model: nn.Module) -> bool:
 def in_lanes(answer: Callable[[Tensor], T], images: Tensor, join: Callable[[Sequence[T]], T]) -> T:
     """answer(images), a few at a time on each of the cores that torch was given."""
     cores = torch.get_num_threads()
-    each = min(-(-len(images) // cores), MOST)
+    each = min(-(-len(images) // cores), IMAGES_PER_CORE)
     if images.device.type != "cpu" or cores == 1 or each == len(images):
         return answer(images)
 

@@ -21,9 +21,9 @@ from vitreous.evaluation.ties import best_class
 
 __all__ = ["Probe", "choose", "fit"]
 
-L2S = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # from the stiffest, each the start of the next
-DOUBLE = 2**25  # numbers up to which everything is float64
-STEPS = 500  # of L-BFGS, at most
+LOGISTIC_L2S = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # from the stiffest, each the start of the next
+FLOAT64_BELOW = 2**25  # numbers up to which everything is float64
+MAX_LBFGS_STEPS = 500  # of L-BFGS, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def fit(
     slope: the largest that may be left; None is what the numbers' precision allows.
     """
     rows, labels = _checked(x, y, classes, l2)
-    kind = np.float64 if rows.size <= DOUBLE and device != "mps" else np.float32
+    kind = np.float64 if rows.size <= FLOAT64_BELOW and device != "mps" else np.float32
     mean = rows.mean(0, dtype=np.float64)
     std = rows.std(0, dtype=np.float64)
     std = np.where(std > 1e-12 * np.maximum(np.abs(mean), 1), std, 1.0)
@@ -91,7 +91,7 @@ def choose(
     dev_y: NDArray[Any],
     classes: int,
     *,
-    l2s: Sequence[float] = L2S,
+    l2s: Sequence[float] = LOGISTIC_L2S,
     by: Literal["right", "loss"] = "right",
     slope: float | None = None,
     device: str = "cpu",
@@ -129,7 +129,7 @@ def _minimise(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, l2: float, tol
     parts = [weight.requires_grad_(), bias.requires_grad_()]
     search = torch.optim.LBFGS(
         parts,
-        max_iter=STEPS,
+        max_iter=MAX_LBFGS_STEPS,
         history_size=20,
         tolerance_grad=tolerance,
         tolerance_change=0,

@@ -31,7 +31,7 @@ from vitreous.images.batches.batches import Batches, Coverage
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import decode
 from vitreous.images.sources import picture
-from vitreous.images.sources.fashion import NAME as FASHION
+from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.finding import cannot_read, find_place, is_picture, read_picture, walk
 from vitreous.machine import choose_device, core_count, device_of
 from vitreous.models.config import Size
@@ -39,9 +39,9 @@ from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import Ranks, gather, here
 
 __all__ = [
-    "IN_FLIGHT",
-    "Answer",
+    "BATCHES_IN_FLIGHT",
     "Logits",
+    "Prediction",
     "Underway",
     "answer_of",
     "at_work",
@@ -58,7 +58,7 @@ __all__ = [
 Precision = Literal["auto", "float32", "bfloat16"]
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
-IN_FLIGHT = 4  # batches that a GPU may be behind before the host waits
+BATCHES_IN_FLIGHT = 4  # batches that a GPU may be behind before the host waits
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ def logits(
             if len(part):
                 order.append(part.places)
                 waiting.append(Underway(answer(part.images)))
-            if len(waiting) > IN_FLIGHT:
+            if len(waiting) > BATCHES_IN_FLIGHT:
                 parts.append(waiting.popleft().values())
             done += len(part)
             if progress is not None:
@@ -270,7 +270,7 @@ class Underway:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Prediction:
     """What a model says of one picture: its likeliest classes with calibrated probabilities, best first.
 
     error: why there is no answer, where the picture could not be read.
@@ -322,7 +322,7 @@ def predict(
     batch: int | None = None,
     workers: int | None = None,
     precision: Precision = "auto",
-) -> Iterator[Answer]:
+) -> Iterator[Prediction]:
     """Answers to pictures, in their order and as they come; memory holds a few batches, however many there are.
 
     images: a file, a folder (searched through), a pattern, a set (`fashion`, a zip), an array H W C of uint8, a Pillow
@@ -346,7 +346,7 @@ def _stream(
     batch: int | None,
     workers: int | None,
     precision: Precision,
-) -> Iterator[Answer]:
+) -> Iterator[Prediction]:
     rule = inner.preprocess
     size = choose_batch(rule.size, device) if batch is None else batch
     names = class_names(inner)
@@ -363,11 +363,13 @@ def _stream(
         except MemoryError:
             return name, f"{name} is more than the memory here holds; shrink it"
 
-    def finished() -> Iterator[Answer]:
+    def finished() -> Iterator[Prediction]:
         rows, underway = waiting.popleft()
         values = iter(() if underway is None else underway.values())
         for name, error in rows:
-            yield Answer(name, error=error) if error is not None else answer_of(inner, names, name, next(values), top)
+            yield (
+                Prediction(name, error=error) if error is not None else answer_of(inner, names, name, next(values), top)
+            )
 
     with (
         ready(model, device, precision) as answer,
@@ -391,13 +393,13 @@ def class_names(model: Model) -> tuple[str, ...]:
     return model.labels or tuple(f"class {k}" for k in range(model.config.readout.classes))
 
 
-def answer_of(model: Model, names: tuple[str, ...], name: str, z: NDArray[np.float32], top: int) -> Answer:
+def answer_of(model: Model, names: tuple[str, ...], name: str, z: NDArray[np.float32], top: int) -> Prediction:
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
     p, score = spread(z, model.temperature), float(calibration.score(z[None])[0])
     best = best_classes(z, top)
     is_unlike = model.threshold is not None and score < model.threshold
     labels, shares = tuple(names[k] for k in best), tuple(float(p[k]) for k in best)
-    return Answer(name, labels, tuple(best), shares, score, is_unlike, model.answers)
+    return Prediction(name, labels, tuple(best), shares, score, is_unlike, model.answers)
 
 
 def _stacked(pixels: list[NDArray[np.uint8]]) -> Tensor:

@@ -20,9 +20,9 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import Features, extract
-from vitreous.evaluation.few_shot import L2, checked, choose_shots, count_right, is_constant, ridge
+from vitreous.evaluation.few_shot import DEFAULT_L2, checked, choose_shots, count_right, is_constant, ridge
 from vitreous.evaluation.predict import Precision, Progress
-from vitreous.evaluation.ties import SAME32, best_class
+from vitreous.evaluation.ties import TIE_FLOAT32, best_class
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.models.config import ViTConfig
@@ -34,9 +34,9 @@ from vitreous.words import few
 __all__ = ["ProbeRow", "Probed", "dev_rows", "every_layer", "knn", "probe", "probe_features"]
 
 By = Literal["ridge", "logistic", "knn"]
-BYS = ("ridge", "logistic", "knn")
+PROBE_KINDS = ("ridge", "logistic", "knn")
 NEIGHBOURS = 20
-TEMPERATURE = 0.07  # of the neighbours' votes, as in arXiv 2104.14294
+VOTE_TEMPERATURE = 0.07  # of the neighbours' votes, as in arXiv 2104.14294
 
 Rows = NDArray[np.int64]
 
@@ -202,8 +202,8 @@ def probe_features(
 
 
 def _refuse(train: Features, test: Features, by: By, shots: int | None) -> None:
-    if by not in BYS:
-        raise ConfigError(f"there is no probe by {by!r}; say {', '.join(BYS)}")
+    if by not in PROBE_KINDS:
+        raise ConfigError(f"there is no probe by {by!r}; say {', '.join(PROBE_KINDS)}")
     if shots is not None and shots < 1:
         raise ConfigError(f"{shots} shots leave no rows; say 1 or more, or leave it out for all rows")
     if train.classes != test.classes:
@@ -242,11 +242,11 @@ def _probe(
     """Right, seen, l2."""
     checked(test_x, test_y, classes, "test")
     if by == "ridge":
-        linear = ridge(x, y, classes, l2=l2 or L2)
+        linear = ridge(x, y, classes, l2=l2 or DEFAULT_L2)
         return count_right([linear], test_x, test_y)[0], len(test_y), linear.l2
     if by == "knn":
         votes = knn(x, y, test_x, classes, neighbours=neighbours)
-        return int((best_class(votes, SAME32 / TEMPERATURE) == test_y).sum()), len(test_y), None
+        return int((best_class(votes, TIE_FLOAT32 / VOTE_TEMPERATURE) == test_y).sum()), len(test_y), None
     if l2 is None:
         is_dev = dev_rows(y, seed)
         l2 = (
@@ -276,7 +276,7 @@ def knn(
     classes: int,
     *,
     neighbours: int = NEIGHBOURS,
-    temperature: float = TEMPERATURE,
+    temperature: float = VOTE_TEMPERATURE,
 ) -> NDArray[np.float64]:
     """Votes of the nearest rows by cosine, each of weight exp(cosine / temperature); test rows × K, summing to 1."""
     if neighbours < 1 or not temperature > 0:

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SAME32", "SAME64", "best_class", "best_classes", "equal_within"]
+__all__ = ["TIE_FLOAT32", "TIE_FLOAT64", "best_class", "best_classes", "equal_within"]
 
-SAME32 = 2.0**-17  # 64 roundings of float32
-SAME64 = 2.0**-30  # float64: far above its rounding, far below that of features, which are float32
+TIE_FLOAT32 = 2.0**-17  # 64 roundings of float32
+TIE_FLOAT64 = 2.0**-30  # float64: far above its rounding, far below that of features, which are float32
 
 
 def equal_within(scores: NDArray[Any], same: float | None = None) -> NDArray[np.float64]:
@@ -29,7 +29,7 @@ def equal_within(scores: NDArray[Any], same: float | None = None) -> NDArray[np.
 
     same: as a share of the row's largest number; None is what the precision of `scores` says.
     """
-    share = same or (SAME64 if scores.dtype == np.float64 else SAME32)
+    share = same or (TIE_FLOAT64 if scores.dtype == np.float64 else TIE_FLOAT32)
     return share * np.abs(scores).max(-1, keepdims=True, where=np.isfinite(scores), initial=0.0).astype(np.float64)
 
 
@@ -41,7 +41,7 @@ def best_class(scores: NDArray[Any] | Tensor, same: float | None = None) -> NDAr
     """The class with the highest score, of equals the lowest; ... K -> ...  same: as in `equal_within`."""
     if isinstance(scores, np.ndarray):
         return (scores >= scores.max(-1, keepdims=True) - equal_within(scores, same)).argmax(-1)
-    share = same or (SAME64 if scores.element_size() == 8 else SAME32)
+    share = same or (TIE_FLOAT64 if scores.element_size() == 8 else TIE_FLOAT32)
     size = scores.abs()
     near = share * size.masked_fill(~size.isfinite(), 0.0).amax(-1, keepdim=True)
     return (scores >= scores.amax(-1, keepdim=True) - near).byte().argmax(-1)

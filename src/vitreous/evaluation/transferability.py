@@ -18,8 +18,8 @@ from vitreous.evaluation.few_shot import checked
 __all__ = ["Score", "h_score", "log_evidence", "logme", "score"]
 
 Numbers = NDArray[np.float64]
-ROUNDS = 10_000
-LARGEST = 1e10  # of a: a class on which the features say nothing drives it to infinity
+MAX_ROUNDS = 10_000
+MAX_PRECISION = 1e10  # of a: a class on which the features say nothing drives it to infinity
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def log_evidence(x: Numbers, targets: Numbers) -> tuple[Numbers, Numbers, Number
     turned = (u.T @ targets) ** 2  # r K: squared, since only norms are needed
     outside = np.maximum((targets**2).sum(0) - turned.sum(0), 0)  # of t, what no feature reaches
     a = b = np.ones(targets.shape[1])
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         shrink = a + b * s[:, None]  # r K
         gamma = (b * s[:, None] / shrink).sum(0)
         mm = (b**2 * s[:, None] / shrink**2 * turned).sum(0)
         rest = ((a / shrink) ** 2 * turned).sum(0) + outside
-        new_a = np.minimum(gamma / np.maximum(mm, 1e-300), LARGEST)
-        new_b = np.minimum((n - gamma) / np.maximum(rest, 1e-300), LARGEST)
+        new_a = np.minimum(gamma / np.maximum(mm, 1e-300), MAX_PRECISION)
+        new_b = np.minimum((n - gamma) / np.maximum(rest, 1e-300), MAX_PRECISION)
         change = max(float(np.abs(np.log(new_a / a)).max()), float(np.abs(np.log(new_b / b)).max()))
         a, b = new_a, new_b
         if change < 1e-9:

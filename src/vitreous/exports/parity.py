@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.evaluation.ties import SAME32, best_class
+from vitreous.evaluation.ties import TIE_FLOAT32, best_class
 
 __all__ = ["LIMITS", "Accuracy", "Compared", "Limits", "Parity", "compare"]
 
@@ -66,7 +66,9 @@ def compare(form: str, theirs: Array, ours: Array) -> Compared:
     theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
     scale = max(1.0, float(np.abs(ours).max(initial=0)))
     difference = float(np.abs(theirs - ours).max(initial=0)) / scale
-    agreement = float((best_class(theirs, SAME32) == best_class(ours, SAME32)).mean()) if len(ours) else math.nan
+    agreement = (
+        float((best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)).mean()) if len(ours) else math.nan
+    )
     return Compared(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement)
 
 

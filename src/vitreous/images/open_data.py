@@ -15,9 +15,9 @@ from vitreous.errors import DataError
 from vitreous.images import splits
 from vitreous.images.health.scan import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
-from vitreous.images.sources import KINDS
-from vitreous.images.sources.fashion import NAME as FASHION
-from vitreous.images.sources.finding import Found, Kind, Place, find_place
+from vitreous.images.sources import SOURCES
+from vitreous.images.sources.fashion import FASHION_NAME as FASHION
+from vitreous.images.sources.finding import FoundImages, Place, SourceKind, find_place
 from vitreous.images.sources.spellings import VAL
 from vitreous.printable import storable
 from vitreous.words import few
@@ -91,7 +91,7 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
 
-def content_id(found: Found) -> str:
+def content_id(found: FoundImages) -> str:
     """A digest of the classes and of each picture's name, fingerprint, label and split, in the order of the names."""
     several = found.labels.ndim == 2
     total = hashlib.sha256("\0".join(found.classes).encode("utf-8", "surrogateescape"))
@@ -111,15 +111,15 @@ def _place(path: str | os.PathLike[str]) -> Place:
     return find_place(path)
 
 
-def _kind(place: Place) -> Kind:
+def _kind(place: Place) -> SourceKind:
     """The first source that knows it; class folders are asked last, since every folder might be one."""
-    names = [name for name in KINDS if name != "folders"]
+    names = [name for name in SOURCES if name != "folders"]
     for name in [*names, "folders"]:
-        if KINDS[name].recognises(place):
-            return KINDS[name]
+        if SOURCES[name].recognises(place):
+            return SOURCES[name]
     what = few(place.files, 1)
     raise DataError(
-        f"{what} is no set of pictures that vitreous knows ({', '.join(KINDS)}); name a folder or one of those"
+        f"{what} is no set of pictures that vitreous knows ({', '.join(SOURCES)}); name a folder or one of those"
     )
 
 

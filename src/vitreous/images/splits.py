@@ -26,7 +26,7 @@ from vitreous.randomness import uniform
 Places = NDArray[np.int64]
 TEST_FRACTION = 0.2
 DEV_FRACTION = 0.1
-LOOKED_AT = 100_000  # pictures; a larger set is split without a search for near duplicates, and says so
+MAX_IMAGES_COMPARED = 100_000  # pictures; a larger set is split without a search for near duplicates, and says so
 BURST_SECONDS = 3
 
 
@@ -245,9 +245,9 @@ def find_groups(data: ImageSet, known: Places | None = None, progress: Progress 
     """
     n = len(data)
     pairs = [] if known is None else [np.stack([known, np.arange(n)], 1)]
-    if n > LOOKED_AT:
+    if n > MAX_IMAGES_COMPARED:
         groups = perceptual_hash.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
-        return groups, f"more than {LOOKED_AT:,} images, so near duplicates were not looked for"
+        return groups, f"more than {MAX_IMAGES_COMPARED:,} images, so near duplicates were not looked for"
     facts, twins = recall(data) or _read(data, progress)
     copies = _pairs((group[0], i) for group in twins.exact for i in group[1:])
     near, bursts = _pairs((pair.i, pair.j) for pair in twins.near), _bursts(facts)

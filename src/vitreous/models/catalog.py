@@ -42,7 +42,7 @@ MACS = {  # of each size, with each of these patches
     "g": (861_889_639_424, 267_031_491_584, 203_407_913_984, 50_957_671_424),
     "G": (1_543_287_329_792, 483_747_550_208, 368_981_070_848, 92_664_046_592),
 }
-HYBRIDS = {  # units of the stem, factor on its channels, patch on its map; multiply-accumulates
+HYBRID_STEMS = {  # units of the stem, factor on its channels, patch on its map; multiply-accumulates
     "R+Ti/16": ((), 1, 8, 433_681_920),  # named /16, but root and pool halve twice: its real stride is 32
     "R26+S/32": ((2, 2, 2, 2), 1, 1, 3_463_851_008),
     "R26+B/32": ((2, 2, 2, 2), 1, 1, 6_710_859_776),
@@ -53,7 +53,7 @@ HYBRIDS = {  # units of the stem, factor on its channels, patch on its map; mult
     "R50x2+L/32": ((3, 4, 6, 3), 2, 1, 31_541_436_416),
 }
 BIT_UNITS = {"50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
-BITS = {  # and their multiply-accumulates
+BIT_MACS = {  # and their multiply-accumulates
     "R50x1": 4_089_184_256,
     "R50x3": 36_082_286_592,
     "R101x1": 7_801_405_440,
@@ -82,7 +82,7 @@ class Row:
 def names() -> list[str]:
     """Every model of the papers, smallest first in each family."""
     plain = [f"{size}/{patch}" for size in SIZES for patch in PATCHES]
-    return [*plain, *HYBRIDS, *(f"BiT-{name}" for name in BITS)]
+    return [*plain, *HYBRID_STEMS, *(f"BiT-{name}" for name in BIT_MACS)]
 
 
 def describe(name: str) -> Row:
@@ -150,11 +150,11 @@ def options() -> dict[str, tuple[Any, list[str] | str, str]]:
 
 def _listed_macs(name: str) -> int | None:
     """From the tables above, so that the list of models needs no forward passes."""
-    if name in HYBRIDS:
-        return HYBRIDS[name][-1]
+    if name in HYBRID_STEMS:
+        return HYBRID_STEMS[name][-1]
     size, _, patch = name.partition("/")
     plain = dict(zip(map(str, PATCHES), MACS.get(size, ()), strict=False))
-    return plain.get(patch) or BITS.get(name.removeprefix("BiT-"))
+    return plain.get(patch) or BIT_MACS.get(name.removeprefix("BiT-"))
 
 
 def _split(name: str) -> tuple[Config, dict[str, Any]]:
@@ -173,7 +173,7 @@ def _named(word: str) -> Config:
         return BiTConfig(resnet=ResNetConfig(units=BIT_UNITS[match[1]], resnet_width=float(match[2])))
     front, _, rest = plain.rpartition("+")
     match = re.fullmatch(r"([A-Za-z]+)/(\d+)", rest)
-    if not match or match[1] not in SIZES or (front and plain not in HYBRIDS) or int(match[2]) < 1:
+    if not match or match[1] not in SIZES or (front and plain not in HYBRID_STEMS) or int(match[2]) < 1:
         alike = [name for name in names() if name.lower() == plain.lower()]
         bare = {name.removeprefix("BiT-"): name for name in names()}
         near = alike or [bare[name] for name in nearest(plain.removeprefix("BiT-"), bare)]
@@ -185,7 +185,7 @@ def _named(word: str) -> Config:
         embedding=EmbeddingConfig(patch=(patch, patch)),
     )
     if front:
-        units, factor, patch, _ = HYBRIDS[plain]
+        units, factor, patch, _ = HYBRID_STEMS[plain]
         config = config.change(stem="resnet", units=units, resnet_width=factor, patch=patch)
     return config
 

@@ -17,7 +17,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "swiglu": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],  # two halves in, one out: DINOv2's largest
 }
-HALVES = {"swiglu": 2}  # how many hidden widths an activation reads, where not one
+HIDDEN_WIDTHS_READ = {"swiglu": 2}  # how many hidden widths an activation reads, where not one
 
 
 class Linear(nn.Linear):

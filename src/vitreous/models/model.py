@@ -13,7 +13,7 @@ from vitreous.errors import ConfigError
 from vitreous.models.config import Config
 from vitreous.models.layers import Linear
 from vitreous.models.preprocess import Preprocess
-from vitreous.models.taps import COMPILED, Tap, looked_into, plain
+from vitreous.models.taps import COMPILED_PREFIX, Tap, looked_into, plain
 
 Part = TypeVar("Part")
 
@@ -65,7 +65,7 @@ def channels_first(images: Tensor, layout: str) -> Tensor:
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:
     """A model's tensors under their own names, however it is wrapped."""
-    return {name.replace(COMPILED, ""): tensor for name, tensor in plain(model).state_dict().items()}
+    return {name.replace(COMPILED_PREFIX, ""): tensor for name, tensor in plain(model).state_dict().items()}
 
 
 def unwrapped(model: nn.Module) -> Model:

@@ -1,6 +1,6 @@
 """Where a token stands: kinds of position embedding (appendix D.4 of arXiv 2010.11929), and resizing them.
 
-To add a kind: one class here or elsewhere, and one line in KINDS (or an entry point in the group `vitreous.positions`).
+To add a kind: one class here or elsewhere, and one line in POSITION_KINDS (or an entry point in the group `vitreous.positions`).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class RelativePositions(Positions):
         return every.gather(-1, self.index.expand(*q.shape[:2], -1, -1))        # B H N N
 
 
-KINDS: Registry[type[Positions]] = Registry(
+POSITION_KINDS: Registry[type[Positions]] = Registry(
     "positions",
     {
         "none": NoPositions,
@@ -192,7 +192,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 # How a learned table is taken to another grid: torch's mode, antialias, and whether corners are aligned.
-RESIZE = {
+RESIZE_METHODS = {
     "paper": ("bilinear", False, True),        # scipy's zoom of order 1, in the official code and big_vision
     "timm": ("bicubic", True, False),          # and DINOv2 in transformers
     "huggingface": ("bicubic", False, False),  # ViT and DeiT in transformers
@@ -203,13 +203,13 @@ RESIZE = {
 def resize_positions(table: Tensor, old: Size, new: Size, *, prefix: int = 0, rule: str = "paper") -> Tensor:
     """A learned table on another grid: patches move by their place in the image, the first `prefix` rows are kept.
 
-    table: prefix + rows·columns, D.  old, new: rows, columns.  rule: a key of RESIZE.
+    table: prefix + rows·columns, D.  old, new: rows, columns.  rule: a key of RESIZE_METHODS.
     """
-    if rule not in RESIZE:
-        raise ConfigError(f"position_resize {rule!r} is not one of {', '.join(RESIZE)}")
+    if rule not in RESIZE_METHODS:
+        raise ConfigError(f"position_resize {rule!r} is not one of {', '.join(RESIZE_METHODS)}")
     if old == new:
         return table
-    mode, antialias, align = RESIZE[rule]
+    mode, antialias, align = RESIZE_METHODS[rule]
     front, places = table[:prefix], table[prefix:]
     exact = places.to(torch.promote_types(places.dtype, torch.float32))         # halves are too coarse to average
     field = exact.unflatten(0, old).permute(2, 0, 1)[None]                      # 1 D h w

@@ -10,7 +10,7 @@ import msgspec
 from vitreous.errors import ConfigError
 from vitreous.models.config import Size
 
-HALF = (0.5, 0.5, 0.5)
+HALF_RGB = (0.5, 0.5, 0.5)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -30,8 +30,8 @@ class Preprocess:
     antialias: bool = False
     resized_by: Literal["pillow", "torch"] = "pillow"  # where antialiased: Pillow's bytes, or torchvision's of a tensor
     centre: Literal["round", "floor"] = "round"  # the crop's first pixel where half a pixel is left over
-    mean: tuple[float, ...] = HALF
-    std: tuple[float, ...] = HALF
+    mean: tuple[float, ...] = HALF_RGB
+    std: tuple[float, ...] = HALF_RGB
     source: str = "default"  # whose rule this is
 
     def __post_init__(self) -> None:

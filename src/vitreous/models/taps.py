@@ -122,10 +122,10 @@ def _eager() -> Iterator[None]:
 
 def _points(model: nn.Module) -> dict[str, nn.Module]:
     found = plain(model).named_modules()
-    return {path.replace(COMPILED, ""): module for path, module in found if getattr(module, "is_tap", False)}
+    return {path.replace(COMPILED_PREFIX, ""): module for path, module in found if getattr(module, "is_tap", False)}
 
 
-COMPILED = "_orig_mod."  # what torch.compile puts into the path of a part it wraps
+COMPILED_PREFIX = "_orig_mod."  # what torch.compile puts into the path of a part it wraps
 
 
 def plain(model: nn.Module) -> nn.Module:

@@ -15,10 +15,19 @@ from vitreous.errors import ImageSizeError
 from vitreous.models.checks import check
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.hybrid import make_stem
-from vitreous.models.layers import HALVES, Activation, DropPath, Gain, Linear, lecun, make_norm, start_linear
+from vitreous.models.layers import (
+    HIDDEN_WIDTHS_READ,
+    Activation,
+    DropPath,
+    Gain,
+    Linear,
+    lecun,
+    make_norm,
+    start_linear,
+)
 from vitreous.models.model import Model
 from vitreous.models.pooling import POOLS, PoolThenNorm
-from vitreous.models.positions import KINDS, NoPositions
+from vitreous.models.positions import POSITION_KINDS, NoPositions
 from vitreous.models.taps import Tap, tapped
 
 
@@ -49,7 +58,7 @@ class Embedding(nn.Module):
         self.distillation_token = nn.Parameter(torch.empty(1, width)) if e.distillation_token else None
         self.registers = nn.Parameter(torch.empty(e.registers, width)) if e.registers else None
         self.mask_token = nn.Parameter(torch.empty(1, width)) if e.mask_token else None
-        kind = KINDS[e.positions]
+        kind = POSITION_KINDS[e.positions]
         at_stem = e.positions_at == "stem" and not kind.in_attention
         self.positions = (kind if at_stem else NoPositions)(config, grid)
         self.dropout = nn.Dropout(config.encoder.dropout)
@@ -95,7 +104,7 @@ class Attention(nn.Module):
         self.query_norm = nn.LayerNorm(d, eps=e.norm_eps) if e.qk_norm else nn.Identity()
         self.key_norm = nn.LayerNorm(d, eps=e.norm_eps) if e.qk_norm else nn.Identity()
         self.query, self.key, self.value = Tap(), Tap(), Tap()
-        kind = KINDS[config.embedding.positions]
+        kind = POSITION_KINDS[config.embedding.positions]
         self.positions = kind(config, grid) if kind.in_attention else None
         self.weights = Tap()
         self.per_head = Tap()
@@ -131,7 +140,7 @@ class MLP(nn.Module):
     def __init__(self, config: ViTConfig, drop_path: float):
         super().__init__()
         e = config.encoder
-        self.halves = HALVES.get(e.activation, 1)
+        self.halves = HIDDEN_WIDTHS_READ.get(e.activation, 1)
         self.expand = Linear(e.width, self.halves * e.mlp)
         self.activation = Activation(e.activation)
         self.hidden = Tap()
@@ -204,7 +213,7 @@ class LayerPositions(nn.Module):
         super().__init__()
         e = config.embedding
         count = {"stem": 0, "every-layer": config.encoder.depth, "every-layer-shared": 1}[e.positions_at]
-        self.tables = nn.ModuleList(KINDS[e.positions](config, grid) for _ in range(count))
+        self.tables = nn.ModuleList(POSITION_KINDS[e.positions](config, grid) for _ in range(count))
 
     def forward(self, z: Tensor, layer: int, grid: Size) -> Tensor:             # B N D
         return self.tables[layer % len(self.tables)](z, grid) if self.tables else z

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import CheckpointError, ConfigError, MissingExtraError
-from vitreous.evaluation.predict import Answer, answer_of
+from vitreous.evaluation.predict import Prediction, answer_of
 from vitreous.exports.export import TARGETS
 from vitreous.exports.parity import Parity, compare
 from vitreous.exports.target import Target
@@ -109,7 +109,7 @@ class FileEngine:
         """B C H W -> B K."""
         return self._run(x)[0]
 
-    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Answer:
+    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Prediction:
         """With the same calibrated confidence as the model has."""
         return answer_of(self, self.names, name, logits, top)  # type: ignore[arg-type]  # temperature, threshold, answers
 

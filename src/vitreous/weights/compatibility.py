@@ -11,7 +11,7 @@ from torch import Tensor
 from vitreous.models.config import BiTConfig, Config, ViTConfig, options
 
 # What a plain ViT of the paper is. A format says where it can have more: None is anything, else the values it holds.
-PLAIN: dict[str, tuple[Any, ...] | None] = {
+PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
     "image_size": None,
     "channels": None,
     "dynamic_image_size": None,  # how we run it, not what it is
@@ -54,7 +54,7 @@ PLAIN: dict[str, tuple[Any, ...] | None] = {
 NOTHING_TO_COVER = ("positions_cover",)  # no difference where there are no tokens in front
 
 
-class Part(NamedTuple):
+class Difference(NamedTuple):
     """A part of a model that a format cannot hold, or that its library would run differently."""
 
     name: str  # of an option, or what it is
@@ -65,36 +65,36 @@ class Part(NamedTuple):
         return f"{self.name}{'' if self.value == '' else f'={self.value}'} {self.why}".rstrip()
 
 
-def vit_differences(config: Any, **allowed: tuple[Any, ...] | None) -> list[Part]:
+def vit_differences(config: Any, **allowed: tuple[Any, ...] | None) -> list[Difference]:
     """Each option that is neither plain nor allowed."""
     if not isinstance(config, ViTConfig):
-        return [Part("a BiT")]
-    holds = {**PLAIN, **allowed}
+        return [Difference("a BiT")]
+    holds = {**PLAIN_VIT, **allowed}
     out = []
     for group, name, _, value in options(config):
         if group == "resnet" or (name in NOTHING_TO_COVER and not config.prefix):
             continue
         values = holds[name]
         if values is not None and value not in values:
-            out.append(Part(name, value))
+            out.append(Difference(name, value))
     return out
 
 
-def bit_differences(config: BiTConfig, **stated: Any) -> list[Part]:
+def bit_differences(config: BiTConfig, **stated: Any) -> list[Difference]:
     """Each option of a BiT's ResNet that the format's library would run differently."""
     wanted = {"root": "imagenet", "standardise_eps_at": "variance", "group_norm_eps": 1e-5, **stated}
     return resnet_differences(config, wanted)
 
 
-def resnet_differences(config: Config, wanted: Mapping[str, Any]) -> list[Part]:
+def resnet_differences(config: Config, wanted: Mapping[str, Any]) -> list[Difference]:
     has = {name: getattr(config.resnet, name) for name in wanted}
-    return [Part(name, has[name]) for name, value in wanted.items() if has[name] != value]
+    return [Difference(name, has[name]) for name, value in wanted.items() if has[name] != value]
 
 
-def token_differences(config: ViTConfig) -> list[Part]:
+def token_differences(config: ViTConfig) -> list[Difference]:
     """Where a class token tells the pool: it is there if and only if it is read."""
     pool, token = config.readout.pool, config.embedding.class_token
-    return [Part("pool", pool, f"with class_token={token}")] if pool != "cls" and token else []
+    return [Difference("pool", pool, f"with class_token={token}")] if pool != "cls" and token else []
 
 
 State = Mapping[str, Tensor]

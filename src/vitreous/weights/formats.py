@@ -22,9 +22,9 @@ from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
 from vitreous.registry import Registry
-from vitreous.weights.compatibility import Part
+from vitreous.weights.compatibility import Difference
 from vitreous.weights.layouts import Rule
-from vitreous.weights.tensor_files import Found, Tensors, by
+from vitreous.weights.tensor_files import RawCheckpoint, Tensors, by
 from vitreous.words import one_line
 
 
@@ -54,10 +54,12 @@ class Draft:
 class Format:
     name: str
     holds: str  # one line for people
-    recognises: Callable[[Found], bool]
-    draft: Callable[[Found, Hints], Draft]
+    recognises: Callable[[RawCheckpoint], bool]
+    draft: Callable[[RawCheckpoint, Hints], Draft]
     rules: Callable[[Config], list[Rule]]  # for reading and writing alike
-    refuses: Callable[[Config], list[Part]]  # parts that the format cannot hold, or its library would run differently
+    refuses: Callable[
+        [Config], list[Difference]
+    ]  # parts that the format cannot hold, or its library would run differently
     write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # to a file, or into a folder, that is new
     to_hold: Callable[[Config, Mapping[str, Tensor]], tuple[Config, Mapping[str, Tensor]]] = lambda config, state: (
         config,
@@ -70,7 +72,7 @@ class Format:
 
 
 def _lazy(name: str) -> Callable[[], Format]:
-    return lambda: import_module(f"vitreous.weights.{name}").FORMAT
+    return lambda: getattr(import_module(f"vitreous.weights.{name}"), f"{name.upper()}_FORMAT")
 
 
 FORMATS: Registry[Any] = Registry(
@@ -92,7 +94,7 @@ def get(name: str) -> Format:
     return found if isinstance(found, Format) else found()
 
 
-def recognise(found: Found) -> Format:
+def recognise(found: RawCheckpoint) -> Format:
     """Whose file this is, by the names of its tensors."""
     for name in FORMATS:
         if (known := get(name)).recognises(found):
@@ -106,10 +108,10 @@ def recognise(found: Found) -> Format:
 
 
 # Heads of the published sizes, by width; elsewhere somebody must say.
-HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+HEADS_BY_WIDTH = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
 
 
-def choose_heads(width: int, found: Found, hints: Hints, stated: Any) -> tuple[int, list[str]]:
+def choose_heads(width: int, found: RawCheckpoint, hints: Hints, stated: Any) -> tuple[int, list[str]]:
     """By the argument, else the config beside the tensors, else the published size of that width."""
     if hints.heads is not None:
         return hints.heads, []
@@ -119,15 +121,15 @@ def choose_heads(width: int, found: Found, hints: Hints, stated: Any) -> tuple[i
                 f"the config of {found.path} says {one_line(stated)} heads at width {width}; say heads="
             )
         return stated, []
-    if width in HEADS:
-        return HEADS[width], [f"heads {HEADS[width]}: the published size of width {width}"]
+    if width in HEADS_BY_WIDTH:
+        return HEADS_BY_WIDTH[width], [f"heads {HEADS_BY_WIDTH[width]}: the published size of width {width}"]
     raise CheckpointError(f"{found.path} does not tell the number of heads at width {width}; say heads=")
 
 
 def choose_image_size(
     places: int,
     cell: Size,
-    found: Found,
+    found: RawCheckpoint,
     hints: Hints,
     stated: Any = None,
     grid_of: Callable[[Size], Size] | None = None,
@@ -169,7 +171,7 @@ def choose_image_size(
     )
 
 
-def stated_size(stated: Any, found: Found) -> Size:
+def stated_size(stated: Any, found: RawCheckpoint) -> Size:
     """An image size as a config states it."""
     wrong = CheckpointError(
         f"the config of {found.path} says the image size {one_line(stated)}, which is none; mend config.json"
@@ -182,7 +184,7 @@ def stated_size(stated: Any, found: Found) -> Size:
         raise wrong from None
 
 
-def stated_preprocess(found: Found, **said: Any) -> Preprocess:
+def stated_preprocess(found: RawCheckpoint, **said: Any) -> Preprocess:
     """What a config says of preprocessing, if it makes sense."""
     try:
         rule = preprocesses.from_json(said)

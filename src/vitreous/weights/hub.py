@@ -14,9 +14,9 @@ from vitreous.errors import HubError, MissingExtraError
 from vitreous.words import one_line
 
 SCHEMES = ("hf:", "timm:")
-CONFIGS = ["*.json"]
-LIGHT = ["model*.safetensors", "*.npz"]
-HEAVY = [*LIGHT, "pytorch_model*.bin"]  # where there is nothing light
+CONFIG_PATTERNS = ["*.json"]
+SAFE_WEIGHT_PATTERNS = ["model*.safetensors", "*.npz"]
+ALL_WEIGHT_PATTERNS = [*SAFE_WEIGHT_PATTERNS, "pytorch_model*.bin"]  # where there is nothing light
 
 
 def repository(source: str) -> tuple[str, str | None]:
@@ -48,8 +48,8 @@ def fetch(source: str) -> Path:
         raise MissingExtraError("hub", f"{source} needs huggingface_hub") from None
 
     name, revision = repository(source)
-    for kinds in (LIGHT, HEAVY):
-        wanted = [*CONFIGS, *kinds]
+    for kinds in (SAFE_WEIGHT_PATTERNS, ALL_WEIGHT_PATTERNS):
+        wanted = [*CONFIG_PATTERNS, *kinds]
         try:
             cached = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
         except (LocalEntryNotFoundError, FileNotFoundError):
@@ -65,8 +65,12 @@ def fetch(source: str) -> Path:
     try:
         with _quiet():
             get_session().head(constants.ENDPOINT, timeout=10)  # the calls below try for half a minute
-            kinds = LIGHT if has_weights(list_repo_files(name, revision=revision), LIGHT) else HEAVY
-            fetched = Path(snapshot_download(name, revision=revision, allow_patterns=[*CONFIGS, *kinds]))
+            kinds = (
+                SAFE_WEIGHT_PATTERNS
+                if has_weights(list_repo_files(name, revision=revision), SAFE_WEIGHT_PATTERNS)
+                else ALL_WEIGHT_PATTERNS
+            )
+            fetched = Path(snapshot_download(name, revision=revision, allow_patterns=[*CONFIG_PATTERNS, *kinds]))
     except HfHubHTTPError as error:
         raise HubError(
             f"the hub refused {source}: {one_line(error)}; check the name, or log in with: hf auth login"
@@ -76,8 +80,10 @@ def fetch(source: str) -> Path:
             f"{source} is not in the cache and the hub cannot be reached ({type(error).__name__}); "
             f"name a file, or go online"
         ) from None
-    if not has_weights(_names_in(fetched), HEAVY):
-        raise HubError(f"{source} holds no weights that we read ({', '.join(HEAVY)}); name another repository")
+    if not has_weights(_names_in(fetched), ALL_WEIGHT_PATTERNS):
+        raise HubError(
+            f"{source} holds no weights that we read ({', '.join(ALL_WEIGHT_PATTERNS)}); name another repository"
+        )
     return fetched
 
 

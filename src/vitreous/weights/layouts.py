@@ -30,7 +30,7 @@ class Rule:
 
 
 def rule(ours: str, *theirs: str, move: Move | None = None) -> Rule:
-    return Rule(ours, theirs, move or SAME)
+    return Rule(ours, theirs, move or UNCHANGED)
 
 
 def pair(
@@ -43,14 +43,14 @@ def pair(
     ]
 
 
-SAME = Move(lambda t: t[0], lambda x: [x])
-TURNED = Move(lambda t: t[0].mT, lambda x: [x.mT])  # in × out <-> out × in
-FRONT = Move(lambda t: t[0].squeeze(0), lambda x: [x[None]])  # an axis of length 1 before
-STACK = Move(lambda t: torch.cat(t), lambda x: list(x.chunk(3)))  # q, k, v apart <-> rows q, k, v
+UNCHANGED = Move(lambda t: t[0], lambda x: [x])
+TRANSPOSED = Move(lambda t: t[0].mT, lambda x: [x.mT])  # in × out <-> out × in
+LEADING_AXIS = Move(lambda t: t[0].squeeze(0), lambda x: [x[None]])  # an axis of length 1 before
+STACKED_QKV = Move(lambda t: torch.cat(t), lambda x: list(x.chunk(3)))  # q, k, v apart <-> rows q, k, v
 KERNEL = Move(lambda t: t[0].permute(3, 2, 0, 1), lambda x: [x.permute(2, 3, 1, 0)])  # H W in out <-> out in H W
-ONE_BY_ONE = Move(lambda t: t[0].flatten(1), lambda x: [x[:, :, None, None]])  # a 1×1 convolution <-> a linear map
+ONE_BY_ONE_CONV = Move(lambda t: t[0].flatten(1), lambda x: [x[:, :, None, None]])  # a 1×1 convolution <-> a linear map
 VECTOR = Move(lambda t: t[0].flatten(), lambda x: [x])
-PLANES = Move(lambda t: t[0].flatten(), lambda x: [x[None, None, None]])  # 1 1 1 C <-> C
+CHANNEL_PLANES = Move(lambda t: t[0].flatten(), lambda x: [x[None, None, None]])  # 1 1 1 C <-> C
 
 
 def patch_kernel(channels: int, patch: Size, *, theirs: str) -> Move:

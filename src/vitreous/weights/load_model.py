@@ -31,10 +31,10 @@ from vitreous.weights.own_format import (
 )
 from vitreous.weights.quantised import is_quantised, read_quantised
 from vitreous.weights.surgery import resize_images, swap_head
-from vitreous.weights.tensor_files import Found, read
+from vitreous.weights.tensor_files import RawCheckpoint, read
 from vitreous.words import one_line
 
-SIDECAR = "vitreous.sidecar/1"
+SIDECAR_SCHEMA = "vitreous.sidecar/1"
 
 
 def load(
@@ -108,7 +108,7 @@ def with_labels(model: Model, labels: tuple[str, ...] | list[str] | None) -> Mod
     return model
 
 
-def find(source: str | os.PathLike[str]) -> Found | None:
+def find(source: str | os.PathLike[str]) -> RawCheckpoint | None:
     """What lies where `source` says; None for the name of a new model. An existing path wins."""
     text = os.fspath(source)
     restore_folder(text)
@@ -118,7 +118,7 @@ def find(source: str | os.PathLike[str]) -> Found | None:
         return read(Path(text))
     if text.startswith(hub.SCHEMES):
         return dataclasses.replace(read(hub.fetch(text)), path=text)
-    if text == starter.NAME:
+    if text == starter.STARTER_NAME:
         return dataclasses.replace(read(starter.file()), path=text)
     return read(newest_run())
 
@@ -126,7 +126,7 @@ def find(source: str | os.PathLike[str]) -> Found | None:
 def is_new(text: str) -> bool:
     """Whether `text` can only be a name of the catalog; what looks like something else that is not there is said."""
     path = Path(text)
-    if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.NAME):
+    if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.STARTER_NAME):
         return False
     looks_like_a_path = (
         path.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin")
@@ -164,7 +164,7 @@ def newest_run(runs: Path = Path("runs")) -> Path:
     return done[-1].parent
 
 
-def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
+def open_found(found: RawCheckpoint, format: str | None, hints: Hints) -> Opened:
     """Config and tensors in our own terms, whoever wrote them."""
     if is_checkpoint(found) and format in (None, "vitreous"):
         if hints.architecture is not None:
@@ -193,7 +193,7 @@ def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
         ) from error
 
 
-def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
+def open_foreign(found: RawCheckpoint, known: Format, hints: Hints) -> Opened:
     record, note = sidecar(found)
     beside = None if record is None else described(record.get("config"), found)
     stated: Usage | None = None
@@ -228,9 +228,9 @@ def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
     return Opened(draft.config, state, stated, source)
 
 
-def sidecar(found: Found) -> tuple[dict[str, Any] | None, list[str]]:
+def sidecar(found: RawCheckpoint) -> tuple[dict[str, Any] | None, list[str]]:
     """What we wrote beside a format that holds tensors only, if it is of this very file."""
-    if found.sidecar.get("schema") != SIDECAR:
+    if found.sidecar.get("schema") != SIDECAR_SCHEMA:
         return None, []
     record = None if found.file is None else entry_of(found.sidecar, found.file)
     if record is None:

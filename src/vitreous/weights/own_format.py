@@ -28,11 +28,11 @@ from vitreous.models.model import Model, state_of
 from vitreous.models.preprocess import Preprocess
 from vitreous.printable import storable
 from vitreous.weights.formats import stated_preprocess, stem_of
-from vitreous.weights.tensor_files import READERS, Found, by, bytes_of
+from vitreous.weights.tensor_files import READERS, RawCheckpoint, by, bytes_of
 from vitreous.words import one_line
 
-KEY = "vitreous"
-VERSION = 1
+MANIFEST_KEY = "vitreous"
+MANIFEST_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
     if state.keys() != blueprint(model.config).state_dict().keys():
         raise CheckpointError(f"the model no longer has the parts of its config, so {path} could not be read back")
     manifest = {
-        "version": VERSION,
+        "version": MANIFEST_VERSION,
         "config": model.config.to_json(),
         **usage_to_json(model),
         "recipe": recipe,
@@ -91,36 +91,36 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
             ) from None
     text = json.dumps(manifest, sort_keys=True)
     sealed = json.dumps({"digest": digest(text.encode()), "manifest": text})
-    write_bytes(path, save(state, metadata={KEY: sealed}), force=force)
+    write_bytes(path, save(state, metadata={MANIFEST_KEY: sealed}), force=force)
 
 
-def is_checkpoint(found: Found) -> bool:
-    return KEY in found.metadata
+def is_checkpoint(found: RawCheckpoint) -> bool:
+    return MANIFEST_KEY in found.metadata
 
 
-def is_ours_without_manifest(found: Found) -> bool:
+def is_ours_without_manifest(found: RawCheckpoint) -> bool:
     names = set(found.tensors)
     return {"embedding.projection.weight", "blocks.0.norm1.weight"} <= names or "last_norm.weight" in names
 
 
-def read_manifest(found: Found) -> dict[str, Any]:
+def read_manifest(found: RawCheckpoint) -> dict[str, Any]:
     """The manifest of our file, whole and as it was written."""
     try:
-        sealed = json.loads(found.metadata[KEY])
+        sealed = json.loads(found.metadata[MANIFEST_KEY])
         text = sealed["manifest"]
         manifest = json.loads(text) if digest(text.encode()) == sealed["digest"] else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict):
         raise CheckpointError(f"the manifest of {found.path} is damaged; fetch or write the file again")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") != MANIFEST_VERSION:
         raise CheckpointError(
-            f"{found.path} is of format version {manifest.get('version')}, we read {VERSION}; upgrade vitreous"
+            f"{found.path} is of format version {manifest.get('version')}, we read {MANIFEST_VERSION}; upgrade vitreous"
         )
     return manifest
 
 
-def read_checkpoint(found: Found) -> Opened:
+def read_checkpoint(found: RawCheckpoint) -> Opened:
     manifest = read_manifest(found)
     try:
         config = described(manifest.get("config"), found)
@@ -135,7 +135,7 @@ def read_checkpoint(found: Found) -> Opened:
     return Opened(config, dict(found.tensors), stated, source if isinstance(source, dict) else {})
 
 
-def described(record: Any, found: Found) -> Config:
+def described(record: Any, found: RawCheckpoint) -> Config:
     """The config of a record, if the file beside it can hold such a model: no file makes us build what it has not."""
     config = configs.from_json(record)
     if not all(0 < n < 2**16 for n in config.image_size):
@@ -162,7 +162,7 @@ def usage_to_json(model: Model) -> dict[str, Any]:
     return {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
 
 
-def usage(record: Mapping[str, Any], found: Found) -> Usage:
+def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
     """Of a manifest or sidecar."""
     said = record.get("preprocess")
     preprocess = stated_preprocess(found, **said) if isinstance(said, dict) else preprocesses.from_json(said)
@@ -207,7 +207,7 @@ def check_labels(labels: Any, classes: int) -> None:
         raise ConfigError(f"label {storable(halves[0])!r} holds half a character, which no file can hold; correct it")
 
 
-def check_tensors(found: Found, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:
+def check_tensors(found: RawCheckpoint, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:
     """Names, shapes, types and digests, each refusal naming the tensor."""
     for name, wanted in blueprint.items():
         if name not in found.tensors:

@@ -20,9 +20,9 @@ from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.weights import formats, hub
 from vitreous.weights.formats import Draft, Format, Hints
 from vitreous.weights.layouts import write_with
-from vitreous.weights.load_model import SIDECAR, assemble, entry_of, is_new, load
+from vitreous.weights.load_model import SIDECAR_SCHEMA, assemble, entry_of, is_new, load
 from vitreous.weights.own_format import check_usage, default_name, usage_to_json, write_checkpoint
-from vitreous.weights.tensor_files import FOLDER_SIDECAR, READERS, Found, Tensors, read_json
+from vitreous.weights.tensor_files import FOLDER_SIDECAR, READERS, RawCheckpoint, Tensors, read_json
 
 
 def save(
@@ -120,7 +120,7 @@ def earlier_sidecar(path: Path) -> dict[str, Any]:
         record = read_json(path)
     except (VitreousError, OSError):
         return {}
-    return record if record.get("schema") == SIDECAR else {}
+    return record if record.get("schema") == SIDECAR_SCHEMA else {}
 
 
 def read_alone(model: Model, known: Format, tensors: Mapping[str, Tensor], folder: Path | None = None) -> Draft | None:
@@ -136,7 +136,7 @@ def read_alone(model: Model, known: Format, tensors: Mapping[str, Tensor], folde
         hints = replace(hints, heads=e.heads, activation=e.activation, norm_eps=e.norm_eps)
     where = str(folder or "the file")
     try:
-        found = Found(where, Tensors(tensors, where), config=config, preprocessor=preprocessor)
+        found = RawCheckpoint(where, Tensors(tensors, where), config=config, preprocessor=preprocessor)
         draft = known.draft(found, hints)
     except VitreousError:
         return None
@@ -190,7 +190,7 @@ def essence(config: Config) -> Config:
 def sidecar_of(model: Model, weights: Path) -> dict[str, Any]:
     """What a format cannot say, tied to one file of weights by its digest."""
     return {
-        "schema": SIDECAR,
+        "schema": SIDECAR_SCHEMA,
         "digest": digest(weights),
         "config": model.config.to_json(),
         **usage_to_json(model),

@@ -13,11 +13,11 @@ from vitreous.errors import CheckpointError
 from vitreous.weights.tensor_files import read_json
 
 __all__ = [
-    "CARD",
-    "FEW",
-    "FILE",
-    "NAME",
-    "ROOM",
+    "FROM_SCRATCH_ABOVE",
+    "MAX_STARTER_BYTES",
+    "STARTER_CARD",
+    "STARTER_FILE",
+    "STARTER_NAME",
     "card",
     "file",
     "is_clear",
@@ -30,19 +30,19 @@ __all__ = [
     "word",
 ]
 
-NAME = "starter"
-FILE = Path(__file__).with_name("starter.safetensors")
-CARD = Path(__file__).with_name("starter.json")  # how it was made, of what, and what packing cost
-ROOM = 3_900_000  # bytes of the file
-FEW = 20_000  # training images from which a network of its own learns more than the starter knows
-SURE = 2.576  # standard errors: 99 %
-LARGER = 96  # pixels at which its frozen features tell more than at the 64 it has learned at
-GAIN = 0.1  # of the way from chance to all right, that an estimate must have come at least
+STARTER_NAME = "starter"
+STARTER_FILE = Path(__file__).with_name("starter.safetensors")
+STARTER_CARD = Path(__file__).with_name("starter.json")  # how it was made, of what, and what packing cost
+MAX_STARTER_BYTES = 3_900_000  # bytes of the file
+FROM_SCRATCH_ABOVE = 20_000  # training images from which a network of its own learns more than the starter knows
+Z99 = 2.576  # standard errors: 99 %
+FROZEN_IMAGE_SIZE = 96  # pixels at which its frozen features tell more than at the 64 it has learned at
+MIN_GAIN = 0.1  # of the way from chance to all right, that an estimate must have come at least
 
 
 def is_there() -> bool:
     """Whether this package carries one."""
-    return FILE.is_file()
+    return STARTER_FILE.is_file()
 
 
 def file() -> Path:
@@ -51,22 +51,22 @@ def file() -> Path:
         raise CheckpointError(
             "this vitreous carries no starter; give a file or folder of weights, hf:OWNER/NAME, or a catalog name"
         )
-    return FILE
+    return STARTER_FILE
 
 
 def card() -> dict[str, Any]:
     """Command, seeds, terms of the data, accuracy before and after packing, machine; empty where there is none."""
-    return read_json(CARD)
+    return read_json(STARTER_CARD)
 
 
 def word() -> str:
     """What means it and nothing else: its name, or its file where a path of that name lies here, which would win."""
-    return str(file()) if Path(NAME).exists() else NAME
+    return str(file()) if Path(STARTER_NAME).exists() else STARTER_NAME
 
 
 def is_meant(source: str) -> bool:
     """Whether `source` names it."""
-    return source == str(FILE) or (source == NAME and not Path(NAME).exists())
+    return source == str(STARTER_FILE) or (source == STARTER_NAME and not Path(STARTER_NAME).exists())
 
 
 def terms() -> str:
@@ -76,7 +76,7 @@ def terms() -> str:
 
 def network() -> str:
     """In the words of the catalog."""
-    return str(card().get("model", NAME))
+    return str(card().get("model", STARTER_NAME))
 
 
 def suits(images: int, channels: int) -> bool:
@@ -84,7 +84,7 @@ def suits(images: int, channels: int) -> bool:
 
     `--weights none` does not ask. What remains is the few-shot estimate on the images themselves: `is_clear`.
     """
-    return is_there() and channels == 3 and images < FEW
+    return is_there() and channels == 3 and images < FROM_SCRATCH_ABOVE
 
 
 def size_for(pictures: tuple[int, int]) -> int | None:
@@ -93,7 +93,7 @@ def size_for(pictures: tuple[int, int]) -> int | None:
     300 photos, five draws, a solved head: 64 pixels 66.3 % of imagenette and 68.1 % of five cat breeds, 96 pixels 70.8
     and 73.3 %, for 2.4 times the work; 128 pixels 71.0 and 74.7 %, for 4.4 times (benchmarks/starter_sizes.py).
     """
-    return LARGER if min(pictures) >= LARGER else None
+    return FROZEN_IMAGE_SIZE if min(pictures) >= FROZEN_IMAGE_SIZE else None
 
 
 def is_clear(right: int, seen: int, chance: float) -> bool:
@@ -104,8 +104,8 @@ def is_clear(right: int, seen: int, chance: float) -> bool:
     """
     if seen < 1:
         return False
-    share, z = right / seen, SURE
+    share, z = right / seen, Z99
     centre = share + z**2 / (2 * seen)
     half = z * (share * (1 - share) / seen + z**2 / (4 * seen**2)) ** 0.5
     lowest = (centre - half) / (1 + z**2 / seen)
-    return lowest > chance and share - chance >= GAIN * (1 - chance)
+    return lowest > chance and share - chance >= MIN_GAIN * (1 - chance)

@@ -22,14 +22,14 @@ from torch import Tensor
 from vitreous.errors import CheckpointError, FormatError
 from vitreous.words import one_line
 
-HEADER_LIMIT = 16 * 2**20  # bytes of a safetensors header
-JSON_LIMIT = 16 * 2**20
-MOST_TENSORS = 20_000  # the largest model of the papers has 1,200
-MOST_AXES = 16
-EXPANSION_LIMIT = 20  # times its own size an npz may grow; weights hardly compress
-SMALL = 256 * 2**20  # bytes that an npz of any size may grow to
+MAX_HEADER_BYTES = 16 * 2**20  # bytes of a safetensors header
+MAX_JSON_BYTES = 16 * 2**20
+MAX_TENSORS = 20_000  # the largest model of the papers has 1,200
+MAX_AXES = 16
+MAX_EXPANSION = 20  # times its own size an npz may grow; weights hardly compress
+ALWAYS_ALLOWED_BYTES = 256 * 2**20  # bytes that an npz of any size may grow to
 
-TYPES = {  # of a safetensors file
+SAFETENSORS_TYPES = {  # of a safetensors file
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -96,7 +96,7 @@ class Tensors(dict[str, Tensor]):
 
 
 @dataclass(frozen=True)
-class Found:
+class RawCheckpoint:
     """What lies at a path before it is a model: tensors, and the JSON files beside them."""
 
     path: str  # as the user said it
@@ -117,7 +117,7 @@ WEIGHT_FILES = (  # as the hub names them; a config belongs to these
 FOLDER_SIDECAR = "vitreous.json"
 
 
-def read(path: Path) -> Found:
+def read(path: Path) -> RawCheckpoint:
     """Open a file or a folder of weights, whatever wrote it."""
     if path.is_dir():
         return _read_file(_weights_in(path), str(path))
@@ -145,13 +145,13 @@ def _weights_in(folder: Path) -> Path:
     return only[0]
 
 
-def _read_file(path: Path, said: str) -> Found:
+def _read_file(path: Path, said: str) -> RawCheckpoint:
     """A file, and what lies beside it.  said: what the user called it."""
     tensors, metadata = _read_shards(path) if path.name.endswith(".index.json") else read_tensors(path)
     beside = path.parent
     has_config = path.name in WEIGHT_FILES
     sidecar = read_json(path.with_name(path.name + ".json"))
-    return Found(
+    return RawCheckpoint(
         said,
         unwrapped(Tensors(tensors, str(path))),
         metadata,
@@ -210,7 +210,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def check_names(names: Iterable[str], path: Path) -> None:
     """Names that fit on a line, and not more of them than a model has."""
     names = list(names)
-    if len(names) > MOST_TENSORS:
+    if len(names) > MAX_TENSORS:
         raise CheckpointError(f"{path} has {len(names)} tensors, more than any model; do not trust this file")
     for name in names:
         if not name.isprintable() or len(name) > 300:
@@ -224,7 +224,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         entries, metadata = _read_header(file, path)
         for name, dtype, shape, begin, end in entries:
             try:
-                tensor = torch.empty(shape, dtype=TYPES[dtype])
+                tensor = torch.empty(shape, dtype=SAFETENSORS_TYPES[dtype])
             except RuntimeError:  # torch's word for no memory
                 raise CheckpointError(
                     f"tensor {name} of {path} takes {(end - begin) / 2**30:,.1f} GiB, more than the memory here has"
@@ -257,7 +257,7 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[list[Entry], dict[str, str
         raise CheckpointError(
             f"{path} is cut short: {size} bytes, and its header alone says {length}; fetch or write it again"
         )
-    if length > HEADER_LIMIT:
+    if length > MAX_HEADER_BYTES:
         raise CheckpointError(
             f"the header of {path} is {length} bytes, more than any model needs; do not trust this file"
         )
@@ -269,11 +269,11 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[list[Entry], dict[str, str
     end_before = 0
     entries = sorted(((name, *_entry(name, entry, path)) for name, entry in header.items()), key=lambda e: (e[3], e[4]))
     for name, dtype, shape, begin, end in entries:
-        if dtype not in TYPES:
+        if dtype not in SAFETENSORS_TYPES:
             raise CheckpointError(
                 f"tensor {name} of {path} has type {dtype[:20]!r}, which no model here uses; convert it to F32"
             )
-        if math.prod(shape) * TYPES[dtype].itemsize != end - begin:
+        if math.prod(shape) * SAFETENSORS_TYPES[dtype].itemsize != end - begin:
             raise CheckpointError(
                 f"tensor {name} of {path} claims shape {by(shape)} but {end - begin} bytes; do not trust this file"
             )
@@ -318,7 +318,7 @@ def _entry(name: str, entry: Any, path: Path) -> tuple[str, list[int], int, int]
             isinstance(shape, list)
             and isinstance(offsets, list)
             and len(offsets) == 2
-            and len(shape) <= MOST_AXES
+            and len(shape) <= MAX_AXES
             and all(type(n) is int and 0 <= n < 2**63 for n in [*shape, *offsets])
         )
         if isinstance(dtype, str) and numbers_are_whole:
@@ -328,7 +328,7 @@ def _entry(name: str, entry: Any, path: Path) -> tuple[str, list[int], int, int]
 
 def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Arrays by name, without pickle; bfloat16 may come as raw two-byte items."""
-    limit = max(SMALL, EXPANSION_LIMIT * path.stat().st_size)
+    limit = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * path.stat().st_size)
     tensors: dict[str, Tensor] = {}
     try:
         with zipfile.ZipFile(path) as file:
@@ -356,7 +356,7 @@ def _read_array(stream: IO[bytes], size: int, what: str) -> Tensor:
     if not (is_half or (dtype.kind in "fib" and dtype.itemsize <= 8) or dtype == np.uint8):
         raise CheckpointError(f"{what} holds {one_line(dtype)}, not numbers of a model; do not trust this file")
     bytes_wanted = math.prod(shape) * dtype.itemsize
-    if bytes_wanted > size or any(n < 0 for n in shape) or len(shape) > MOST_AXES:
+    if bytes_wanted > size or any(n < 0 for n in shape) or len(shape) > MAX_AXES:
         raise CheckpointError(f"{what} claims shape {by(shape)} but has {size} bytes; do not trust this file")
     raw = bytearray(stream.read(bytes_wanted))
     if len(raw) != bytes_wanted or stream.read(1):  # reading to the end also checks the zip's own sum
@@ -416,7 +416,7 @@ def _not_only_tensors(path: Path) -> CheckpointError:
     )
 
 
-CALLS = {  # all that a pickle of tensors needs; others that torch allows can claim any memory
+ALLOWED_PICKLE_CALLS = {  # all that a pickle of tensors needs; others that torch allows can claim any memory
     "collections OrderedDict",
     "torch Size",
     "torch device",
@@ -454,7 +454,7 @@ def _check_calls(stream: IO[bytes], path: Path) -> None:
             is_storage = home in ("torch", "torch.storage") and name.endswith("Storage")
             is_type = home == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
             makes_tensor = home == "torch._utils" and name.startswith(("_rebuild_tensor", "_rebuild_parameter"))
-            if not (is_storage or is_type or makes_tensor or argument in CALLS):
+            if not (is_storage or is_type or makes_tensor or argument in ALLOWED_PICKLE_CALLS):
                 raise _not_only_tensors(path)
         elif opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
             raise _not_only_tensors(path)
@@ -497,7 +497,7 @@ READERS = {
 def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    if path.stat().st_size > JSON_LIMIT:
+    if path.stat().st_size > MAX_JSON_BYTES:
         raise CheckpointError(f"{path} is larger than any config; do not trust it")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -511,4 +511,4 @@ def read_json(path: Path) -> dict[str, Any]:
 def by(shape: Iterable[int]) -> str:
     """A shape for people: 3x4."""
     sizes = [str(n) if abs(n) < 10**15 else "huge" for n in shape]
-    return "x".join(sizes[:MOST_AXES]) + ("x…" if len(sizes) > MOST_AXES else "") or "scalar"
+    return "x".join(sizes[:MAX_AXES]) + ("x…" if len(sizes) > MAX_AXES else "") or "scalar"

@@ -14,9 +14,9 @@ from typing import Any
 
 from vitreous.errors import FormatError
 from vitreous.weights.formats import Hints
-from vitreous.weights.tensor_files import Found, one_line, read_json
+from vitreous.weights.tensor_files import RawCheckpoint, one_line, read_json
 
-TABLE = Path(__file__).with_name("timm_names.json")
+NAMES_FILE = Path(__file__).with_name("timm_names.json")
 BIT_BY_HAND, HYBRID_BY_HAND = "resnetv2_bit", "vit_hybrid"  # our words for sizes that timm has no name for
 
 
@@ -36,7 +36,7 @@ class Implied:
 @cache
 def runs() -> dict[str, Implied]:
     """Every name that runs as timm runs it, timm's old names too."""
-    table = read_json(TABLE)
+    table = read_json(NAMES_FILE)
     out = {BIT_BY_HAND: Implied("bit"), HYBRID_BY_HAND: Implied("vit", no_embed_class=None)}
     for group in table["runs"]:
         said: dict[str, Any] = {key: value for key, value in group.items() if key != "names"}
@@ -49,10 +49,10 @@ def runs() -> dict[str, Implied]:
 @cache
 def refused() -> dict[str, str]:
     """Names that timm has and we do not run, and why."""
-    return {name: why for why, names in read_json(TABLE)["refused"].items() for name in names.split()}
+    return {name: why for why, names in read_json(NAMES_FILE)["refused"].items() for name in names.split()}
 
 
-def implied(found: Found, hints: Hints, assumed: list[str]) -> Implied | None:
+def implied(found: RawCheckpoint, hints: Hints, assumed: list[str]) -> Implied | None:
     """What the named architecture implies; none where there is no config and nobody said a name."""
     stated = found.config.get("architecture")
     if hints.architecture is not None:

@@ -33,7 +33,7 @@ def test_lossless_files_give_their_pixels(format):
 def test_a_picture_stands_upright_however_the_camera_was_held(orientation):
     """The stored picture turned as EXIF says is the scene; the inverse turn makes the stored picture."""
     inverse = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
-    turn = picture.TURNS.get(orientation)
+    turn = picture.EXIF_TURNS.get(orientation)
     stored = photo(2) if turn is None else photo(2).transpose(inverse.get(orientation, turn))
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -216,7 +216,7 @@ def test_damaged_exif_is_no_exif():
 
 def test_when_and_by_what_a_photograph_was_taken():
     exif = Image.Exif()
-    exif[picture.MAKE], exif[picture.MODEL] = "Vitreous", "One"
-    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN] = "2026:11:15 10:00:00"
+    exif[picture.CAMERA_MAKE], exif[picture.CAMERA_MODEL] = "Vitreous", "One"
+    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN_AT] = "2026:11:15 10:00:00"
     image = picture.open_image(encoded(1, "JPEG", exif=exif), "a")
     assert picture.taken(image) == ("2026:11:15 10:00:00", "Vitreous One")

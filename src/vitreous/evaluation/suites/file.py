@@ -23,12 +23,23 @@ import msgspec
 from msgspec import Struct
 
 from vitreous.errors import ConfigError, advice
-from vitreous.evaluation.few_shot import L2, SHOTS
+from vitreous.evaluation.few_shot import DEFAULT_L2, DEFAULT_SHOTS
 from vitreous.evaluation.probes import NEIGHBOURS
 
-__all__ = ["Accuracy", "Data", "FewShots", "Fit", "Knn", "Logistic", "Plan", "Suite", "Task", "read"]
+__all__ = [
+    "AccuracyTask",
+    "Data",
+    "FewShotTask",
+    "FitTask",
+    "KnnTask",
+    "LogisticTask",
+    "PlannedCell",
+    "Suite",
+    "Task",
+    "read",
+]
 
-NAME = re.compile(r"[\w.+-]+")  # of a model or set: it becomes a part of a file's name
+NAME_PATTERN = re.compile(r"[\w.+-]+")  # of a model or set: it becomes a part of a file's name
 
 
 class Data(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,31 +60,31 @@ class _Task(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
     name: str | None = None  # in the table
 
 
-class FewShots(_Task, frozen=True, tag="few-shot"):
+class FewShotTask(_Task, frozen=True, tag="few-shot"):
     """The papers' least squares on frozen features."""
 
-    shots: tuple[int, ...] = SHOTS
+    shots: tuple[int, ...] = DEFAULT_SHOTS
     seeds: int | None = None  # None is the suite's
-    l2: float = L2
+    l2: float = DEFAULT_L2
 
 
-class Knn(_Task, frozen=True, tag="knn"):
+class KnnTask(_Task, frozen=True, tag="knn"):
     """Nearest neighbours among the features of all training images."""
 
     neighbours: int = NEIGHBOURS
 
 
-class Logistic(_Task, frozen=True, tag="logistic"):
+class LogisticTask(_Task, frozen=True, tag="logistic"):
     """Logistic regression on the features of all training images."""
 
     l2: float | None = None  # None is chosen on a fifth of train
 
 
-class Accuracy(_Task, frozen=True, tag="accuracy"):
+class AccuracyTask(_Task, frozen=True, tag="accuracy"):
     """The model as it is, where its classes are those of the set."""
 
 
-class Fit(_Task, frozen=True, tag="fit"):
+class FitTask(_Task, frozen=True, tag="fit"):
     """`vitreous fit`: trained on the set and judged on its test split."""
 
     recipe: str = "auto"
@@ -81,13 +92,13 @@ class Fit(_Task, frozen=True, tag="fit"):
     set: dict[str, str | int | float | bool] = {}  # fields of the recipe
 
 
-Task = FewShots | Knn | Logistic | Accuracy | Fit
-KINDS: dict[str, type[_Task]] = {
-    "few-shot": FewShots,
-    "knn": Knn,
-    "logistic": Logistic,
-    "accuracy": Accuracy,
-    "fit": Fit,
+Task = FewShotTask | KnnTask | LogisticTask | AccuracyTask | FitTask
+TASK_KINDS: dict[str, type[_Task]] = {
+    "few-shot": FewShotTask,
+    "knn": KnnTask,
+    "logistic": LogisticTask,
+    "accuracy": AccuracyTask,
+    "fit": FitTask,
 }
 
 
@@ -100,16 +111,16 @@ class Suite(Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     seeds: int = 3  # draws of few-shot, trainings of fit
 
-    def plans(self) -> Iterator[Plan]:
+    def plans(self) -> Iterator[PlannedCell]:
         """What is to be done, set by set and model by model, so that features are read once."""
         for data in self.data:
             for model in self.models:
                 for task in self.tasks:
                     if model in (task.models or self.models) and data in (task.data or self.data):
-                        yield Plan(model, data, task)
+                        yield PlannedCell(model, data, task)
 
 
-class Plan(Struct, frozen=True):
+class PlannedCell(Struct, frozen=True):
     """One task for one model and one set."""
 
     model: str
@@ -125,7 +136,7 @@ class Plan(Struct, frozen=True):
         """Of the task, in the table: its name, or what it is."""
         if self.task.name:
             return self.task.name
-        if not isinstance(self.task, Fit):
+        if not isinstance(self.task, FitTask):
             return self.kind
         return ", ".join([f"fit {self.task.recipe}", *(f"{key}={value}" for key, value in self.task.set.items())])
 
@@ -191,19 +202,19 @@ def _known(said: Mapping[str, Any], kind: type[Struct], where: str, more: tuple[
 def _known_task(task: Any, where: str) -> None:
     kind = task.get("kind") if isinstance(task, Mapping) else None
     if not isinstance(kind, str):
-        raise ConfigError(f'{where} does not say which; add a line such as kind = "few-shot" ({", ".join(KINDS)})')
-    if kind not in KINDS:
-        raise ConfigError(f"{where} has no kind {kind!r}; {advice(kind, list(KINDS))}")
-    _known(task, KINDS[kind], f"{where} ({kind})", ("kind",))
+        raise ConfigError(f'{where} does not say which; add a line such as kind = "few-shot" ({", ".join(TASK_KINDS)})')
+    if kind not in TASK_KINDS:
+        raise ConfigError(f"{where} has no kind {kind!r}; {advice(kind, list(TASK_KINDS))}")
+    _known(task, TASK_KINDS[kind], f"{where} ({kind})", ("kind",))
 
 
 def _check_values(suite: Suite, where: str) -> None:
     """What types alone do not say."""
     for name in [*suite.models, *suite.data]:
-        if not NAME.fullmatch(name):
+        if not NAME_PATTERN.fullmatch(name):
             raise ConfigError(f"{where}: {name!r} is no name for a table; use letters, digits and . _ + - alone")
     if not suite.tasks:
-        raise ConfigError(f'{where} asks for nothing; add a [[tasks]] with kind = "few-shot" ({", ".join(KINDS)})')
+        raise ConfigError(f'{where} asks for nothing; add a [[tasks]] with kind = "few-shot" ({", ".join(TASK_KINDS)})')
     counts: list[tuple[str, float | None]] = [("seeds", suite.seeds)]
     for data in suite.data.values():
         if isinstance(data, Data):
@@ -214,7 +225,7 @@ def _check_values(suite: Suite, where: str) -> None:
                 if name not in known:
                     raise ConfigError(f"{where}: a task is for the {kind} {name!r}; {advice(name, list(known))}")
         counts += [(name, getattr(task, name, None)) for name in ("seeds", "neighbours", "l2")]
-        if isinstance(task, FewShots):
+        if isinstance(task, FewShotTask):
             counts += [("shots", shots) for shots in task.shots or (0,)]
     for name, value in counts:
         if value is not None and not value > 0:

@@ -12,11 +12,11 @@ from vitreous.report.page import Block, Drawing, Drawings, Listing, Note, Number
 
 __all__ = ["page", "write"]
 
-LETTERS = 14  # of a name in a legend
-DRAWN = 3  # lines that one chart tells apart
-MARKS = "Percent right; ± is half of the 95 % interval, and ★ marks the highest of its measure."
+MAX_LEGEND_LETTERS = 14  # of a name in a legend
+LINES_PER_CHART = 3  # lines that one chart tells apart
+LEGEND = "Percent right; ± is half of the 95 % interval, and ★ marks the highest of its measure."
 
-HOW = (
+SUITE_METHOD = (
     "Few-shot draws so many images of every class from train, by each seed, and solves regularised least squares on "
     "frozen features in closed form (arXiv 2010.11929); knn and logistic use all training images; accuracy is the "
     "model as it is; fit trains it. All are judged on the test images. With several seeds the interval is Student's, "
@@ -40,10 +40,10 @@ def page(found: SuiteTable) -> Page:
     numbers: list[Block] = [Table(head, cells, "lllrrrrrr")]
     sections = [
         *([Section("What failed", failed, tone="bad", badge=str(len(found.failures)))] if failed else []),
-        Section("Models and sets", [Text(MARKS), _side_by_side(found, sets, models)]),
+        Section("Models and sets", [Text(LEGEND), _side_by_side(found, sets, models)]),
         *([Section("In pictures", [Drawings(drawings)])] if drawings else []),
         Section("Every number, and what it cost", numbers),
-        Section("How it was measured", [Text(HOW), *_listings(found)]),
+        Section("How it was measured", [Text(SUITE_METHOD), *_listings(found)]),
     ]
     done = sum(row.mean is not None for row in found.rows)
     return Page(
@@ -111,8 +111,8 @@ def _drawings(data: str, rows: Sequence[SuiteRow]) -> list[Drawing]:
     by_shots = {row.task: [r for r in rows if r.task == row.task and r.mean is not None] for row in rows if row.shots}
     for task, own in by_shots.items():
         models = _names(own, "model")
-        for first in range(0, len(models), DRAWN):
-            lines = [_line(m, [r for r in own if r.model == m]) for m in models[first : first + DRAWN]]
+        for first in range(0, len(models), LINES_PER_CHART):
+            lines = [_line(m, [r for r in own if r.model == m]) for m in models[first : first + LINES_PER_CHART]]
             title = f"{task} on {data}"
             svg = charts.lines(lines, title=title, x_title="labelled images of each class", is_share=True)
             found.append(Drawing(svg, "The band is 95 %, over seeds.", title))
@@ -125,7 +125,7 @@ def _drawings(data: str, rows: Sequence[SuiteRow]) -> list[Drawing]:
 
 
 def _line(model: str, rows: Sequence[SuiteRow]) -> charts.Line:
-    name = model if len(model) <= LETTERS else f"{model[: LETTERS - 1]}…"
+    name = model if len(model) <= MAX_LEGEND_LETTERS else f"{model[: MAX_LEGEND_LETTERS - 1]}…"
     x, means = [row.shots or 0 for row in rows], [row.mean or 0 for row in rows]
     spans = [row.interval or (mean, mean) for row, mean in zip(rows, means, strict=True)]
     return charts.Line(name, x, means, [low for low, _ in spans], [high for _, high in spans], has_points=True)

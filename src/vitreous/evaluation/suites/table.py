@@ -22,14 +22,14 @@ from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.few_shot import mean_interval
 from vitreous.evaluation.predict import Precision
 from vitreous.evaluation.suites.cells import Bench, Cell, Measured, Trainer, check_set
-from vitreous.evaluation.suites.file import FewShots, Fit, Plan, Suite, read
+from vitreous.evaluation.suites.file import FewShotTask, FitTask, PlannedCell, Suite, read
 from vitreous.files import lock, write_json
 from vitreous.machine import record
 
 __all__ = ["SuiteRow", "SuiteTable", "suite"]
 
-TABLE, PAGE = "suite.json", "suite.html"
-OURS = {TABLE, PAGE, "lock", "cells", "features", "fits"}
+SUITE_JSON, SUITE_PAGE = "suite.json", "suite.html"
+SUITE_FILES = {SUITE_JSON, SUITE_PAGE, "lock", "cells", "features", "fits"}
 MIB = 2**20
 
 Tell = Callable[[int, int, "SuiteRow"], None]  # done, of, what is new
@@ -98,7 +98,7 @@ class SuiteRow:
         return [self.measure, f"{100 * self.mean:.1f} %", between, over, steps, seconds, memory]
 
 
-HEAD = ["data", "model", "task", "right", "95 % interval", "over", "steps", "seconds", "peak memory"]
+COLUMNS = ["data", "model", "task", "right", "95 % interval", "over", "steps", "seconds", "peak memory"]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class SuiteTable:
             is_new_model = is_new_set or before is None or row.model != before.model
             cells.append([row.data if is_new_set else "", row.model if is_new_model else "", *row.cells()])
             before = row
-        return HEAD, cells
+        return COLUMNS, cells
 
     def blamed(self) -> list[tuple[str, str]]:
         """What failed, and why: a model's cells that failed alike together."""
@@ -184,7 +184,7 @@ def suite(
     wanted = read(source)
     folder = Path(out) if out is not None else Path("suites") / (wanted.name or "suite")
     plans = list(wanted.plans())
-    if fit is None and any(isinstance(plan.task, Fit) for plan in plans):
+    if fit is None and any(isinstance(plan.task, FitTask) for plan in plans):
         raise ConfigError("the suite has a task that trains; hand training over: suite(..., fit=vitreous.fit)")
     if fit is not None:
         check_set(wanted.tasks, fit)
@@ -196,7 +196,7 @@ def suite(
         raise BusyError(f"another process is at work in {folder}; wait until it ends, or name another --out") from None
 
 
-def _measure(wanted: Suite, plans: Sequence[Plan], bench: Bench, tell: Tell | None) -> SuiteTable:
+def _measure(wanted: Suite, plans: Sequence[PlannedCell], bench: Bench, tell: Tell | None) -> SuiteTable:
     rows: list[SuiteRow] = []
     for done, plan in enumerate(plans, 1):
         new = _rows(plan, list(bench.cells(plan)))
@@ -212,23 +212,23 @@ def _measure(wanted: Suite, plans: Sequence[Plan], bench: Bench, tell: Tell | No
     ]
     about = {"models": dict(wanted.models), "sets": {name: _plain(data) for name, data in wanted.data.items()}}
     table = SuiteTable(wanted.name, tuple(rows), tuple(readings), about | {"record": record()}, str(bench.folder))
-    write_json(bench.folder / TABLE, {"schema": "vitreous.suite/1", **table.to_json()}, force=True, allow_nan=True)
+    write_json(bench.folder / SUITE_JSON, {"schema": "vitreous.suite/1", **table.to_json()}, force=True, allow_nan=True)
     from vitreous.evaluation.suites import page as suite_page
 
-    suite_page.write(table, bench.folder / PAGE, force=True)
+    suite_page.write(table, bench.folder / SUITE_PAGE, force=True)
     return table
 
 
-def _rows(plan: Plan, cells: Sequence[Cell]) -> list[SuiteRow]:
+def _rows(plan: PlannedCell, cells: Sequence[Cell]) -> list[SuiteRow]:
     """Trainings of several seeds make one row; few-shot makes one for each number of shots."""
     first = SuiteRow(plan.model, plan.data, plan.title, plan.kind)
     error = next((cell.error for cell in cells if cell.error is not None), None)
     done = [cell for cell in cells if cell.error is None]
-    if not done and isinstance(plan.task, FewShots):
+    if not done and isinstance(plan.task, FewShotTask):
         return [replace(first, shots=shots, error=error) for shots in plan.task.shots]
     if not done or done[0].left_out:
         return [replace(first, error=error, left_out=done[0].left_out if done else None)]
-    if isinstance(plan.task, FewShots):
+    if isinstance(plan.task, FewShotTask):
         return [_with(first, (measured,), done, error) for measured in done[0].measured]
     return [_with(first, tuple(cell.measured[0] for cell in done), done, error)]
 
@@ -262,5 +262,5 @@ def _refuse_strangers(folder: Path) -> None:
     if not folder.is_dir():
         raise ExistsError(f"{folder} is a file; name a folder for the suite: --out DIR")
     names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-    if others := [name for name in names if name not in OURS]:
+    if others := [name for name in names if name not in SUITE_FILES]:
         raise ExistsError(f"{folder} holds {others[0]}, which is no suite's; name another folder: --out DIR")

@@ -27,11 +27,11 @@ from torch import Tensor
 from vitreous.errors import ConfigError, DataError
 from vitreous.files import digest
 from vitreous.images.batches.loader import Loader, Places
-from vitreous.images.batches.workers import Feed, Processes, Resident, Step, Threads, crops
+from vitreous.images.batches.workers import BatchStep, Feed, Processes, Resident, Threads, crops
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels import decode
-from vitreous.images.pixels.augment import Augment, Plan
+from vitreous.images.pixels.augment import Augment, AugmentPlan
 from vitreous.images.sources.shards import Shards
 from vitreous.images.stores.device import Whole, lay_whole
 from vitreous.images.stores.memory import HeldPixels
@@ -42,10 +42,10 @@ from vitreous.ranks import Ranks, gather, here
 
 __all__ = ["Batch", "Batches", "Coverage"]
 
-MANY = 50_000  # pictures to read from which worker processes give back the seconds that their start takes
-COPY = 2**40  # added to a picture's id to draw for its next copy
-APART = 8  # pictures between two copies of one
-DRAWS = 8  # of pictures to take the place of one that cannot be read
+PROCESSES_FROM = 50_000  # pictures to read from which worker processes give back the seconds that their start takes
+COPY_ID_STEP = 2**40  # added to a picture's id to draw for its next copy
+IMAGES_BETWEEN_COPIES = 8  # pictures between two copies of one
+REPLACEMENT_DRAWS = 8  # of pictures to take the place of one that cannot be read
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Batch:
     ids: Places  # B: the pictures' numbers in their source
     places: Places  # B: where in the epoch's order
     epoch: int
-    plan: Plan | None = None
+    plan: AugmentPlan | None = None
     is_cropped: bool = True  # else `augment.apply` crops: call it with cropped=batch.is_cropped
     sizes: Places | None = None  # B 2: rows, columns of each picture where they differ, at the images' upper left
     copies: Places | None = None  # B: the how manieth of its picture, from 0, where an epoch repeats pictures
@@ -150,7 +150,7 @@ class Batches:
         self._noted: set[int] = set()  # of these
         self._workers = min(core_count(), 8) if workers is None else workers
         reads = len(data) * epochs if reads is None else reads
-        is_long = reads >= MANY and not isinstance(data.source, HeldPixels)
+        is_long = reads >= PROCESSES_FROM and not isinstance(data.source, HeldPixels)
         many = self._workers > 2 and is_long  # more threads than that wait for each other, but processes start slowly
         self._processes = (many if processes is None else processes) and self._workers > 0
         self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer, repeats)
@@ -207,7 +207,7 @@ class Batches:
             self._epoch, self._place, self._seen, self._skipped, self._is_through = 0, 0, 0, [], False
             self._unique[:] = False
         feed = self._feed()
-        waiting: deque[tuple[Step, Any]] = deque()
+        waiting: deque[tuple[BatchStep, Any]] = deque()
         steps = self._steps(self._epoch, self._place)
         try:
             for step in steps:
@@ -220,7 +220,7 @@ class Batches:
         finally:
             feed.close()
 
-    def _next(self, waiting: deque[tuple[Step, Any]], feed: Feed) -> Batch:
+    def _next(self, waiting: deque[tuple[BatchStep, Any]], feed: Feed) -> Batch:
         step, begun = waiting.popleft()
         images, failed = feed.finish(step, begun)
         places, members, copies = step.places, step.members, step.copies
@@ -249,13 +249,17 @@ class Batches:
             images, labels, self.data.ids[members], places, step.epoch, step.plan, whole is None, sizes, copies
         )
 
-    def _replacement(self, step: Step, row: int, why: str, feed: Feed) -> tuple[int, Tensor]:
+    def _replacement(self, step: BatchStep, row: int, why: str, feed: Feed) -> tuple[int, Tensor]:
         """Another picture for one that cannot be read, by the address of that one alone."""
         missing, tried = int(step.members[row]), why
         self._note(missing, why)
         address = _drawn_ids(self.data.ids[missing : missing + 1], None if step.copies is None else step.copies[[row]])
         others = len(self.data) - 1
-        for k in integers(self.seed, "replacement", step.epoch, address, others, DRAWS)[0].tolist() if others else []:
+        for k in (
+            integers(self.seed, "replacement", step.epoch, address, others, REPLACEMENT_DRAWS)[0].tolist()
+            if others
+            else []
+        ):
             member = k + (k >= missing)  # never itself
             try:
                 return member, feed.one(member, crops(step.plan, slice(row, row + 1)))
@@ -263,8 +267,8 @@ class Batches:
                 tried = str(error)
                 self._note(member, tried)
         raise DataError(
-            f"{self.data.name(missing)} cannot be read, nor can {min(others, DRAWS)} pictures drawn in its place "
-            f"({tried}); look at the set with: vitreous check {self.data.path}"
+            f"{self.data.name(missing)} cannot be read, nor can {min(others, REPLACEMENT_DRAWS)} pictures drawn in "
+            f"its place ({tried}); look at the set with: vitreous check {self.data.path}"
         )
 
     def _note(self, member: int, why: str) -> None:
@@ -295,13 +299,13 @@ class Batches:
             may_miss=self.skip_unreadable or self.on_unreadable != "raise",
         )
 
-    def _draw(self, epoch: int, members: Places, copies: Places | None, places: Places) -> Plan | None:
+    def _draw(self, epoch: int, members: Places, copies: Places | None, places: Places) -> AugmentPlan | None:
         if self.augment is None:
             return None
         ids = _drawn_ids(self.data.ids[members], copies)
         return augmenting.draw(self.augment, self.seed, epoch, ids, places, len(self.data))
 
-    def _steps(self, epoch: int, place: int) -> Iterator[Step]:
+    def _steps(self, epoch: int, place: int) -> Iterator[BatchStep]:
         """This rank's share of every step from (epoch, place) on."""
         n, world, rank = len(self.data), self.ranks.world, self.ranks.rank
         while epoch < self.epochs:
@@ -313,7 +317,7 @@ class Batches:
                 mine = np.arange(begin + min(rank * share, count), begin + min((rank + 1) * share, count))
                 members, copies = self._order.at(epoch, mine)
                 draw = partial(self._draw, epoch, members, copies, mine)
-                yield Step(epoch, mine, members, copies, end, begin + self.batch >= last, draw)
+                yield BatchStep(epoch, mine, members, copies, end, begin + self.batch >= last, draw)
             epoch, place = epoch + 1, 0
 
     def _identity(self) -> dict[str, Any]:
@@ -419,7 +423,7 @@ class _Order:
     @cached_property
     def apart(self) -> int:
         """Less than D, so that neighbours r, r + 1 differ; and so that R·j + R − 1 differs from R·(j + 1)."""
-        far = range(min(APART, self.distinct - 1), 0, -1)
+        far = range(min(IMAGES_BETWEEN_COPIES, self.distinct - 1), 0, -1)
         return next(k for k in far if self.repeats % 2 == 0 or ((self.repeats - 1) * k + 1) % self.distinct)
 
     def at(self, epoch: int, places: Places) -> tuple[Places, Places | None]:
@@ -454,4 +458,4 @@ def _shards(data: ImageSet) -> Places | None:
 
 
 def _drawn_ids(ids: Places, copies: Places | None) -> Places:
-    return ids if copies is None else ids + copies * COPY
+    return ids if copies is None else ids + copies * COPY_ID_STEP

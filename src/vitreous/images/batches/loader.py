@@ -14,7 +14,7 @@ from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels import decode
-from vitreous.images.pixels.augment import Plan
+from vitreous.images.pixels.augment import AugmentPlan
 from vitreous.images.stores.disk import PackedPixels, same_pixels
 from vitreous.images.stores.memory import HeldPixels, find_places
 from vitreous.models import preprocess as rules
@@ -39,7 +39,7 @@ class Loader:
         """As many as the model wants."""
         return len(self.preprocess.mean)
 
-    def load(self, members: Places, plan: Plan | None, out: NDArray[np.uint8]) -> dict[int, str]:
+    def load(self, members: Places, plan: AugmentPlan | None, out: NDArray[np.uint8]) -> dict[int, str]:
         """Fill `out` (B H W C) with these pictures; returns why for each row that could not be filled."""
         failed: dict[int, str] = {}
         if plan is None:
@@ -66,7 +66,7 @@ class Loader:
                 failed[row] = str(error)
         return failed
 
-    def one(self, member: int, crop: Plan | None, shape: tuple[int, ...]) -> Tensor:
+    def one(self, member: int, crop: AugmentPlan | None, shape: tuple[int, ...]) -> Tensor:
         """A single picture, C H W, as `load` fills it."""
         out = torch.empty((1, *shape), dtype=torch.uint8)
         if failed := self.load(np.array([member]), crop, rows_first(out.numpy())):

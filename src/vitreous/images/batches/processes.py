@@ -20,7 +20,9 @@ from vitreous.errors import DataError
 
 __all__ = ["died", "one_thread", "start"]
 
-PIPE = 2**15  # bytes of arguments from which a file carries them: a full pipe would start one process after the other
+PIPE_BYTES = (
+    2**15
+)  # bytes of arguments from which a file carries them: a full pipe would start one process after the other
 
 
 def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
@@ -32,7 +34,7 @@ def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> Proces
     """
     packed = _packed_without_main(arguments)
     context = _Spawn() if packed is not None else multiprocessing.get_context("spawn")
-    file = None if packed is None or len(packed) < PIPE else _written(packed)
+    file = None if packed is None or len(packed) < PIPE_BYTES else _written(packed)
     how = (prepare, arguments) if file is None else (_prepare_from, (prepare, file))
     pool = ProcessPoolExecutor(workers, context, *how)
     if file is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-KINDS = ("disc", "square", "triangle", "cross")
+SHAPE_NAMES = ("disc", "square", "triangle", "cross")
 SIZE = 48  # pixels
 
 
@@ -22,11 +22,11 @@ def mask(index: int, seed: int = 0) -> NDArray[np.bool_]:
 
 def _drawn(index: int, seed: int) -> tuple[NDArray[np.uint8], int, NDArray[np.bool_]]:
     rng = np.random.default_rng((seed, index))
-    kind = int(rng.integers(len(KINDS)))
+    kind = int(rng.integers(len(SHAPE_NAMES)))
     ground = _clouds(rng)
     colour = rng.uniform(0, 1, 3)
     colour = colour + 0.45 * np.sign(colour - ground.mean((0, 1)))  # apart from the ground, in a direction of its own
-    inside = _shape(KINDS[kind], centre=rng.uniform(12, SIZE - 12, 2), radius=rng.uniform(6, 10))
+    inside = _shape(SHAPE_NAMES[kind], centre=rng.uniform(12, SIZE - 12, 2), radius=rng.uniform(6, 10))
     picture = np.where(inside[..., None], colour, ground) + rng.normal(0, 0.04, (SIZE, SIZE, 3))
     return (255 * picture.clip(0, 1)).astype(np.uint8), kind, inside
 

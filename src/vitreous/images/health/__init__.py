@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 
 from vitreous.errors import DataError
 from vitreous.files import claim
-from vitreous.images.health.duplicates import DISTANCE, find_twins, remember
-from vitreous.images.health.facts import FINE, Facts
+from vitreous.images.health.duplicates import DEFAULT_DISTANCE, find_twins, remember
+from vitreous.images.health.facts import READABLE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
 from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
 from vitreous.images.health.scan import Progress, Readers, cache_file, choose_workers, gather
@@ -28,14 +28,14 @@ from vitreous.randomness import uniform
 
 __all__ = ["Case", "Finding", "Health", "check", "confident_errors"]
 
-SEED = 0  # of the sample
+SAMPLE_SEED = 0  # of the sample
 
 
 def check(
     data: ImageSet | str | os.PathLike[str],
     *,
     probabilities: ArrayLike | None = None,
-    near: int = DISTANCE,
+    near: int = DEFAULT_DISTANCE,
     sample: int | None = None,
     workers: int | None = None,
     cache: bool | str | os.PathLike[str] = True,
@@ -60,7 +60,7 @@ def check(
     with Readers(some.source, choose_workers(some, workers)) as readers:
         seen = gather(readers, some, kept, progress)
         twins = find_twins(readers, some, seen.facts, near)
-    if near == DISTANCE:
+    if near == DEFAULT_DISTANCE:
         remember(some, seen.facts, twins)
     findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
     health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
@@ -83,13 +83,13 @@ def _sample(data: ImageSet, size: int | None) -> np.ndarray | None:
         return None
     if size < 1:
         raise DataError(f"sample is {size}; give 1 or more images, or leave it out to read all")
-    return np.sort(np.argsort(uniform(SEED, "health sample", 0, data.ids)[:, 0], kind="stable")[:size])
+    return np.sort(np.argsort(uniform(SAMPLE_SEED, "health sample", 0, data.ids)[:, 0], kind="stable")[:size])
 
 
 def _health(
     whole: ImageSet, some: ImageSet, facts: Facts, findings: tuple[Finding, ...], near: int, *, is_sample: bool
 ) -> Health:
-    fine = facts[facts["problem"] == FINE]
+    fine = facts[facts["problem"] == READABLE]
     sizes = {
         side: (int(fine[side].min()), int(np.median(fine[side])), int(fine[side].max()))
         for side in ("width", "height")
@@ -101,7 +101,7 @@ def _health(
         content_id=whole.content_id,
         images=len(whole),
         checked=len(some),
-        sample_seed=SEED if is_sample else None,
+        sample_seed=SAMPLE_SEED if is_sample else None,
         splits={s: int((whole.splits == s).sum()) for s in (TRAIN, TEST) if (whole.splits == s).any()},
         classes=whole.classes,
         counts=tuple(int(n) for n in whole.counts[: len(whole.classes)]),

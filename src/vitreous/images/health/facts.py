@@ -23,7 +23,7 @@ from vitreous.images import perceptual_hash
 from vitreous.images.imageset import Source
 from vitreous.images.sources import picture
 
-VERSION = 3  # of what is written here about a picture: facts kept in a file by another version are made anew
+FACTS_VERSION = 3  # of what is written here about a picture: facts kept in a file by another version are made anew
 FACTS = np.dtype(
     [
         ("file", "<u8", 2),  # digest of the file as it lies; 0 where pictures lie decoded
@@ -44,12 +44,12 @@ FACTS = np.dtype(
 Facts = NDArray[np.void]
 
 CMYK, SIXTEEN_BIT, ALPHA, PALETTE, ANIMATED, BLANK, HEIC = (1 << bit for bit in range(7))  # traits
-FINE, EMPTY, NO_PICTURE, TRUNCATED, NO_HEIC, BOMB, DAMAGED, UNREADABLE = range(8)  # problems
+READABLE, EMPTY, NOT_AN_IMAGE, TRUNCATED, NO_HEIC, BOMB, DAMAGED, UNREADABLE = range(8)  # problems
 
-KEPT = 512  # a large JPEG is decoded no smaller than this short side
-CELLS = 64  # pictures are hashed from means of whole pixels, at least so many a side
-FLAT = 4.0  # a spread below this may be a picture of one colour
-ONE_COLOUR = 6.0  # a standard deviation of every channel below this is one
+MIN_DECODED_SIDE = 512  # a large JPEG is decoded no smaller than this short side
+HASHED_SIDE = 64  # pictures are hashed from means of whole pixels, at least so many a side
+FLAT_SPREAD = 4.0  # a spread below this may be a picture of one colour
+ONE_COLOUR_DEVIATION = 6.0  # a standard deviation of every channel below this is one
 
 
 @dataclass
@@ -133,8 +133,8 @@ def _of_file(raw: bytes) -> Facts:
         row["format"] = (image.format or "?")[:8].encode()
         row["traits"] = _traits(image, raw)
         size = image.size
-        if image.format == "JPEG" and min(size) >= 2 * KEPT:
-            image.draft(image.mode, (KEPT, KEPT))
+        if image.format == "JPEG" and min(size) >= 2 * MIN_DECODED_SIDE:
+            image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
         row["orientation"] = orientation = _orientation(image)
         row["taken"], row["camera"] = _taken(image)
@@ -142,9 +142,9 @@ def _of_file(raw: bytes) -> Facts:
             row["traits"] &= ~np.uint16(ALPHA)
         image = pixels_of(image, raw)
     row["width"], row["height"] = size[::-1] if orientation >= 5 else size
-    small = image.reduce(shrink) if (shrink := min(image.size) // CELLS) > 1 else image
+    small = image.reduce(shrink) if (shrink := min(image.size) // HASHED_SIDE) > 1 else image
     _measure(row, small.convert("L"), lambda: np.asarray(image))
-    if row["spread"] < FLAT:
+    if row["spread"] < FLAT_SPREAD:
         row["pixels"] = _digest(image)
     return row
 
@@ -169,7 +169,7 @@ def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
         warnings.simplefilter("ignore")
         image = open_picture(raw)
         if image.format == "JPEG":
-            image.draft(image.mode, (KEPT, KEPT))
+            image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
         image = pixels_of(image, raw)
     return perceptual_hash.thumbnail(image, side).round().clip(0, 255).astype(np.uint8)
@@ -231,8 +231,8 @@ def _nature(raw: bytes, format: str | None) -> tuple[int, str]:
     if format:
         return TRUNCATED, f"{format}, cut short or damaged ({len(raw):,} bytes)"
     if raw.lstrip()[:1] == b"<":
-        return NO_PICTURE, "no picture: it looks like a web page or XML"
-    return NO_PICTURE, "no picture in any format known here"
+        return NOT_AN_IMAGE, "no picture: it looks like a web page or XML"
+    return NOT_AN_IMAGE, "no picture in any format known here"
 
 
 def _traits(image: Image.Image, raw: bytes) -> int:
@@ -290,7 +290,7 @@ def _digest(image: Image.Image) -> NDArray[np.uint64]:
 def _measure(row: Facts, grey: Image.Image, pixels: Any) -> None:
     row["hash"] = perceptual_hash.phash(grey)
     row["spread"] = spread = np.asarray(grey.resize((16, 16), Image.Resampling.BOX), np.float32).std()
-    if spread < FLAT and pixels().reshape(-1, pixels().shape[2]).std(0).max() < ONE_COLOUR:
+    if spread < FLAT_SPREAD and pixels().reshape(-1, pixels().shape[2]).std(0).max() < ONE_COLOUR_DEVIATION:
         row["traits"] |= np.uint16(BLANK)
 
 

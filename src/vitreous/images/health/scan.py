@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from vitreous.errors import BusyError, DataError
 from vitreous.files import digest, lock
 from vitreous.images.batches import processes
-from vitreous.images.health.facts import FACTS, FINE, VERSION, Facts, Seen, look
+from vitreous.images.health.facts import FACTS, FACTS_VERSION, READABLE, Facts, Seen, look
 from vitreous.images.imageset import ImageSet, Source
 from vitreous.journal import Journal
 from vitreous.machine import core_count
 
-CHUNK = 64  # pictures a worker takes at once
-ALONE = 512  # fewer pictures are read faster than two processes start
-MOST = 8  # workers; more start more slowly than they read
-KEEP = 2_000  # sets of fewer pictures are read again faster than their facts are kept
-HEAD = f"vitreous facts {VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
+IMAGES_PER_TASK = 64  # pictures a worker takes at once
+SCAN_IN_PARALLEL_FROM = 512  # fewer pictures are read faster than two processes start
+MAX_SCAN_WORKERS = 8  # workers; more start more slowly than they read
+KEEP_FACTS_FROM = 2_000  # sets of fewer pictures are read again faster than their facts are kept
+FACTS_HEADER = f"vitreous facts {FACTS_VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
 
 Progress = Callable[[int, int], object]  # (done, of)
 Answer = TypeVar("Answer")
@@ -42,7 +42,7 @@ def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progr
     words: dict[int, str] = {}
     _KNOWN.clear()  # of an earlier check in this process
     with ExitStack() as stack:
-        kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP else None
+        kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP_FACTS_FROM else None
         path = kept.path if kept else None
         done = 0
         for _, seen in readers.each(_look, [(chunk, path) for chunk in _chunks(data.ids)]):
@@ -101,9 +101,9 @@ def choose_workers(data: ImageSet, workers: int | None) -> int:
             raise DataError(f"workers is {workers}; give 0 (this process) or more")
         return workers
     is_of_main = type(data.source).__module__ == "__main__"  # a worker could not find its class
-    if len(data) < ALONE or is_of_main:
+    if len(data) < SCAN_IN_PARALLEL_FROM or is_of_main:
         return 0
-    return min(max(core_count(), 2), MOST, -(-len(data) // ALONE) + 1)
+    return min(max(core_count(), 2), MAX_SCAN_WORKERS, -(-len(data) // SCAN_IN_PARALLEL_FROM) + 1)
 
 
 def cache_file(data: ImageSet) -> Path:
@@ -122,7 +122,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
 
 
-class Kept:
+class KeptFacts:
     """An append-only file of facts. A row that was cut or damaged is noticed by its checksum and made anew."""
 
     def __init__(self, path: Path):
@@ -132,7 +132,7 @@ class Kept:
         self.known = {row.tobytes() for row in read_kept(path)["file"]}
 
     def add(self, facts: Facts) -> None:
-        rows = [row for row in facts if row["problem"] == FINE and row["file"].any()]
+        rows = [row for row in facts if row["problem"] == READABLE and row["file"].any()]
         new = [row for row in rows if row["file"].tobytes() not in self.known]
         if new:
             self.known |= {row["file"].tobytes() for row in new}
@@ -140,12 +140,12 @@ class Kept:
 
 
 @contextmanager
-def keep(path: Path) -> Iterator[Kept | None]:
+def keep(path: Path) -> Iterator[KeptFacts | None]:
     """The file of facts at `path`, held against others; None where it cannot be held or written."""
     with ExitStack() as stack:
         try:
             stack.enter_context(lock(path.with_suffix(".lock"), seconds=0))
-            kept = Kept(path)
+            kept = KeptFacts(path)
         except (BusyError, OSError):  # another check of the same set runs, or the disk is full or read-only
             yield None
             return
@@ -158,10 +158,10 @@ def read_kept(path: Path) -> Facts:
 
 
 def _journal(path: Path) -> Journal[bytes]:
-    return Journal(path, bytes, header=HEAD, row=FACTS.itemsize)
+    return Journal(path, bytes, header=FACTS_HEADER, row=FACTS.itemsize)
 
 
-class _Known:
+class _KnownFacts:
     """Kept facts by the digest of a file, in sorted arrays: a dict of a million rows would not be small."""
 
     def __init__(self, path: Path):
@@ -180,7 +180,7 @@ class _Known:
 
 
 _SOURCE: Source | None = None
-_KNOWN: dict[Path, _Known] = {}
+_KNOWN: dict[Path, _KnownFacts] = {}
 
 
 def _start(source: Source) -> None:
@@ -198,9 +198,9 @@ def _look(source: Source, question: tuple[NDArray[np.int64], Path | None]) -> Se
     numbers, path = question
     if path and path not in _KNOWN:
         _KNOWN.clear()
-        _KNOWN[path] = _Known(path)
+        _KNOWN[path] = _KnownFacts(path)
     return look(source, numbers.tolist(), _KNOWN.get(path) if path else None)
 
 
 def _chunks(ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    return [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
+    return [ids[at : at + IMAGES_PER_TASK] for at in range(0, len(ids), IMAGES_PER_TASK)]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitreous.errors import ConfigError
 from vitreous.images.pixels import operations
-from vitreous.images.pixels.operations import BLUR_ONE, BLUR_TAPS, ONE
+from vitreous.images.pixels.operations import BLUR_TAPS, BLUR_UNIT, UNIT_FACTOR
 from vitreous.images.pixels.preprocess import finish
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
@@ -29,18 +29,18 @@ from vitreous.randomness import bits, uniform
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-TRIES = 10  # for a box that fits, as everywhere
+CROP_TRIES = 10  # for a box that fits, as everywhere
 ERASE_AREA, ERASE_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)  # timm's
-BLUR = (0.1, 2.0)  # pixels of deviation, DeiT III's
-LARGEST = 8192  # pixels a side: places are counted in 32 bits, in 1 / 65536 pixels
+BLUR_RANGE = (0.1, 2.0)  # pixels of deviation, DeiT III's
+MAX_SIDE = 8192  # pixels a side: places are counted in 32 bits, in 1 / 65536 pixels
 
 OPERATIONS = (
     "nothing", "autocontrast", "equalise", "invert", "rotate", "posterise", "solarise", "solarise-add", "colour",
     "contrast", "brightness", "sharpness", "shear-x", "shear-y", "translate-x", "translate-y", "cutout", "blur",
 )  # fmt: skip
-CODE = {name: code for code, name in enumerate(OPERATIONS)}
+OPERATION_CODES = {name: code for code, name in enumerate(OPERATIONS)}
 GEOMETRIC = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
-TABLES = ("autocontrast", "invert", "posterise", "solarise", "solarise-add", "contrast", "brightness")
+LOOKUP_OPERATIONS = ("autocontrast", "invert", "posterise", "solarise", "solarise-add", "contrast", "brightness")
 
 
 def _enhance(level: Floats, sign: Floats) -> Floats:
@@ -52,12 +52,12 @@ def _enhance_increasing(level: Floats, sign: Floats) -> Floats:
 
 
 Argument = Callable[[Floats, Floats], Floats]  # of magnitude / 10 and a random sign; in the units of `encode`
-PLAIN: Argument = lambda level, sign: level * 0  # noqa: E731
+NO_ARGUMENT: Argument = lambda level, sign: level * 0  # noqa: E731
 
-BIG_VISION: Mapping[str, Argument] = {
-    "autocontrast": PLAIN,
-    "equalise": PLAIN,
-    "invert": PLAIN,
+BIG_VISION_LEVELS: Mapping[str, Argument] = {
+    "autocontrast": NO_ARGUMENT,
+    "equalise": NO_ARGUMENT,
+    "invert": NO_ARGUMENT,
     "rotate": lambda level, sign: sign * level * 30,
     "posterise": lambda level, sign: np.floor(level * 4),
     "solarise": lambda level, sign: np.floor(level * 256),
@@ -75,8 +75,8 @@ BIG_VISION: Mapping[str, Argument] = {
 """What AugReg and "better plain ViT baselines" used (magnitudes 10, 15, 20; colours fade below 5, posterise vanishes at
 20). Theirs moves 100 pixels and cuts 40; ours these at 224 and the same share of other sizes."""
 
-TIMM: Mapping[str, Argument] = {
-    **BIG_VISION,
+TIMM_LEVELS: Mapping[str, Argument] = {
+    **BIG_VISION_LEVELS,
     "posterise": lambda level, sign: 4 - np.floor(level * 4),
     "solarise": lambda level, sign: 256 - np.floor(level * 256),
     "solarise-add": lambda level, sign: np.minimum(128, np.floor(level * 110)),
@@ -86,8 +86,8 @@ TIMM: Mapping[str, Argument] = {
 """timm's "increasing" table, DeiT's: each operation is carried out half of the time, and there is no cutout."""
 
 RAND_AUGMENT: dict[str, tuple[Mapping[str, Argument], tuple[str, ...], float]] = {
-    "big_vision": (BIG_VISION, tuple(BIG_VISION), 1.0),
-    "timm": (TIMM, tuple(name for name in TIMM if name != "cutout"), 0.5),
+    "big_vision": (BIG_VISION_LEVELS, tuple(BIG_VISION_LEVELS), 1.0),
+    "timm": (TIMM_LEVELS, tuple(name for name in TIMM_LEVELS if name != "cutout"), 0.5),
 }  # arguments, operations to choose from, how often the chosen one is carried out
 
 
@@ -122,8 +122,8 @@ class Augment:
             if not holds:
                 raise ConfigError(f"augmentation {what}")
 
-        fits = all(1 <= n <= LARGEST for n in self.size)
-        need(fits, f"size {self.size} is out of reach; give sides of 1 to {LARGEST}")
+        fits = all(1 <= n <= MAX_SIDE for n in self.size)
+        need(fits, f"size {self.size} is out of reach; give sides of 1 to {MAX_SIDE}")
         for name, top in (("area", 1.0), ("ratio", float("inf"))):
             low, high = getattr(self, name)
             need(0 < low <= high <= top, f"{name} {low}, {high} is no range; give positive numbers, the smaller first")
@@ -151,7 +151,7 @@ class Augment:
 
 
 @dataclass(frozen=True)
-class Layer:
+class AugmentLayer:
     """One step for every sample: which operation, and the parameters of all, changing nothing where it is another's."""
 
     code: Integers  # B
@@ -162,14 +162,14 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AugmentPlan:
     """Everything drawn for some samples, on the host. Row i is sample ids[i]'s, whatever stands beside it."""
 
     augment: Augment
     ids: Integers
     crop: Floats  # B 10 4: area, ratio, top, left of each try, as draws of 0 … 1
     flip: NDArray[np.bool_]  # B
-    layers: tuple[Layer, ...]
+    layers: tuple[AugmentLayer, ...]
     erase: Integers  # B 4
     key: Integers  # B: of the noise
     partner: Integers  # B: rows of this batch; itself where unmixed
@@ -197,7 +197,7 @@ class Plan:
             found["boxes"] = crop_boxes(self, rows, columns)
         found["offsets"] = np.floor(self.crop[:, 0, 2:] * (2 * self.augment.margin + 1)).astype(np.int64)
         for i, layer in enumerate(self.layers):
-            for f in fields(Layer):
+            for f in fields(AugmentLayer):
                 found[f"layers.{i}.{f.name}"] = getattr(layer, f.name).astype(np.int32)
         for name in ("flip", "erase", "key", "partner", "mix_box"):
             found[name] = getattr(self, name)
@@ -224,9 +224,9 @@ class DevicePlan:
 
     @classmethod
     def of(cls, augment: Augment, tensors: Mapping[str, Tensor]) -> DevicePlan:
-        """From the arrays of `Plan.arrays`, wherever they now lie."""
+        """From the arrays of `AugmentPlan.arrays`, wherever they now lie."""
         layers = tuple(
-            tuple(tensors[f"layers.{i}.{f.name}"] for f in fields(Layer)) for i in range(len(augment.layers))
+            tuple(tensors[f"layers.{i}.{f.name}"] for f in fields(AugmentLayer)) for i in range(len(augment.layers))
         )
         rest = ("erase", "key", "partner", "share", "mix_box", "own")
         return cls(augment, tensors.get("boxes"), tensors["offsets"], tensors["flip"], layers, *map(tensors.get, rest))  # type: ignore[arg-type]
@@ -237,7 +237,7 @@ class DevicePlan:
 
 def draw(
     augment: Augment, seed: int, epoch: int, ids: ArrayLike, places: ArrayLike | None = None, total: int | None = None
-) -> Plan:
+) -> AugmentPlan:
     """The augmentation of these samples in this epoch.
 
     places: each sample's place in the epoch's order, needed for mixing: neighbours 2i and 2i + 1 are a pair, and a
@@ -248,10 +248,10 @@ def draw(
     def drawn(purpose: str, *shape: int) -> Floats:
         return uniform(seed, f"augment/{purpose}", epoch, ids, int(np.prod(shape))).reshape(len(ids), *shape)
 
-    return Plan(
+    return AugmentPlan(
         augment,
         ids,
-        drawn("crop", TRIES, 4),
+        drawn("crop", CROP_TRIES, 4),
         drawn("flip", 1)[:, 0] < augment.flip,
         (*_rand_augment(augment, drawn), *_three_augment(augment, drawn), *_colour_jitter(augment, drawn)),
         _erased(augment, drawn, len(ids)),
@@ -264,13 +264,13 @@ def _erased(augment: Augment, drawn: Callable[..., Floats], n: int) -> Integers:
     """Boxes that become noise; empty ones for most."""
     if not augment.erase:
         return np.zeros((n, 4), np.int64)
-    chance = drawn("erase", 1 + 4 * TRIES)
-    boxes = _boxes(chance[:, 1:].reshape(-1, TRIES, 4), *augment.size, ERASE_AREA, ERASE_RATIO)
+    chance = drawn("erase", 1 + 4 * CROP_TRIES)
+    boxes = _boxes(chance[:, 1:].reshape(-1, CROP_TRIES, 4), *augment.size, ERASE_AREA, ERASE_RATIO)
     boxes[chance[:, 0] >= augment.erase] = 0
     return boxes
 
 
-def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]:
+def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[AugmentLayer]:
     """n operations one after the other, each one of the table's, all of the same magnitude (arXiv 1909.13719)."""
     if augment.rand_augment is None:
         return []
@@ -282,39 +282,39 @@ def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]
         if augment.rand_augment_deviation:
             normal = np.sqrt(-2 * np.log(1 - u)) * np.cos(2 * np.pi * v)
             level = np.clip(level + augment.rand_augment_deviation * normal, 0, 10)
-        code = np.array([CODE[name] for name in names])[(choice * len(names)).astype(np.int64)]
-        code = np.where(chance < often, code, CODE["nothing"])
+        code = np.array([OPERATION_CODES[name] for name in names])[(choice * len(names)).astype(np.int64)]
+        code = np.where(chance < often, code, OPERATION_CODES["nothing"])
         sign = np.where(side < 0.5, -1.0, 1.0)
         argument = np.zeros(len(code))
         for name in names:
-            argument = np.where(code == CODE[name], arguments[name](level / 10, sign), argument)
+            argument = np.where(code == OPERATION_CODES[name], arguments[name](level / 10, sign), argument)
         out.append(encode(code, argument, augment.size, np.stack(place, 1)))
     return out
 
 
-def _three_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]:
+def _three_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[AugmentLayer]:
     """Grey, solarise or blur, each as likely as the others (DeiT III, arXiv 2204.07118)."""
     if not augment.three_augment:
         return []
     choice, strength = drawn("three-augment", 2).T
     which = (choice * 3).astype(np.int64)
-    code = np.array([CODE["colour"], CODE["solarise"], CODE["blur"]])[which]
-    deviation = BLUR[0] + (BLUR[1] - BLUR[0]) * strength
+    code = np.array([OPERATION_CODES["colour"], OPERATION_CODES["solarise"], OPERATION_CODES["blur"]])[which]
+    deviation = BLUR_RANGE[0] + (BLUR_RANGE[1] - BLUR_RANGE[0]) * strength
     argument = np.choose(which, [np.zeros_like(choice), np.full_like(choice, 128), deviation])
     return [encode(code, argument, augment.size)]
 
 
-def _colour_jitter(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]:
+def _colour_jitter(augment: Augment, drawn: Callable[..., Floats]) -> list[AugmentLayer]:
     if not augment.colour_jitter:
         return []
     numbers = drawn("colour-jitter", 2, 3)
     order = numbers[:, 0].argsort(1)  # B 3
-    code = np.array([CODE["brightness"], CODE["contrast"], CODE["colour"]])[order]
+    code = np.array([OPERATION_CODES["brightness"], OPERATION_CODES["contrast"], OPERATION_CODES["colour"]])[order]
     factor = 1 + augment.colour_jitter * (2 * numbers[:, 1] - 1)
     return [encode(code[:, k], factor[:, k], augment.size) for k in range(3)]
 
 
-def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = None) -> Layer:
+def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = None) -> AugmentLayer:
     """Parameters of one step.
 
     argument: degrees counter-clockwise (rotate), pixels a row or column (shear), share of the side (translate; cutout,
@@ -323,9 +323,9 @@ def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = 
     """
     rows, columns = size
     n = len(code)
-    is_ = {name: code == CODE[name] for name in OPERATIONS}
+    is_ = {name: code == OPERATION_CODES[name] for name in OPERATIONS}
     kept = np.clip(argument, 0, 8).astype(np.int64)
-    number = np.rint(argument * ONE).astype(np.int64)  # factors
+    number = np.rint(argument * UNIT_FACTOR).astype(np.int64)  # factors
     number = np.where(is_["posterise"], 256 - (256 >> kept), number)  # a mask
     number = np.where(is_["solarise"] | is_["solarise-add"], argument.astype(np.int64), number)
 
@@ -333,7 +333,7 @@ def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = 
     half = np.rint(argument * min(size))[:, None] * is_["cutout"][:, None]
     first, last = np.clip(centre - half, 0, (rows, columns)), np.clip(centre + half, 0, (rows, columns))
     box = np.concatenate([first, last - first], 1).astype(np.int64)  # empty for others
-    return Layer(code, number, _matrix(is_, argument, size), box, _gaussian(np.where(is_["blur"], argument, 0)))
+    return AugmentLayer(code, number, _matrix(is_, argument, size), box, _gaussian(np.where(is_["blur"], argument, 0)))
 
 
 def _matrix(is_: Mapping[str, NDArray[np.bool_]], argument: Floats, size: Size) -> Integers:
@@ -356,8 +356,8 @@ def _gaussian(deviation: Floats) -> Integers:
     """exp(−i² / 2σ²) at −6 … 6 as whole numbers adding up to 4096; σ = 0 is the pixel alone.  B 13."""
     i = np.arange(BLUR_TAPS) - BLUR_TAPS // 2
     weight = np.exp(-0.5 * (i / np.maximum(deviation, 1e-3)[:, None]) ** 2)
-    whole = np.rint(BLUR_ONE * weight / weight.sum(1, keepdims=True)).astype(np.int64)
-    whole[:, BLUR_TAPS // 2] += BLUR_ONE - whole.sum(1)
+    whole = np.rint(BLUR_UNIT * weight / weight.sum(1, keepdims=True)).astype(np.int64)
+    whole[:, BLUR_TAPS // 2] += BLUR_UNIT - whole.sum(1)
     return whole
 
 
@@ -404,7 +404,7 @@ def beta(u: Floats, v: Floats, a: float) -> Floats:
         return 0.5 + 0.5 * cos / np.sqrt(1 / g + cos**2)
 
 
-def crop_boxes(plan: Plan, heights: ArrayLike, widths: ArrayLike) -> Integers:
+def crop_boxes(plan: AugmentPlan, heights: ArrayLike, widths: ArrayLike) -> Integers:
     """Top, left, height and width of each sample's crop in an image of this size, for whoever crops while decoding.
 
     Resize the box to `plan.augment.size` and call `apply` with cropped=True. A shift has no box inside the image: the
@@ -448,14 +448,16 @@ def _centre(h: Integers, w: Integers, ratio: tuple[float, float]) -> Integers:
 # ------------------------------------------------------------------------------------------------- doing, on the device
 
 
-def apply(batch: Tensor, plan: Plan | DevicePlan, rule: Preprocess | None = None, *, cropped: bool = False) -> Tensor:
+def apply(
+    batch: Tensor, plan: AugmentPlan | DevicePlan, rule: Preprocess | None = None, *, cropped: bool = False
+) -> Tensor:
     """Augment a batch: B C H W or B H W C of uint8.  Returns B C H W at the plan's size.
 
     With a rule: float32, normalised, as a model takes it. Without: uint8.  cropped: the decoder has cropped already.
     To compile, hand over `plan.on(device, size)`.
     """
     x = channels_first(batch)
-    if isinstance(plan, Plan):
+    if isinstance(plan, AugmentPlan):
         plan = plan.on(x.device, None if cropped else (x.shape[2], x.shape[3]))
     augment = plan.augment
     x = _crop(x, plan)
@@ -470,10 +472,10 @@ def apply(batch: Tensor, plan: Plan | DevicePlan, rule: Preprocess | None = None
     return x.contiguous()
 
 
-def targets(labels: Tensor, plan: Plan | DevicePlan, classes: int, smoothing: float = 0.0) -> Tensor:
+def targets(labels: Tensor, plan: AugmentPlan | DevicePlan, classes: int, smoothing: float = 0.0) -> Tensor:
     """Labels mixed as the pixels were.  labels: B class numbers, whose rows then sum to 1, or B K.  Returns B K."""
     device = labels.device
-    if isinstance(plan, Plan):
+    if isinstance(plan, AugmentPlan):
         plan = plan.on(device, None)
     y = labels.float() if labels.ndim == 2 else torch.nn.functional.one_hot(labels, classes).float()
     y = y * (1 - smoothing) + smoothing / classes
@@ -509,25 +511,25 @@ def _layer(
     """One operation for each sample: every kind in turn, its parameters changing nothing where it is not the one."""
 
     def among(some: tuple[str, ...]) -> Tensor:
-        return sum((code == CODE[name] for name in some), torch.zeros_like(code, dtype=torch.bool))
+        return sum((code == OPERATION_CODES[name] for name in some), torch.zeros_like(code, dtype=torch.bool))
 
     def factor(name: str) -> Tensor:
-        return torch.where(code == CODE[name], number, ONE)
+        return torch.where(code == OPERATION_CODES[name], number, UNIT_FACTOR)
 
     if "rotate" in names:
         x = _where(x, among(GEOMETRIC), operations.affine, matrix)
-    if tables := tuple(name for name in TABLES if name in names):
+    if tables := tuple(name for name in LOOKUP_OPERATIONS if name in names):
         x = _where(x, among(tables), _replace, code, number)
     if "equalise" in names:
-        x = _where(x, code == CODE["equalise"], _equalise, code)
+        x = _where(x, code == OPERATION_CODES["equalise"], _equalise, code)
     if "colour" in names:
-        x = _where(x, code == CODE["colour"], operations.saturate, factor("colour"))
+        x = _where(x, code == OPERATION_CODES["colour"], operations.saturate, factor("colour"))
     if "sharpness" in names:
-        x = _where(x, code == CODE["sharpness"], operations.sharpen, factor("sharpness"))
+        x = _where(x, code == OPERATION_CODES["sharpness"], operations.sharpen, factor("sharpness"))
     if "blur" in names:
-        x = _where(x, code == CODE["blur"], operations.blur, taps)
+        x = _where(x, code == OPERATION_CODES["blur"], operations.blur, taps)
     if "cutout" in names:
-        x = _where(x, code == CODE["cutout"], operations.cut_out, box)
+        x = _where(x, code == OPERATION_CODES["cutout"], operations.cut_out, box)
     return x
 
 
@@ -554,10 +556,11 @@ def _replace(x: Tensor, code: Tensor, number: Tensor) -> Tensor:
         ("brightness", operations.blend(torch.zeros_like(v), v, n)),
         ("contrast", operations.blend(operations.mean_grey(x), v, n)),
     ):
-        table = torch.where(code == CODE[name], entry, table)
+        table = torch.where(code == OPERATION_CODES[name], entry, table)
     return operations.look_up(x, table)
 
 
 def _equalise(x: Tensor, code: Tensor) -> Tensor:
-    table = torch.where(code.view(-1, 1, 1) == CODE["equalise"], operations.equalised(x), operations.levels(x))
+    is_equalise = code.view(-1, 1, 1) == OPERATION_CODES["equalise"]
+    table = torch.where(is_equalise, operations.equalised(x), operations.levels(x))
     return operations.look_up(x, table)

@@ -29,7 +29,7 @@ __all__ = ["Header", "crop", "decode", "decode_crop", "finish", "header", "is_fa
 Pixels = NDArray[np.uint8]  # H W C
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
-SPARE = 2  # a picture decoded smaller keeps this many pixels for each pixel wanted, in both directions
+PIXELS_PER_WANTED = 2  # a picture decoded smaller keeps this many pixels for each pixel wanted, in both directions
 
 
 def is_fast(fast: bool | None = None) -> bool:
@@ -84,7 +84,7 @@ def decode_crop(
 ) -> Pixels:
     """The part of a picture inside `box`, resized.  known: its header, where it was read already.  Returns size C."""
     left, top, right, bottom = box
-    scale = SPARE * max(size[0] / (bottom - top), size[1] / (right - left))
+    scale = PIXELS_PER_WANTED * max(size[0] / (bottom - top), size[1] / (right - left))
     part = next((part for part in (8, 4, 2) if scale * part <= 1), 1)  # the scales at which libjpeg is quick
     found = (known or header(raw)) if is_fast(fast) else None
     pixels = _jpeg(raw, found, channels, part) if found else None
@@ -98,7 +98,7 @@ def crop(pixels: Pixels, box: Box, size: Size, *, filter: str = "bilinear", fast
     """The part inside `box`, resized with antialias.  Returns size C, where it is quicker a view of C size."""
     if not is_fast(fast) or filter not in ("bilinear", "bicubic"):
         image = preprocess.as_image(pixels, pixels.shape[2])
-        return preprocess.as_array(image.resize((size[1], size[0]), preprocess.RESAMPLE[filter], box=box))
+        return preprocess.as_array(image.resize((size[1], size[0]), preprocess.PILLOW_RESAMPLE[filter], box=box))
     left, top, right, bottom = (round(edge) for edge in box)
     inside = pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
     if inside.shape[:2] == size:
@@ -149,7 +149,7 @@ def _turn(raw: bytes) -> int:
         turn = picture.open_image(raw, "").getexif().get(picture.ORIENTATION, 1)
     except Exception:  # damaged EXIF is no EXIF
         return 1
-    return turn if turn in picture.TURNS else 1
+    return turn if turn in picture.EXIF_TURNS else 1
 
 
 def _jpeg(raw: bytes, head: Header, channels: int, part: int = 1) -> Pixels | None:

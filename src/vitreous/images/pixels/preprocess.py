@@ -19,16 +19,16 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
 
-RESAMPLE = {
+PILLOW_RESAMPLE = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
     "box": Image.Resampling.BOX,
 }
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-LARGEST = 2**26  # pixels
-FAST = ("bilinear", "bicubic")  # where torch resizes bytes as Pillow does, to one level
+PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+MAX_PIXELS = 2**26  # pixels
+TORCH_RESAMPLE = ("bilinear", "bicubic")  # where torch resizes bytes as Pillow does, to one level
 
 
 def apply(image: Image.Image | NDArray[Any], rule: Preprocess, *, fast: bool = False) -> Tensor:
@@ -68,13 +68,13 @@ def _on_device(values: tuple[float, ...], x: Tensor) -> Tensor:
 
 def as_image(image: Image.Image | NDArray[Any], channels: int) -> Image.Image:
     """Of as many channels as the model wants. Arrays are H W or H W C of uint8."""
-    if channels not in MODES:
+    if channels not in PILLOW_MODES:
         raise ConfigError(f"an image has 1, 3 or 4 channels, the model wants {channels}; give it tensors of your own")
     if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in MODES)):
+        if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in PILLOW_MODES)):
             raise DataError(f"an array {image.shape} of {image.dtype} is no image; give H×W×C of uint8")
         image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image)
-    return image if image.mode == MODES[channels] else image.convert(MODES[channels])
+    return image if image.mode == PILLOW_MODES[channels] else image.convert(PILLOW_MODES[channels])
 
 
 def resize(image: Image.Image, rule: Preprocess, *, fast: bool = False) -> NDArray[Any]:
@@ -89,9 +89,11 @@ def resize(image: Image.Image, rule: Preprocess, *, fast: bool = False) -> NDArr
         return _sampled(as_array(image), size, rule.interpolation)
     if rule.resized_by == "torch":
         return _antialiased(as_array(image), size, rule.interpolation)
-    if fast and rule.interpolation in FAST and image.mode != "RGBA":  # Pillow weighs colours by alpha, torch does not
+    if (
+        fast and rule.interpolation in TORCH_RESAMPLE and image.mode != "RGBA"
+    ):  # Pillow weighs colours by alpha, torch does not
         return _in_bytes(as_array(image), size, rule.interpolation)
-    return as_array(image.resize((size[1], size[0]), RESAMPLE[rule.interpolation]))
+    return as_array(image.resize((size[1], size[0]), PILLOW_RESAMPLE[rule.interpolation]))
 
 
 def _sampled(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.float32]:
@@ -103,7 +105,7 @@ def _sampled(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.floa
 
 
 def _antialiased(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.uint8]:
-    if mode not in FAST:
+    if mode not in TORCH_RESAMPLE:
         raise ConfigError(f"torch does not antialias {mode}; say interpolation=bilinear or bicubic")
     x = F.interpolate(_batched(array).float(), size, mode=mode, antialias=True)
     return x[0].round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
@@ -131,12 +133,12 @@ def before_crop(size: Size, rule: Preprocess) -> Size:
 
 
 def _middle(image: Image.Image, rule: Preprocess) -> Image.Image:
-    """All of an image; of one so long that it would be resized to more than LARGEST pixels, the part around the crop.
+    """All of an image; of one so long that it would be resized to more than MAX_PIXELS, the part around the crop.
 
     There the long side's rounding may differ from that of the whole; else nothing does.
     """
     h, w = image.height, image.width
-    if np.prod(before_crop((h, w), rule), dtype=np.int64) <= LARGEST:
+    if np.prod(before_crop((h, w), rule), dtype=np.int64) <= MAX_PIXELS:
         return image
     keep = 4 * min(h, w) * -(-max(rule.size) // min(rule.size))
     first = (max(h, w) - keep) // 2

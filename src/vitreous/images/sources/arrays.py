@@ -11,9 +11,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import Found, Kind, Labels, Place, by_name, by_number, cannot_read
+from vitreous.images.sources.finding import FoundImages, Labels, Place, SourceKind, by_name, by_number, cannot_read
 from vitreous.images.sources.spellings import split_in
-from vitreous.images.sources.stack import Array, Part, Stack, describe
+from vitreous.images.sources.stack import Array, ArrayPart, Stack, describe
 
 PIXEL_WORDS = {"x", "images", "image", "imgs", "data", "pixels", "pictures", "features", "arr0"}
 LABEL_WORDS = {"y", "labels", "label", "targets", "target", "classes", "t", "arr1"}
@@ -26,11 +26,11 @@ def recognises(place: Place) -> bool:
     return bool(place.ending(".npy") or len(place.ending(".npz")) == 1) and not place.has_picture_folders
 
 
-def open_arrays(place: Place) -> Found:
+def open_arrays(place: Place) -> FoundImages:
     where = _members(place)
     names = _class_names(where)
     pairs = _pairs(where, place.said)
-    parts: list[Part] = []
+    parts: list[ArrayPart] = []
     labels, given, notes, channels = [], [], [], 1
     for split, pixels, answers in pairs:
         part, more, said = describe(load(*where[pixels]), *where[pixels], title=split or pixels)
@@ -48,7 +48,7 @@ def open_arrays(place: Place) -> Found:
     numbers, classes = _labels(labels, names, place.said, source)
     if not any(answers for _, _, answers in pairs):
         notes.append("no labels were found beside the pictures")
-    return Found(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
+    return FoundImages(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
 
 
 def load(file: str, key: str) -> Array:
@@ -183,4 +183,6 @@ def _labels(
     return labels.astype(np.int64), tuple(classes)
 
 
-ARRAYS = Kind("arrays", ".npz or .npy arrays: x_train y_train x_test y_test, or images labels", recognises, open_arrays)
+ARRAYS = SourceKind(
+    "arrays", ".npz or .npy arrays: x_train y_train x_test y_test, or images labels", recognises, open_arrays
+)

@@ -1,4 +1,4 @@
-"""What the user named (`Place`), what a source made of it (`Found`), and what a source is (`Kind`)."""
+"""What the user named (`Place`), what a source made of it (`FoundImages`), and what a source is (`SourceKind`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitreous.printable import storable
 from vitreous.words import one_line
 
 Labels = NDArray[np.int64]
-PICTURES = {
+IMAGE_SUFFIXES = {
     ".jpg",
     ".jpeg",
     ".jpe",
@@ -38,17 +38,27 @@ PICTURES = {
     ".heic",
     ".heif",
 }
-PICTURES |= {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
-JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
-JUNK |= {"__pycache__", "ehthumbs.db", "icon\r"}
+IMAGE_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
+JUNK_NAMES = {
+    "__macosx",
+    "thumbs.db",
+    "desktop.ini",
+    "@eadir",
+    "$recycle.bin",
+    "system volume information",
+    "lost+found",
+}
+JUNK_NAMES |= {"__pycache__", "ehthumbs.db", "icon\r"}
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[a-z0-9]+::")
-SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
-SPECIAL |= {stat.S_IFDIR: "a folder"}
-WHOLE = 1 << 30  # bytes of a set up to which every byte goes into its content id; beyond, sizes, heads and tails do
+SPECIAL_FILES = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+SPECIAL_FILES |= {stat.S_IFDIR: "a folder"}
+HASH_WHOLE_BELOW = (
+    1 << 30
+)  # bytes of a set up to which every byte goes into its content id; beyond, sizes, heads and tails do
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundImages:
     """All pictures of a set as a source found them; `images.opening` makes an `ImageSet` of it."""
 
     source: Source
@@ -63,13 +73,13 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Kind:
+class SourceKind:
     """One way in which sets lie about."""
 
     name: str
     holds: str  # one line for people
     recognises: Callable[[Place], bool]
-    open: Callable[[Place], Found | ImageSet]  # an ImageSet where the set lies split already
+    open: Callable[[Place], FoundImages | ImageSet]  # an ImageSet where the set lies split already
 
 
 @dataclass(frozen=True)
@@ -241,7 +251,7 @@ def open_regular(file: str | os.PathLike[str], *, buffering: int = -1) -> Binary
 def check_regular(mode: int, file: str | os.PathLike[str]) -> None:
     """Refuse what is no regular file."""
     if not stat.S_ISREG(mode):
-        what = SPECIAL.get(stat.S_IFMT(mode), "something else")
+        what = SPECIAL_FILES.get(stat.S_IFMT(mode), "something else")
         raise DataError(f"{storable(os.fspath(file))} is {what} and no file; move it away")
 
 
@@ -316,11 +326,11 @@ def stem(file: str) -> str:
 
 def is_junk(name: str) -> bool:
     """What systems leave behind, and hidden files."""
-    return name.startswith(".") or name.casefold() in JUNK
+    return name.startswith(".") or name.casefold() in JUNK_NAMES
 
 
 def is_picture(name: str) -> bool:
-    return "." in name and "." + name.rsplit(".", 1)[1].lower() in PICTURES
+    return "." in name and "." + name.rsplit(".", 1)[1].lower() in IMAGE_SUFFIXES
 
 
 def cannot_read(what: str | Path, error: OSError) -> DataError:

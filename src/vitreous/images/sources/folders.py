@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
 from vitreous.images.sources.finding import (
-    WHOLE,
-    Found,
-    Kind,
+    HASH_WHOLE_BELOW,
+    FoundImages,
     Place,
+    SourceKind,
     cannot_read,
     is_junk,
     is_picture,
@@ -60,7 +60,7 @@ def recognises(place: Place) -> bool:
     return bool(place.files) and all(is_picture(f) for f in place.files)
 
 
-def open_folders(place: Place) -> Found:
+def open_folders(place: Place) -> FoundImages:
     if place.folder is None:
         return open_pictures(place)
     left = LeftOut()
@@ -77,17 +77,17 @@ def open_folders(place: Place) -> Found:
         notes.append(
             f"left out {len(left.too_deep):,} folders whose path is too long for this system ({storable(depth)})"
         )
-    return Found(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
 
 
-def open_pictures(place: Place) -> Found:
+def open_pictures(place: Place) -> FoundImages:
     """Single pictures, named one by one or by a pattern: nobody says their class, unless their folders do."""
     root = os.path.commonpath([Path(f).absolute().parent for f in place.files])
     files = {Path(f).absolute().relative_to(root).as_posix() for f in place.files}
     tree = read_tree(sorted(files), place.said)
     source = Files(root, tuple(sorted(files)[i] for i in tree.places))
     prints, notes = fingerprints(source)
-    return Found(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
 
 
 @dataclass
@@ -150,7 +150,7 @@ def fingerprints(source: Files) -> tuple[list[str], list[str]]:
             sizes.append(state.st_size if stat.S_ISREG(state.st_mode) else -1)
         except OSError:
             sizes.append(-1)
-    whole = sum(size for size in sizes if size <= picture.BYTE_LIMIT) <= WHOLE
+    whole = sum(size for size in sizes if size <= picture.BYTE_LIMIT) <= HASH_WHOLE_BELOW
     prints = []
     for name, size in zip(source.names, sizes, strict=True):
         in_part = size > 8192 and (not whole or size > picture.BYTE_LIMIT)
@@ -185,6 +185,6 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-FOLDERS = Kind(
+FOLDERS = SourceKind(
     "folders", "one folder of pictures for each class, with or without split folders", recognises, open_folders
 )

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError, MissingExtraError
 from vitreous.images.sources import picture
 from vitreous.images.sources.finding import (
-    WHOLE,
-    Found,
-    Kind,
+    HASH_WHOLE_BELOW,
+    FoundImages,
     Labels,
     Place,
+    SourceKind,
     by_name,
     by_names,
     by_number,
@@ -35,7 +35,7 @@ from vitreous.images.sources.finding import (
 from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column, split_in, split_of
 from vitreous.printable import storable
 
-KEPT = 4  # row groups kept in memory; a picture is had only with its whole row group
+ROW_GROUPS_KEPT = 4  # row groups kept in memory; a picture is had only with its whole row group
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Rows:
                     f"{self.files[file]} is damaged in row group {number} ({why}); fetch it again"
                 ) from None
             self.kept[group] = rows
-            while len(self.kept) > KEPT:
+            while len(self.kept) > ROW_GROUPS_KEPT:
                 self.kept.popitem(last=False)
             return rows
 
@@ -110,7 +110,7 @@ def parquet_files(place: Place) -> list[str]:
     return sorted(str(place.folder / p) for p in below if not any(map(is_junk, p.parts)))
 
 
-def open_parquet(place: Place) -> Found:
+def open_parquet(place: Place) -> FoundImages:
     files = parquet_files(place)
     parquet = _parquet()
     groups: list[tuple[int, int]] = []
@@ -146,7 +146,7 @@ def open_parquet(place: Place) -> Found:
     notes = (
         f"{len(files):,} Parquet files, pictures in column {image!r}, labels in {used!r}, {len(groups):,} row groups",
     )
-    return Found(source, labels, classes, splits, _prints(source, tables, files), notes, said)
+    return FoundImages(source, labels, classes, splits, _prints(source, tables, files), notes, said)
 
 
 def image_column(schema: Any, file: str) -> str:
@@ -219,7 +219,7 @@ def _prints(source: Rows, tables: Sequence[Any], files: Sequence[str]) -> list[s
     """Digests of the pictures where all files together are small and near, else the sizes of their row groups."""
     from vitreous.images.sources.finding import file_size
 
-    if sum(map(file_size, files)) <= WHOLE and not any(map(is_remote, files)):
+    if sum(map(file_size, files)) <= HASH_WHOLE_BELOW and not any(map(is_remote, files)):
         return [_print(source, i) for i in range(len(source))]
     prints = []
     for n, file in enumerate(files):
@@ -246,6 +246,6 @@ def _parquet() -> Any:
     return pyarrow.parquet
 
 
-PARQUET = Kind(
+PARQUET = SourceKind(
     "parquet", "Parquet in the hub's layout: image bytes, label, names from the schema", recognises, open_parquet
 )

@@ -1,6 +1,6 @@
 """One encoded file becomes upright pixels: the plain Pillow way, which every faster way is held against.
 
-Pillow opens images here and nowhere else: only the formats of FORMATS, so no other program is ever started, and only
+Pillow opens images here and nowhere else: only those in READ_FORMATS, so no other program is ever started, and only
 within the limits below, which are read from the header before any pixel is decoded.
 """
 
@@ -36,12 +36,17 @@ __all__ = [
 PIXEL_LIMIT = 50_000_000  # of one image; in memory each costs 3 to 20 bytes
 BYTE_LIMIT = 512 << 20  # of one file
 SCAN_LIMIT = 200  # of one JPEG; each is a pass over all its pixels, and a photograph has about ten
-SNIFFED = ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "AVIF", "HEIF")  # known by their first bytes
-FORMATS = (*SNIFFED, "PPM", "JPEG2000", "TGA")  # all that is read; EPS, which starts Ghostscript, is not among them
-MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # of a JPEG; what lies between are pixels or rubbish
+SNIFFED_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "AVIF", "HEIF")  # known by their first bytes
+READ_FORMATS = (
+    *SNIFFED_FORMATS,
+    "PPM",
+    "JPEG2000",
+    "TGA",
+)  # all that is read; EPS, which starts Ghostscript, is not among them
+JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # of a JPEG; what lies between are pixels or rubbish
 END_OF_IMAGE, START_OF_SCAN, WITHOUT_LENGTH = 0xD9, 0xDA, (0x01, 0xD8)
-ORIENTATION, MAKE, MODEL, EXIF_PART, TAKEN = 0x0112, 0x010F, 0x0110, 0x8769, 0x9003
-TURNS = {
+ORIENTATION, CAMERA_MAKE, CAMERA_MODEL, EXIF_PART, TAKEN_AT = 0x0112, 0x010F, 0x0110, 0x8769, 0x9003
+EXIF_TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -127,7 +132,7 @@ def has_too_many_scans(raw: bytes) -> bool:
     if sniff(raw) != "JPEG" or raw.count(b"\xff\xda") <= SCAN_LIMIT:
         return False
     at, scans = 2, 0
-    while scans <= SCAN_LIMIT and (found := MARKER.search(raw, at)):
+    while scans <= SCAN_LIMIT and (found := JPEG_MARKER.search(raw, at)):
         at, kind = found.end(), raw[found.end() - 1]
         if kind == END_OF_IMAGE:
             return False
@@ -145,7 +150,7 @@ def has_palette(image: Image.Image) -> bool:
 def upright(image: Image.Image) -> Image.Image:
     """Turned as the camera noted."""
     try:
-        turn = TURNS.get(_calmly(image.getexif).get(ORIENTATION, 1))
+        turn = EXIF_TURNS.get(_calmly(image.getexif).get(ORIENTATION, 1))
     except Exception:  # damaged EXIF is no EXIF
         return image
     return image if turn is None else image.transpose(turn)
@@ -176,15 +181,15 @@ def _brands(raw: bytes) -> set[bytes]:
 
 @cache
 def _known_formats() -> frozenset[str]:
-    """Those of FORMATS that this Pillow reads."""
+    """Those of READ_FORMATS that this Pillow reads."""
     Image.init()
-    return frozenset(FORMATS) & frozenset(Image.OPEN)
+    return frozenset(READ_FORMATS) & frozenset(Image.OPEN)
 
 
 @cache
 def _other_formats() -> list[str]:
     """Those that the first bytes do not tell."""
-    return [format for format in FORMATS if format in _known_formats() and format not in SNIFFED]
+    return [format for format in READ_FORMATS if format in _known_formats() and format not in SNIFFED_FORMATS]
 
 
 def _plain(image: Image.Image) -> Image.Image:
@@ -222,8 +227,8 @@ def taken(image: Image.Image) -> tuple[str, str]:
     """EXIF's moment, as it is written there, and the camera; empty where they are not said."""
     try:
         exif = _calmly(image.getexif)
-        moment = str(exif.get_ifd(EXIF_PART).get(TAKEN, ""))
-        camera = f"{exif.get(MAKE, '')} {exif.get(MODEL, '')}".strip()
+        moment = str(exif.get_ifd(EXIF_PART).get(TAKEN_AT, ""))
+        camera = f"{exif.get(CAMERA_MAKE, '')} {exif.get(CAMERA_MODEL, '')}".strip()
     except Exception:
         return "", ""
     return moment, camera

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
 from vitreous.images.sources.finding import (
-    WHOLE,
-    Found,
-    Kind,
+    HASH_WHOLE_BELOW,
+    FoundImages,
     Place,
+    SourceKind,
     by_name,
     by_number,
     file_name,
@@ -36,7 +36,7 @@ from vitreous.images.sources.spellings import LABEL_COLUMNS, column, split_in, s
 from vitreous.printable import storable
 from vitreous.words import few
 
-SMALL = 1 << 20  # bytes of a label file; a larger one is none
+MAX_LABEL_BYTES = 1 << 20  # bytes of a label file; a larger one is none
 NAME_FILES = ("classes.txt", "classnames.txt", "class_names.txt", "labels.txt")
 
 
@@ -98,7 +98,7 @@ def shard_files(place: Place) -> list[str]:
     return []
 
 
-def open_shards(place: Place) -> Found:
+def open_shards(place: Place) -> FoundImages:
     from vitreous.images.stores.shard_index import known  # it scans by what is here
 
     files = shard_files(place)
@@ -116,7 +116,7 @@ def open_shards(place: Place) -> Found:
     split = [split_in(stem(file)) or split_of(_parent(file)) or "" for file in files]
     columns = _columns([about for shard in shards for about in shard.about])
     notes = _notes(files, shards, labels)
-    return Found(source, numbers, classes, [split[n] for n in which], _prints(source), tuple(notes), columns)
+    return FoundImages(source, numbers, classes, [split[n] for n in which], _prints(source), tuple(notes), columns)
 
 
 def index_shard(file: str) -> Index:
@@ -175,13 +175,13 @@ def _samples(handle: Any, index: Index) -> Iterator[tuple[str, dict[str, tarfile
 
 def _label(handle: Any, parts: dict[str, tarfile.TarInfo], what: str) -> tuple[Any, dict[str, Any]]:
     about: dict[str, Any] = {}
-    if "json" in parts and parts["json"].size <= SMALL:
+    if "json" in parts and parts["json"].size <= MAX_LABEL_BYTES:
         try:
             said = json.loads(_small(handle, parts["json"]))
         except ValueError:
             raise DataError(f"{what}.json is no JSON; correct the shard") from None
         about = said if isinstance(said, dict) else {"label": said}
-    if "cls" in parts and parts["cls"].size <= SMALL:
+    if "cls" in parts and parts["cls"].size <= MAX_LABEL_BYTES:
         text = _small(handle, parts["cls"]).decode("utf-8", "replace").strip()
         return (int(text) if re.fullmatch(r"-?\d{1,18}", text) else text or None), about
     names = {column(name): name for name in about}
@@ -238,7 +238,7 @@ def _notes(files: list[str], shards: list[Index], labels: list[Any]) -> Iterator
 def _prints(source: Shards) -> list[str]:
     """Sizes, and digests where all pictures together are small and near."""
     total = int(source.size.sum())
-    if total > WHOLE or any(map(is_remote, source.files)):
+    if total > HASH_WHOLE_BELOW or any(map(is_remote, source.files)):
         sizes = [file_size(file) for file in source.files]
         return [
             f"{size}:{start}:{sizes[n]}" for n, start, size in zip(source.file, source.start, source.size, strict=True)
@@ -257,4 +257,4 @@ def _parent(file: str) -> str:
     return parts[-2] if len(parts) > 1 else ""
 
 
-SHARDS = Kind("shards", "WebDataset tar shards: key.jpg beside key.cls or key.json", recognises, open_shards)
+SHARDS = SourceKind("shards", "WebDataset tar shards: key.jpg beside key.cls or key.json", recognises, open_shards)

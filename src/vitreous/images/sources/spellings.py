@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 TRAIN, VAL, TEST = "train", "val", "test"
-WORDS = {
+SPLIT_WORDS = {
     TRAIN: ("train", "training", "trainval", "trn"),
     VAL: ("val", "valid", "validation", "validate", "validating", "dev", "devel", "development", "eval", "evaluation"),
     TEST: ("test", "testing", "tests", "tst", "t10k"),
 }
-SPLIT = {word: split for split, words in WORDS.items() for word in words}
+SPLIT_OF_WORD = {word: split for split, words in SPLIT_WORDS.items() for word in words}
 DECORATION = {"set", "data", "dataset", "images", "image", "img", "imgs", "split", "pictures", "photos", "files"}
-_glued = re.compile(rf"({'|'.join(sorted(SPLIT, key=len, reverse=True))})(set|data|images|imgs|split)?s?\d*")
+_glued = re.compile(rf"({'|'.join(sorted(SPLIT_OF_WORD, key=len, reverse=True))})(set|data|images|imgs|split)?s?\d*")
 
 PATH_COLUMNS = (
     "path",
@@ -38,14 +38,14 @@ def split_of(folder: str) -> str | None:
         word for word in re.split(r"[^a-z0-9]+", folder.casefold()) if word not in DECORATION and not word.isdigit()
     ]
     found = _glued.fullmatch(words[0]) if len(words) == 1 else None
-    return SPLIT[found[1]] if found else None
+    return SPLIT_OF_WORD[found[1]] if found else None
 
 
 def split_in(stem: str) -> str | None:
     """Which split some word of a file's name says: `imagenette-128-train`, `data_val_003`; the last one counts."""
     words = re.split(r"[^a-z0-9]+", stem.casefold())
     found = [match for word in words if (match := _glued.fullmatch(word))]
-    return SPLIT[found[-1][1]] if found else None
+    return SPLIT_OF_WORD[found[-1][1]] if found else None
 
 
 def without_split(stem: str) -> str:

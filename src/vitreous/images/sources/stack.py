@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class ArrayPart:
     """One array of pictures: which, and how its numbers become uint8 H × W × C."""
 
     file: str
@@ -33,7 +33,7 @@ class Stack:
     """Arrays of pictures. `load(file, key)` is called on first use in each process; arrays are not pickled."""
 
     load: Callable[[str, str], Array]
-    parts: tuple[Part, ...]
+    parts: tuple[ArrayPart, ...]
     channels: int
     arrays: dict[int, Array] = field(default_factory=dict, repr=False)
 
@@ -91,7 +91,7 @@ class Stack:
         return np.array(x, np.uint8, order="C")
 
 
-def describe(array: Array, file: str, key: str, title: str) -> tuple[Part, int, list[str]]:
+def describe(array: Array, file: str, key: str, title: str) -> tuple[ArrayPart, int, list[str]]:
     """How an array holds pictures: the part, its channels, and what had to be decided."""
     what = f"{file} ({key})" if key else file
     if array.dtype.kind not in "uifb" or array.ndim not in (3, 4) or not len(array):
@@ -110,4 +110,4 @@ def describe(array: Array, file: str, key: str, title: str) -> tuple[Part, int, 
         notes.append(
             f"{title}: {array.dtype} from {float(np.nanmin(array)):g} to {top:g} became 0 to 255 (times {scale:.4g})"
         )
-    return Part(file, key, title, len(array), first, scale), 1 if channels == 1 else 3, notes
+    return ArrayPart(file, key, title, len(array), first, scale), 1 if channels == 1 else 3, notes

@@ -12,10 +12,10 @@ import numpy as np
 
 from vitreous.errors import DataError
 from vitreous.images.sources.finding import (
-    Found,
-    Kind,
+    FoundImages,
     Labels,
     Place,
+    SourceKind,
     by_name,
     by_names,
     cannot_read,
@@ -25,15 +25,22 @@ from vitreous.images.sources.finding import (
     stem,
 )
 from vitreous.images.sources.folders import Files, fingerprints
-from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, SPLIT, SPLIT_COLUMNS, column, split_of
+from vitreous.images.sources.spellings import (
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
+    SPLIT_COLUMNS,
+    SPLIT_OF_WORD,
+    column,
+    split_of,
+)
 from vitreous.printable import storable
 from vitreous.words import few
 
-SUFFIXES = (".csv", ".tsv")
+TABLE_SUFFIXES = (".csv", ".tsv")
 
 
 @dataclass(frozen=True)
-class Table:
+class LabelTable:
     """Rows of one file under the names of their columns."""
 
     file: str
@@ -46,7 +53,7 @@ class Table:
 
 
 def recognises(place: Place) -> bool:
-    files = place.ending(*SUFFIXES)
+    files = place.ending(*TABLE_SUFFIXES)
     if place.folder is None or not files:
         return bool(files)
     if place.has_picture_folders and _class_folders(place) > 1:
@@ -54,8 +61,8 @@ def recognises(place: Place) -> bool:
     return any(_is_table(file) for file in files)
 
 
-def open_tables(place: Place) -> Found:
-    files = place.ending(*SUFFIXES)
+def open_tables(place: Place) -> FoundImages:
+    files = place.ending(*TABLE_SUFFIXES)
     tables = [read(file) for file in files if place.folder is None or _is_table(file)]
     first = tables[0]
     for table in tables[1:]:
@@ -105,10 +112,10 @@ def open_tables(place: Place) -> Found:
         notes.append(f"pictures have several labels: {numbers.sum(1).mean():.2f} on average")
     if nothing := sum(not names for names in several):
         notes.append(f"{nothing:,} pictures have no label")
-    return Found(source, numbers, classes, given, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()})
+    return FoundImages(source, numbers, classes, given, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()})
 
 
-def read(file: str) -> Table:
+def read(file: str) -> LabelTable:
     """Header and rows; without a header the columns are called path and label."""
     try:
         with io.TextIOWrapper(open_file(file), "utf-8-sig") as lines:
@@ -141,7 +148,7 @@ def read(file: str) -> Table:
             )
     if len(rows) == 1:
         raise DataError(f"{file} has a header and no rows; write one row of path,label for each picture")
-    return Table(file, names, rows[1:])
+    return LabelTable(file, names, rows[1:])
 
 
 def _delimiter(line: str) -> str:
@@ -168,7 +175,7 @@ def _class_folders(place: Place) -> int:
     return len(inner)
 
 
-def _path_column(table: Table) -> str:
+def _path_column(table: LabelTable) -> str:
     by_spelling = {column(name): name for name in reversed(table.names)}
     named = [by_spelling[name] for name in PATH_COLUMNS if name in by_spelling]
     like = [name for name in table.names if any(is_picture(v) for v in table.values(name)[:20])]
@@ -178,7 +185,7 @@ def _path_column(table: Table) -> str:
     return found[0]
 
 
-def _label_columns(table: Table, taken: set[str | None]) -> list[str]:
+def _label_columns(table: LabelTable, taken: set[str | None]) -> list[str]:
     """One that is called so, several that are (label1, label2), several of 0 and 1, or the only other one."""
     others = [name for name in table.names if name not in taken]
     named = [name for name in others if column(name).rstrip("0123456789") in LABEL_COLUMNS]
@@ -195,11 +202,11 @@ def _label_columns(table: Table, taken: set[str | None]) -> list[str]:
     raise DataError(f"{table.file} has no column of labels; call it label (it has: {', '.join(table.names)})")
 
 
-def _are_hot(tables: Sequence[Table], labels: list[str]) -> bool:
+def _are_hot(tables: Sequence[LabelTable], labels: list[str]) -> bool:
     return len(labels) > 1 and all(set(t.values(name)) <= {"0", "1", "0.0", "1.0"} for t in tables for name in labels)
 
 
-def _split_column(tables: Sequence[Table]) -> str | None:
+def _split_column(tables: Sequence[LabelTable]) -> str | None:
     """The column that says the split of each row; one that says it of some rows only is refused."""
     mixed: list[tuple[str, str, str]] = []
     for name in tables[0].names:
@@ -218,7 +225,7 @@ def _split_column(tables: Sequence[Table]) -> str | None:
 
 
 def _split(word: str) -> str | None:
-    return SPLIT.get(word.casefold()) or split_of(word)
+    return SPLIT_OF_WORD.get(word.casefold()) or split_of(word)
 
 
 def _answers(cells: list[str], labels: list[str], hot: bool) -> list[str]:
@@ -244,7 +251,7 @@ def _candidates(root: Path, said: str) -> list[str]:
     return []
 
 
-def _resolve(table: Table, path: str, root: Path) -> list[str]:
+def _resolve(table: LabelTable, path: str, root: Path) -> list[str]:
     found, missing = [], []
     for said in table.values(path):
         where = _candidates(root, said)
@@ -258,4 +265,4 @@ def _resolve(table: Table, path: str, root: Path) -> list[str]:
     return found
 
 
-TABLES = Kind("tables", "a CSV of path,label; several labels as a|b or as columns", recognises, open_tables)
+TABLES = SourceKind("tables", "a CSV of path,label; several labels as a|b or as columns", recognises, open_tables)

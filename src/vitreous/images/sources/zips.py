@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
 from vitreous.images.sources.finding import (
-    Found,
-    Kind,
+    FoundImages,
     Place,
+    SourceKind,
     file_name,
     file_size,
     is_junk,
@@ -32,8 +32,8 @@ from vitreous.printable import storable
 from vitreous.words import few
 
 STORED, DEFLATED = 0, 8
-RATIO = 200  # unpacked to packed, of a whole zip beyond 1 GiB: pictures hardly shrink
-HEADER = 30  # bytes of a zip's local header before the name
+MAX_ZIP_RATIO = 200  # unpacked to packed, of a whole zip beyond 1 GiB: pictures hardly shrink
+LOCAL_HEADER_BYTES = 30  # bytes of a zip's local header before the name
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Zips:
 
     def raw(self, i: int) -> bytes:
         file, start, packed, size = self.files[self.file[i]], int(self.start[i]), int(self.packed[i]), int(self.size[i])
-        header = read_range(file, start, HEADER)
+        header = read_range(file, start, LOCAL_HEADER_BYTES)
         if header[:4] != b"PK\3\4":
             raise self._damaged(i)
-        skip = HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        skip = LOCAL_HEADER_BYTES + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         raw = read_range(file, start + skip, packed)
         if self.method[i] == DEFLATED:
             try:
@@ -82,7 +82,7 @@ def recognises(place: Place) -> bool:
     return bool(place.ending(".zip")) and not place.has_picture_folders
 
 
-def open_zips(place: Place) -> Found:
+def open_zips(place: Place) -> FoundImages:
     files = place.ending(".zip")
     _one_set(files, place)
     entries = [(n, entry) for n, file in enumerate(files) for entry in _entries(file)]
@@ -116,7 +116,7 @@ def open_zips(place: Place) -> Found:
         notes.append(f"{twice:,} pictures have the path of another, in the same or another zip; all are kept")
     if left := [name for name in place.names if name not in map(file_name, files)]:
         notes.append(f"left out what lies beside the zips: {few(left)}")
-    return Found(source, tree.labels, tree.classes, tree.given, prints, tuple(notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, tuple(notes))
 
 
 def _one_set(files: Sequence[str], place: Place) -> None:
@@ -172,12 +172,14 @@ def _refuse_bomb(file: str, entries: list[zipfile.ZipInfo], after: int) -> None:
                 f"{why}{storable(entry.filename)} would unpack to {entry.file_size:,} bytes; do not trust it"
             )
     unpacked = sum(entry.file_size for entry in entries)
-    if unpacked > 1 << 30 and unpacked > RATIO * file_size(file):
-        raise DataError(f"{why}it would unpack to {unpacked:,} bytes, {RATIO} times its size and more; do not trust it")
+    if unpacked > 1 << 30 and unpacked > MAX_ZIP_RATIO * file_size(file):
+        raise DataError(
+            f"{why}it would unpack to {unpacked:,} bytes, {MAX_ZIP_RATIO} times its size and more; do not trust it"
+        )
     spans = sorted((entry.header_offset, entry.compress_size) for entry in entries)
     for (start, size), (following, _) in pairwise([*spans, (after, 0)]):
-        if start + HEADER + size > following:
+        if start + LOCAL_HEADER_BYTES + size > following:
             raise DataError(f"{why}its files overlap; do not trust it")
 
 
-ZIP = Kind("zip", "a zip of class folders, or a folder of such zips, read in place", recognises, open_zips)
+ZIP = SourceKind("zip", "a zip of class folders, or a folder of such zips, read in place", recognises, open_zips)

@@ -21,10 +21,10 @@ __all__ = ["Whole", "lay_whole"]
 
 RESIDENT_SHARE = 0.4  # of the device's free memory that a resident set may take
 RESIDENT_ON_CPU = 2**31  # bytes, where the device's memory is the machine's
-SMALL_SIDE = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
-RAGGED = 8.0  # times the mean picture that the frame of a resident set may be
-SLICE = 256  # pictures on their way to the device at once
-TRIED = 8  # pictures to read a size off, before the set counts as unreadable
+BATCH_RESIZE_BELOW = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
+MAX_PADDING = 8.0  # times the mean picture that the frame of a resident set may be
+IMAGES_PER_COPY = 256  # pictures on their way to the device at once
+SIZES_TRIED = 8  # pictures to read a size off, before the set counts as unreadable
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ def lay_whole(
     """
     ragged = device.type == "cuda" or is_asked
     shape = _frame(loader, augment, ragged=ragged)
-    is_small = shape is None or max(shape) <= SMALL_SIDE
+    is_small = shape is None or max(shape) <= BATCH_RESIZE_BELOW
     if device.type == "cpu" and augment is not None and not is_small and not is_asked:
         return None  # workers crop and resize large pictures faster than a CPU does a batch of them
     fits = shape is not None and (is_asked or len(loader.data) * np.prod(shape) <= _room(device, world))
@@ -69,7 +69,7 @@ def _frame(loader: Loader, augment: Augment | None, *, ragged: bool) -> tuple[in
     source = data.source
     if isinstance(source, PackedPixels | HeldPixels):
         return _frame_of(source.sizes[find_places(source.ids, data.ids)], channels, augment, ragged)
-    for i in range(min(len(data), TRIED)):
+    for i in range(min(len(data), SIZES_TRIED)):
         with suppress(DataError):
             return (*data.read(i).shape[:2], channels)
     return None
@@ -88,7 +88,7 @@ def _frame_of(sizes: Places, channels: int, augment: Augment, ragged: bool) -> t
 
 
 def _is_wasteful(rows: int, columns: int, sizes: Places) -> bool:
-    return bool(rows * columns > RAGGED * sizes.prod(1).mean())
+    return bool(rows * columns > MAX_PADDING * sizes.prod(1).mean())
 
 
 def _gathered(
@@ -104,8 +104,8 @@ def _gathered(
     read = loader.whole if augment is None else loader.plain
     images = torch.zeros((count, channels, rows, columns), dtype=torch.uint8, device=device)
     sizes, missing = np.full((count, 2), shape[:2], np.int64), {}
-    for first in range(0, count, SLICE):
-        part = images[first : first + SLICE]
+    for first in range(0, count, IMAGES_PER_COPY):
+        part = images[first : first + IMAGES_PER_COPY]
         host = part if device.type == "cpu" else torch.zeros(part.shape, dtype=torch.uint8)
         places = rows_first(host.numpy())
         for row, i in enumerate(range(first, first + len(part))):

@@ -41,7 +41,7 @@ from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.pixels import decode
 from vitreous.images.sources import shards
 from vitreous.images.sources.finding import find_place
-from vitreous.images.sources.packs import INDEX
+from vitreous.images.sources.packs import PACK_INDEX_FILE
 from vitreous.images.stores import shard_index
 from vitreous.journal import Journal
 from vitreous.machine import core_count
@@ -51,11 +51,11 @@ from vitreous.printable import storable
 
 __all__ = ["Pack", "PackedPixels", "index", "is_pack", "pack", "same_pixels"]
 
-FORMAT = 2
-PIXELS, JOURNAL = "pixels.u8", "journal.jsonl"
-GIVEN = ("", "train", "val", "test")  # the splits that a set may name
-CHUNK = 128  # pictures a worker packs at a time
-SMALL = 512  # a set of fewer is packed in this process: starting others takes longer
+PACK_VERSION = 2
+PIXELS_FILE, JOURNAL_FILE = "pixels.u8", "journal.jsonl"
+SPLIT_NAMES = ("", "train", "val", "test")  # the splits that a set may name
+IMAGES_PER_CHUNK = 128  # pictures a worker packs at a time
+PACK_IN_PARALLEL_FROM = 512  # a set of fewer is packed in this process: starting others takes longer
 SYNC_SECONDS = 2.0  # how often the pixels are made safe and the journal says so
 
 Progress = Callable[[int, int], object]  # called with (pictures done, pictures in all)
@@ -172,7 +172,7 @@ class PackedPixels:
         return int(self._order[np.searchsorted(self.ids, i, sorter=self._order)])
 
 
-_ELSEWHERE = {"classes", "channels", "digest", "format", "notes", "split"}
+_KEYS_TOLD_ELSEWHERE = {"classes", "channels", "digest", "format", "notes", "split"}
 _EMPTY = np.zeros(0, np.uint8)
 _AGAIN = "pack it again with --force (force=True)"
 
@@ -190,7 +190,7 @@ class _Settings:
         arrays += [
             "" if a is None else digest("\n".join(map(str, a.tolist())).encode()) for a in (data.given, data.groups)
         ]
-        parts = [FORMAT, data.content_id, *arrays, digest("\n".join(data.splits.tolist()).encode())]
+        parts = [PACK_VERSION, data.content_id, *arrays, digest("\n".join(data.splits.tolist()).encode())]
         parts += [list(data.classes), data.channels, self.short_side, rule]
         return digest(json.dumps(parts).encode())
 
@@ -240,8 +240,8 @@ def pack(
             grouped = replace(data, groups=_groups(data, work / f"groups-{key[:16]}.npy", progress))
             chunks = _decode_all(data, settings, work, key, _workers(data, workers), progress)
             with atomic_folder(path, force=force) as folder:
-                (folder / INDEX).write_bytes(_index(grouped, settings, key, chunks))
-                os.replace(work / PIXELS, folder / PIXELS)
+                (folder / PACK_INDEX_FILE).write_bytes(_index(grouped, settings, key, chunks))
+                os.replace(work / PIXELS_FILE, folder / PIXELS_FILE)
             shutil.rmtree(work, ignore_errors=True)
     except BusyError:
         raise BusyError(f"{path} is being packed by another process; wait until it ends, or end it") from None
@@ -267,7 +267,7 @@ def index(
 
 def is_pack(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a pack, whole or damaged."""
-    return (Path(path) / INDEX).is_file()
+    return (Path(path) / PACK_INDEX_FILE).is_file()
 
 
 def same_pixels(a: Preprocess, b: Preprocess) -> bool:
@@ -328,7 +328,7 @@ def _refuse_other_files(path: Path) -> None:
         return
     if path.is_symlink() or not path.is_dir():
         raise ExistsError(f"{path} is no folder; choose another place")
-    if others := {entry.name for entry in path.iterdir()} - {INDEX, PIXELS}:
+    if others := {entry.name for entry in path.iterdir()} - {PACK_INDEX_FILE, PIXELS_FILE}:
         what = "also holds" if is_pack(path) else "is no pack: it holds"
         raise ExistsError(f"{path} {what} {storable(min(others))}, which --force will not delete; choose another place")
 
@@ -351,12 +351,12 @@ def _decode_all(
 ) -> list[_Chunk]:
     """Every picture's pixels in `work`, in order, going on from what an earlier attempt left there."""
     header = json.dumps({"key": key}).encode() + b"\n"
-    journal = Journal(work / JOURNAL, lambda line: msgspec.json.decode(line, type=_Chunk), header=header)
+    journal = Journal(work / JOURNAL_FILE, lambda line: msgspec.json.decode(line, type=_Chunk), header=header)
     done = _resume(work, journal)
-    count = -(-len(data) // CHUNK)
+    count = -(-len(data) // IMAGES_PER_CHUNK)
     tell = progress or (lambda *_: None)
-    tell(min(len(done) * CHUNK, len(data)), len(data))
-    with (work / PIXELS).open("ab") as pixels:
+    tell(min(len(done) * IMAGES_PER_CHUNK, len(data)), len(data))
+    with (work / PIXELS_FILE).open("ab") as pixels:
         pending: list[_Chunk] = []
         synced = time.monotonic()
         for chunk, part in _chunks(data, settings, work, range(len(done), count), workers):
@@ -368,7 +368,7 @@ def _decode_all(
             if chunk.number == count - 1 or time.monotonic() - synced > SYNC_SECONDS:
                 journal.append(*map(msgspec.json.encode, pending), after=[pixels])
                 pending, synced = [], time.monotonic()
-            tell(min(len(done) * CHUNK, len(data)), len(data))
+            tell(min(len(done) * IMAGES_PER_CHUNK, len(data)), len(data))
     return done
 
 
@@ -377,10 +377,10 @@ def _resume(work: Path, journal: Journal[_Chunk]) -> list[_Chunk]:
     in_order = takewhile(lambda pair: pair[0] == pair[1].number, enumerate(journal.whole()))
     done = [chunk for _, chunk in in_order]
     length = sum(chunk.bytes for chunk in done)
-    if not (work / PIXELS).is_file() or (work / PIXELS).stat().st_size < length:
+    if not (work / PIXELS_FILE).is_file() or (work / PIXELS_FILE).stat().st_size < length:
         done, length = [], 0
     journal.cut(len(done))
-    with (work / PIXELS).open("ab") as pixels:
+    with (work / PIXELS_FILE).open("ab") as pixels:
         pixels.truncate(length)
     for part in work.glob("part-*"):
         part.unlink()
@@ -428,7 +428,7 @@ def _work(number: int, part: Path) -> _Chunk:
 def _pack_chunk(data: ImageSet, settings: _Settings, number: int, part: Path) -> _Chunk:
     sizes, checksums, failed, written = [], [], [], 0
     with part.open("wb") as file:
-        for place in range(number * CHUNK, min((number + 1) * CHUNK, len(data))):
+        for place in range(number * IMAGES_PER_CHUNK, min((number + 1) * IMAGES_PER_CHUNK, len(data))):
             try:
                 pixels = np.ascontiguousarray(_packed(data, place, settings))
             except DataError as error:
@@ -455,7 +455,7 @@ def _packed(data: ImageSet, place: int, settings: _Settings) -> NDArray[np.uint8
 def _workers(data: ImageSet, workers: int | None) -> int:
     if workers is not None:
         return workers if workers > 1 else 0
-    if len(data) < SMALL or not data.is_encoded:  # little to do, or nothing to decode and much to send
+    if len(data) < PACK_IN_PARALLEL_FROM or not data.is_encoded:  # little to do, or nothing to decode and much to send
         return 0
     cores = core_count()
     return cores if cores > 1 else 0
@@ -484,11 +484,11 @@ def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) 
         "name_ends": np.cumsum([len(name) for name in names], dtype=np.int64),
     }
     if data.given is not None:
-        arrays["given"] = np.array([GIVEN.index(name) for name in data.given[kept].tolist()], np.uint8)
+        arrays["given"] = np.array([SPLIT_NAMES.index(name) for name in data.given[kept].tolist()], np.uint8)
     if data.groups is not None:
         arrays["groups"] = data.groups[kept]
     manifest = {
-        "format": FORMAT,
+        "format": PACK_VERSION,
         "key": key,
         "packed_from": data.path,
         "content_id": data.content_id,
@@ -510,13 +510,13 @@ def _open(path: Path) -> Pack:
     if not path.exists():
         raise DataError(f"there is no pack {path}; make it with: vitreous pack DATA {path}")
     if not is_pack(path):
-        raise DataError(f"{path} is no pack: it has no {INDEX}; make one with: vitreous pack DATA OUT")
+        raise DataError(f"{path} is no pack: it has no {PACK_INDEX_FILE}; make one with: vitreous pack DATA OUT")
     manifest, arrays = _read_index(path)
-    pixels = path / PIXELS
+    pixels = path / PIXELS_FILE
     length = pixels.stat().st_size if pixels.is_file() else 0
     if length != manifest["bytes"]:
         wanted = manifest["bytes"]
-        raise DataError(f"{path} is damaged: {PIXELS} has {length:,} bytes, and {wanted:,} were packed; {_AGAIN}")
+        raise DataError(f"{path} is damaged: {PIXELS_FILE} has {length:,} bytes, and {wanted:,} were packed; {_AGAIN}")
     is_test = arrays["is_test"].astype(bool)
     source = PackedPixels(
         path=str(pixels.resolve()),
@@ -539,24 +539,29 @@ def _open(path: Path) -> Pack:
         content_id=manifest["key"],
         channels=manifest["channels"],
         notes=tuple(manifest["notes"]),
-        about={"split": manifest["split"], "pack": {k: v for k, v in manifest.items() if k not in _ELSEWHERE}},
-        given=np.array(GIVEN)[arrays["given"]] if "given" in arrays else None,
+        about={
+            "split": manifest["split"],
+            "pack": {k: v for k, v in manifest.items() if k not in _KEYS_TOLD_ELSEWHERE},
+        },
+        given=np.array(SPLIT_NAMES)[arrays["given"]] if "given" in arrays else None,
         groups=arrays.get("groups"),
     )
 
 
 def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
-        with safe_open(path / INDEX, "numpy") as file:
+        with safe_open(path / PACK_INDEX_FILE, "numpy") as file:
             manifest = json.loads((file.metadata() or {})["vitreous.pack"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             is_whole = manifest["digest"] == _digest(arrays)
     except (SafetensorError, KeyError, ValueError, TypeError):
         is_whole, manifest = False, {}
     if not is_whole:
-        raise DataError(f"{path} is damaged: its {INDEX} does not hold what was written; {_AGAIN}")
-    if manifest["format"] != FORMAT:
-        raise DataError(f"{path} is a pack of format {manifest['format']}, this vitreous reads {FORMAT}; {_AGAIN}")
+        raise DataError(f"{path} is damaged: its {PACK_INDEX_FILE} does not hold what was written; {_AGAIN}")
+    if manifest["format"] != PACK_VERSION:
+        raise DataError(
+            f"{path} is a pack of format {manifest['format']}, this vitreous reads {PACK_VERSION}; {_AGAIN}"
+        )
     return manifest, arrays
 
 

@@ -20,8 +20,8 @@ from vitreous.models.preprocess import Preprocess
 
 __all__ = ["HeldPixels", "find", "find_places", "hold"]
 
-AHEAD = 16  # pictures that wait for each thread
-UNREAD = np.zeros((0, 0, 3), np.uint8)
+IMAGES_AHEAD_PER_THREAD = 16  # pictures that wait for each thread
+UNREADABLE_IMAGE = np.zeros((0, 0, 3), np.uint8)
 
 
 @dataclass(eq=False)
@@ -97,7 +97,7 @@ def hold(
             if on_unreadable == "raise":
                 raise
             unread[int(data.ids[order[len(pictures)]])] = str(error)
-            pictures.append(UNREAD)
+            pictures.append(UNREADABLE_IMAGE)
         if progress is not None and (len(pictures) % 64 == 0 or len(pictures) == len(order)):
             progress(len(pictures), len(order))
 
@@ -106,7 +106,7 @@ def hold(
         try:
             for place in order.tolist():
                 waiting.append(pool.submit(one, place))
-                if len(waiting) >= AHEAD * threads:
+                if len(waiting) >= IMAGES_AHEAD_PER_THREAD * threads:
                     take(waiting.popleft())
             while waiting:
                 take(waiting.popleft())

@@ -23,7 +23,7 @@ from vitreous.journal import Journal
 
 __all__ = ["ShardIndex", "known", "write"]
 
-NAME = "vitreous-index.jsonl"
+INDEX_FILE = "vitreous-index.jsonl"
 
 Scan = Callable[[str], Any]  # a shard's path to a plain dataclass with `keys`, one a sample
 Progress = Callable[[int, int], object]
@@ -60,7 +60,7 @@ def known(files: Iterable[str], kind: type[Any]) -> dict[str, Any]:
         if is_remote(file):
             continue
         if folder not in tables:
-            tables[folder] = _lines(folder / NAME)
+            tables[folder] = _lines(folder / INDEX_FILE)
         if (line := tables[folder].get(_mark(file))) is not None:
             found[file] = msgspec.convert(msgspec.json.decode(line)["samples"], kind)
     return found
@@ -79,17 +79,17 @@ def write(files: list[str], scan: Scan, *, force: bool = False, progress: Progre
     counts: dict[str, int] = {}
     scanned = 0
     for folder, inside in folders.items():
-        with lock(folder / f".{NAME}.lock"):
+        with lock(folder / f".{INDEX_FILE}.lock"):
             scanned += _write_folder(folder, inside, scan, force, counts, lambda: _tell(progress, counts, files))
-        (folder / f".{NAME}.lock").unlink(missing_ok=True)
-    return ShardIndex(tuple(str(folder / NAME) for folder in folders), counts, scanned)
+        (folder / f".{INDEX_FILE}.lock").unlink(missing_ok=True)
+    return ShardIndex(tuple(str(folder / INDEX_FILE) for folder in folders), counts, scanned)
 
 
 def _write_folder(
     folder: Path, files: list[str], scan: Scan, force: bool, counts: dict[str, int], tell: Callable[[], object]
 ) -> int:
-    part = Journal(folder / f"{NAME}.part", _marked)
-    found = _lines(folder / NAME) | dict(part.whole())
+    part = Journal(folder / f"{INDEX_FILE}.part", _marked)
+    found = _lines(folder / INDEX_FILE) | dict(part.whole())
     mine = {Path(file).name for file in files}
     others = {mark: line for mark, line in found.items() if _shard(mark) not in mine and _holds(folder, mark)}
     believed = others if force else found
@@ -106,7 +106,7 @@ def _write_folder(
         lines.append(line)
         counts[file] = int(msgspec.json.decode(line)["count"])
         tell()
-    write_bytes(folder / NAME, b"\n".join(lines) + b"\n", force=True)
+    write_bytes(folder / INDEX_FILE, b"\n".join(lines) + b"\n", force=True)
     part.path.unlink()
     return scanned
 
