@@ -161,5 +161,5 @@ def test_a_device_is_the_one_asked_for_else_the_models_own():
     if not torch.cuda.is_available():
         assert machine.choose_device() == machine.choose_device(near=torch.nn.Linear(1, 1)) == torch.device("cpu")
     assert machine.choose_device(near=torch.nn.Linear(1, 1, device="meta")).type == "meta"
-    with pytest.raises(ConfigError, match="gpu is no device; say cpu, cuda or mps"):
+    with pytest.raises(ConfigError, match="gpu is not a device; say cpu, cuda or mps"):
         machine.choose_device("gpu", near=torch.nn.Identity())

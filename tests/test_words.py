@@ -47,11 +47,6 @@ def test_a_list_is_sorted_and_shortened():
     assert words.few("fedcba", 2) == "a, b and 4 more"
 
 
-def test_a_name_of_any_bytes_can_be_printed():
-    assert words.shown("é") == "é"
-    assert words.shown(b"\xff.png".decode("utf-8", "surrogateescape")) == "\\xff.png"
-
-
 def test_an_error_is_one_short_line():
     assert words.one_line("a\n  b\x1b[0m") == "a b?[0m"
     assert words.one_line(ValueError()) == "ValueError"

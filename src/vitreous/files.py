@@ -286,7 +286,7 @@ def _rename_folder_to_free_place(part: Path, path: Path) -> None:
 
 def _replace_folder(part: Path, path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
-        raise ExistsError(f"{path} is no folder; choose another place")
+        raise ExistsError(f"{path} is not a folder; choose another place")
     if others := set(_files(path)) - set(_files(part)):
         raise ExistsError(f"{path} also holds {min(others)}, which --force will not delete; choose another place")
     if exchange(part, path):

@@ -170,7 +170,7 @@ def choose_device(device: torch.device | str | None = None, near: torch.nn.Modul
         try:
             found = torch.device(device)
         except RuntimeError:
-            raise ConfigError(f"{device} is no device; say cpu, cuda or mps") from None
+            raise ConfigError(f"{device} is not a device; say cpu, cuda or mps") from None
         if found.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError(f"there is no GPU here for device={device}; leave it out, or see: vitreous doctor")
         if found.type == "mps" and not torch.backends.mps.is_available():

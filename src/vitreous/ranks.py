@@ -138,5 +138,5 @@ def _is_running() -> bool:
 def _number(name: str, otherwise: int) -> int:
     text = os.environ.get(name, "").strip() or str(otherwise)
     if not text.isdecimal():
-        raise ConfigError(f"the variable {name} is {text!r}, which is no number; unset it, or start with torchrun")
+        raise ConfigError(f"the variable {name} is {text!r}, which is not a number; unset it, or start with torchrun")
     return int(text)

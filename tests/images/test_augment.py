@@ -532,7 +532,7 @@ def test_labels_are_smoothed_and_may_be_several():
     [
         ({"size": (0, 4)}, r"size \(0, 4\) is out of reach; give sides of 1 to 8192"),
         ({"area": (0.5, 0.1)}, "area 0.5, 0.1 is no range"),
-        ({"flip": 2.0}, "flip=2.0 is no share; give 0 to 1"),
+        ({"flip": 2.0}, "flip=2.0 is not a share; give 0 to 1"),
         ({"rand_augment": (2, 100)}, r"rand_augment=\(2, 100\) is out of reach"),
         ({"mixup": -1.0}, "mixup and cutmix must not be negative"),
         ({"window": 0.0}, "window=0 shows nothing"),
@@ -545,7 +545,7 @@ def test_a_value_without_sense_is_refused_in_one_line(changes, words):
 
 
 def test_what_is_no_batch_is_refused():
-    with pytest.raises(ConfigError, match=r"shape \(12, 5, 48, 48\) is no batch of images; give B C H W or B H W C"):
+    with pytest.raises(ConfigError, match=r"shape \(12, 5, 48, 48\) is not a batch of images; give B C H W or B H W C"):
         apply(torch.zeros(12, 5, 48, 48, dtype=torch.uint8), draw(PLAIN, 0, 0, range(12)))
 
 

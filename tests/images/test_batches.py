@@ -224,7 +224,7 @@ sys.path.insert(0, {tests!r})
 import torch.distributed as group
 from picture_sets import arrays
 from vitreous import ranks
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
 from vitreous.models.preprocess import Preprocess
 group.init_process_group("gloo", init_method="file://{file}", rank=int(sys.argv[1]), world_size=2)
 batches = Batches(arrays(21, 4), batch=4, preprocess=Preprocess(size=(4, 4), antialias=True))
@@ -339,7 +339,7 @@ import os, sys, time
 sys.path.insert(0, {tests!r})
 import picture_sets
 from picture_sets import Files, photos
-from vitreous.images.batches import Batches
+from vitreous.images.batches.batches import Batches
 from vitreous.images.pixels.augment import Augment
 from vitreous.models.preprocess import Preprocess
 
@@ -396,7 +396,7 @@ def test_a_state_of_other_pictures_or_another_order_is_refused():
         with pytest.raises(DataError, match=r"is not where the run stopped: (chosen|order) was"):
             Batches(data, batch=4, preprocess=RULE, shuffle=shuffle, start=state)
     for wrong in ({"place": 10**6}, {"epoch": -3}, {"place": "a"}):
-        with pytest.raises(DataError, match="which is no place in"):
+        with pytest.raises(DataError, match="which is not a place in"):
             Batches(first, batch=4, preprocess=RULE, shuffle=True, start={**state, **wrong})
 
 

@@ -187,11 +187,11 @@ def test_a_damaged_pack_is_one_line(packed, data, tmp_path, file, hurt):
 
 
 def test_what_is_no_pack_is_said(tmp_path, data):
-    with pytest.raises(DataError, match=r"there is no pack .*absent; make it with: vitreous pack DATA"):
+    with pytest.raises(DataError, match=r"there is not a pack .*absent; make it with: vitreous pack DATA"):
         Pack.open(tmp_path / "absent")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("mine")
-    with pytest.raises(DataError, match=r"is no pack: it has no index\.safetensors"):
+    with pytest.raises(DataError, match=r"is not a pack: it has no index\.safetensors"):
         Pack.open(tmp_path / "other")
     for force in (True, False):
         with pytest.raises(ExistsError):
@@ -328,7 +328,7 @@ import resource, sys
 sys.path.insert(0, {tests!r})
 from picture_sets import photos
 from vitreous.errors import DataError
-from vitreous.images.pack import pack
+from vitreous.images.stores.disk import pack
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     pack(photos(30), {out!r}, workers=0)
@@ -449,6 +449,6 @@ def test_a_place_that_force_may_not_take_is_said_before_any_work(what, data, pac
         (place / "letter.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(packing, "_decode_all", lambda *_: pytest.fail("it decodes"))
-    with pytest.raises(ExistsError, match=r"is no folder|holds letter\.txt, which --force will not delete"):
+    with pytest.raises(ExistsError, match=r"is not a folder|holds letter\.txt, which --force will not delete"):
         pack(data, place, force=True)
     assert sorted(tmp_path.rglob("*")) == before

@@ -188,7 +188,7 @@ def test_real_near_duplicates_are_kept_together(shared):
 
 
 def test_a_large_set_is_known_by_sizes_heads_and_tails(folder, monkeypatch):
-    monkeypatch.setattr("vitreous.images.sources.folders.WHOLE", 0)
+    monkeypatch.setattr("vitreous.images.sources.folders.HASH_WHOLE_BELOW", 0)
     one = folder / "train" / "a" / "0.png"
     one.write_bytes(encoded(1) + bytes(20_000))
     first = images.open(folder).content_id
@@ -237,11 +237,11 @@ def test_a_damaged_file_is_one_line_and_never_another_error(kind, tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"fraction": "0.5"}, "fraction='0.5' is no number; say one above 0 and at most 1"),
-        ({"fraction": True}, "fraction=True is no number"),
-        ({"limit": 5.5}, "limit=5.5 is no whole number; say how many pictures, 1 or more"),
-        ({"limit": "5"}, "limit='5' is no whole number"),
-        ({"group_by": 5}, "group_by=5 is no text"),
+        ({"fraction": "0.5"}, "fraction='0.5' is not a number; say one above 0 and at most 1"),
+        ({"fraction": True}, "fraction=True is not a number"),
+        ({"limit": 5.5}, "limit=5.5 is not a whole number; say how many pictures, 1 or more"),
+        ({"limit": "5"}, "limit='5' is not a whole number"),
+        ({"group_by": 5}, "group_by=5 is not text"),
     ],
 )
 def test_options_of_another_kind_are_one_line_before_anything_is_read(options, line, folder):

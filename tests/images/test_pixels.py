@@ -151,7 +151,7 @@ def test_images_come_as_arrays_or_as_pillows_in_any_mode():
     "array", [np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros(4, np.uint8)]
 )
 def test_an_array_that_is_no_image_is_refused(array):
-    with pytest.raises(DataError, match="is no image; give H×W×C of uint8"):
+    with pytest.raises(DataError, match="is not an image; give H×W×C of uint8"):
         pixels(array, google((8, 8)))
 
 

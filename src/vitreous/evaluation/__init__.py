@@ -1,4 +1,4 @@
-"""A model and images become numbers. Each part loads on first use."""
+"""Measure a model on images. Each part loads on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Which labels look wrong: probabilities for each image by a probe that never saw it, from frozen features."""
+"""Find likely label errors: out-of-fold probabilities of a probe on frozen features."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MAX_ERRORS_SHOWN = 20
 
 @dataclass(frozen=True, eq=False)
 class LabelErrors:
-    """For `check(data, probabilities=found.probabilities)`, which names the suspects with their pictures."""
+    """Suspected label errors; `check(data, probabilities=found.probabilities)` shows them with their images."""
 
     probabilities: NDArray[np.float64]  # N K, out of fold; rows of images that could not be read are uniform
-    places: NDArray[np.int64]  # suspects within the set, likeliest errors first
+    places: NDArray[np.int64]  # suspects within the set, most likely errors first
     names: tuple[str, ...]
     labels: tuple[str, ...]
     likelier: tuple[str, ...]
-    right: int  # images whose label the probe gives, too
+    right: int  # images where the probe agrees with the label
     images: int
 
     def to_json(self) -> dict[str, Any]:
@@ -68,9 +68,9 @@ def label_errors(
     cache: bool | str | os.PathLike[str] = True,
     progress: Progress | None = None,
 ) -> LabelErrors:
-    """Suspect labels of a set, by the closed-form probe on features of a model that knows nothing of them.
+    """Suspected label errors of a set, by the closed-form probe on features of a model not trained on it.
 
-    Copies and near copies of a picture share its fold, so that none vouches for another.
+    Copies and near copies of an image share its fold, so none confirms another.
     """
     images = open_data.open(data)
     if images.labels.ndim != 1:
@@ -98,10 +98,10 @@ def label_errors(
 def out_of_fold(
     x: NDArray[Any], y: NDArray[Any], classes: int, fold: NDArray[Any], *, l2: float = DEFAULT_L2
 ) -> NDArray[np.float64]:
-    """Probabilities of each row by a probe fitted without its fold: N K.
+    """Out-of-fold probabilities of each row: N K.
 
-    One decomposition gives the scores of all folds exactly; a single temperature, fitted on them, makes them
-    probabilities. Rows of −1 get theirs from the probe on all labelled rows.
+    One decomposition gives the scores of all folds exactly; one temperature, fitted on them, turns them into
+    probabilities. Rows labelled −1 are scored by the probe on all labelled rows.
     """
     rows, labels = checked(x, y, classes)
     if len(np.unique(fold)) < 2:

@@ -1,7 +1,7 @@
-"""Ways × shots: can features tell apart classes that nothing was trained on, from a few samples of each?
+"""Ways × shots: can features separate unseen classes from a few samples of each?
 
-An episode draws `ways` classes and, of each, `shots` support and `queries` query rows, all different. Each query is
-compared with the support. This asks for meta-learning's question; `fewshot` is the papers' linear fit on all classes.
+An episode draws `ways` classes and, from each, `shots` support and `queries` query rows, all different. Each query is
+compared with the support. This is meta-learning's protocol; `fewshot` is the papers' linear fit on all classes.
 
 E episodes   K ways   S shots   Q queries   D features
 """
@@ -31,14 +31,14 @@ __all__ = ["By", "ClassCosines", "Episodes", "draw", "episodes", "likeness", "ov
 By = Literal["prototypes", "nearest", "ridge"]
 Likening = Literal["euclid", "cosine"]
 CLASSIFIERS, DISTANCES = ("prototypes", "nearest", "ridge"), ("euclid", "cosine")
-NUMBERS_GATHERED = 2**24  # numbers that are gathered at once
+NUMBERS_GATHERED = 2**24  # numbers held at once
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """accuracy: of each episode, right queries / (ways · queries)."""
+    """accuracy: right queries / (ways · queries), for each episode."""
 
     accuracy: NDArray[np.float64]  # E
     ways: int
@@ -55,7 +55,7 @@ class Episodes:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval: 1.96 s / √E."""
+        """Half the 95 % interval: 1.96 s / √E."""
         return 1.96 * float(self.accuracy.std(ddof=1)) / math.sqrt(len(self.accuracy))
 
     @property
@@ -68,7 +68,7 @@ class Episodes:
 
     @property
     def above_chance(self) -> float:
-        """0 for guessing, 1 for all right: comparable between numbers of ways."""
+        """0 for guessing, 1 for all right; comparable across numbers of ways."""
         return (self.mean - self.chance) / (1 - self.chance)
 
     def to_json(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def episodes(
 
     by: prototypes (the class whose mean support is nearest), nearest (support sample), ridge (B11's probe on the
     support).  likening: euclid, or cosine of rows as they are.  classes: names of y's numbers.  known: classes that the
-    features were trained on; episodes take none of them.
+    features were trained on, which episodes avoid.
     """
     _check(ways, shots, queries, count, by, likening, l2)
     rows, labels = checked(x, y, max(int(np.max(y, initial=0)) + 1, len(classes or ())))
@@ -137,9 +137,9 @@ def episodes(
 
 
 def draw(y: NDArray[Any], *, ways: int, shots: int, queries: int, count: int, seed: int = 0) -> Rows:
-    """Row numbers E K S+Q: support first, then queries. An episode depends on the seed and its number alone.
+    """Row numbers E K S+Q: support first, then queries. An episode depends only on the seed and its number.
 
-    Rows of −1 belong to no class and are never drawn.
+    Rows labelled −1 are never drawn.
     """
     labels = np.asarray(y)
     numbers, sizes = np.unique(labels[labels >= 0], return_counts=True)
@@ -166,11 +166,11 @@ def draw(y: NDArray[Any], *, ways: int, shots: int, queries: int, count: int, se
 def right_share(
     x: Tensor, shots: int, *, by: By = "prototypes", likening: Likening = "euclid", l2: float = DEFAULT_L2
 ) -> Tensor:
-    """Of episodes x: E K S+Q D, the share of queries answered right; E."""
+    """The share of right queries in each episode: E.  x: E K S+Q D."""
     ways = x.shape[1]
     support, query = x[:, :, :shots], x[:, :, shots:].flatten(1, 2)  # E K S D, E KQ D
     truth = torch.arange(ways, device=x.device).repeat_interleave(x.shape[2] - shots)
-    if by != "ridge" and likening == "cosine":  # of unit vectors the nearest is the one of largest cosine
+    if by != "ridge" and likening == "cosine":  # the nearest unit vector has the largest cosine
         query = F.normalize(query, dim=-1)
     if by == "ridge":
         scores = _ridge_scores(support.flatten(1, 2), query, ways, l2)  # E KQ K
@@ -183,7 +183,7 @@ def right_share(
 
 
 def _ridge_scores(support: Tensor, query: Tensor, ways: int, l2: float) -> Tensor:
-    """The published probe, one for each episode, by its dual.  support: E KS D, class by class."""
+    """The published probe for each episode, in its dual form.  support: E KS D, class by class."""
     n = support.shape[1]
     mean, std = support.mean(1, keepdim=True), support.std(1, correction=0, keepdim=True) + STD_EPS
     z, q = (support - mean) / std, (query - mean) / std
@@ -197,7 +197,7 @@ def _ridge_scores(support: Tensor, query: Tensor, ways: int, l2: float) -> Tenso
 
 @dataclass(frozen=True)
 class ClassCosines:
-    """Mean cosine of two rows of one class, and of two classes, over all pairs."""
+    """Mean cosine of row pairs within a class, and between classes."""
 
     within: float
     between: float
@@ -214,10 +214,10 @@ class ClassCosines:
 
 
 def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> ClassCosines:
-    """How alike rows of one class are, and rows of two.  x: N D.  y: N, −1 left out.
+    """Mean cosine within and between classes.  x: N D.  y: N, −1 left out.
 
-    By sums of unit vectors, so that all pairs cost no more than all rows:  Σ_{i≠j} uᵢ·uⱼ = ‖Σ u‖² − n.
-    is_centred: cosines about the mean of all rows, where features share a large common part.
+    Sums of unit vectors make all pairs as cheap as all rows:  Σ_{i≠j} uᵢ·uⱼ = ‖Σ u‖² − n.
+    is_centred: subtract the mean of all rows first, for features that share a large common part.
     """
     rows, labels = checked(x, y, int(np.max(y, initial=0)) + 1)
     kept = labels >= 0
@@ -240,7 +240,7 @@ def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> C
 
 
 def overlap(first: Sequence[str], second: Sequence[str]) -> Literal["none", "some", "all"]:
-    """How many of the second's classes are among the first's: supervised learning has all, few-shot none."""
+    """The share of the second's classes that the first has: 1 in supervised learning, 0 in few-shot."""
     shared = set(first) & set(second)
     return "none" if not shared else "all" if set(second) <= set(first) else "some"
 
@@ -254,4 +254,4 @@ def _check(ways: int, shots: int, queries: int, count: int, by: str, likening: s
             f"by={by!r}, likening={likening!r} is unknown; say one of {CLASSIFIERS} and one of {DISTANCES}"
         )
     if not l2 > 0:
-        raise ConfigError(f"l2 of {l2} is no penalty; give a number above 0")
+        raise ConfigError(f"l2 of {l2} is not a penalty; give a number above 0")

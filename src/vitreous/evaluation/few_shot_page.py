@@ -1,4 +1,4 @@
-"""The few-shot table as a page with its plot; with a learning curve, what more labels would bring."""
+"""The few-shot table as a page with its plot; with a learning curve, the gain from more labels."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vitreous.report.page import Block, Drawing, Listing, Note, Number, Numbers,
 __all__ = ["page", "write"]
 
 FEW_SHOT_METHOD = (
-    "The model is frozen: nothing in it is changed. For each seed, so many images of every class are drawn from train, "
-    "and a linear map from the model's features to the classes is solved in closed form "
-    "(regularised least squares onto ±1, as in arXiv 2010.11929). All test images judge it. The interval is Student's, "
-    "over seeds: it covers which images were drawn, not which test images there are."
+    "The model stays frozen. Each seed draws that many images of every class from train, "
+    "and solves a linear map from the model's features to the classes in closed form "
+    "(regularised least squares onto ±1, as in arXiv 2010.11929). All test images measure it. The interval is "
+    "Student's, over seeds: it covers the choice of training images, not of test images."
 )
 CURVE_METHOD = (
-    "The same probe was fitted on growing parts of train, each within the next. Through the shares of wrong answers "
-    "goes the law error = a · n^−b + c of n training images; its uncertainty is of curves redrawn from these seeds and "
-    f"test images (95 %). Nothing is promised beyond {MAX_EXTRAPOLATION} times the images there are, "
-    "and nothing about other ways to train."
+    "The same probe was fitted on growing, nested parts of train. The law error = a · n^−b + c is fitted to the shares "
+    "of wrong answers over n training images; its 95 % interval comes from curves redrawn from these seeds and test "
+    f"images. It does not hold beyond {MAX_EXTRAPOLATION} times the images there are, "
+    "nor for other ways to train."
 )
 
 
@@ -79,7 +79,7 @@ def _plot(found: FewShot) -> str:
 
 
 def _curve(found: Curve) -> Sequence[Block]:
-    """Plot, the labels that targets need, the law."""
+    """Plot, labels needed for targets, and the law."""
     twice, low, high = (100 * v for v in found.expected(2 * found.sizes[-1]))
     said = f"With twice as many labels, {2 * found.sizes[-1]:,}: {twice:.1f} % right ({low:.1f} to {high:.1f})."
     targets = [found.needed(target) for target in found.targets]

@@ -1,4 +1,4 @@
-"""What can be read from each layer and token of a frozen model (D9; figures 11 and 13 of arXiv 2108.08810).
+"""Probes on each layer and token of a frozen model (figures 11 and 13 of arXiv 2108.08810).
 
 N rows   D features   K classes   T tokens
 """
@@ -43,7 +43,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """One reading, or one token of it, and how many test rows its probe has right."""
+    """One reading, or one of its tokens, and the number of test rows that its probe gets right."""
 
     reading: str
     token: int | None
@@ -68,7 +68,7 @@ class ProbeRow:
 class Probed:
     """All probes of one call, in the order of the model.
 
-    constant: readings and tokens that are the same in every row to fit on, so that nothing can be read from them.
+    constant: readings and tokens that are equal in every training row, so no probe can use them.
     """
 
     rows: tuple[ProbeRow, ...]
@@ -89,7 +89,7 @@ class Probed:
         )
 
     def tokens(self, reading: str) -> NDArray[np.float64]:
-        """Accuracy of every token of a reading of all tokens, NaN for one that is constant: T."""
+        """Accuracy of every token of a reading, NaN for a constant one: T."""
         found: dict[int, float] = {t: np.nan for name, t in self.constant if name == reading and t is not None}
         found |= {row.token: row.accuracy for row in self.rows if row.reading == reading and row.token is not None}
         return np.array([found[token] for token in sorted(found)])
@@ -135,8 +135,8 @@ def probe(
 ) -> Probed:
     """A probe on every layer of a frozen model, in one pass over train and one over test.
 
-    taps, pool: as of `extract`; None is every layer, by CLS and by the mean of the patches where there are both (so the
-    class token that a GAP model never reads is among them).  Others as of `probe_features`.
+    taps, pool: as in `extract`; None is every layer, by CLS and by the mean of patches if it has both (even the class
+    token that a GAP model never reads).  Others as in `probe_features`.
     """
     inner = unwrapped(model)
     images = open_data.open(data)
@@ -150,7 +150,7 @@ def probe(
 
 
 def every_layer(model: Model) -> list[str]:
-    """Readings of the output of each block or unit, and of what the head reads."""
+    """The output of each block or unit, and what the head reads."""
     names = [name for name in tap_names(model) if name.endswith(".output") and _is_layer(name)]
     has_class = isinstance(model.config, ViTConfig) and model.config.embedding.class_token
     pools = {name: ("cls", "gap") if has_class and name.startswith("blocks.") else ("gap",) for name in names}
@@ -174,9 +174,9 @@ def probe_features(
 ) -> Probed:
     """A probe for every reading; for all tokens, one for each token.
 
-    by: ridge (the papers' least squares), logistic (multinomial, L-BFGS) or knn.  shots: so many rows of each class
-    drawn by the seed; None is all rows.  l2: None is 1024 for ridge, and for logistic the best on a fifth of train.
-    What is the same in all rows to fit on is left out and named in `constant`; an error only where all of it is.
+    by: ridge (the papers' least squares), logistic (multinomial, L-BFGS) or knn.  shots: rows per class, drawn
+    by the seed; None is all rows.  l2: None is 1024 for ridge, and for logistic the best on a fifth of train.
+    A reading that is equal in all training rows is left out and listed in `constant`; an error only if all are.
     """
     _refuse(train, test, by, shots)
     labels, count = train.labels, len(train.classes)
@@ -224,7 +224,7 @@ def _tokens(
     if x.ndim == 2:
         yield None, x[chosen], test_x[judged]
     else:
-        for token in range(x.shape[1]):  # one at a time: all tokens may be more than memory
+        for token in range(x.shape[1]):  # one at a time: all tokens may exceed memory
             yield token, x[chosen, token], test_x[judged, token]
 
 
@@ -258,7 +258,7 @@ def _probe(
 
 
 def dev_rows(y: NDArray[Any], seed: int = 0, share: int = 5) -> NDArray[np.bool_]:
-    """One in `share` rows of each class, drawn; none of a class with fewer."""
+    """One in `share` rows of each class, drawn at random; none from a class with fewer."""
     labels = np.asarray(y)
     key = uniform(seed, "probe dev", 0, np.arange(len(labels)))[:, 0]
     order = np.lexsort((key, labels))

@@ -45,7 +45,7 @@ def open(
     """
     splits.check_subset(limit, fraction)
     if group_by is not None and not isinstance(group_by, str):
-        raise DataError(f"group_by={group_by!r} is no text; name a column, or a regular expression on the path")
+        raise DataError(f"group_by={group_by!r} is not text; name a column, or a regular expression on the path")
     if group_by and isinstance(path, ImageSet):
         raise DataError(
             f"{path.path} is open and split already; give group_by where it is opened by its path, or leave it out"
@@ -119,7 +119,7 @@ def _kind(place: Place) -> SourceKind:
             return SOURCES[name]
     what = few(place.files, 1)
     raise DataError(
-        f"{what} is no set of pictures that vitreous knows ({', '.join(SOURCES)}); name a folder or one of those"
+        f"{what} is not a set of images that vitreous knows ({', '.join(SOURCES)}); name a folder or one of those"
     )
 
 

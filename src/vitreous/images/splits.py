@@ -77,7 +77,7 @@ def make_split(
 def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     """The training pictures as (train, dev). A set that brings a validation split of its own has that as dev."""
     if not 0 < fraction < 1:
-        raise DataError(f"a dev split of {fraction} of train is none; say a fraction between 0 and 1")
+        raise DataError(f"a dev split cannot be {fraction} of train; give a fraction between 0 and 1")
     train = data.take(data.splits == TRAIN)
     if not len(train):
         raise DataError(f"{data.path} has no training pictures to cut a dev split from; it has only test")
@@ -101,7 +101,7 @@ def folds(data: ImageSet, count: int = 5, seed: int = 0, progress: Progress | No
     fewest of its class; of equals, to the smallest. Returns N.
     """
     if not isinstance(count, int) or count < 2:
-        raise DataError(f"{count} folds are none; say 2 or more")
+        raise DataError(f"folds={count} splits nothing; give 2 or more")
     groups = data.groups if data.groups is not None else find_groups(data, progress=progress)[0]
     members = _members(groups)
     if len(members) < count:
@@ -152,12 +152,12 @@ def check_subset(limit: object, fraction: object) -> None:
         raise DataError("limit and fraction were both given; give one")
     if limit is not None:
         if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
-            raise DataError(f"limit={limit!r} is no whole number; say how many pictures, 1 or more")
+            raise DataError(f"limit={limit!r} is not a whole number; say how many pictures, 1 or more")
         if limit < 1:
             raise DataError(f"limit={limit} leaves no picture; say 1 or more")
     if fraction is not None:
         if not isinstance(fraction, int | float | np.integer | np.floating) or isinstance(fraction, bool):
-            raise DataError(f"fraction={fraction!r} is no number; say one above 0 and at most 1")
+            raise DataError(f"fraction={fraction!r} is not a number; say one above 0 and at most 1")
         if not 0 < fraction <= 1:
             raise DataError(f"fraction={fraction} is not above 0 and at most 1")
 

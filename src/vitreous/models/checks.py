@@ -1,4 +1,4 @@
-"""Which configs have a meaning: each that has none is refused by name, in one line."""
+"""Refuse configs that make no sense, naming the option in one line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ REGISTRIES: dict[str, Iterable[str]] = {"@positions": POSITION_KINDS, "@pools": 
 
 
 def words(config: Config) -> dict[str, list[str]]:
-    """The words each option takes, where these are few."""
+    """The allowed values of each option that has a fixed list."""
     found = {name: field.metadata.get("values", ()) for _, name, field, _ in options(config)}
     return {name: [w for v in values for w in REGISTRIES.get(v, [v])] for name, values in found.items() if values}
 
 
 def check(config: ViTConfig) -> None:
-    """Refuse a ViT that cannot be."""
+    """Refuse a ViT that cannot be built."""
     _check_words_and_numbers(config)
     e, b, r = config.encoder, config.embedding, config.readout
     kind, pool = POSITION_KINDS[b.positions], POOLS[r.pool]
@@ -71,7 +71,7 @@ def check(config: ViTConfig) -> None:
 
 
 def unread(config: ViTConfig) -> dict[str, str]:
-    """Options that nothing in this model reads, and why."""
+    """Options that this model ignores, and why."""
     b = config.embedding
     read = {"resnet": tuple(vars(config.resnet)), "convolutions": ("group_norm_eps",)}.get(b.stem, ())
     out = {name: f"stem={b.stem}" for name in vars(config.resnet) if name not in read}

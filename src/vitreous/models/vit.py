@@ -75,7 +75,7 @@ class Embedding(nn.Module):
         if self.mask_token is not None:
             nn.init.zeros_(self.mask_token)
         if self.registers is not None:
-            nn.init.normal_(self.registers, std=0.02)  # equal registers would stay equal for ever
+            nn.init.normal_(self.registers, std=0.02)  # registers that start equal would stay equal
 
     def forward(self, images: Tensor, grid: Size) -> Tensor:                    # B C H W
         return self.placed(self.embed(images), grid)                            # B N D
@@ -159,7 +159,7 @@ class MLP(nn.Module):
 
 
 def branch_end(config: ViTConfig, drop_path: float) -> nn.Sequential:
-    """What a branch goes through before it is added to the stream; nothing, by default."""
+    """The end of a branch, before it is added to the stream: dropout, layer scale, drop path; by default nothing."""
     e = config.encoder
     parts: dict[str, nn.Module] = {}
     if e.dropout:
@@ -172,7 +172,7 @@ def branch_end(config: ViTConfig, drop_path: float) -> nn.Sequential:
 
 
 class CutSkip(Tap):
-    """In place of a skip connection: nothing passes."""
+    """Replaces a skip connection by zero."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
@@ -207,7 +207,7 @@ class PostNormBlock(Block):
 
 
 class LayerPositions(nn.Module):
-    """Positions that enter at the start of layers: `tables` is none (they came in at the stem), one, or one a layer."""
+    """Positions added at the start of layers.  tables: none (added at the stem), one shared, or one per layer."""
 
     def __init__(self, config: ViTConfig, grid: Size):
         super().__init__()
@@ -220,7 +220,7 @@ class LayerPositions(nn.Module):
 
 
 def make_readout(config: ViTConfig) -> tuple[nn.Module, nn.Module]:
-    """The final norm on the tokens and the pool; or no norm, and one behind the pool; or, post-norm, none at all."""
+    """The final norm and the pool: norm first, or pool first; a post-norm model has no final norm."""
     pool = POOLS[config.readout.pool]
     if config.encoder.norm == "post":
         return nn.Identity(), pool(config)
@@ -269,7 +269,7 @@ class TwoHeads(nn.Module):
 
 
 class ViT(Model):
-    """Images to class scores; every option of its config is a part that plugs in."""
+    """Images to class scores; each config option plugs in a part."""
 
     config: ViTConfig
 
@@ -302,7 +302,7 @@ class ViT(Model):
         return z                                                                # B N D
 
     def grid_of(self, images: Tensor) -> Size:
-        """Rows and columns of patches in these images; refuses what the model was not built for."""
+        """Rows and columns of patches; refuses images that the model was not built for."""
         built = self.config.image_size
         if images.dim() != 4 or images.shape[1] != self.config.channels:
             wanted = f"B x {self.config.channels} x {built[0]} x {built[1]}"

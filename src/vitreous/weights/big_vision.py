@@ -35,7 +35,7 @@ RECOGNISED_BY = ("embedding/kernel", "root_block/conv_root/kernel")
 
 
 def prefix_of(names: Iterable[str]) -> str | None:
-    """Where in the file the image model lies."""
+    """The prefix of the image model's tensors."""
     names = set(names)
     return next((p for p in BIG_VISION_PREFIXES if any(p + mark in names for mark in RECOGNISED_BY)), None)
 
@@ -45,9 +45,9 @@ def recognises(found: RawCheckpoint) -> bool:
 
 
 def tidy(tensors: Tensors, hints: Hints) -> Tensors:
-    """Present-day big_vision names, blocks apart, the class row of an older table folded into the class token.
+    """Tensors under current names, one set per block; adds an older table's class row to the class token.
 
-    Blocks take the names that `google` uses (its published ones), so that one set of rules serves both.
+    Blocks take the published names that `google` uses, so one set of rules serves both.
     """
     prefix = prefix_of(tensors)
     if prefix is None:
@@ -62,7 +62,7 @@ def tidy(tensors: Tensors, hints: Hints) -> Tensors:
 
 
 def with_present_parts(name: str) -> str:
-    """An older name of positions or MAP head as big_vision has it now."""
+    """The current name for an older one of positions or MAP head."""
     if name in ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding"):
         return "pos_embedding"
     if name.split("/")[0] in ("probe", "MlpBlock_0", "MultiHeadDotProductAttention_0", "LayerNorm_0"):
@@ -71,7 +71,7 @@ def with_present_parts(name: str) -> str:
 
 
 def unstack(tensors: Tensors) -> Tensors:
-    """Blocks apart, where a scan has stacked each of their tensors along a first axis."""
+    """Split tensors that a scan stacked over the blocks along the first axis."""
     first = "Transformer/encoderblock/LayerNorm_0/scale"
     if first not in tensors:
         return tensors
@@ -93,9 +93,9 @@ def unstack(tensors: Tensors) -> Tensors:
 
 
 def fold_class_row(tensors: Tensors, hints: Hints) -> Tensors:
-    """A table of k² + 1 rows has one for the class token: added to that token, which is what the sum did anyway.
+    """Add the class row of a table with k² + 1 rows to the class token; the sum of both is unchanged.
 
-    Unless the image is known to have so many patches: 2 x 5 are 10 as well.
+    Not if the image is known to have k² + 1 patches: 2 x 5 are 10 as well.
     """
     if "pos_embedding" not in tensors:
         return tensors
@@ -204,7 +204,7 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
 
 
 def present(name: str) -> str:
-    """A published name of a block's part as big_vision writes it."""
+    """big_vision's name for the published name of a block's part."""
     if not name.startswith("Transformer/encoderblock"):
         return name
     return re.sub(

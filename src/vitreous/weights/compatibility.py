@@ -1,4 +1,4 @@
-"""What a format can hold of a model: folds that change tensors but not the function, and refusals by part and value."""
+"""What a format can hold of a model: rewrites that keep the function, and the parts it cannot hold."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from vitreous.models.config import BiTConfig, Config, ViTConfig, options
 
-# What a plain ViT of the paper is. A format says where it can have more: None is anything, else the values it holds.
+# The paper's plain ViT. A format lists the options where it allows more: None allows any value.
 PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
     "image_size": None,
     "channels": None,
-    "dynamic_image_size": None,  # how we run it, not what it is
+    "dynamic_image_size": None,  # affects how we run the model, not its function
     "stem": ("patch",),
     "patch": None,
     "patch_bias": (True,),
@@ -25,7 +25,7 @@ PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
     "class_token": (True,),
     "distillation_token": (False,),
     "registers": (0,),
-    "mask_token": None,  # no part of the function
+    "mask_token": None,  # not used in the forward pass
     "norm_before_blocks": (False,),
     "token_start": None,
     "position_start": None,
@@ -51,13 +51,13 @@ PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
     "classes": None,
     "distillation_head": (False,),
 }
-NOTHING_TO_COVER = ("positions_cover",)  # no difference where there are no tokens in front
+NOTHING_TO_COVER = ("positions_cover",)  # makes no difference without tokens in front
 
 
 class Difference(NamedTuple):
     """A part of a model that a format cannot hold, or that its library would run differently."""
 
-    name: str  # of an option, or what it is
+    name: str  # an option, or a description
     value: Any = ""
     why: str = ""  # follows the value
 
@@ -92,7 +92,7 @@ def resnet_differences(config: Config, wanted: Mapping[str, Any]) -> list[Differ
 
 
 def token_differences(config: ViTConfig) -> list[Difference]:
-    """Where a class token tells the pool: it is there if and only if it is read."""
+    """For formats that infer the pool from the class token: the model has one if and only if the pool reads it."""
     pool, token = config.readout.pool, config.embedding.class_token
     return [Difference("pool", pool, f"with class_token={token}")] if pool != "cls" and token else []
 
@@ -101,8 +101,8 @@ State = Mapping[str, Tensor]
 
 
 def cover(config: Config, state: State, which: str) -> tuple[Config, State]:
-    """Let positions cover `which` tokens, the function unchanged: a row that must go is added to its token; a token
-    that must have one gets zeros."""
+    """Make positions cover `which` tokens without changing the function: a removed row is added to its token, a new
+    row is zero."""
     if (
         not isinstance(config, ViTConfig)
         or config.embedding.positions != "learned"

@@ -1,6 +1,6 @@
-"""Whose checkpoints we speak: a table of formats, each one value in a file of its own.
+"""The formats of checkpoints that we read and write, one file each.
 
-To add one: a module with a `Format`, and a line in FORMATS (or an entry point in the group `vitreous.formats`).
+To add one, write a module with a `Format` and a line in FORMATS, or an entry point in the group `vitreous.formats`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from vitreous.words import one_line
 
 @dataclass(frozen=True)
 class Hints:
-    """What tensors cannot tell, as the user said it; else a config beside them says, else the source's convention."""
+    """What tensors cannot tell: the user's values. A None falls back to the config beside them, then to convention."""
 
     image_size: Size | None = None
     heads: int | None = None
     activation: str | None = None
     norm_eps: float | None = None
-    architecture: str | None = None  # a name of the format's own, to run the tensors as
+    architecture: str | None = None  # one of the format's own names, to run the tensors as
 
 
 @dataclass
 class Draft:
-    """A model read from a stranger's file: its config, where each tensor goes, and what had to be assumed."""
+    """A model read from another library's file: config, tensors, and what was assumed."""
 
     config: Config
     preprocess: Preprocess
@@ -60,15 +60,15 @@ class Format:
     refuses: Callable[
         [Config], list[Difference]
     ]  # parts that the format cannot hold, or its library would run differently
-    write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # to a file, or into a folder, that is new
+    write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # writes a new file, or into a new folder
     to_hold: Callable[[Config, Mapping[str, Tensor]], tuple[Config, Mapping[str, Tensor]]] = lambda config, state: (
         config,
         state,
     )
-    is_folder: bool = False  # whether a checkpoint is a folder or a single file
-    suffixes: tuple[str, ...] = (".safetensors",)  # of a single file; the first is given to a name without one
-    ignores: Callable[[str], bool] = lambda name: False  # tensors that play no part in the function
-    names_architectures: bool = False  # whether a config names what it is, so that `architecture=` has a meaning
+    is_folder: bool = False  # True: a checkpoint is a folder; False: a single file
+    suffixes: tuple[str, ...] = (".safetensors",)  # of a single file; a name without a suffix gets the first
+    ignores: Callable[[str], bool] = lambda name: False  # tensors that the forward pass does not use
+    names_architectures: bool = False  # True: a config names its architecture, so `architecture=` applies
 
 
 def _lazy(name: str) -> Callable[[], Format]:
@@ -95,7 +95,7 @@ def get(name: str) -> Format:
 
 
 def recognise(found: RawCheckpoint) -> Format:
-    """Whose file this is, by the names of its tensors."""
+    """Find the format by the names of the tensors."""
     for name in FORMATS:
         if (known := get(name)).recognises(found):
             return known
@@ -107,12 +107,12 @@ def recognise(found: RawCheckpoint) -> Format:
     )
 
 
-# Heads of the published sizes, by width; elsewhere somebody must say.
+# Heads of the published sizes, by width; for other widths the user must give them.
 HEADS_BY_WIDTH = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
 
 
 def choose_heads(width: int, found: RawCheckpoint, hints: Hints, stated: Any) -> tuple[int, list[str]]:
-    """By the argument, else the config beside the tensors, else the published size of that width."""
+    """The number of heads: from the argument, the config, or the published size of that width, in this order."""
     if hints.heads is not None:
         return hints.heads, []
     if stated is not None:
@@ -135,10 +135,10 @@ def choose_image_size(
     grid_of: Callable[[Size], Size] | None = None,
     assumed: list[str] | None = None,
 ) -> Size:
-    """The image a table of `places` positions was made for: the config's, else the user's if it fits, else a square.
+    """The image size behind a table of `places` positions: the config's, the user's if it fits, or a square.
 
-    cell: pixels of a place.  grid_of: places of an image, where that is not plain division.  assumed: gets a line where
-    the config does not fit the table, or another grid would have as many places.
+    cell: pixels per place.  grid_of: grid of an image, if not plain division.  assumed: gets a line if the config does
+    not fit the table, or another grid has as many places.
     """
 
     def grid(size: Size) -> Size:
@@ -172,9 +172,9 @@ def choose_image_size(
 
 
 def stated_size(stated: Any, found: RawCheckpoint) -> Size:
-    """An image size as a config states it."""
+    """Parse an image size from a config."""
     wrong = CheckpointError(
-        f"the config of {found.path} says the image size {one_line(stated)}, which is none; mend config.json"
+        f"the config of {found.path} says the image size {one_line(stated)}, which is not valid; correct config.json"
     )
     if not isinstance(stated, int | list | tuple) or isinstance(stated, bool):
         raise wrong
@@ -185,7 +185,7 @@ def stated_size(stated: Any, found: RawCheckpoint) -> Size:
 
 
 def stated_preprocess(found: RawCheckpoint, **said: Any) -> Preprocess:
-    """What a config says of preprocessing, if it makes sense."""
+    """Parse a config's preprocessing; refuse nonsense."""
     try:
         rule = preprocesses.from_json(said)
         side = rule.short_side if rule.short_side is not None else 1
@@ -199,6 +199,6 @@ def stated_preprocess(found: RawCheckpoint, **said: Any) -> Preprocess:
 
 
 def stem_of(config: ViTConfig) -> Stem:
-    """What patches are cut from, without memory: for its grid and channels."""
+    """The stem on the meta device, for its grid and channels."""
     with torch.device("meta"):
         return make_stem(config)

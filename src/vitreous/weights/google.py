@@ -1,7 +1,7 @@
 """Google's npz: the official ViT and hybrid (vision_transformer), and BiT (big_transfer).
 
-Two generations of names exist for a block's parts: (attention, second norm, MLP) = (1, 2, 3) in the published files,
-and (0, 1, 0) in what the present code writes. Both are read; the published ones, which every reader knows, are written.
+A block's parts have two generations of names: (attention, second norm, MLP) = (1, 2, 3) in the published files, and
+(0, 1, 0) in what the current code writes. We read both and write the published ones, which every reader knows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ POSITION_TABLE = "Transformer/posembed_input/pos_embedding"  # big_vision keeps 
 
 def recognises(found: RawCheckpoint) -> bool:
     names = {strip_prefix(name) for name in found.tensors}
-    is_big_vision = names & {"probe", "MAPHead_0/probe"}  # its older files have the table where Google's have it
+    is_big_vision = names & {"probe", "MAPHead_0/probe"}  # its older files keep the table where Google's do
     return (POSITION_TABLE in names and not is_big_vision) or any(
         name.startswith("resnet/root_block/") for name in names
     )
@@ -72,8 +72,8 @@ def strip_prefix(name: str) -> str:
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """Published names, whatever generation the file is of."""
-    if any(name.startswith("opt/target/") for name in tensors):  # other opt/… keys are the optimiser's
+    """Tensors under the published names."""
+    if any(name.startswith("opt/target/") for name in tensors):  # other opt/… keys belong to the optimiser
         tensors = tensors.only(lambda name: name.startswith("opt/target/"))
     plain = tensors.renamed(strip_prefix)
     is_new = not any("/LayerNorm_2/" in name for name in plain)
@@ -81,7 +81,7 @@ def tidy(tensors: Tensors) -> Tensors:
 
 
 def published(name: str) -> str:
-    """A present-day name of a block's part as the published files have it."""
+    """The published name for the current name of a block's part."""
     for now, then in (
         ("MultiHeadDotProductAttention_0", "MultiHeadDotProductAttention_1"),
         ("LayerNorm_1", "LayerNorm_2"),
@@ -108,14 +108,14 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
 
 
 def stem_cell(config: ViTConfig) -> tuple[int, int]:
-    """Pixels of the image that one patch covers."""
+    """Image pixels that one patch covers."""
     p = config.embedding.patch
     stride = 1 if config.embedding.stem == "patch" else 4 * 2 ** max(len(config.resnet.units) - 1, 0)
     return p[0] * stride, p[1] * stride
 
 
 def vit_config(tensors: Tensors, found: RawCheckpoint, hints: Hints, *, pool: str) -> tuple[ViTConfig, list[str]]:
-    """What the tensors of an official or big_vision ViT tell: all but the image's size, activation and eps."""
+    """The config that the tensors of an official or big_vision ViT imply: all but image size, activation and eps."""
     p, q, _, width = tensors.shape("embedding/kernel", 4)
     depth = tensors.depth("Transformer/encoderblock_{}/")
     first = "Transformer/encoderblock_0/"
@@ -157,7 +157,7 @@ def rules(config: Config) -> list[Rule]:
 
 
 def vit_rules(config: ViTConfig) -> list[Rule]:
-    """Everything but the positions, which the official code and big_vision keep in different places."""
+    """Rules for all but the positions, which the official code and big_vision name differently."""
     e, r = config.encoder, config.readout
     stem = stem_of(config)
     out = pair(
@@ -289,7 +289,7 @@ def refuses(config: Config) -> list[Difference]:
 
 
 def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
-    """Here every token has a position."""
+    """In this format every token has a position."""
     return cover(config, state, "all")
 
 

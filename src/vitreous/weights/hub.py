@@ -1,4 +1,4 @@
-"""The Hugging Face hub, when somebody names it: `hf:OWNER/NAME` and `timm:NAME`. Nothing else here uses a network."""
+"""The Hugging Face hub: `hf:OWNER/NAME` and `timm:NAME`. Nothing else here uses a network."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from vitreous.words import one_line
 SCHEMES = ("hf:", "timm:")
 CONFIG_PATTERNS = ["*.json"]
 SAFE_WEIGHT_PATTERNS = ["model*.safetensors", "*.npz"]
-ALL_WEIGHT_PATTERNS = [*SAFE_WEIGHT_PATTERNS, "pytorch_model*.bin"]  # where there is nothing light
+ALL_WEIGHT_PATTERNS = [*SAFE_WEIGHT_PATTERNS, "pytorch_model*.bin"]  # if there are no safe ones
 
 
 def repository(source: str) -> tuple[str, str | None]:
-    """OWNER/NAME and the revision, if one follows an @; `timm:NAME` is timm's own page of that name."""
+    """OWNER/NAME, and the revision after an @; `timm:NAME` is timm's own repository of that name."""
     scheme, _, rest = source.partition(":")
     name, _, revision = rest.partition("@")
     name = f"timm/{name}" if scheme == "timm" and "/" not in name else name
@@ -32,14 +32,14 @@ def repository(source: str) -> tuple[str, str | None]:
 
 
 def check_target(target: str) -> None:
-    """Refuse what nobody can push to."""
+    """Refuse a target that cannot be pushed to."""
     if not target.startswith("hf:"):
         raise HubError(f"{target} is timm's own page, to read from; push to hf:OWNER/NAME, or name a folder")
     repository(target)
 
 
 def fetch(source: str) -> Path:
-    """A folder with the weights and configs of a repository: from the cache if they are there, else from the hub."""
+    """A folder with a repository's weights and configs, from the cache or else from the hub."""
     try:
         from huggingface_hub import constants, list_repo_files, snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -64,7 +64,7 @@ def fetch(source: str) -> Path:
         )
     try:
         with _quiet():
-            get_session().head(constants.ENDPOINT, timeout=10)  # the calls below try for half a minute
+            get_session().head(constants.ENDPOINT, timeout=10)  # fail fast: the calls below retry for half a minute
             kinds = (
                 SAFE_WEIGHT_PATTERNS
                 if has_weights(list_repo_files(name, revision=revision), SAFE_WEIGHT_PATTERNS)
@@ -75,7 +75,7 @@ def fetch(source: str) -> Path:
         raise HubError(
             f"the hub refused {source}: {one_line(error)}; check the name, or log in with: hf auth login"
         ) from None
-    except Exception as error:  # no network shows itself in many ways
+    except Exception as error:  # a missing network raises many kinds of error
         raise HubError(
             f"{source} is not in the cache and the hub cannot be reached ({type(error).__name__}); "
             f"name a file, or go online"
@@ -88,7 +88,7 @@ def fetch(source: str) -> Path:
 
 
 def has_weights(files: Iterable[str], kinds: list[str]) -> bool:
-    """Whether a repository's own folder, not one inside it, has weights of these kinds."""
+    """True if the repository's top folder has weights that match these patterns."""
     return any(fnmatchcase(file, kind) for file in files if "/" not in file for kind in kinds)
 
 
@@ -98,7 +98,7 @@ def _names_in(folder: Path) -> list[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The library's own warnings held back: what went wrong is said once, by us."""
+    """Silence the library's warnings; our error reports the failure once."""
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -109,7 +109,7 @@ def _quiet() -> Iterator[None]:
 
 
 def push(folder: Path, target: str) -> None:
-    """Upload a folder of weights as one commit, making the repository if there is none."""
+    """Upload a folder of weights as one commit; create the repository if needed."""
     try:
         from huggingface_hub import HfApi
     except ImportError:
@@ -122,5 +122,5 @@ def push(folder: Path, target: str) -> None:
         with _quiet():
             HfApi().create_repo(name, exist_ok=True)
             HfApi().upload_folder(repo_id=name, folder_path=folder, revision=revision, commit_message=message)
-    except Exception as error:  # a missing login, a wrong name and no network show themselves in many ways
+    except Exception as error:  # a missing login, a wrong name and no network raise many kinds of error
         raise HubError(f"{target} could not be pushed: {one_line(error)}; log in with: hf auth login") from None

@@ -34,7 +34,7 @@ RESAMPLE_NAMES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "b
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 PROJECTION_PATH = "embeddings.patch_embeddings.projection"
 QKV = {"q": "query", "k": "key", "v": "value"}
-MODULE_TO_FILE_NAMES = (  # names of transformers 5's modules, and what it writes to disk
+MODULE_TO_FILE_NAMES = (  # module names in transformers 5 -> names in its files
     (r"^layers\.", "encoder.layer."),
     (r"\.attention\.(q|k|v)_proj\.", lambda m: f".attention.attention.{QKV[m[1]]}."),
     (r"\.attention\.o_proj\.", ".attention.output.dense."),
@@ -53,7 +53,7 @@ def strip(name: str) -> str:
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """The names on disk, without the model's prefix."""
+    """Tensors under the names in files, without the model's prefix."""
     is_dino = any(strip(n).endswith(".layer_scale1.lambda1") for n in tensors)
 
     def on_disk(name: str) -> str:
@@ -73,7 +73,7 @@ def tidy(tensors: Tensors) -> Tensors:
     return new
 
 
-EPS_BY_MODEL_TYPE = {  # model types whose function is the one built here, and the eps of their config class
+EPS_BY_MODEL_TYPE = {  # the eps of their config class, for the model types that we can build
     "vit": 1e-12,
     "deit": 1e-12,
     "vit_msn": 1e-6,
@@ -94,12 +94,12 @@ REFUSED_MODEL_TYPES = {
 
 
 def model_type(found: RawCheckpoint, hints: Hints, assumed: list[str]) -> str | None:
-    """The kind of model, by the user's word, else the config's; none where nobody says. Another function is refused."""
+    """The model type from the user or the config, or None if unknown; refuses types that we cannot build."""
     stated = found.config.get("model_type")
     if hints.architecture is not None:
         if hints.architecture not in EPS_BY_MODEL_TYPE:
             raise FormatError(
-                f"architecture={one_line(hints.architecture)} is no model_type of transformers' that runs here; "
+                f"architecture={one_line(hints.architecture)} is not a transformers model_type that runs here; "
                 f"take one of {', '.join(EPS_BY_MODEL_TYPE)}"
             )
         instead = "" if stated in (None, hints.architecture) else f", though the config names {one_line(stated)}"
@@ -138,8 +138,8 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     has_two_heads = "distillation_classifier.weight" in tensors
     head = "cls_classifier" if has_two_heads else "classifier"
     classes = tensors.shape(f"{head}.weight", 2)[0] if f"{head}.weight" in tensors else 0
-    reads_both = is_dino and classes > 0  # DINOv2's classifier reads class token and mean of patches
-    pooler = "pooler.dense.weight"  # the bare model's; a classifier does not read it
+    reads_both = is_dino and classes > 0  # DINOv2's classifier reads the class token and the mean of patches
+    pooler = "pooler.dense.weight"  # only the bare model has it; a classifier does not read it
     reads_pooler = pooler in tensors and not classes
     if reads_pooler and said.get("pooler_act", "tanh") != "tanh":
         raise FormatError(
@@ -202,7 +202,7 @@ def choose_function(
 
 
 def labels(said: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
-    """Names of the classes, where they are more than LABEL_0, LABEL_1, …"""
+    """Class names, unless they are only LABEL_0, LABEL_1, …"""
     named = said.get("id2label")
     if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(classes))) or not classes:
         return None
@@ -231,7 +231,7 @@ def preprocess(found: RawCheckpoint, config: ViTConfig, assumed: list[str]) -> P
         assumed.append(f"centre crop {by(size)}: do_center_crop is not true, and the network takes no other size")
     if not said.get("do_center_crop") and "shortest_edge" not in resized:
         return stated_preprocess(found, size=_pair(resized), **common).at(size)
-    # The processor may cut another size than the network was made for (DINOv2: 224 for 518): the ratio is what it says.
+    # The processor may crop to another size than the network's (DINOv2: 224 for 518): keep the ratio.
     fit = "crop" if "shortest_edge" in resized else "squash-crop"
     side = resized["shortest_edge"] if fit == "crop" else _pair(resized)[0]
     return stated_preprocess(found, size=_pair(cut), fit=fit, short_side=side, **common).at(size)
@@ -260,7 +260,7 @@ PROCESSOR_DEFAULTS["CLIP"] = PROCESSOR_DEFAULTS["Bit"]
 
 
 def with_defaults(said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """A processor's config, what it leaves out filled in by its class; an unknown class's by ViT's, which is said."""
+    """A processor's config with its class's defaults filled in; an unknown class gets ViT's, noted in `assumed`."""
     word = said.get("image_processor_type", said.get("feature_extractor_type"))
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast)?$", "", word) if isinstance(word, str) else "ViT"
     left_out = [name for name in PROCESSOR_DEFAULTS["ViT"] if name not in said]
@@ -272,7 +272,7 @@ def with_defaults(said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]
 
 
 def _edges(said: Any, default: Size) -> dict[str, Any]:
-    """A size of an image processor: a number, {height, width} or {shortest_edge}; left out, the network's."""
+    """A processor's size: a number, {height, width} or {shortest_edge}; by default the network's."""
     if isinstance(said, dict) and ("shortest_edge" in said or {"height", "width"} <= set(said)):
         return said
     return {"height": default[0], "width": default[1]} if said is None else {"height": said, "width": said}
@@ -284,7 +284,7 @@ def _pair(edges: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def normalisation(found: RawCheckpoint, said: Mapping[str, Any], channels: int) -> tuple[Any, Any]:
-    """Mean and deviation for pixels of 0 … 1; the processor's are for pixels after its own rescaling."""
+    """Mean and std for pixels in 0 … 1; the processor's apply after its own rescaling."""
     mean, std = said["image_mean"], said["image_std"]
     if said.get("do_normalize") is False:
         mean, std = [0.0] * channels, [1.0] * channels

@@ -1,4 +1,4 @@
-"""`vitreous.load`: anything that names a model becomes one."""
+"""`vitreous.load`: a model from a file, a folder, the hub or a catalog name."""
 
 from __future__ import annotations
 
@@ -57,12 +57,13 @@ def load(
         vitreous.load("deit-tiny/", classes=5, image_size=384)   # a new head, positions resized
         vitreous.load("hf:facebook/dino-vits16")
 
-    What tensors cannot tell (heads, activation, eps, the grid of a table) comes from the argument, else the
-    config beside them, else the source's convention; `model.source["assumed"]` lists what was assumed.
+    What tensors cannot tell (heads, activation, eps, the grid of a table) comes from the argument, the config beside
+    them, or the source's convention, in this order; `model.source["assumed"]` lists what was assumed.
     architecture: a name of timm's, or a model_type of transformers, to run the tensors as. Without it the name in
-    config.json decides, and one that does not run here as it does there is refused. Whether it fits is your word.
-    classes: a new head of zeros in place of head and representation layer; where the number is the model's own, its
-    head stays.  position_resize: whose rule takes positions to `image_size` (of a catalog name: the model's own rule).
+    config.json decides, and a name that we cannot run faithfully is refused. You vouch that it fits.
+    classes: a new head of zeros in place of head and representation layer; if the model already has that many
+    classes, its head stays.  position_resize: whose method resizes positions to `image_size`
+    (for a catalog name: the model's own).
     """
     wanted = None if image_size is None else as_size(image_size)
     hints = Hints(wanted, heads, activation, norm_eps, architecture)
@@ -90,12 +91,12 @@ def load(
     opened.usage.give(model)
     model.source = opened.source or {}
     if starter.is_meant(os.fspath(source)) and (terms := starter.terms()):
-        model.source = {**model.source, "terms": terms}  # they go with whatever is made of it
+        model.source = {**model.source, "terms": terms}  # every model made from it carries them
     return with_labels(model.eval(), labels)
 
 
 def assemble(config: configs.Config, state: dict[str, torch.Tensor]) -> Model:
-    """A network of this config that holds these tensors."""
+    """A network with this config and these tensors."""
     model = blueprint(config)
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(True)
@@ -109,7 +110,7 @@ def with_labels(model: Model, labels: tuple[str, ...] | list[str] | None) -> Mod
 
 
 def find(source: str | os.PathLike[str]) -> RawCheckpoint | None:
-    """What lies where `source` says; None for the name of a new model. An existing path wins."""
+    """The files at `source`, or None for a catalog name. An existing path wins."""
     text = os.fspath(source)
     restore_folder(text)
     if is_new(text):
@@ -124,7 +125,7 @@ def find(source: str | os.PathLike[str]) -> RawCheckpoint | None:
 
 
 def is_new(text: str) -> bool:
-    """Whether `text` can only be a name of the catalog; what looks like something else that is not there is said."""
+    """True if `text` is a catalog name; an error if it looks like a path or hub name that does not exist."""
     path = Path(text)
     if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.STARTER_NAME):
         return False
@@ -143,7 +144,7 @@ def is_new(text: str) -> bool:
         )
     if re.fullmatch(r"(vit|deit|deit3|eva|resnetv2|flexivit)_\w+(\.\w+)?", text, re.ASCII):
         raise ModelNameError(f"no model here is called {text!r}; timm's of that name is timm:{text}")
-    if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number there
+    if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number after the slash
         raise CheckpointError(f"{text} is not there, and no name of the catalog; on the hub it would be hf:{text}")
     if os.sep in text and " " not in text and text.count("/") > 1:
         raise CheckpointError(f"{one_line(text)} is not there; give a file or folder of weights")
@@ -153,7 +154,7 @@ def is_new(text: str) -> bool:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name that no file can have
+    except OSError:  # not a possible file name
         return False
 
 
@@ -165,7 +166,7 @@ def newest_run(runs: Path = Path("runs")) -> Path:
 
 
 def open_found(found: RawCheckpoint, format: str | None, hints: Hints) -> Opened:
-    """Config and tensors in our own terms, whoever wrote them."""
+    """Config and tensors in our own format, whoever wrote them."""
     if is_checkpoint(found) and format in (None, "vitreous"):
         if hints.architecture is not None:
             raise FormatError(f"{found.path} says itself what it is; leave architecture= out")
@@ -174,7 +175,7 @@ def open_found(found: RawCheckpoint, format: str | None, hints: Hints) -> Opened
         opened.config = opened.config.change(**{k: v for k, v in said.items() if v is not None})
         return opened
     if format == "vitreous":
-        raise CheckpointError(f"{found.path} has no manifest, so it is no vitreous checkpoint; leave format= out")
+        raise CheckpointError(f"{found.path} has no manifest, so it is not a vitreous checkpoint; leave format= out")
     if format is None and is_ours_without_manifest(found):
         raise CheckpointError(
             f"{found.path} has our tensors but lost its manifest, or never had one; write it with vitreous.save, "
@@ -229,7 +230,7 @@ def open_foreign(found: RawCheckpoint, known: Format, hints: Hints) -> Opened:
 
 
 def sidecar(found: RawCheckpoint) -> tuple[dict[str, Any] | None, list[str]]:
-    """What we wrote beside a format that holds tensors only, if it is of this very file."""
+    """Read our sidecar, if it belongs to this very file."""
     if found.sidecar.get("schema") != SIDECAR_SCHEMA:
         return None, []
     record = None if found.file is None else entry_of(found.sidecar, found.file)
@@ -239,7 +240,7 @@ def sidecar(found: RawCheckpoint) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def entry_of(record: dict[str, Any], file: Path) -> dict[str, Any] | None:
-    """What a sidecar says of this very file: while a file is replaced, its sidecar speaks of the older one too."""
+    """The sidecar's entry for this very file; while a file is replaced, its sidecar describes old and new."""
     entries = [entry for entry in (record, record.get("replaces")) if isinstance(entry, dict) and "digest" in entry]
     seal = digest(file) if entries else None
     own = next((entry for entry in entries if entry["digest"] == seal), None)

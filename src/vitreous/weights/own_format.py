@@ -1,8 +1,8 @@
 """Our own format: one safetensors file whose metadata holds the manifest.
 
-The manifest says everything that the tensors do not: config, preprocessing, labels, temperature, threshold, whether
-images have one label or several, recipe, metrics, source, and a digest of each tensor and of itself, so that a damaged
-file is refused by the name of what is damaged.
+The manifest holds everything that the tensors do not: config, preprocessing, labels, temperature, threshold, whether
+images have one label or several, recipe, metrics and source. Digests of each tensor and of the manifest let an error
+name what is damaged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MANIFEST_VERSION = 1
 
 @dataclass(frozen=True)
 class Usage:
-    """How a model is asked and its answers read, which no tensor tells."""
+    """How to prepare a model's input and read its output; the tensors do not tell."""
 
     preprocess: Preprocess
     labels: tuple[str, ...] | None = None
@@ -46,11 +46,11 @@ class Usage:
     answers: Literal["one", "several"] = "one"
 
     def for_new_head(self) -> Usage:
-        """What stays true when the answers are others."""
+        """What stays valid for a new head."""
         return Usage(self.preprocess)
 
     def give(self, model: Model) -> None:
-        """To a model whose answers these are."""
+        """Set these on a model."""
         model.preprocess = self.preprocess.at(model.config.image_size)
         labels = tuple(map(storable, self.labels or ()))
         model.labels = labels if labels and len(labels) == model.config.readout.classes else None
@@ -59,7 +59,7 @@ class Usage:
 
 @dataclass
 class Opened:
-    """Everything of a model but its memory."""
+    """A checkpoint that was read: all that a model needs."""
 
     config: Config
     state: dict[str, Tensor]
@@ -87,7 +87,7 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
             json.dumps(manifest[name], sort_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"{name} is no JSON: {one_line(error)}; give plain numbers, words, lists, dicts"
+                f"{name} is not JSON: {one_line(error)}; give plain numbers, words, lists, dicts"
             ) from None
     text = json.dumps(manifest, sort_keys=True)
     sealed = json.dumps({"digest": digest(text.encode()), "manifest": text})
@@ -104,7 +104,7 @@ def is_ours_without_manifest(found: RawCheckpoint) -> bool:
 
 
 def read_manifest(found: RawCheckpoint) -> dict[str, Any]:
-    """The manifest of our file, whole and as it was written."""
+    """Read our file's manifest and check its digest."""
     try:
         sealed = json.loads(found.metadata[MANIFEST_KEY])
         text = sealed["manifest"]
@@ -136,10 +136,10 @@ def read_checkpoint(found: RawCheckpoint) -> Opened:
 
 
 def described(record: Any, found: RawCheckpoint) -> Config:
-    """The config of a record, if the file beside it can hold such a model: no file makes us build what it has not."""
+    """Parse a config, if the file can hold such a model: a file must not make us build more than it holds."""
     config = configs.from_json(record)
     if not all(0 < n < 2**16 for n in config.image_size):
-        raise ConfigError(f"images of {by(config.image_size)} are no images")
+        raise ConfigError(f"image_size {by(config.image_size)} is not valid")
     if not isinstance(config, ViTConfig):
         fewest = 9 * sum(config.resnet.units)
     else:
@@ -157,23 +157,23 @@ def described(record: Any, found: RawCheckpoint) -> Config:
 
 
 def usage_to_json(model: Model) -> dict[str, Any]:
-    """As manifests and sidecars say it."""
+    """As JSON, for manifests and sidecars."""
     names = ("labels", "temperature", "threshold", "answers")
     return {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
 
 
 def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
-    """Of a manifest or sidecar."""
+    """From the JSON of a manifest or sidecar."""
     said = record.get("preprocess")
     preprocess = stated_preprocess(found, **said) if isinstance(said, dict) else preprocesses.from_json(said)
     labels, temperature = record.get("labels"), record.get("temperature", 1.0)
     threshold, answers = record.get("threshold"), record.get("answers", "one")
     if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
-        raise ConfigError("labels are no list of words")
+        raise ConfigError("labels are not a list of words")
     if type(temperature) not in (int, float) or not 0 < temperature < math.inf:
-        raise ConfigError(f"temperature {one_line(temperature)} is no positive number")
+        raise ConfigError(f"temperature {one_line(temperature)} is not a positive number")
     if threshold is not None and not _is_finite(threshold):
-        raise ConfigError(f"threshold {one_line(threshold)} is no number")
+        raise ConfigError(f"threshold {one_line(threshold)} is not a number")
     if answers not in ("one", "several"):
         raise ConfigError(f"answers {one_line(answers)} is neither one nor several")
     limit = None if threshold is None else float(threshold)
@@ -184,9 +184,11 @@ def check_usage(model: Model) -> None:
     """Refuse to write labels, a temperature or a threshold that would not be read back."""
     check_labels(model.labels, model.config.readout.classes)
     if type(model.temperature) not in (int, float) or not 0 < model.temperature < math.inf:
-        raise ConfigError(f"temperature {one_line(model.temperature)} is no positive number; set model.temperature")
+        raise ConfigError(f"temperature {one_line(model.temperature)} is not a positive number; set model.temperature")
     if model.threshold is not None and not _is_finite(model.threshold):
-        raise ConfigError(f"threshold {one_line(model.threshold)} is no number; set model.threshold, or None for none")
+        raise ConfigError(
+            f"threshold {one_line(model.threshold)} is not a number; set model.threshold, or None for none"
+        )
     if model.answers not in ("one", "several"):
         raise ConfigError(f"answers {one_line(model.answers)} is neither one nor several; set model.answers")
 
@@ -196,11 +198,11 @@ def _is_finite(value: Any) -> bool:
 
 
 def check_labels(labels: Any, classes: int) -> None:
-    """One word per answer, or none at all."""
+    """Labels must be one word per class, or None."""
     if labels is None:
         return
     if not isinstance(labels, list | tuple) or not all(isinstance(name, str) for name in labels):
-        raise ConfigError(f"labels {one_line(labels)[:40]!r} are no list of words; give one label per answer")
+        raise ConfigError(f"labels {one_line(labels)[:40]!r} are not a list of words; give one label per answer")
     if len(labels) != classes:
         raise ConfigError(f"{len(labels)} labels were given and the model answers {classes}; give one label per answer")
     if halves := [name for name in labels if storable(name) != name]:
@@ -208,7 +210,7 @@ def check_labels(labels: Any, classes: int) -> None:
 
 
 def check_tensors(found: RawCheckpoint, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:
-    """Names, shapes, types and digests, each refusal naming the tensor."""
+    """Check names, shapes, types and digests; an error names the tensor."""
     for name, wanted in blueprint.items():
         if name not in found.tensors:
             raise CheckpointError(f"{found.path} lacks the tensor {name}; fetch or write the file again")
@@ -240,7 +242,7 @@ def tensor_digest(tensor: Tensor) -> str:
 
 
 def default_name(path: str | os.PathLike[str], endings: tuple[str, ...] = (".safetensors",)) -> Path:
-    """A file for one checkpoint: a name without an ending gets the first; one that would be misread is refused."""
+    """The path of one checkpoint file: adds the first ending if there is none, refuses one that would be misread."""
     if os.fspath(path).endswith(("/", os.sep)) or not Path(path).name:
         raise FormatError(f"{os.fspath(path) or 'an empty path'} names no file; give one such as model{endings[0]}")
     path = Path(path)

@@ -1,12 +1,11 @@
-"""Weights in few bits: each row of a kernel as whole numbers of one step, Huffman-coded, in a plain safetensors file.
+"""Weights in few bits: each row of a kernel as integer multiples of a step, Huffman-coded, in a safetensors file.
 
     w ≈ step · code        step = max(rms / fineness, max |w| / 127), the row's, in half precision
 
-So nothing is cut off, every weight is within half a step, and rare large codes cost only themselves: at 4.4 bits a
-weight this moved DeiT-Ti's answers half as far as five bits with the best step for them (docs/starter.md). A weight
-takes about 2 + log₂ fineness bits. Vectors and small tensors are kept in half precision. Read back, it is a model of
-float32 numbers like any other. A Huffman code spends at least a bit on a number, so no file grows to more than 32 times
-its size.
+No weight is clipped, each is within half a step, and rare large codes cost nothing elsewhere: at 4.4 bits a weight
+this moved DeiT-Ti's answers half as far as five plain bits at their best step (docs/starter.md). A weight takes about
+2 + log₂ fineness bits. Vectors and small tensors stay in half precision. Read back, the model is float32. A Huffman
+code spends at least one bit per number, so unpacking grows a file at most 32 times.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ __all__ = [
     "write_quantised",
 ]
 
-QUANTISED_KEY = "quantised"  # beside the manifest; its value is the version of the packing
+QUANTISED_KEY = "quantised"  # a key beside the manifest; its value is PACKING_VERSION
 PACKING_VERSION = 1
-FINENESS = (16.0, 12.0, 10.0, 8.0, 7.0, 6.5, 6.0, 5.5, 5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0)  # to choose from
-STEP_SUFFIX = ".step"  # after a kernel's name: the steps of its rows
-HALF_PRECISION_BELOW = 2**12  # numbers below which a tensor is kept in half precision
-FINEST_BELOW = 2**16  # numbers below which a kernel is kept as finely as bytes can
+FINENESS = (16.0, 12.0, 10.0, 8.0, 7.0, 6.5, 6.0, 5.5, 5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0)  # tried in this order
+STEP_SUFFIX = ".step"  # NAME.step holds the steps of kernel NAME's rows
+HALF_PRECISION_BELOW = 2**12  # a tensor with fewer numbers stays in half precision
+FINEST_BELOW = 2**16  # a kernel with fewer numbers uses the whole range of a byte
 MAX_CODE = 127  # the largest code
 ZERO_BYTE = 128  # the byte of code 0
 SMALLEST_HALF = 2.0**-24  # the smallest half-precision number
@@ -59,13 +58,13 @@ SMALLEST_HALF = 2.0**-24  # the smallest half-precision number
 
 
 def quantise(rows: Tensor, fineness: float) -> tuple[Tensor, Tensor]:
-    """Codes (n d, int8) and steps (n, float16) of rows.  fineness: steps to a row's root mean square."""
+    """Codes (n d, int8) and steps (n, float16) of rows.  fineness: steps per root mean square of a row."""
     if not fineness > 0:
-        raise ConfigError(f"a fineness of {fineness} is none; give a positive number of steps, such as 6")
+        raise ConfigError(f"fineness={fineness} is not positive; give a number of steps, such as 6")
     w = rows.double()
     step = torch.maximum(w.square().mean(1).sqrt() / fineness, w.abs().amax(1) / MAX_CODE)  # n
     if not bool((step <= torch.finfo(torch.float16).max).all()):
-        raise CheckpointError("weights are no numbers, or too large for half precision; pack a model that trained well")
+        raise CheckpointError("weights are not finite, or too large for half precision; pack a model that trained well")
     step = _upward(step)
     codes = torch.where(step > 0, w.mT / step.clamp(min=SMALLEST_HALF), 0.0).mT.round()
     return codes.clamp(-MAX_CODE, MAX_CODE).to(torch.int8), step.half()
@@ -77,7 +76,7 @@ def restore(codes: Tensor, steps: Tensor) -> Tensor:
 
 
 def _upward(step: Tensor) -> Tensor:
-    """The nearest half-precision number that is no smaller, so that the largest weight still has a code."""
+    """Round up to half precision, so the largest weight still has a code."""
     half = step.numpy().astype(np.float16)
     higher = np.nextafter(half, np.float16(np.inf))
     return torch.from_numpy(np.where(half < step.numpy(), higher, half)).double()
@@ -97,7 +96,7 @@ def _coded(codes: Tensor) -> Tensor:
 
 
 def _decoded(stream: Tensor, count: int) -> Tensor:
-    """So many codes, exactly; nothing grows beyond them."""
+    """Decode exactly `count` codes, and allocate no more."""
     if stream.dtype != torch.uint8:  # before numpy, which has no bfloat16
         raise ValueError(f"its stream is of {str(stream.dtype).removeprefix('torch.')}, not of bytes")
     raw = stream.numpy().tobytes()
@@ -110,11 +109,11 @@ def _decoded(stream: Tensor, count: int) -> Tensor:
     return torch.frombuffer(bytearray(found), dtype=torch.uint8).to(torch.int16) - ZERO_BYTE
 
 
-# All of a model's --------------------------------------------------------------------------------------------------
+# All tensors of a model -----------------------------------------------------------------------------------------------
 
 
 def pack(state: Mapping[str, Tensor], fineness: float) -> dict[str, Tensor]:
-    """The tensors of a file: streams and steps of kernels, halves of the rest; whole numbers stay as they are."""
+    """The tensors to write: streams and steps of kernels, float16 for the rest; integers stay as they are."""
     packed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         value = tensor.detach().cpu().contiguous()
@@ -133,7 +132,7 @@ def pack(state: Mapping[str, Tensor], fineness: float) -> dict[str, Tensor]:
 
 
 def finest(state: Mapping[str, Tensor], room: int) -> float:
-    """The greatest fineness with which the packed tensors take no more than `room` bytes."""
+    """The greatest fineness at which the packed tensors fit into `room` bytes."""
     for fineness in FINENESS:
         if sum(tensor.nbytes for tensor in pack(state, fineness).values()) <= room:
             return fineness
@@ -141,7 +140,7 @@ def finest(state: Mapping[str, Tensor], room: int) -> float:
 
 
 def unpack(packed: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], path: str) -> dict[str, Tensor]:
-    """The tensors of these names and shapes, in float32; a refusal names the tensor."""
+    """Unpack the tensors with these names and shapes to float32; an error names the tensor."""
     state: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         if name not in packed:
@@ -172,7 +171,7 @@ def unpack(packed: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], path:
 def write_quantised(
     model: Model, path: Path, *, fineness: float, force: bool = False, recipe: Any = None, metrics: Any = None
 ) -> int:
-    """Write a model in few bits; the same model gives the same bytes. Returns how many."""
+    """Write a model in few bits and return the size in bytes; the same model gives the same bytes."""
     from safetensors.torch import save
 
     check_usage(model)
@@ -189,7 +188,7 @@ def write_quantised(
     }
     text = json.dumps(manifest, sort_keys=True)
     sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, QUANTISED_KEY: PACKING_VERSION})
-    raw = save(packed, metadata={own_format.MANIFEST_KEY: sealed})  # of two keys the order would be any
+    raw = save(packed, metadata={own_format.MANIFEST_KEY: sealed})  # a single key: the order of two would vary
     write_bytes(path, raw, force=force)
     return len(raw)
 
@@ -199,7 +198,7 @@ def is_quantised(found: RawCheckpoint) -> bool:
 
 
 def _version(found: RawCheckpoint) -> Any:
-    """Of the packing; None of a plain checkpoint, and of one that is damaged, which its reader will say."""
+    """The version of the packing; None for a plain or damaged checkpoint, whose reader reports the damage."""
     try:
         return json.loads(found.metadata[own_format.MANIFEST_KEY]).get(QUANTISED_KEY)
     except (ValueError, KeyError, AttributeError, RecursionError):
@@ -207,7 +206,7 @@ def _version(found: RawCheckpoint) -> Any:
 
 
 def read_quantised(found: RawCheckpoint) -> Opened:
-    """Config and float32 tensors of a packed file, its digest checked before anything is unpacked."""
+    """Config and float32 tensors of a packed file; checks the digest before unpacking."""
     if (version := _version(found)) != PACKING_VERSION:
         raise CheckpointError(
             f"{found.path} is packed in version {one_line(version)}, we read {PACKING_VERSION}; upgrade vitreous"

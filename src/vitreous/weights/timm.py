@@ -62,13 +62,13 @@ def strip(name: str) -> str:
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """Present-day names: no wrappers, DeiT-3's gains and DINOv2's parts renamed, flat patch kernels given axes."""
+    """Tensors under current names: wrappers removed, DeiT-3 and DINOv2 parts renamed, flat patch kernels reshaped."""
     new = tensors.renamed(lambda name: strip(name).replace(".gamma_1", ".ls1.gamma").replace(".gamma_2", ".ls2.gamma"))
     if is_original_dinov2(new):
         new = new.renamed(
             lambda name: re.sub("|".join(map(re.escape, DINOV2_NAMES)), lambda part: DINOV2_NAMES[part[0]], name)
         )
-        del new["mask_token"]  # plays no part in the function
+        del new["mask_token"]  # not used in the forward pass
     kernel = new.get(PROJECTION_WEIGHT)
     if kernel is not None and kernel.dim() == 2:
         side = square_grid(kernel.shape[1] // 3)
@@ -84,12 +84,12 @@ DINOV2_NAMES = {"register_tokens": "reg_token", ".mlp.w12.": ".mlp.fc1.", ".mlp.
 
 
 def is_original_dinov2(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a file is of DINOv2's own code: timm's names, but for the registers, the gated MLP and a mask token."""
+    """True for a file of DINOv2's own code: timm's names, except registers, gated MLP and mask token."""
     return {"mask_token", "pos_embed", "blocks.0.ls1.gamma"} <= {strip(name) for name in tensors}
 
 
 def settings(found: RawCheckpoint, known: Implied | None) -> dict[str, Any]:
-    """What config.json says, model_args first; else what the architecture implies."""
+    """The arguments from config.json, model_args first, then what the architecture implies."""
     config = found.config if "architecture" in found.config else {}
     implies: dict[str, Any] = {}
     if known is not None and known.family != "bit":
@@ -104,8 +104,8 @@ def settings(found: RawCheckpoint, known: Implied | None) -> dict[str, Any]:
     }
 
 
-# What model_args may say. The tensors tell the first, or we read them; the second play no part in the function of a
-# trained model at its own size; the third must have one of these values. Others name another function, or may.
+# What model_args may hold. READ_ARGUMENTS: tensors show them, or we read them. IGNORED_ARGUMENTS: no effect on a
+# trained model at its own size. ONLY_VALUES: must have one of these values. Any other may change the function.
 READ_ARGUMENTS = {
     "img_size",
     "patch_size",
@@ -158,7 +158,7 @@ ONLY_VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def check_args(found: RawCheckpoint, hints: Hints) -> None:
-    """Refuse by name what would be another function than the one we build."""
+    """Refuse arguments that change the function, by name."""
     args = found.config.get("model_args") if "architecture" in found.config else None
     for name, value in args.items() if isinstance(args, dict) else ():
         is_said = name == "norm_layer" and value == "layernorm" and hints.norm_eps is not None
@@ -214,7 +214,7 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     return Draft(config, preprocess(found, said, config.image_size, assumed), tensors, labels(said), assumed)
 
 
-FOREIGN_TENSORS = {  # what a tensor's name tells of a file without a config
+FOREIGN_TENSORS = {  # parts that tensor names reveal in a file without a config
     "rope": "rotary positions are",
     "freqs": "rotary positions are",
     "relative_position": "relative position biases are",
@@ -227,7 +227,7 @@ FOREIGN_TENSORS = {  # what a tensor's name tells of a file without a config
 
 
 def check_keys(tensors: Tensors, found: RawCheckpoint, hints: Hints, known: Implied | None) -> None:
-    """Refuse a file whose tensors are those of another function than its name's, or than a plain ViT's."""
+    """Refuse a file whose tensors contradict its name, or do not make a plain ViT."""
     for name in tensors:
         if why := next((why for word, why in FOREIGN_TENSORS.items() if word in name), None):
             raise FormatError(f"{found.path} has the tensor {name}: {why} not built here; run it with its own code")
@@ -249,7 +249,7 @@ def check_keys(tensors: Tensors, found: RawCheckpoint, hints: Hints, known: Impl
 
 
 def stated_heads(said: Mapping[str, Any], known: Implied | None, width: int) -> Any:
-    """Heads by model_args, else by the name, whose word holds for its own width or one that model_args say."""
+    """Heads from model_args, else from the architecture's name, if the width is the name's or model_args gives it."""
     if known is None or "num_heads" in said:
         return said.get("num_heads")
     return known.heads if width in (known.width, said.get("embed_dim")) else None
@@ -258,7 +258,7 @@ def stated_heads(said: Mapping[str, Any], known: Implied | None, width: int) -> 
 def choose_function(
     found: RawCheckpoint, hints: Hints, said: Mapping[str, Any], known: Implied | None, default: str, assumed: list[str]
 ) -> tuple[str, float]:
-    """Activation and eps: by the argument, else the config, else the architecture, else timm's convention."""
+    """Activation and eps, from the argument, the config, the architecture or timm's convention, in this order."""
     stated = said.get("act_layer")
     if hints.activation is None and stated is not None and not (isinstance(stated, str) and stated in TIMM_ACTIVATIONS):
         raise FormatError(
@@ -273,7 +273,7 @@ def choose_function(
 
 
 def choose_pool(found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """By the tensors where they tell (attn_pool, fc_norm, a second head), else the config, else timm's default."""
+    """The pool, from the tensors (attn_pool, fc_norm, a second head), the config or timm's default, in this order."""
     order = "mean-first" if "fc_norm.weight" in tensors else "norm-first"
     if "head_dist.weight" in tensors:
         return {"pool": "cls-and-distillation", "distillation_head": True}
@@ -306,7 +306,7 @@ def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
 
 
 def stated_image_size(said: Mapping[str, Any]) -> Any:
-    """The config's word on the image, of the network first: the input of the preprocessing may be another."""
+    """The config's image size, the network's first: preprocessing may use another."""
     stated = said.get("img_size")
     of_input = said["pretrained"].get("input_size")
     return of_input[-2:] if stated is None and isinstance(of_input, list) else stated
@@ -315,7 +315,7 @@ def stated_image_size(said: Mapping[str, Any]) -> Any:
 def place_positions(
     config: ViTConfig, tensors: Tensors, found: RawCheckpoint, hints: Hints, said: Mapping[str, Any], assumed: list[str]
 ) -> ViTConfig:
-    """The grid of the table, and whether it covers the tokens in front (timm's no_embed_class)."""
+    """The table's grid, and whether it covers the tokens in front (timm's no_embed_class)."""
     stated = stated_image_size(said)
     if "pos_embed" not in tensors:
         size = (224, 224) if stated is None else stated_size(stated, found)
@@ -358,7 +358,7 @@ def preprocess(
     crop: float = 0.9,
     how: str = "bicubic",
 ) -> Preprocess:
-    """pretrained_cfg's: short side to ⌊size / crop_pct⌋, centre crop; without it, what timm gives Google's weights."""
+    """From pretrained_cfg: short side to ⌊size / crop_pct⌋, centre crop; else timm's for Google's weights."""
     cfg = said["pretrained"]
     if not cfg:
         assumed.append(f"preprocessing: timm's for Google's weights (crop_pct {crop}, {how}, -1 to 1)")
@@ -385,7 +385,7 @@ def preprocess(
 
 
 def crop_share(size: int, side: int) -> float:
-    """The crop_pct of which ⌊size / crop_pct⌋ is `side` again, in floating point too."""
+    """The crop_pct for which ⌊size / crop_pct⌋ is `side` again, in floating point too."""
     share = size / side
     while math.floor(size / share) < side:
         share = math.nextafter(share, 0)
@@ -536,13 +536,13 @@ def refuses(config: Config) -> list[Difference]:
 
 
 def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
-    """All tokens have positions here, or patches alone: DINOv2's class row is added to the class token."""
+    """Here positions cover all tokens or patches alone; adds DINOv2's class row to the class token."""
     between = isinstance(config, ViTConfig) and config.covered not in (0, config.prefix)
     return cover(config, state, "patches") if between else (config, state)
 
 
 def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
-    """A folder as the hub has it: config.json and model.safetensors."""
+    """Write a folder as on the hub: config.json and model.safetensors."""
     path.mkdir(parents=True, exist_ok=True)
     save_file(
         {n: t.to(torch.float32) for n, t in tensors.items()}, path / "model.safetensors", metadata={"format": "pt"}
@@ -597,7 +597,7 @@ def timm_config(model: Model) -> dict[str, Any]:
         args["act_layer"] = {"gelu-tanh": "gelu_tanh", "relu": "relu"}[e.activation]
     if b.positions == "none":
         args["pos_embed"] = "none"
-    architecture = "vit_base_patch16_224"  # model_args say the rest
+    architecture = "vit_base_patch16_224"  # model_args hold the rest
     if r.distillation_head:
         architecture = "deit_base_distilled_patch16_224"
     elif e.activation == "swiglu":

@@ -1,4 +1,4 @@
-"""torchvision's ViT: one file of tensors; what it was trained with is known by the size of its images."""
+"""torchvision's ViT: one file of tensors; the image size tells how it was trained."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recognises(found: RawCheckpoint) -> bool:
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """The MLP's present names (before its version 2: linear_1, linear_2)."""
+    """Rename an MLP from before torchvision's version 2 (linear_1, linear_2)."""
     return tensors.renamed(lambda name: name.replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."))
 
 

@@ -99,7 +99,7 @@ def test_junk_is_left_out_and_said(tmp_path):
     assert data.classes == ("cat", "dog")
     text = said(data)
     assert "left out 5 hidden or system files" in text
-    assert "left out 1 files that are no pictures: cat/readme.txt" in text
+    assert "left out 1 files that are not images: cat/readme.txt" in text
     assert "left out 1 pictures of the top folder that lie in no class folder" in text
     assert "1 pictures lie deeper than their class folder" in text
     assert "left out 1 empty folders: bird" in text
@@ -227,9 +227,7 @@ def test_what_may_not_be_read_is_named(readers_folder):
 
 def test_splits_of_other_names_are_no_classes(tmp_path):
     class_folders(tmp_path, {f"{s}/{c}": 2 for s in ("train", "query", "gallery") for c in ("cat", "dog")})
-    line = (
-        r"gallery, query hold the same folders as train \(cat, dog\) but are no split known here; call them train, val"
-    )
+    line = r"gallery, query hold the same folders as train \(cat, dog\) but are not splits known here; call them train"
     with pytest.raises(DataError, match=line):
         images.open(tmp_path)
 

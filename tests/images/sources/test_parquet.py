@@ -76,7 +76,7 @@ def test_a_label_outside_the_classes_is_refused(tmp_path):
 
 def test_broken_and_pictureless_files_are_named(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match=r"a\.parquet is no whole Parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet is not a whole Parquet file"):
         images.open(tmp_path / "a.parquet")
     parquet.write_table(pa.table({"label": [1]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match=r"b\.parquet has no column of pictures .*; it has: label"):

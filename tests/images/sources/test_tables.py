@@ -122,7 +122,7 @@ def test_another_encoding_is_named(folder):
 
 
 def test_a_word_that_is_no_split_is_refused_in_every_table(folder):
-    line = r"column 'split' says 'holdout', which is no split known here; use train, val or test"
+    line = r"column 'split' says 'holdout', which is not a split known here; use train, val or test"
     text = "path,label,split\n" + rows("a,train", "b,train", "a,holdout", "b,holdout")
     with pytest.raises(DataError, match=line):
         images.open(table(folder, text))

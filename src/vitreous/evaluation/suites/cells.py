@@ -1,4 +1,4 @@
-"""The cells of a suite: each measured once, kept in a file of its own, and found again by what decides its numbers."""
+"""The cells of a suite: each is measured once and kept in its own file, found by a key of all that decides it."""
 
 from __future__ import annotations
 
@@ -44,28 +44,13 @@ from vitreous.words import few
 __all__ = ["Bench", "Cell", "Cost", "Measured", "Ran", "Trainer", "check_set", "watched"]
 
 CELL_VERSION = 1
-NOT_IN_CELL_KEY = {"models", "data", "name", "seeds"}  # of a task, what does not decide a cell's numbers
-GIVEN_TO_FIT = {
-    "data",
-    "model",
-    "weights",
-    "recipe",
-    "out",
-    "resume",
-    "device",
-    "workers",
-    "check",
-    "folds",
-    "seed",
-}  # to fit
-PEAK_MEMORY_FILES = (
-    Path("/proc/self/status"),
-    Path("/proc/self/clear_refs"),
-)  # where Linux tells the largest memory, and forgets it
+NOT_IN_CELL_KEY = {"models", "data", "name", "seeds"}  # task fields that do not affect a cell's numbers
+GIVEN_TO_FIT = {"data", "model", "weights", "recipe", "out", "resume", "device", "workers", "check", "folds", "seed"}
+PEAK_MEMORY_FILES = (Path("/proc/self/status"), Path("/proc/self/clear_refs"))  # to read it on Linux, and to reset it
 
 
 class Ran(Protocol):
-    """What `vitreous.fit` returns, as far as a suite looks at it."""
+    """The part of `vitreous.fit`'s result that a suite uses."""
 
     @property
     def metrics(self) -> dict[str, Any]: ...
@@ -76,7 +61,7 @@ Trainer = Callable[..., Ran]  # `vitreous.fit`
 
 @dataclass(frozen=True)
 class Measured:
-    """Right answers of each seed; for few-shot, at one number of shots."""
+    """Right answers per seed; for few-shot, at one number of shots."""
 
     right: tuple[int, ...]
     images: int
@@ -94,11 +79,11 @@ class Cell:
     notes: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
-    left_out: str | None = None  # why there is nothing to measure: the model's classes are others
+    left_out: str | None = None  # why there is nothing to measure: other classes
 
 
 class Bench:
-    """Holds what neighbouring cells share: one model, one set, its features."""
+    """What neighbouring cells share: one model, one set, its features."""
 
     def __init__(
         self,
@@ -117,7 +102,7 @@ class Bench:
         self._features: tuple[tuple[str, str], tuple[Features, Features]] | None = None
 
     def cells(self, plan: PlannedCell) -> Iterator[Cell]:
-        """Of a task: one, or one for each training."""
+        """The seeds of a task: one, or one per training."""
         if isinstance(plan.task, FitTask):
             for seed in range(plan.task.seeds or self.suite.seeds):
                 yield self._cell(plan, seed)
@@ -125,7 +110,7 @@ class Bench:
             yield self._cell(plan, None)
 
     def _cell(self, plan: PlannedCell, seed: int | None) -> Cell:
-        """As it was kept, or measured now; a failure is told and not kept, so that the next call tries again."""
+        """Load the cell or measure it; a failure is reported and not kept, so the next call retries."""
         try:
             key = self._key(plan, seed)
             file = self.folder / "cells" / f"{plan.model}-{plan.data}-{plan.kind}-{key[:16]}.json"
@@ -153,9 +138,7 @@ class Bench:
     def _key(self, plan: PlannedCell, seed: int | None) -> str:
         model, data, said = self.model(plan.model), self.data(plan.data), self.suite.models[plan.model]
         task = {k: v for k, v in msgspec.to_builtins(plan.task).items() if k not in NOT_IN_CELL_KEY}
-        needs_head = isinstance(
-            plan.task, AccuracyTask | FitTask
-        )  # a training goes on from the head where classes match
+        needs_head = isinstance(plan.task, AccuracyTask | FitTask)  # training keeps the head if classes match
         parts: dict[str, Any] = {"format": CELL_VERSION, "version": self._version, "task": task, "seed": seed}
         is_from_nothing = isinstance(plan.task, FitTask) and is_new(said)
         parts["model"] = said if is_from_nothing else model_digest(model, with_head=needs_head)
@@ -184,7 +167,7 @@ class Bench:
         return self._data[1]
 
     def features(self, plan: PlannedCell) -> tuple[Features, Features]:
-        """Of train and test; read once for all probes, and the time it took kept beside the cells."""
+        """Features of train and test, computed once for all probes; keeps the time beside the cells."""
         pair = plan.model, plan.data
         if self._features is None or self._features[0] != pair:
             model, data = self.model(plan.model), self.data(plan.data)
@@ -198,7 +181,7 @@ class Bench:
         return self._features[1]
 
     def reading(self, plan: PlannedCell) -> dict[str, Any] | None:
-        """What reading the features took, where this suite has read them."""
+        """The time to compute the features, if this suite did."""
         with suppress(OSError, ValueError):
             return dict(json.loads(self._features_file(plan).read_bytes()))
         return None
@@ -209,7 +192,7 @@ class Bench:
     # The work ------------------------------------------------------------------------------------------------------
 
     def _unlike(self, plan: PlannedCell) -> str | None:
-        """Why the model's own answers cannot be judged on this set; None where they can."""
+        """Why the model's own answers cannot be measured on this set; None if they can."""
         model, data = self.model(plan.model), self.data(plan.data)
         if not model.config.readout.classes:
             return "the model has no head"
@@ -257,7 +240,7 @@ class Bench:
         return (Measured((probed.rows[0].right,), probed.images),), notes
 
     def _fitted(self, plan: PlannedCell, task: FitTask, seed: int, key: str) -> Cell:
-        """A run of `fit` in a folder of its own, gone on with where it was ended."""
+        """Run `fit` in its own folder, resuming an earlier run."""
         if self.fit is None:
             raise ConfigError("training is not at hand here; call suite(..., fit=vitreous.fit)")
         where = self.folder / "fits" / f"{plan.model}-{plan.data}-{seed}-{key[:8]}"
@@ -284,21 +267,21 @@ class Bench:
 
 
 def check_set(tasks: Iterable[Any], fit: Trainer) -> None:
-    """`set` names fields of the recipe that `fit` takes, and none of what a suite says to `fit` itself."""
+    """`set` may name recipe fields, but no argument that the suite itself gives to `fit`."""
     fields = _fields(fit)
     for task in tasks:
         for name in task.set if isinstance(task, FitTask) else ():
             if name in GIVEN_TO_FIT:
                 raise ConfigError(
-                    f"a fit task sets {name!r}, which the suite itself says to each training; take it out of set"
+                    f"a fit task sets {name!r}, which the suite itself gives to each training; remove it from set"
                 )
             if fields and name not in fields:
                 do = advice(name, fields, otherwise=f"such as {', '.join(fields[:6])}")
-                raise ConfigError(f"a fit task sets {name!r}, which is no field of a recipe; {do}")
+                raise ConfigError(f"a fit task sets {name!r}, which is not a recipe field; {do}")
 
 
 def _fields(fit: Trainer) -> list[str]:
-    """Of the recipe, augmentation's among them, by the type in the signature of `fit`; none where it names no type."""
+    """Fields of recipe and augmentation, from the type hints of `fit`; empty without hints."""
     with suppress(TypeError, NameError):  # a partial has no hints
         for kind in get_args(get_type_hints(fit).get("recipe")):
             if hasattr(kind, "to_json"):
@@ -308,7 +291,7 @@ def _fields(fit: Trainer) -> list[str]:
 
 
 def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:
-    """So many training images, spread over the classes, and all test images; fewer lie within more."""
+    """That many training images, spread over the classes, and all test images; smaller choices are nested."""
     places = np.flatnonzero(data.splits == TRAIN)
     if train > len(places):
         raise ConfigError(f"{data.path} has {len(places):,} training images, not {train:,}; say fewer")
@@ -317,7 +300,7 @@ def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:
 
 
 def _read(file: Path, key: str) -> Cell | None:
-    """A cell that is whole and of these very numbers."""
+    """Load a cell that is whole and has this key."""
     try:
         said = json.loads(file.read_bytes())
         if said["format"] != CELL_VERSION or said["key"] != key:
@@ -332,15 +315,15 @@ def _read(file: Path, key: str) -> Cell | None:
 
 @dataclass
 class Cost:
-    """Of a piece of work, once it is over."""
+    """Time and memory of a piece of work, once done."""
 
     seconds: float = 0.0
-    peak_memory: int | None = None  # bytes; None where the system does not tell
+    peak_memory: int | None = None  # bytes; None if the system cannot tell
 
 
 @contextmanager
 def watched(device: torch.device) -> Iterator[Cost]:
-    """Time, and the most memory of the device: of a GPU what torch held there, else what this process had."""
+    """Measure time and peak memory: torch's on a GPU, else this process's."""
     cost, begin = Cost(), time.perf_counter()
     is_fresh = False
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""A suite as a file: models, sets of images, and what is asked of every pair of them.
+"""A suite as a file: models, sets of images, and tasks for every pair of them.
 
 [models]
 deit = "weights/deit-tiny"              # any MODEL
@@ -39,32 +39,32 @@ __all__ = [
     "read",
 ]
 
-NAME_PATTERN = re.compile(r"[\w.+-]+")  # of a model or set: it becomes a part of a file's name
+NAME_PATTERN = re.compile(r"[\w.+-]+")  # a model or set; used in file names
 
 
 class Data(Struct, frozen=True, forbid_unknown_fields=True):
-    """Images, and how many of them."""
+    """A set of images, or a part of it."""
 
     path: str
-    train: int | None = None  # training images, spread over the classes; None is all. Test stays whole
-    limit: int | None = None  # images of both splits
+    train: int | None = None  # training images, spread over the classes; None is all. Test is never cut
+    limit: int | None = None  # images over both splits
     classes: tuple[str, ...] | None = None
-    seed: int = 0  # of the choice
+    seed: int = 0  # chooses the images
 
 
 class _Task(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What every task may say."""
+    """Fields that every task has."""
 
-    models: tuple[str, ...] | None = None  # names; None is all
+    models: tuple[str, ...] | None = None  # by name; None is all
     data: tuple[str, ...] | None = None
-    name: str | None = None  # in the table
+    name: str | None = None  # title in the table
 
 
 class FewShotTask(_Task, frozen=True, tag="few-shot"):
     """The papers' least squares on frozen features."""
 
     shots: tuple[int, ...] = DEFAULT_SHOTS
-    seeds: int | None = None  # None is the suite's
+    seeds: int | None = None  # None: the suite's
     l2: float = DEFAULT_L2
 
 
@@ -77,19 +77,19 @@ class KnnTask(_Task, frozen=True, tag="knn"):
 class LogisticTask(_Task, frozen=True, tag="logistic"):
     """Logistic regression on the features of all training images."""
 
-    l2: float | None = None  # None is chosen on a fifth of train
+    l2: float | None = None  # None: chosen on a fifth of train
 
 
 class AccuracyTask(_Task, frozen=True, tag="accuracy"):
-    """The model as it is, where its classes are those of the set."""
+    """The model as it is, if its classes are those of the set."""
 
 
 class FitTask(_Task, frozen=True, tag="fit"):
-    """`vitreous fit`: trained on the set and judged on its test split."""
+    """`vitreous fit`: train on the set and measure on its test split."""
 
     recipe: str = "auto"
     seeds: int | None = None
-    set: dict[str, str | int | float | bool] = {}  # fields of the recipe
+    set: dict[str, str | int | float | bool] = {}  # recipe fields
 
 
 Task = FewShotTask | KnnTask | LogisticTask | AccuracyTask | FitTask
@@ -112,7 +112,7 @@ class Suite(Struct, frozen=True, forbid_unknown_fields=True):
     seeds: int = 3  # draws of few-shot, trainings of fit
 
     def plans(self) -> Iterator[PlannedCell]:
-        """What is to be done, set by set and model by model, so that features are read once."""
+        """All cells, set by set and model by model, so features are computed once."""
         for data in self.data:
             for model in self.models:
                 for task in self.tasks:
@@ -133,7 +133,7 @@ class PlannedCell(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Of the task, in the table: its name, or what it is."""
+        """The task's title in the table: its name, or a description."""
         if self.task.name:
             return self.task.name
         if not isinstance(self.task, FitTask):
@@ -142,7 +142,7 @@ class PlannedCell(Struct, frozen=True):
 
 
 def read(source: str | os.PathLike[str] | Mapping[str, Any] | Suite) -> Suite:
-    """A suite from its file, or from the same as a dict; what is wrong with it is one line."""
+    """Read a suite from a file or a dict; an error is one line."""
     if isinstance(source, Suite):
         return source
     if isinstance(source, Mapping):
@@ -151,7 +151,7 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any] | Suite) -> Suite:
     try:
         said = tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no TOML: {' '.join(str(error).split())}; mend that line") from None
+        raise ConfigError(f"{path} is not TOML: {' '.join(str(error).split())}; correct that line") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8; save it as UTF-8") from None
     except OSError as error:
@@ -163,7 +163,7 @@ def _checked(said: dict[str, Any], where: str) -> Suite:
     _known(said, Suite, where)
     for name, value in _table(said, "models", where).items():
         if not isinstance(value, str):
-            raise ConfigError(f"{where}: models.{name} is no text; name a model: {EXAMPLES['models']}")
+            raise ConfigError(f"{where}: models.{name} is not text; name a model: {EXAMPLES['models']}")
     for name, value in _table(said, "data", where).items():
         if isinstance(value, Mapping):
             _known(value, Data, f"{where}, data.{name}")
@@ -192,7 +192,7 @@ EXAMPLES = {"models": 'deit = "weights/deit-tiny"', "data": 'pets = "photos"'}
 
 
 def _known(said: Mapping[str, Any], kind: type[Struct], where: str, more: tuple[str, ...] = ()) -> None:
-    """Only keys that this part of the file has."""
+    """Refuse unknown keys."""
     keys = [*more, *kind.__struct_fields__]
     for key in said:
         if key not in keys:
@@ -209,10 +209,10 @@ def _known_task(task: Any, where: str) -> None:
 
 
 def _check_values(suite: Suite, where: str) -> None:
-    """What types alone do not say."""
+    """Checks beyond types."""
     for name in [*suite.models, *suite.data]:
         if not NAME_PATTERN.fullmatch(name):
-            raise ConfigError(f"{where}: {name!r} is no name for a table; use letters, digits and . _ + - alone")
+            raise ConfigError(f"{where}: {name!r} is not a valid name; use letters, digits and . _ + - alone")
     if not suite.tasks:
         raise ConfigError(f'{where} asks for nothing; add a [[tasks]] with kind = "few-shot" ({", ".join(TASK_KINDS)})')
     counts: list[tuple[str, float | None]] = [("seeds", suite.seeds)]
@@ -229,12 +229,12 @@ def _check_values(suite: Suite, where: str) -> None:
             counts += [("shots", shots) for shots in task.shots or (0,)]
     for name, value in counts:
         if value is not None and not value > 0:
-            raise ConfigError(f"{where}: {name} = {value} is none; say a number above 0")
+            raise ConfigError(f"{where}: {name} = {value} is not positive; give a number above 0")
     _check_titles(suite, where)
 
 
 def _check_titles(suite: Suite, where: str) -> None:
-    """A row is found by its model, set and title."""
+    """Refuse two cells with the same model, set and title: rows are found by these."""
     seen = set()
     for plan in suite.plans():
         row = plan.model, plan.data, plan.title

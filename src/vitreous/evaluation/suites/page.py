@@ -1,4 +1,4 @@
-"""A suite's table as a page: models against sets for each measure, plots, every number with what it cost."""
+"""A suite's table as a page: models against sets for each measure, plots, every number with its cost."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from vitreous.report.page import Block, Drawing, Drawings, Listing, Note, Number
 
 __all__ = ["page", "write"]
 
-MAX_LEGEND_LETTERS = 14  # of a name in a legend
-LINES_PER_CHART = 3  # lines that one chart tells apart
+MAX_LEGEND_LETTERS = 14
+LINES_PER_CHART = 3  # more are hard to tell apart
 LEGEND = "Percent right; ± is half of the 95 % interval, and ★ marks the highest of its measure."
 
 SUITE_METHOD = (
-    "Few-shot draws so many images of every class from train, by each seed, and solves regularised least squares on "
+    "Few-shot draws that many images of every class from train for each seed, and solves regularised least squares on "
     "frozen features in closed form (arXiv 2010.11929); knn and logistic use all training images; accuracy is the "
-    "model as it is; fit trains it. All are judged on the test images. With several seeds the interval is Student's, "
-    "over them: it covers what was drawn. With one number it is Wilson's, over test images. Seconds and memory are of "
-    "one training; of a probe they are of fitting and answering, all seeds and shots together, after the features "
-    "were read."
+    "model as it is; fit trains it. All are measured on the test images. With several seeds the interval is Student's, "
+    "over the draws. With one number it is Wilson's, over test images. Seconds and memory are for one training; for "
+    "a probe they cover fitting and answering, all seeds and shots together, without computing the features."
 )
 
 
@@ -66,7 +65,7 @@ def _count(those: Sequence[str], what: str) -> str:
 
 
 def _best(rows: Sequence[SuiteRow], sets: Sequence[str]) -> list[SuiteRow]:
-    """Of every set, the row that is right most often."""
+    """The row with the highest accuracy for every set."""
     found = [[row for row in rows if row.data == data and row.mean is not None] for data in sets]
     return [max(own, key=lambda row: row.mean or 0) for own in found if own]
 
@@ -78,7 +77,7 @@ def _number(row: SuiteRow) -> Number:
 
 
 def _side_by_side(found: SuiteTable, sets: Sequence[str], models: Sequence[str]) -> Table:
-    """Measures and models down, sets across; the highest of its measure is marked."""
+    """Measures and models down, sets across; ★ marks the highest of each measure."""
     at = {(row.measure, row.model, row.data): row for row in found.rows}
     cells = []
     for measure in _names(found.rows, "measure"):
@@ -106,7 +105,7 @@ def _brief(row: SuiteRow | None) -> str:
 
 
 def _drawings(data: str, rows: Sequence[SuiteRow]) -> list[Drawing]:
-    """Lines over shots where several were measured, bars for all else."""
+    """Lines over several shots, bars for all else."""
     found = []
     by_shots = {row.task: [r for r in rows if r.task == row.task and r.mean is not None] for row in rows if row.shots}
     for task, own in by_shots.items():

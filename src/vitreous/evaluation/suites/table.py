@@ -1,7 +1,7 @@
 """`vitreous eval --suite`: several models, several sets, several tasks; the papers' kind of table.
 
-Every cell is kept in a file as soon as it is measured, so a suite that was ended goes on where it was; one that fails
-is named in the table, and the others are not lost.
+Every cell is saved as soon as it is measured, so an interrupted suite resumes; the table names a cell that fails, and
+the others are not lost.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ SUITE_JSON, SUITE_PAGE = "suite.json", "suite.html"
 SUITE_FILES = {SUITE_JSON, SUITE_PAGE, "lock", "cells", "features", "fits"}
 MIB = 2**20
 
-Tell = Callable[[int, int, "SuiteRow"], None]  # done, of, what is new
+Tell = Callable[[int, int, "SuiteRow"], None]  # done, total, new row
 
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """One line of the table. accuracy: of each seed; of one, where nothing is drawn."""
+    """One row of the table. accuracy: one per seed, or a single one if nothing is drawn."""
 
     model: str
     data: str
@@ -45,9 +45,9 @@ class SuiteRow:
     kind: str
     shots: int | None = None
     accuracy: tuple[float, ...] = ()
-    images: int = 0  # judged by
+    images: int = 0  # test images
     steps: int | None = None
-    seconds: float | None = None  # of one training; of a probe's fit and answers, all seeds and shots together
+    seconds: float | None = None  # for one training; for a probe, fit and answers of all seeds and shots together
     peak_memory: int | None = None  # bytes
     notes: tuple[str, ...] = ()
     error: str | None = None
@@ -66,7 +66,7 @@ class SuiteRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %: Student's over seeds; of a single number Wilson's, over the test images."""
+        """The 95 % interval: Student's over seeds; for a single number Wilson's, over test images."""
         if self.mean is None:
             return None
         if len(self.accuracy) > 1:
@@ -86,7 +86,7 @@ class SuiteRow:
         return body | {"notes": list(self.notes), "error": self.error, "left_out": self.left_out}
 
     def cells(self) -> list[str]:
-        """Task, right, interval, seeds, steps, seconds, memory: for people."""
+        """Task, right, interval, seeds, steps, seconds, memory as text."""
         if self.mean is None:
             return [self.measure, "failed" if self.error else "no match", *[""] * 5]
         between = "–" if self.interval is None else "{:.1f} to {:.1f}".format(*(100 * v for v in self.interval))
@@ -107,7 +107,7 @@ class SuiteTable:
 
     name: str
     rows: tuple[SuiteRow, ...]
-    readings: tuple[dict[str, Any], ...] = ()  # what reading each pair's features took
+    readings: tuple[dict[str, Any], ...] = ()  # time to compute each pair's features
     about: dict[str, Any] = field(default_factory=dict)
     folder: str = ""
 
@@ -121,7 +121,7 @@ class SuiteTable:
         return body | dict(self.about)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Head and cells, for people; a name stands once."""
+        """Head and cells as text; repeated names are left blank."""
         cells = []
         before: SuiteRow | None = None
         for row in self.rows:
@@ -132,14 +132,14 @@ class SuiteTable:
         return COLUMNS, cells
 
     def blamed(self) -> list[tuple[str, str]]:
-        """What failed, and why: a model's cells that failed alike together."""
+        """What failed, and why; a model's cells with the same error together."""
         found: dict[tuple[str, str], list[str]] = {}
         for row in self.failures:
             found.setdefault((row.model, row.error or ""), []).append(f"{row.task} on {row.data}")
         return [(f"{model}, {', '.join(dict.fromkeys(cells))}", error) for (model, error), cells in found.items()]
 
     def said(self) -> list[str]:
-        """What else should be known, line by line: failures first."""
+        """Notes, one per line, failures first."""
         lines = [f"failed  {who}: {error}" for who, error in self.blamed()]
         for row in self.rows:
             lines += [f"note    {row.data}: {note}" for note in row.notes]
@@ -173,19 +173,18 @@ def suite(
     precision: Precision = "auto",
     tell: Tell | None = None,
 ) -> SuiteTable:
-    """Every task for every model and set of a suite; table and page are written into a folder.
+    """Run every task for every model and set of a suite; write table and page into a folder.
 
         vitreous.evaluation.suite("suite.toml", fit=vitreous.fit)
 
-    source: a TOML file, or the same as a dict.  out: the folder (suites/NAME); cells that lie there and are of the very
-    same model, images and task are not measured again.  fit: `vitreous.fit`, for tasks that train.  tell: called with
-    (done, of, row).
+    source: a TOML file, or the same as a dict.  out: the folder (suites/NAME); cells there with the same model, images
+    and task are not measured again.  fit: `vitreous.fit`, for tasks that train.  tell: called with (done, total, row).
     """
     wanted = read(source)
     folder = Path(out) if out is not None else Path("suites") / (wanted.name or "suite")
     plans = list(wanted.plans())
     if fit is None and any(isinstance(plan.task, FitTask) for plan in plans):
-        raise ConfigError("the suite has a task that trains; hand training over: suite(..., fit=vitreous.fit)")
+        raise ConfigError("the suite has a task that trains; pass the trainer: suite(..., fit=vitreous.fit)")
     if fit is not None:
         check_set(wanted.tasks, fit)
     _refuse_strangers(folder)
@@ -193,7 +192,7 @@ def suite(
         with lock(folder / "lock", seconds=0):
             return _measure(wanted, plans, Bench(wanted, folder, fit, device, workers, precision), tell)
     except BusyError:
-        raise BusyError(f"another process is at work in {folder}; wait until it ends, or name another --out") from None
+        raise BusyError(f"another process uses {folder}; wait until it ends, or name another --out") from None
 
 
 def _measure(wanted: Suite, plans: Sequence[PlannedCell], bench: Bench, tell: Tell | None) -> SuiteTable:
@@ -251,16 +250,16 @@ def _with(row: SuiteRow, measured: Sequence[Measured], cells: Sequence[Cell], er
 
 
 def _plain(data: Any) -> Any:
-    """A set as the file says it."""
+    """Open a set as the file describes it."""
     return data if isinstance(data, str) else {k: v for k, v in asdict(data).items() if v is not None}
 
 
 def _refuse_strangers(folder: Path) -> None:
-    """A suite writes into a folder that is new, empty or a suite's."""
+    """Refuse a folder that is neither new, nor empty, nor a suite's."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
         raise ExistsError(f"{folder} is a file; name a folder for the suite: --out DIR")
     names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
     if others := [name for name in names if name not in SUITE_FILES]:
-        raise ExistsError(f"{folder} holds {others[0]}, which is no suite's; name another folder: --out DIR")
+        raise ExistsError(f"{folder} holds {others[0]}, which belongs to no suite; name another folder: --out DIR")

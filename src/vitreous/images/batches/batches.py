@@ -184,7 +184,7 @@ class Batches:
     def seek(self, epoch: int, place: int) -> None:
         """Begin there: the next batch is the one at that place of that epoch."""
         if epoch < 0 or not 0 <= place < len(self.data):
-            raise ConfigError(f"epoch {epoch}, place {place} is no place among {len(self.data)} pictures")
+            raise ConfigError(f"epoch {epoch}, place {place} is not a place among {len(self.data)} pictures")
         self._epoch, self._place, self._is_through = epoch, place, False
 
     def coverage(self) -> Coverage:
@@ -342,7 +342,7 @@ class Batches:
         epoch, place = state.get("epoch"), state.get("place")
         if not isinstance(epoch, int) or not isinstance(place, int) or epoch < 0 or not 0 <= place <= len(self.data):
             where = f"epoch {epoch}, place {place}"
-            raise DataError(f"the state says {where}, which is no place in {self.data.path}; start afresh")
+            raise DataError(f"the state says {where}, which is not a place in {self.data.path}; start afresh")
         self._epoch, self._place = epoch, place
 
     def _check(self) -> None:

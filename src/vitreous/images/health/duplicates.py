@@ -2,8 +2,8 @@
 
 Exact: the same upright RGB pixels, in whatever file. Near: pHashes at most `distance` bits apart (of 64), and then a
 second measure on 32 × 32 grey cells, because flat or simple pictures share hashes: their 16 × 16 means correlate, and
-so does the fine detail that is left after the 8 × 8 means are taken off. Pictures below SMALL_IMAGE_SIDE pixels show so little
-that shirts and digits look alike; of them more is asked.
+so does the fine detail that is left after subtracting the 8 × 8 means. Images below SMALL_IMAGE_SIDE pixels show so
+little that shirts and digits look alike, so they must correlate more.
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ class Augment:
         need(fits, f"size {self.size} is out of reach; give sides of 1 to {MAX_SIDE}")
         for name, top in (("area", 1.0), ("ratio", float("inf"))):
             low, high = getattr(self, name)
-            need(0 < low <= high <= top, f"{name} {low}, {high} is no range; give positive numbers, the smaller first")
+            need(0 < low <= high <= top, f"{name} {low}, {high} is not a range; give positive numbers, smaller first")
         for name in ("flip", "erase", "window"):
-            need(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is no share; give 0 to 1")
+            need(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is not a share; give 0 to 1")
         need(self.window > 0, "window=0 shows nothing; give a share of the side, such as 0.875")
         need(0 <= self.margin < min(self.size), f"margin={self.margin} is out of reach; give less than the side")
         need(0 <= self.colour_jitter <= 1, f"colour_jitter={self.colour_jitter} is out of reach; give 0 to 1")
@@ -486,7 +486,7 @@ def targets(labels: Tensor, plan: AugmentPlan | DevicePlan, classes: int, smooth
 def channels_first(batch: Tensor) -> Tensor:
     """B C H W, whichever way the channels lie."""
     if batch.ndim != 4 or (batch.shape[1] not in (1, 3) and batch.shape[3] not in (1, 3)):
-        raise ConfigError(f"a batch of shape {tuple(batch.shape)} is no batch of images; give B C H W or B H W C")
+        raise ConfigError(f"a batch of shape {tuple(batch.shape)} is not a batch of images; give B C H W or B H W C")
     return batch if batch.shape[1] in (1, 3) else batch.permute(0, 3, 1, 2)
 
 

@@ -72,7 +72,7 @@ def as_image(image: Image.Image | NDArray[Any], channels: int) -> Image.Image:
         raise ConfigError(f"an image has 1, 3 or 4 channels, the model wants {channels}; give it tensors of your own")
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in PILLOW_MODES)):
-            raise DataError(f"an array {image.shape} of {image.dtype} is no image; give H×W×C of uint8")
+            raise DataError(f"an array {image.shape} of {image.dtype} is not an image; give H×W×C of uint8")
         image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image)
     return image if image.mode == PILLOW_MODES[channels] else image.convert(PILLOW_MODES[channels])
 

@@ -101,7 +101,7 @@ def _members(place: Place) -> dict[str, tuple[str, str]]:
             with zipfile.ZipFile(npz[0]) as archive:
                 keys = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError):
-            raise DataError(f"{npz[0]} is no whole .npz file (cut short, or damaged); write it again") from None
+            raise DataError(f"{npz[0]} is not a whole .npz file (cut short, or damaged); write it again") from None
         found |= {key: (npz[0], key) for key in sorted(keys)}
     else:
         files = place.ending(".npy")
@@ -168,7 +168,7 @@ def _labels(
     if labels.dtype.kind in "US":
         return by_name([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in labels.tolist()])
     if labels.dtype.kind not in "uibf" or not np.array_equal(labels, np.round(labels)):
-        raise DataError(f"{said} has labels of {labels.dtype} that are no class numbers; write whole numbers or names")
+        raise DataError(f"{said} has labels of {labels.dtype} that are not class numbers; write whole numbers or names")
     if labels.ndim == 1:
         return by_number(labels.astype(np.int64), names, said, source.name)
     if not np.isin(labels, (0, 1)).all():

@@ -67,7 +67,7 @@ def load(file: str, key: str = "") -> Array:
     axes = raw[3] if len(raw) > 3 else 0
     start = 4 + 4 * axes
     if raw[:2] != b"\0\0" or not 1 <= axes <= 4 or raw[2] != UBYTE or len(raw) < start:
-        raise DataError(f"{file} is no IDX file of bytes (magic {raw[:4].hex() or 'missing'}); fetch it again")
+        raise DataError(f"{file} is not an IDX file of bytes (magic {raw[:4].hex() or 'missing'}); fetch it again")
     shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", axes, 4))
     if len(raw) - start != int(np.prod(shape, dtype=object)):
         raise DataError(f"{file} says {'×'.join(map(str, shape))} and holds {len(raw) - start:,} bytes; fetch it again")

@@ -129,7 +129,7 @@ def open_parquet(place: Place) -> FoundImages:
         except DataError:
             raise
         except Exception as error:  # pyarrow's own
-            raise DataError(f"{file} is no whole Parquet file ({type(error).__name__}); fetch it again") from None
+            raise DataError(f"{file} is not a whole Parquet file ({type(error).__name__}); fetch it again") from None
         groups += [(n, g) for g in range(len(sizes))]
         counts += sizes
         splits += [split_in(stem(file)) or split_of(file.replace("\\", "/").split("/")[-2]) or ""] * sum(sizes)

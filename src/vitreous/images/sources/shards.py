@@ -179,7 +179,7 @@ def _label(handle: Any, parts: dict[str, tarfile.TarInfo], what: str) -> tuple[A
         try:
             said = json.loads(_small(handle, parts["json"]))
         except ValueError:
-            raise DataError(f"{what}.json is no JSON; correct the shard") from None
+            raise DataError(f"{what}.json is not JSON; correct the shard") from None
         about = said if isinstance(said, dict) else {"label": said}
     if "cls" in parts and parts["cls"].size <= MAX_LABEL_BYTES:
         text = _small(handle, parts["cls"]).decode("utf-8", "replace").strip()

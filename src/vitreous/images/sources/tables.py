@@ -128,7 +128,7 @@ def read(file: str) -> LabelTable:
     try:
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:
-        raise DataError(f"{file} is no clean CSV ({error}); write it again") from None
+        raise DataError(f"{file} is not a clean CSV ({error}); write it again") from None
     if not rows:
         raise DataError(f"{file} is empty; write one row of path,label for each picture")
     names = [name.strip() for name in rows[0]]
@@ -220,7 +220,9 @@ def _split_column(tables: Sequence[LabelTable]) -> str | None:
             mixed.append((words[strange[0]], name, strange[0]))
     if mixed:
         file, name, word = mixed[0]
-        raise DataError(f"{file}: column {name!r} says {word!r}, which is no split known here; use train, val or test")
+        raise DataError(
+            f"{file}: column {name!r} says {word!r}, which is not a split known here; use train, val or test"
+        )
     return None
 
 

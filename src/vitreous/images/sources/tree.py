@@ -42,7 +42,7 @@ def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | No
     if hidden := [path for path, is_hidden in zip(paths, junk, strict=True) if is_hidden]:
         notes.append(f"left out {len(hidden):,} hidden or system files: {few(hidden)}")
     if other:
-        notes.append(f"left out {len(other):,} files that are no pictures: {few(other)}")
+        notes.append(f"left out {len(other):,} files that are not images: {few(other)}")
     depth = _wrappers([parts[i] for i in seen])
     inside = {i: parts[i][depth:] for i in seen}
     if all(len(p) > 2 and split_of(p[1]) for p in inside.values()):  # CLASS/SPLIT/picture
@@ -117,7 +117,7 @@ def _refuse_strange_splits(paths: list[Parts], splits: set[str], said: str) -> N
         if alike:
             raise DataError(
                 f"{said}: {few(map(storable, alike))} hold the same folders as {storable(split)} "
-                f"({few(map(storable, sorted(below[alike[0]] & inside)))}) but are no split known here; "
+                f"({few(map(storable, sorted(below[alike[0]] & inside)))}) but are not splits known here; "
                 f"call them train, val or test, or move them away; if {storable(split)} is a class, call it otherwise"
             )
 

@@ -141,7 +141,7 @@ def _entries(file: str) -> list[zipfile.ZipInfo]:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             after = archive.start_dir
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
-        raise DataError(f"{file} is no whole zip file (cut short, or damaged); fetch it again") from None
+        raise DataError(f"{file} is not a whole zip file (cut short, or damaged); fetch it again") from None
     for entry in entries:
         name = entry.orig_filename
         if (

@@ -284,7 +284,7 @@ def _reusable(path: Path, data: ImageSet, settings: _Settings, key: str) -> Pack
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None
     if not is_pack(path):
-        raise ExistsError(f"{path} exists already and is no pack; choose another place")
+        raise ExistsError(f"{path} exists already and is not a pack; choose another place")
     found = _open(path)
     about = found.about["pack"]
     if about["key"] == key:
@@ -327,9 +327,9 @@ def _refuse_other_files(path: Path) -> None:
     if not os.path.lexists(path):
         return
     if path.is_symlink() or not path.is_dir():
-        raise ExistsError(f"{path} is no folder; choose another place")
+        raise ExistsError(f"{path} is not a folder; choose another place")
     if others := {entry.name for entry in path.iterdir()} - {PACK_INDEX_FILE, PIXELS_FILE}:
-        what = "also holds" if is_pack(path) else "is no pack: it holds"
+        what = "also holds" if is_pack(path) else "is not a pack: it holds"
         raise ExistsError(f"{path} {what} {storable(min(others))}, which --force will not delete; choose another place")
 
 
@@ -508,9 +508,9 @@ def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) 
 
 def _open(path: Path) -> Pack:
     if not path.exists():
-        raise DataError(f"there is no pack {path}; make it with: vitreous pack DATA {path}")
+        raise DataError(f"there is not a pack {path}; make it with: vitreous pack DATA {path}")
     if not is_pack(path):
-        raise DataError(f"{path} is no pack: it has no {PACK_INDEX_FILE}; make one with: vitreous pack DATA OUT")
+        raise DataError(f"{path} is not a pack: it has no {PACK_INDEX_FILE}; make one with: vitreous pack DATA OUT")
     manifest, arrays = _read_index(path)
     pixels = path / PIXELS_FILE
     length = pixels.stat().st_size if pixels.is_file() else 0
