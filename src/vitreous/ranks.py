@@ -40,7 +40,7 @@ class Ranks:
 
 
 def here() -> Ranks:
-    """From torch.distributed where it runs, else from the variables that torchrun sets, else alone."""
+    """From torch.distributed if it runs, else from torchrun's variables, else a single rank."""
     if _is_running():
         import torch.distributed as group
 
@@ -94,7 +94,7 @@ def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
 
 @contextmanager
 def first(ranks: Ranks, make: Callable[[], AbstractContextManager[Value]]) -> Iterator[Value | None]:
-    """What the first rank makes and holds; None on the others, which wait until it is made."""
+    """What rank 0 makes; None on the others, which wait for it."""
     made: list[AbstractContextManager[Value]] = []
     agreed(ranks, lambda: made.append(make()))
     if not made:
@@ -130,7 +130,7 @@ def gather(value: Value) -> list[Value]:
 
 
 def _is_running() -> bool:
-    """Without importing torch: where nobody has, no group runs."""
+    """True if a process group runs; does not import torch, since without it there is none."""
     group = sys.modules.get("torch.distributed")
     return bool(group and group.is_available() and group.is_initialized())
 

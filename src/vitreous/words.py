@@ -51,6 +51,6 @@ def few(names: Iterable[str], most: int = 3) -> str:
 
 
 def one_line(thing: object) -> str:
-    """What an error or a stranger's file says, in one line, shortened."""
+    """An error's or an untrusted file's text, as one short line."""
     words = " ".join(str(thing)[:999].split()) or type(thing).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in words)[:160]

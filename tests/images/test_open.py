@@ -101,7 +101,7 @@ def test_what_is_not_there_is_said(name, line, tmp_path, monkeypatch):
 
 def test_a_file_that_is_no_set_is_said(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(DataError, match=r"notes\.txt is no set of pictures"):
+    with pytest.raises(DataError, match=r"notes\.txt is no set of images"):
         images.open(tmp_path / "notes.txt")
 
 
@@ -239,7 +239,7 @@ def test_a_damaged_file_is_one_line_and_never_another_error(kind, tmp_path):
     [
         ({"fraction": "0.5"}, "fraction='0.5' is not a number; say one above 0 and at most 1"),
         ({"fraction": True}, "fraction=True is not a number"),
-        ({"limit": 5.5}, "limit=5.5 is not a whole number; say how many pictures, 1 or more"),
+        ({"limit": 5.5}, "limit=5.5 is not a whole number; say how many images, 1 or more"),
         ({"limit": "5"}, "limit='5' is not a whole number"),
         ({"group_by": 5}, "group_by=5 is not text"),
     ],

@@ -176,7 +176,7 @@ def test_an_upload_that_does_not_say_its_size_is_counted():
         ("scans.jpg", b"\xff\xd8\xff" + b"\xff\xda" * 300, 422, "scans.jpg has more than 200 scans"),
         ("../../etc/passwd", b"root", 415, "passwd is no image that is read here"),
         ("<script>alert(1)</script>.png", b"x", 415, "script>.png is no image that is read here"),
-        ("phone.heic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40), 415, "phone.heic is a HEIC picture"),
+        ("phone.heic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40), 415, "phone.heic is a HEIC image"),
     ],
 )
 def test_what_is_no_image_is_told_so(server, name, raw, status, line):

@@ -115,7 +115,7 @@ HEIC = struct.pack(">I", 24) + b"ftypheic\0\0\0\0mif1heic" + bytes(100)
         (encoded(1)[:300], "x.jpg is cut short; delete it, or fetch it again"),
         (b"<html>not found</html>", "x.jpg is not an image that Pillow knows; delete it, or fetch it again"),
         (bomb(20_000), "x.jpg has far more than 100 megapixels; at most 50 are read here: shrink it"),
-        (HEIC, "x.jpg is a HEIC picture; pip install 'vitreous[heic]' to read it"),
+        (HEIC, "x.jpg is a HEIC image; pip install 'vitreous[heic]' to read it"),
     ],
 )
 def test_what_cannot_be_read_is_named_in_one_line(raw, line):

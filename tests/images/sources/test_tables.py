@@ -98,7 +98,7 @@ def test_paths_may_lack_folder_and_ending(tmp_path):
     [
         (
             "path,label\npics/0.png,a\npics/none.png,b\n",
-            r"names 1 pictures that are not there \(pics/none\.png\); paths count",
+            r"names 1 images that are not there \(pics/none\.png\); paths count",
         ),
         ("path,label\npics/0.png\n", r"row 2, has 1 columns where the first has 2; mend the row"),
         ("path,label\n", "has a header and no rows"),

@@ -1,4 +1,4 @@
-"""Who turns steps into pictures on the device: an index into a resident set, worker threads, or worker processes."""
+"""How steps become images on the device: an index into a resident set, worker threads, or worker processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitreous.images.stores.device import Whole
 
 __all__ = ["BatchStep", "Feed", "Processes", "Resident", "Threads", "crops"]
 
-IMAGES_PER_REQUEST = 16  # pictures a worker takes at a time
+IMAGES_PER_REQUEST = 16  # per call of a worker
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class BatchStep:
     """One rank's part of one step."""
 
     epoch: int
-    places: Places  # of the epoch's order
-    members: Places  # the pictures there, as numbers within the set
-    copies: Places | None  # the how manieth of its picture each is
+    places: Places  # in the epoch's order
+    members: Places  # image numbers in the set
+    copies: Places | None  # which copy of its image each is, from 0
     end: int  # the place after the whole step
     ends_epoch: bool
     draw: Callable[[], AugmentPlan | None]
 
     @cached_property
     def plan(self) -> AugmentPlan | None:
-        """Drawn when first asked for, by whichever thread that is."""
+        """Drawn on first use, in any thread."""
         return self.draw()
 
 
 class Feed(Protocol):
-    """Turns steps into pictures on the device, `ahead` steps before they are asked for."""
+    """Turns steps into images on the device, `ahead` steps in advance."""
 
     ahead: int
 
@@ -54,13 +54,13 @@ class Feed(Protocol):
     def finish(self, step: BatchStep, begun: Any) -> tuple[Tensor, dict[int, str]]: ...
 
     def one(self, member: int, crop: AugmentPlan | None) -> Tensor:
-        """A single picture, C H W, or its DataError."""
+        """A single image, C H W, or its DataError."""
 
     def close(self) -> None: ...
 
 
 class Resident:
-    """The whole set lies on the device. One thread draws ahead, and on a CPU gathers; a GPU gathers in its queue."""
+    """The whole set is on the device. One thread draws ahead, and gathers on a CPU; a GPU gathers in its own queue."""
 
     ahead = 2
 
@@ -93,11 +93,13 @@ class Resident:
         return self.whole[member]
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)  # a collector may call it where waiting would hang
+        self.pool.shutdown(
+            wait=False, cancel_futures=True
+        )  # the garbage collector may call it where waiting would hang
 
 
 class Threads:
-    """Worker threads fill pinned memory: decoding and resizing let the interpreter go meanwhile."""
+    """Worker threads fill pinned memory; decoding and resizing release the interpreter lock."""
 
     def __init__(self, loader: Loader, shape: tuple[int, ...], workers: int, prefetch: int, device: torch.device):
         self.loader, self.shape, self.device = loader, shape, device
@@ -129,7 +131,7 @@ class Threads:
 
 
 class Processes:
-    """Worker processes fill shared memory, from which a batch is copied to the device."""
+    """Worker processes fill shared memory; each batch is copied from it to the device."""
 
     def __init__(
         self, loader: Loader, shape: tuple[int, ...], most: int, workers: int, prefetch: int, device: torch.device
@@ -165,7 +167,7 @@ class Processes:
         self.memory.unlink()
 
 
-_WORKER: list[tuple[Loader, SharedMemory, NDArray[np.uint8]]] = []  # of this process, where it is a worker
+_WORKER: list[tuple[Loader, SharedMemory, NDArray[np.uint8]]] = []  # set in a worker process
 
 
 def _start_worker(loader: Loader, memory: str, shape: tuple[int, ...]) -> None:
@@ -180,7 +182,7 @@ def _work(slot: int, first: int, members: Places, plan: AugmentPlan | None) -> d
 
 
 def _host(count: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Room for a batch, B C H W; pinned where a GPU will fetch it."""
+    """Memory for a batch, B C H W; pinned for a GPU."""
     return torch.empty((count, *shape), dtype=torch.uint8, pin_memory=device.type == "cuda")
 
 
@@ -192,11 +194,11 @@ def _runs(step: BatchStep) -> Iterator[tuple[int, Places, AugmentPlan | None]]:
 
 
 def crops(plan: AugmentPlan | None, rows: slice) -> AugmentPlan | None:
-    """What a worker needs of a plan."""
+    """The part of a plan that a worker needs."""
     return None if plan is None else AugmentPlan(plan.augment, plan.ids[rows], plan.crop[rows], *_NOTHING)
 
 
-_NOTHING: Any = (np.zeros(0, bool), (), *[np.zeros(0, np.int64)] * 6)  # of a plan, beside its crop
+_NOTHING: Any = (np.zeros(0, bool), (), *[np.zeros(0, np.int64)] * 6)  # fields of a plan other than its crop
 
 
 def _now(value: dict[int, str]) -> Future[dict[int, str]]:

@@ -1,4 +1,4 @@
-"""Generated pictures: one shape somewhere on a cloudy ground. The label is its kind; colour and place say nothing."""
+"""Generated images: one shape somewhere on a cloudy ground. The label is its kind; colour and place say nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SIZE = 48  # pixels
 
 
 def draw(index: int, seed: int = 0) -> tuple[NDArray[np.uint8], int]:
-    """Picture number `index`: 48×48×3, and the number of its kind. The same numbers always give the same picture."""
+    """Image number `index`: 48×48×3, and the number of its kind. The same numbers always give the same image."""
     picture, kind, _ = _drawn(index, seed)
     return picture, kind
 
 
 def mask(index: int, seed: int = 0) -> NDArray[np.bool_]:
-    """Which pixels of that picture are the shape."""
+    """Which pixels of that image are the shape."""
     return _drawn(index, seed)[2]
 
 

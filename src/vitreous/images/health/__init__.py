@@ -1,10 +1,10 @@
 """What is wrong with a set of images, before a model learns it.
 
-facts       what each picture is, taken alone
-gather      facts about all of them, in several processes, resumable
-duplicates  which are the same, or nearly
-judge       facts and relations to findings, each rule stated
-shown       the findings with their pictures, as a page
+facts       facts about one image
+scan        facts about all images, in several processes, resumable
+duplicates  exact and near duplicates
+judge       from facts and duplicates to findings, each rule stated
+page        the findings with their pictures, as a page
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vitreous.randomness import uniform
 
 __all__ = ["Case", "Finding", "Health", "check", "confident_errors"]
 
-SAMPLE_SEED = 0  # of the sample
+SAMPLE_SEED = 0
 
 
 def check(
@@ -43,11 +43,11 @@ def check(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Health:
-    """Say what is wrong with a set of images; change nothing.
+    """Report what is wrong with a set of images; change nothing.
 
     probabilities: N K, out-of-fold, to suspect label errors.  near: bits of 64 that near duplicates may differ in.
-    sample: read that many images drawn at random instead of all.  cache: whether and where facts about a large set are
-    kept, so that a check that was ended goes on.  out: a page with the pictures.  progress: called with (done, of).
+    sample: read that many images drawn at random instead of all.  cache: whether, or where, to keep facts about a large
+    set, so an interrupted check resumes.  out: a page with the pictures.  progress: called with (done, total).
     """
     claim(out, force=force)
     whole = data if isinstance(data, ImageSet) else _open(data, progress)
@@ -78,7 +78,7 @@ def _open(path: str | os.PathLike[str], progress: Progress | None) -> ImageSet:
 
 
 def _sample(data: ImageSet, size: int | None) -> np.ndarray | None:
-    """Places of a random sample in their order; None for all."""
+    """Sorted places of a random sample; None for all."""
     if size is None or size >= len(data):
         return None
     if size < 1:

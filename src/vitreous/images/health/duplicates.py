@@ -1,7 +1,7 @@
-"""Which pictures of a set are the same, or nearly.
+"""Exact and near duplicates in a set of images.
 
 Exact: the same upright RGB pixels, in whatever file. Near: pHashes at most `distance` bits apart (of 64), and then a
-second measure on 32 × 32 grey cells, because flat or simple pictures share hashes: their 16 × 16 means correlate, and
+second measure on 32 × 32 grey cells, because flat or simple images share hashes: their 16 × 16 means correlate, and
 so does the fine detail that is left after subtracting the 8 × 8 means. Images below SMALL_IMAGE_SIDE pixels show so
 little that shirts and digits look alike, so they must correlate more.
 """
@@ -22,7 +22,7 @@ from vitreous.images.health.scan import Readers
 from vitreous.images.imageset import ImageSet, Source
 
 DEFAULT_DISTANCE = 6  # bits; on Oxford-IIIT Pets 42 of 42 known pairs lie within 4, and chance pairs begin at 6
-MAX_DISTANCE = 16  # bits; beyond, chance pairs are more than the set
+MAX_DISTANCE = 16  # bits; beyond, chance pairs outnumber the set
 SMALL_IMAGE_SIDE = 64  # pixels of the short side
 MIN_CORRELATION, MIN_CORRELATION_SMALL = (0.95, 0.8), (0.995, 0.93)  # correlation of the means, of the detail
 PAIRS_AT_ONCE = 4096  # pairs measured at once
@@ -30,7 +30,7 @@ PAIRS_AT_ONCE = 4096  # pairs measured at once
 
 @dataclass(frozen=True)
 class NearPair:
-    """Two pictures (places in the set, i < j) that are nearly one."""
+    """Two near-duplicate images (places in the set, i < j)."""
 
     i: int
     j: int
@@ -46,7 +46,7 @@ class Twins:
     near: list[NearPair]
 
     def pairs(self) -> Iterable[tuple[list[int], list[int], NearPair | None]]:
-        """Every relation as two lists of places: a group with itself, or the groups of a near pair."""
+        """Every relation as two lists of places: a group with itself, or the two groups of a near pair."""
         members = {group[0]: group for group in self.exact}
         yield from ((group, group, None) for group in self.exact)
         yield from ((members.get(n.i, [n.i]), members.get(n.j, [n.j]), n) for n in self.near)
@@ -54,7 +54,7 @@ class Twins:
 
 @dataclass(frozen=True, eq=False)
 class RememberedScan:
-    """What was found about a whole set, kept for whoever asks again about a part of it."""
+    """The result for a whole set, kept for later questions about a part of it."""
 
     source: weakref.ref[Source]
     ids: NDArray[np.int64]
@@ -62,16 +62,16 @@ class RememberedScan:
     twins: Twins
 
 
-_found: list[RememberedScan] = []  # of the last set alone
+_found: list[RememberedScan] = []  # holds the last set only
 
 
 def remember(data: ImageSet, facts: Facts, twins: Twins) -> None:
-    """For `recall`, as long as the source lives."""
+    """Keep a result for `recall`, as long as the source lives."""
     _found[:] = [RememberedScan(weakref.ref(data.source), data.ids, facts, twins)]
 
 
 def recall(data: ImageSet) -> tuple[Facts, Twins] | None:
-    """What would be found about these pictures, where the last set remembered holds them all."""
+    """The result for these images, if the remembered set holds them all."""
     if not _found or _found[0].source() is not data.source or not np.isin(data.ids, _found[0].ids).all():
         return None
     whole = _found[0]
@@ -89,7 +89,7 @@ def recall(data: ImageSet) -> tuple[Facts, Twins] | None:
 
 
 def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = DEFAULT_DISTANCE) -> Twins:
-    """All exact and near duplicates. Fills in the digests of pixels that turn out to matter."""
+    """All exact and near duplicates. Fills in the pixel digests that it needs."""
     if not 0 <= distance <= MAX_DISTANCE:
         raise DataError(
             f"near is {distance}; give 0 to {MAX_DISTANCE} bits (0: equal hashes alone; {DEFAULT_DISTANCE} is usual)"
@@ -104,7 +104,7 @@ def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = D
 
 
 def exact_groups(facts: Facts) -> list[list[int]]:
-    """Places with the same pixels; where those are not known, with the same file."""
+    """Places with the same pixels, or the same file if pixel digests are unknown."""
     groups: dict[bytes, list[int]] = {}
     for place in np.flatnonzero(facts["problem"] == READABLE).tolist():
         row = facts[place]
@@ -114,7 +114,7 @@ def exact_groups(facts: Facts) -> list[list[int]]:
 
 
 def detail_alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Correlation of what is left of 32 × 32 cells after their 8 × 8 means are taken off, pair by pair."""
+    """Correlation of 32 × 32 cells minus their 8 × 8 means, pair by pair."""
     return perceptual_hash.alike(_detail(a), _detail(b))
 
 
@@ -150,7 +150,7 @@ def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]]
 
 
 def _between_groups(near: list[NearPair], first: dict[int, int]) -> list[NearPair]:
-    """Pairs of first members alone, each once: the nearest of those that two groups have."""
+    """One pair for each two groups, of their first members: the nearest."""
     kept: dict[tuple[int, int], NearPair] = {}
     for n in sorted(near, key=lambda n: (n.bits, -n.correlation)):
         i, j = sorted((first.get(n.i, n.i), first.get(n.j, n.j)))
@@ -169,7 +169,7 @@ def _cells(source: Source, numbers: list[int]) -> NDArray[np.uint8]:
     for k, i in enumerate(numbers):
         try:
             cells[k] = grey_cells(source, i)
-        except (OSError, Problem):  # it went away since its facts were taken; nothing is like it
+        except (OSError, Problem):  # the file is gone since the scan; it matches nothing
             cells[k] = np.indices((32, 32)).sum(0) % 2 * 255
     return cells
 

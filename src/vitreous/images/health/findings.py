@@ -1,4 +1,4 @@
-"""The answer of a check, as plain values."""
+"""The result of a check, as plain values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from vitreous.images.imageset import ImageSet
 
 FAULT, NOTICE = "fault", "notice"
-TERMINAL_COLUMNS = 80  # columns that every terminal has
+TERMINAL_COLUMNS = 80  # every terminal has them
 
 
 @dataclass(frozen=True)
 class FindingKind:
-    """One kind of finding. what: a sentence after the number of cases, one and many; do: what helps."""
+    """One kind of finding. one, many: the sentence after the number of cases; do: the remedy."""
 
     severity: str
     title: str
@@ -35,7 +35,7 @@ FINDING_KINDS = {
     ),
     "heic": FindingKind(
         FAULT,
-        "HEIC pictures",
+        "HEIC images",
         "file is HEIC, which is not read here",
         "files are HEIC, which is not read here",
         "Install the reader: pip install 'vitreous[heic]'; or turn them into JPEG.",
@@ -50,15 +50,15 @@ FINDING_KINDS = {
     "leak": FindingKind(
         FAULT,
         "Leaks between splits",
-        "picture lies in train and in test",
-        "pictures lie in train and in test",
+        "image lies in train and in test",
+        "images lie in train and in test",
         "Delete one side: the model has seen these answers, so test accuracy comes out too high.",
     ),
     "label-conflict": FindingKind(
         FAULT,
-        "Same picture, different labels",
-        "picture carries different labels",
-        "pictures carry different labels",
+        "Same image, different labels",
+        "image carries different labels",
+        "images carry different labels",
         "Decide which label is right and delete the other copy.",
     ),
     "wrong-label": FindingKind(
@@ -69,14 +69,14 @@ FINDING_KINDS = {
         "Mend the labels, or name the classes that are missing.",
     ),
     "one-class": FindingKind(
-        FAULT, "Nothing to tell apart", "class in all", "classes in all", "Add pictures of a second class."
+        FAULT, "Nothing to tell apart", "class in all", "classes in all", "Add images of a second class."
     ),
     "small-class": FindingKind(
         FAULT,
         "Classes too small to split",
         "class has too few images to be in train and in test",
         "classes have too few images to be in train and in test",
-        "Add pictures, or leave the class out.",
+        "Add images, or leave the class out.",
     ),
     "label-error": FindingKind(
         NOTICE,
@@ -88,36 +88,36 @@ FINDING_KINDS = {
     "exact-duplicate": FindingKind(
         NOTICE,
         "Exact duplicates",
-        "picture is there more than once",
-        "pictures are there more than once",
+        "image is there more than once",
+        "images are there more than once",
         "Keep one of each: copies weigh double in training and in accuracy.",
     ),
     "near-duplicate": FindingKind(
         NOTICE,
         "Near duplicates",
-        "pair is nearly the same picture",
-        "pairs are nearly the same picture",
+        "pair is nearly the same image",
+        "pairs are nearly the same image",
         "Keep one of each, or make sure that both stay on one side of a split.",
     ),
     "blank": FindingKind(
-        NOTICE, "Blank pictures", "image is almost one colour", "images are almost one colour", "Look, and delete them."
+        NOTICE, "Blank images", "image is almost one colour", "images are almost one colour", "Look, and delete them."
     ),
     "imbalance": FindingKind(
         NOTICE,
         "Imbalance",
         "class is far smaller than the largest",
         "classes are far smaller than the largest",
-        "Read accuracy class by class; add pictures of the rare classes.",
+        "Read accuracy class by class; add images of the rare classes.",
     ),
     "unlabelled": FindingKind(
         NOTICE, "Images without a label", "image has no label", "images have no label", "Label them, or move them away."
     ),
     "tiny": FindingKind(
         NOTICE,
-        "Tiny pictures",
+        "Tiny images",
         "image is far smaller than the others",
         "images are far smaller than the others",
-        "Replace thumbnails by the pictures they stand for.",
+        "Replace thumbnails by the images they stand for.",
     ),
     "extreme-aspect": FindingKind(
         NOTICE,
@@ -173,11 +173,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was found, every case of it."""
+    """One kind of problem, with every case."""
 
     kind: str
     cases: tuple[Case, ...]
-    detail: str = ""  # what else there is to say about all cases together
+    detail: str = ""  # a sentence about all cases together
 
     @property
     def severity(self) -> str:
@@ -216,13 +216,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Health:
-    """What a check found. Nothing was changed and nothing left out."""
+    """What a check found. A check changes and removes nothing."""
 
     path: str
     kind: str
     content_id: str
     images: int  # in the set
-    checked: int  # of them
+    checked: int  # of these images
     sample_seed: int | None  # of the random sample; None: all were read
     splits: Mapping[str, int]
     classes: tuple[str, ...]
@@ -230,18 +230,18 @@ class Health:
     formats: Mapping[str, int]
     sizes: Mapping[str, tuple[int, int, int]]  # width, height: smallest, median, largest
     findings: tuple[Finding, ...]
-    rules: Mapping[str, str]  # how each kind was judged
+    rules: Mapping[str, str]  # the rule behind each kind
     notes: tuple[str, ...] = ()
     data: ImageSet | None = field(default=None, repr=False, compare=False)
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """What makes a number wrong or a file useless."""
+        """Findings that make a number wrong or a file useless."""
         return tuple(f for f in self.findings if f.severity == FAULT)
 
     @property
     def notices(self) -> tuple[Finding, ...]:
-        """What was dealt with, or is worth a look."""
+        """Findings that are handled already, or worth a look."""
         return tuple(f for f in self.findings if f.severity == NOTICE)
 
     def find(self, kind: str) -> Finding | None:
@@ -262,7 +262,7 @@ class Health:
 
     @property
     def read(self) -> str:
-        """Which images were read, in words."""
+        """How many images were read, as text."""
         if self.sample_seed is None:
             return f"all {self.images:,} images read"
         return f"{self.checked:,} of {self.images:,} images read, a random sample (seed {self.sample_seed})"
@@ -337,7 +337,7 @@ def _case(case: Case) -> Iterator[str]:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text with its middle left out, so that it takes at most `width` columns."""
+    """Shorten the middle of a text to at most `width` columns."""
     if cells(text) <= width:
         return text
     head, tail = text[: width // 3], text[-(width - width // 3 - 1) :]
@@ -370,5 +370,5 @@ def _wrapped(text: str, indent: int = 0, width: int = TERMINAL_COLUMNS) -> Itera
 
 
 def names_of(data: ImageSet, places: Sequence[int]) -> tuple[str, ...]:
-    """Where those pictures lie."""
+    """The names of these images."""
     return tuple(data.name(place) for place in places)

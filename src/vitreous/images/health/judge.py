@@ -1,4 +1,4 @@
-"""From facts to findings: each rule once, with its numbers, in the words that the page repeats."""
+"""From facts to findings: each rule once, with its numbers, in the words of the page."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from vitreous.images.health.findings import FINDING_KINDS, Case, Finding, names_
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources.picture import PIXEL_LIMIT, SCAN_LIMIT
 
-MIN_IMAGES_PER_CLASS = 3  # images of a class: one each for train, dev and test
-UNEVEN_RATIO = 10  # times
+MIN_IMAGES_PER_CLASS = 3  # one each for train, dev and test
+UNEVEN_RATIO = 10  # largest class to this one
 TINY_SIDE, ALWAYS_TINY_SIDE, TINY_SHARE = 32, 8, 0.5  # short side in pixels, in pixels, of the set's median
 LONG_RATIO = 4.0  # long side to short side
 
-FORMAT_SUFFIXES = {  # what a name promises; a name that promises nothing else is never wrong
+FORMAT_SUFFIXES = {  # suffixes of each format; an unknown suffix is never wrong
     "JPEG": {"jpg", "jpeg", "jpe", "jfif", "jif"},
     "PNG": {"png", "apng"},
     "GIF": {"gif"},
@@ -33,20 +33,20 @@ FORMAT_SUFFIXES = {  # what a name promises; a name that promises nothing else i
     "PPM": {"ppm", "pgm", "pbm", "pnm"},
     "JPEG2000": {"jp2", "j2k", "jpx", "jpf"},
 }
-SAME_FORMAT = {"MPO": "JPEG", "DIB": "BMP"}  # what Pillow calls otherwise
+SAME_FORMAT = {"MPO": "JPEG", "DIB": "BMP"}  # Pillow's other names
 TURN_WORDS = {2: "mirrored", 3: "upside down", 4: "mirrored, upside down", 5: "mirrored, on its side", 6: "on its side"}
 TURN_WORDS |= {7: "mirrored, on its side", 8: "on its side"}
 
 
 def rules(near: int) -> dict[str, str]:
-    """How each kind was judged, in words."""
+    """The rule behind each kind, as text."""
     return {
         "exact-duplicate": "the same upright RGB pixels, or the same bytes",
         "near-duplicate": (
             f"pHashes at most {near} of 64 bits apart; then, on 32 × 32 grey cells, 16 × 16 means that correlate at "
             f"{MIN_CORRELATION[0]} and detail at {MIN_CORRELATION[1]} or more "
             f"({MIN_CORRELATION_SMALL[0]} and {MIN_CORRELATION_SMALL[1]} below {SMALL_IMAGE_SIDE} pixels); "
-            "flat pictures are not compared"
+            "flat images are not compared"
         ),
         "leak": "exact or near duplicates, one in train and one in test",
         "label-conflict": "exact or near duplicates under different labels",
@@ -70,7 +70,7 @@ def rules(near: int) -> dict[str, str]:
 def judge(
     whole: ImageSet, data: ImageSet, seen: Seen, twins: Twins, probabilities: NDArray[np.float64] | None
 ) -> tuple[Finding, ...]:
-    """All findings, in the order of KINDS. whole: the set; data: the images of it that were read."""
+    """All findings, in the order of FINDING_KINDS. whole: the set; data: the images of it that were read."""
     found = [
         *_problems(data, seen),
         *_relations(data, twins),
@@ -88,7 +88,7 @@ def confident_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArr
 
         t_j = mean of p[i, j] over the images i that carry label j
         suspected: the j with the largest p[i, j] among those with p[i, j] ≥ t_j is not the label of i
-        suggested: the j with the largest p[i, j] of all; where that is the label of i, nothing is suspected
+        suggested: the j with the largest p[i, j] of all; if that is the label of i, nothing is suspected
 
     labels: N; probabilities: N K, each row from a model that has not seen i.  Returns places, and the label suggested.
     """
@@ -108,7 +108,7 @@ def confident_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArr
 
 
 def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.float64]:
-    """Out-of-fold probabilities as an array that fits the set, or one clear line."""
+    """Out-of-fold probabilities as an array; refuses one that does not fit the set."""
     p = np.asarray(probabilities, np.float64)
     wanted = (len(data), len(data.classes))
     if data.labels.ndim != 1:

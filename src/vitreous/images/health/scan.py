@@ -1,4 +1,4 @@
-"""Facts about every picture: read in several processes, kept in a file, so that a check that was ended goes on."""
+"""Facts about every image: read in several processes and kept in a file, so an interrupted check resumes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from vitreous.images.imageset import ImageSet, Source
 from vitreous.journal import Journal
 from vitreous.machine import core_count
 
-IMAGES_PER_TASK = 64  # pictures a worker takes at once
-SCAN_IN_PARALLEL_FROM = 512  # fewer pictures are read faster than two processes start
-MAX_SCAN_WORKERS = 8  # workers; more start more slowly than they read
-KEEP_FACTS_FROM = 2_000  # sets of fewer pictures are read again faster than their facts are kept
+IMAGES_PER_TASK = 64  # per call of a worker
+SCAN_IN_PARALLEL_FROM = 512  # images; fewer are read before two processes start
+MAX_SCAN_WORKERS = 8  # more take longer to start than they save
+KEEP_FACTS_FROM = 2_000  # images; smaller sets are read again as fast as facts are kept
 FACTS_HEADER = f"vitreous facts {FACTS_VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
 
-Progress = Callable[[int, int], object]  # (done, of)
+Progress = Callable[[int, int], object]  # (done, total)
 Answer = TypeVar("Answer")
 
 
 def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progress | None) -> Seen:
-    """Facts about every picture of `data`, in its order."""
+    """Facts about every image of `data`, in its order."""
     facts = np.zeros(len(data), FACTS)
     words: dict[int, str] = {}
-    _KNOWN.clear()  # of an earlier check in this process
+    _KNOWN.clear()  # left by an earlier check in this process
     with ExitStack() as stack:
         kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP_FACTS_FROM else None
         path = kept.path if kept else None
@@ -57,7 +57,7 @@ def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progr
 
 
 class Readers:
-    """Workers that hold the source; with none of them, this process."""
+    """Worker processes that hold the source, or this process without workers."""
 
     def __init__(self, source: Source, workers: int):
         self.source, self.workers = source, workers
@@ -71,7 +71,7 @@ class Readers:
             self.pool.shutdown(cancel_futures=True)
 
     def each(self, function: Callable[[Source, Any], Answer], questions: Sequence[Any]) -> Iterator[tuple[Any, Answer]]:
-        """(question, function(source, question)) in order; a few are in flight at any time."""
+        """(question, function(source, question)) in order, a few in flight at a time."""
         if not self.workers or len(questions) < 2:
             yield from ((question, function(self.source, question)) for question in questions)
             return
@@ -89,13 +89,13 @@ class Readers:
                     waiting.append((another, self.pool.submit(_ask, function, another)))
         except BrokenProcessPool:
             raise DataError(
-                "a process that read pictures was ended from outside (often: out of memory); "
+                "a process that read images was ended from outside (often: out of memory); "
                 "try again with fewer workers (workers=0 reads in this process)"
             ) from None
 
 
 def choose_workers(data: ImageSet, workers: int | None) -> int:
-    """As said; else by the cores, or none where they would start more slowly than this process reads."""
+    """The number of workers: as given, else by cores; 0 if this process is faster."""
     if workers is not None:
         if workers < 0:
             raise DataError(f"workers is {workers}; give 0 (this process) or more")
@@ -107,12 +107,12 @@ def choose_workers(data: ImageSet, workers: int | None) -> int:
 
 
 def cache_file(data: ImageSet) -> Path:
-    """Where facts about a set are kept: by the name of the set; inside, by the content of each file."""
+    """The file of facts about a set, by the set's name; rows are keyed by each file's content."""
     return cache_folder() / "health" / f"{digest(os.fsencode(Path(data.path).absolute()))[:24]}.facts"
 
 
 def cache_folder() -> Path:
-    """$VITREOUS_CACHE, else `vitreous` where this system keeps what can be made again."""
+    """$VITREOUS_CACHE, else `vitreous` in this system's cache folder."""
     if place := os.environ.get("VITREOUS_CACHE"):
         return Path(place)
     if sys.platform == "win32":
@@ -123,7 +123,7 @@ def cache_folder() -> Path:
 
 
 class KeptFacts:
-    """An append-only file of facts. A row that was cut or damaged is noticed by its checksum and made anew."""
+    """An append-only file of facts. Checksums detect damaged rows, whose facts are computed again."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -141,7 +141,7 @@ class KeptFacts:
 
 @contextmanager
 def keep(path: Path) -> Iterator[KeptFacts | None]:
-    """The file of facts at `path`, held against others; None where it cannot be held or written."""
+    """The file of facts at `path`, locked; None if it cannot be locked or written."""
     with ExitStack() as stack:
         try:
             stack.enter_context(lock(path.with_suffix(".lock"), seconds=0))
@@ -162,7 +162,7 @@ def _journal(path: Path) -> Journal[bytes]:
 
 
 class _KnownFacts:
-    """Kept facts by the digest of a file, in sorted arrays: a dict of a million rows would not be small."""
+    """Kept facts by file digest, in sorted arrays, which are smaller than a dict of a million rows."""
 
     def __init__(self, path: Path):
         rows = read_kept(path)

@@ -1,4 +1,4 @@
-"""Augmentation: drawn on the host from (seed, epoch, sample id) alone, carried out on whole batches on their device.
+"""Augmentation: drawn on the host from (seed, epoch, sample id) alone, applied to whole batches on their device.
 
     plan = draw(augment, seed, epoch, ids, places)      numbers only, the same in any batch, on any rank
     x = apply(batch, plan, rule)                        uint8 in; float, normalised and mixed, out
@@ -29,10 +29,10 @@ from vitreous.randomness import bits, uniform
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-CROP_TRIES = 10  # for a box that fits, as everywhere
+CROP_TRIES = 10  # for a box that fits, as in every library
 ERASE_AREA, ERASE_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)  # timm's
-BLUR_RANGE = (0.1, 2.0)  # pixels of deviation, DeiT III's
-MAX_SIDE = 8192  # pixels a side: places are counted in 32 bits, in 1 / 65536 pixels
+BLUR_RANGE = (0.1, 2.0)  # standard deviation in pixels, as in DeiT III
+MAX_SIDE = 8192  # pixels; positions are 32-bit, in 1 / 65536 pixels
 
 OPERATIONS = (
     "nothing", "autocontrast", "equalise", "invert", "rotate", "posterise", "solarise", "solarise-add", "colour",
@@ -51,7 +51,7 @@ def _enhance_increasing(level: Floats, sign: Floats) -> Floats:
     return np.maximum(0.1, 1 + sign * level * 0.9)
 
 
-Argument = Callable[[Floats, Floats], Floats]  # of magnitude / 10 and a random sign; in the units of `encode`
+Argument = Callable[[Floats, Floats], Floats]  # (magnitude / 10, random sign) -> units of `encode`
 NO_ARGUMENT: Argument = lambda level, sign: level * 0  # noqa: E731
 
 BIG_VISION_LEVELS: Mapping[str, Argument] = {
@@ -73,7 +73,7 @@ BIG_VISION_LEVELS: Mapping[str, Argument] = {
     "solarise-add": lambda level, sign: np.floor(level * 110),
 }
 """What AugReg and "better plain ViT baselines" used (magnitudes 10, 15, 20; colours fade below 5, posterise vanishes at
-20). Theirs moves 100 pixels and cuts 40; ours these at 224 and the same share of other sizes."""
+20). They translate by 100 pixels and cut 40; so do we at 224, and in proportion at other sizes."""
 
 TIMM_LEVELS: Mapping[str, Argument] = {
     **BIG_VISION_LEVELS,
@@ -83,39 +83,39 @@ TIMM_LEVELS: Mapping[str, Argument] = {
     **dict.fromkeys(("colour", "contrast", "brightness", "sharpness"), _enhance_increasing),
     **dict.fromkeys(("translate-x", "translate-y"), lambda level, sign: sign * level * 0.45),
 }
-"""timm's "increasing" table, DeiT's: each operation is carried out half of the time, and there is no cutout."""
+"""timm's "increasing" table, DeiT's: each operation is applied half of the time, without cutout."""
 
 RAND_AUGMENT: dict[str, tuple[Mapping[str, Argument], tuple[str, ...], float]] = {
     "big_vision": (BIG_VISION_LEVELS, tuple(BIG_VISION_LEVELS), 1.0),
     "timm": (TIMM_LEVELS, tuple(name for name in TIMM_LEVELS if name != "cutout"), 0.5),
-}  # arguments, operations to choose from, how often the chosen one is carried out
+}  # arguments, operations to choose from, probability of applying the chosen one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """What is done to a training image. The default is P1's: Inception crop and flip.
+    """The augmentation of a training image. The default is the ViT paper's: Inception crop and flip.
 
     crop  inception: a box of `area` of the image and of aspect `ratio`, resized to `size`;
           window: a box of `window` of both sides, resized (BiT: 480 / 512);  shift: moved by up to `margin` pixels;
           none: the whole image, resized.
     """
 
-    size: Size = (224, 224)  # rows, columns of what comes out
+    size: Size = (224, 224)  # rows, columns of the output
     crop: Literal["inception", "window", "shift", "none"] = "inception"
     area: tuple[float, float] = (0.05, 1.0)  # share of the image, uniform
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width to height, log-uniform
     window: float = 1.0
     margin: int = 4
-    edge: Literal["black", "reflect"] = "black"  # what a shift brings in
-    flip: float = 0.5  # how often
+    edge: Literal["black", "reflect"] = "black"  # fills what a shift uncovers
+    flip: float = 0.5  # probability
     rand_augment: tuple[int, float] | None = None  # operations, magnitude
     rand_augment_table: Literal["big_vision", "timm"] = "big_vision"
-    rand_augment_deviation: float = 0.0  # of the magnitude; then kept within 0 … 10
+    rand_augment_deviation: float = 0.0  # of the magnitude, then clipped to 0 … 10
     three_augment: bool = False  # one of grey, solarise, blur
     colour_jitter: float = 0.0  # brightness, contrast and saturation by 1 ± this, in any order
-    erase: float = 0.0  # how often a box becomes noise
+    erase: float = 0.0  # probability that a box becomes noise
     mixup: float = 0.0  # λ ~ Beta(a, a); 0 is off
-    cutmix: float = 0.0  # likewise; with both on, each pair takes either with equal chance
+    cutmix: float = 0.0  # likewise; with both on, each pair takes either with equal probability
 
     def __post_init__(self) -> None:
         def need(holds: bool, what: str) -> None:
@@ -142,7 +142,7 @@ class Augment:
 
     @property
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """The operations that each step after the crop chooses from, one for each sample."""
+        """The operations that each step after the crop may apply, one per sample."""
         n = self.rand_augment[0] if self.rand_augment else 0
         steps = [RAND_AUGMENT[self.rand_augment_table][1]] * n
         steps += [("colour", "solarise", "blur")] * self.three_augment
@@ -152,7 +152,7 @@ class Augment:
 
 @dataclass(frozen=True)
 class AugmentLayer:
-    """One step for every sample: which operation, and the parameters of all, changing nothing where it is another's."""
+    """One step: the operation of every sample, and parameters that are the identity for samples with another one."""
 
     code: Integers  # B
     number: Integers  # B: a threshold, a mask, an addition, or a factor in 1 / 1024
@@ -163,7 +163,7 @@ class AugmentLayer:
 
 @dataclass(frozen=True)
 class AugmentPlan:
-    """Everything drawn for some samples, on the host. Row i is sample ids[i]'s, whatever stands beside it."""
+    """Everything drawn for some samples, on the host. Row i depends on sample ids[i] alone."""
 
     augment: Augment
     ids: Integers
@@ -171,8 +171,8 @@ class AugmentPlan:
     flip: NDArray[np.bool_]  # B
     layers: tuple[AugmentLayer, ...]
     erase: Integers  # B 4
-    key: Integers  # B: of the noise
-    partner: Integers  # B: rows of this batch; itself where unmixed
+    key: Integers  # B: seeds the noise
+    partner: Integers  # B: rows of this batch; its own row if unmixed
     share: Floats  # B: of its own pixels, outside the box
     mix_box: Integers  # B 4: the partner's pixels
     own: Floats  # B: of its own label
@@ -181,15 +181,15 @@ class AugmentPlan:
         return len(self.ids)
 
     def on(self, device: torch.device | str, size: Size | None) -> DevicePlan:
-        """The plan for a batch of this size, as tensors; None where the decoder has cropped already."""
+        """The plan as tensors for a batch of this size; size None if the decoder has cropped already."""
         arrays = self.arrays(size)
         tensors = {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
         return DevicePlan.of(self.augment, tensors)
 
     def arrays(self, size: Size | Integers | None) -> dict[str, NDArray[Any]]:
-        """What a device needs of the plan, by name, in the types it needs; `DevicePlan.of` takes them back.
+        """The arrays that the device needs, by name; `DevicePlan.of` reads them back.
 
-        size: rows and columns of all pictures, or of each (B 2).
+        size: rows and columns of all images, or of each (B 2).
         """
         found: dict[str, NDArray[Any]] = {}
         if size is not None:
@@ -208,7 +208,7 @@ class AugmentPlan:
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """A plan where its batch lies; what a compiled `apply` takes."""
+    """A plan on the device of its batch; the input of a compiled `apply`."""
 
     augment: Augment
     boxes: Tensor | None  # B 4
@@ -224,7 +224,7 @@ class DevicePlan:
 
     @classmethod
     def of(cls, augment: Augment, tensors: Mapping[str, Tensor]) -> DevicePlan:
-        """From the arrays of `AugmentPlan.arrays`, wherever they now lie."""
+        """From the arrays of `AugmentPlan.arrays`, on any device."""
         layers = tuple(
             tuple(tensors[f"layers.{i}.{f.name}"] for f in fields(AugmentLayer)) for i in range(len(augment.layers))
         )
@@ -241,7 +241,7 @@ def draw(
     """The augmentation of these samples in this epoch.
 
     places: each sample's place in the epoch's order, needed for mixing: neighbours 2i and 2i + 1 are a pair, and a
-    batch holds whole pairs. total: samples in the epoch; where it is odd the last one stays unmixed.
+    batch holds whole pairs. total: samples in the epoch; if odd, the last one stays unmixed.
     """
     ids = np.atleast_1d(np.asarray(ids, np.int64))
 
@@ -261,7 +261,7 @@ def draw(
 
 
 def _erased(augment: Augment, drawn: Callable[..., Floats], n: int) -> Integers:
-    """Boxes that become noise; empty ones for most."""
+    """Boxes that become noise; most are empty."""
     if not augment.erase:
         return np.zeros((n, 4), np.int64)
     chance = drawn("erase", 1 + 4 * CROP_TRIES)
@@ -271,7 +271,7 @@ def _erased(augment: Augment, drawn: Callable[..., Floats], n: int) -> Integers:
 
 
 def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[AugmentLayer]:
-    """n operations one after the other, each one of the table's, all of the same magnitude (arXiv 1909.13719)."""
+    """n operations from the table in turn, all of the same magnitude (arXiv 1909.13719)."""
     if augment.rand_augment is None:
         return []
     n, magnitude = augment.rand_augment
@@ -293,7 +293,7 @@ def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[Augmen
 
 
 def _three_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[AugmentLayer]:
-    """Grey, solarise or blur, each as likely as the others (DeiT III, arXiv 2204.07118)."""
+    """Grey, solarise or blur, with equal probability (DeiT III, arXiv 2204.07118)."""
     if not augment.three_augment:
         return []
     choice, strength = drawn("three-augment", 2).T
@@ -364,7 +364,7 @@ def _gaussian(deviation: Floats) -> Integers:
 def _mixing(
     augment: Augment, seed: int, epoch: int, n: int, places: ArrayLike | None, total: int | None
 ) -> tuple[Integers, Floats, Integers, Floats]:
-    """partner, share, box and the own label's share, both samples of a pair drawing the same.
+    """partner, share, box and the own label's share; both samples of a pair draw the same.
 
     λ is taken as max(λ, 1 − λ): in a pair either value gives the same two images, and so a sample's own label leads.
     """
@@ -405,7 +405,7 @@ def beta(u: Floats, v: Floats, a: float) -> Floats:
 
 
 def crop_boxes(plan: AugmentPlan, heights: ArrayLike, widths: ArrayLike) -> Integers:
-    """Top, left, height and width of each sample's crop in an image of this size, for whoever crops while decoding.
+    """Top, left, height and width of each sample's crop in an image of this size, to crop while decoding.
 
     Resize the box to `plan.augment.size` and call `apply` with cropped=True. A shift has no box inside the image: the
     decoder resizes the whole image and `apply` shifts it.  Returns B 4.
@@ -425,7 +425,7 @@ def crop_boxes(plan: AugmentPlan, heights: ArrayLike, widths: ArrayLike) -> Inte
 def _boxes(
     drawn: Floats, h: Integers | int, w: Integers | int, area: tuple[float, float], ratio: tuple[float, float]
 ) -> Integers:
-    """The first try that fits into h × w; all 0 where none does.  drawn: B tries 4.  Returns B 4."""
+    """The first try that fits into h × w; all 0 if none does.  drawn: B tries 4.  Returns B 4."""
     h, w = (np.broadcast_to(n, len(drawn))[:, None] for n in (h, w))
     share, aspect, top, left = np.moveaxis(drawn, 2, 0)  # each B tries
     pixels = (area[0] + (area[1] - area[0]) * share) * h * w
@@ -439,7 +439,7 @@ def _boxes(
 
 
 def _centre(h: Integers, w: Integers, ratio: tuple[float, float]) -> Integers:
-    """As much of the middle as the aspect allows."""
+    """The largest centred box with an allowed aspect."""
     tall = np.minimum(h, np.maximum(np.rint(w / ratio[0]), 1))
     wide = np.minimum(w, np.maximum(np.rint(h * ratio[1]), 1))
     return np.stack([(h - tall) // 2, (w - wide) // 2, tall, wide], 1).astype(np.int64)
@@ -453,8 +453,8 @@ def apply(
 ) -> Tensor:
     """Augment a batch: B C H W or B H W C of uint8.  Returns B C H W at the plan's size.
 
-    With a rule: float32, normalised, as a model takes it. Without: uint8.  cropped: the decoder has cropped already.
-    To compile, hand over `plan.on(device, size)`.
+    With a rule: float32, normalised for the model. Without: uint8.  cropped: the decoder has cropped already.
+    To compile, pass `plan.on(device, size)`.
     """
     x = channels_first(batch)
     if isinstance(plan, AugmentPlan):
@@ -484,14 +484,14 @@ def targets(labels: Tensor, plan: AugmentPlan | DevicePlan, classes: int, smooth
 
 
 def channels_first(batch: Tensor) -> Tensor:
-    """B C H W, whichever way the channels lie."""
+    """B C H W from either layout."""
     if batch.ndim != 4 or (batch.shape[1] not in (1, 3) and batch.shape[3] not in (1, 3)):
         raise ConfigError(f"a batch of shape {tuple(batch.shape)} is not a batch of images; give B C H W or B H W C")
     return batch if batch.shape[1] in (1, 3) else batch.permute(0, 3, 1, 2)
 
 
 def _crop(x: Tensor, plan: DevicePlan) -> Tensor:
-    """To size, and mirrored."""
+    """Crop, resize and mirror."""
     augment, size = plan.augment, (x.shape[2], x.shape[3])
     if plan.boxes is None and size != augment.size:
         raise ConfigError(f"cropped images of {size} do not fit augmentation size {augment.size}; resize to it")
@@ -508,7 +508,7 @@ def _crop(x: Tensor, plan: DevicePlan) -> Tensor:
 def _layer(
     x: Tensor, names: tuple[str, ...], code: Tensor, number: Tensor, matrix: Tensor, box: Tensor, taps: Tensor
 ) -> Tensor:
-    """One operation for each sample: every kind in turn, its parameters changing nothing where it is not the one."""
+    """One operation per sample: runs every kind in turn, with identity parameters for samples of another kind."""
 
     def among(some: tuple[str, ...]) -> Tensor:
         return sum((code == OPERATION_CODES[name] for name in some), torch.zeros_like(code, dtype=torch.bool))
@@ -534,7 +534,7 @@ def _layer(
 
 
 def _where(x: Tensor, needed: Tensor, work: Callable[..., Tensor], *parameters: Tensor) -> Tensor:
-    """The work: on a CPU for the samples that need it, elsewhere for all, most parameters then changing nothing."""
+    """Apply an operation: on a CPU to the samples that need it, elsewhere to all, most with identity parameters."""
     if not operations.is_eager_cpu(x):
         return work(x, *parameters)
     rows = needed.nonzero()[:, 0]
@@ -544,7 +544,7 @@ def _where(x: Tensor, needed: Tensor, work: Callable[..., Tensor], *parameters: 
 
 
 def _replace(x: Tensor, code: Tensor, number: Tensor) -> Tensor:
-    """The operations that give each value another one, whatever its neighbours."""
+    """The operations that map each value by a table."""
     v, code, n = operations.levels(x), code.view(-1, 1, 1), number.view(-1, 1, 1)
     table = v.expand(len(x), x.shape[1], 256)
     for name, entry in (

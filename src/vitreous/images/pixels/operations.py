@@ -1,10 +1,10 @@
-"""What augmentation does to pixels: pure functions of whole batches, with parameters of its own for every sample.
+"""Augmentation operations: pure functions of whole batches, with parameters for every sample.
 
 B images   C channels (1 or 3)   H rows   W columns; uint8 in, uint8 out, on the batch's device.
 
-Everything is counted in whole numbers, so the same parameters give the same bytes on every device, in every batch,
-compiled or not, and, where Pillow has the operation, Pillow's bytes. Each operation has parameters that change nothing,
-so a batch in which every sample wants another operation is one pass of each.
+All arithmetic is in integers, so the same parameters give the same bytes on every device, in every batch, compiled or
+not, and Pillow's bytes if Pillow has the operation. Each operation has identity parameters, so one pass of each serves
+a batch whose samples want different operations.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from vitreous.errors import DataError
 from vitreous.models.config import Size
 
 UNIT_FACTOR = 1024  # a factor of 1: factors are whole multiples of 1 / 1024
-FILL_LEVEL = 128  # what comes in from outside when a picture is turned, sheared or moved
-WEIGHT_BITS = 11  # of the two pixels that one is interpolated from
-NUMBERS_IN_CACHE = 400_000  # numbers that a core keeps near
-MIRROR_TOGETHER_BELOW = 64 * 64  # pixels; larger pictures are mirrored one at a time, up to 6 times as fast as together
+FILL_LEVEL = 128  # fills what rotation, shear and translation uncover
+WEIGHT_BITS = 11  # of interpolation weights
+NUMBERS_IN_CACHE = 400_000  # of one core
+MIRROR_TOGETHER_BELOW = 64 * 64  # pixels; larger images are mirrored one at a time, up to 6 times as fast as together
 BLUR_TAPS = 13  # three deviations of the widest blur, 2 pixels, to each side
-BLUR_UNIT = 4096  # the taps of one blur add up to it
+BLUR_UNIT = 4096  # the sum of a blur's taps
 
 
 def crop_and_resize(x: Tensor, boxes: Tensor, flip: Tensor, size: Size) -> Tensor:
@@ -35,7 +35,7 @@ def crop_and_resize(x: Tensor, boxes: Tensor, flip: Tensor, size: Size) -> Tenso
     b, c, _, w = x.shape
     rows, columns = size
     block = max(NUMBERS_IN_CACHE // (c * rows * w), 1)
-    if is_eager_cpu(x) and b > block:  # a few at a time, so that what lies between the steps stays in the cache
+    if is_eager_cpu(x) and b > block:  # a few at a time, so intermediate results stay in the cache
         parts = zip(x.split(block), boxes.split(block), flip.split(block), strict=True)
         return torch.cat([crop_and_resize(*part, size) for part in parts])
     low, high, weight = _taps(boxes[:, 0], boxes[:, 2], rows)                   # each B rows
@@ -88,7 +88,7 @@ def _reflected(n: int, margin: int, device: torch.device) -> Tensor:
 
 
 def mirror(x: Tensor, flip: Tensor) -> Tensor:
-    """Left becomes right where `flip` says so.  flip: B."""
+    """Mirror the images with `flip`.  flip: B."""
     if is_eager_cpu(x):
         y = x.clone()
         if x.shape[2] * x.shape[3] < MIRROR_TOGETHER_BELOW:
@@ -138,7 +138,7 @@ def stretched(x: Tensor) -> Tensor:
 
 
 def equalised(x: Tensor) -> Tensor:
-    """Every value as frequent as every other, as near as may be, each channel alone.  B C 256."""
+    """equalise: make all values about equally frequent, for each channel alone.  B C 256."""
     b, c = x.shape[:2]
     values = x.flatten(2).long()
     start = 256 * torch.arange(b * c, device=x.device).view(b, c, 1)
@@ -245,5 +245,5 @@ def mix(x: Tensor, partner: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
 
 
 def is_eager_cpu(x: Tensor) -> bool:
-    """Where it pays to pick out the samples that need an operation; elsewhere that would wait for the device."""
+    """True on an eager CPU, where picking the samples that need an operation pays; a GPU would have to wait."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()

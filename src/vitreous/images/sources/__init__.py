@@ -1,4 +1,4 @@
-"""Where pictures may lie: one file for each way, and one line here."""
+"""The kinds of data that we open: one file each, and one line here."""
 
 from vitreous.images.sources.arrays import ARRAYS
 from vitreous.images.sources.fashion import FASHION

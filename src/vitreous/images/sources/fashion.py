@@ -27,7 +27,7 @@ FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
-# of all pictures as the file has them: class after class, train then test
+# of all images as the file has them: class after class, train then test
 PIXELS_SHA256 = "e733237804366348801f1c063c83be8f8558587a1b426b7f2be33f76f2ca4d73"
 
 
@@ -59,7 +59,7 @@ def open_fashion(place: Place) -> FoundImages:
 
 
 def unpack() -> Array:
-    """All pictures as the file has them, class after class, train then test: N × 28 × 28."""
+    """All images as the file has them, class after class, train then test: N × 28 × 28."""
     return np.frombuffer(lzma.decompress(FASHION_FILE.read_bytes()), np.uint8).reshape(-1, 28, 28).swapaxes(1, 2)
 
 
@@ -67,7 +67,7 @@ _unpacked: dict[str, Array] = {}
 
 
 def load(file: str, key: str) -> Array:
-    """Train or test with the classes by turns, so that every stretch is balanced: picture i is of class i % 10."""
+    """Train or test with the classes by turns, so that every stretch is balanced: image i is of class i % 10."""
     if not _unpacked:
         pixels = unpack()
         train, test = pixels[: 10 * TRAIN_PER_CLASS], pixels[10 * TRAIN_PER_CLASS :]

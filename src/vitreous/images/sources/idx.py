@@ -49,7 +49,7 @@ def open_idx(place: Place) -> FoundImages:
         notes += said
         channels = max(channels, more)
     if not parts:
-        raise DataError(f"{place.said} holds IDX labels but no pictures; add the -images-idx3-ubyte file")
+        raise DataError(f"{place.said} holds IDX labels but no images; add the -images-idx3-ubyte file")
     source = Stack(load, tuple(parts), channels)
     numbers, classes = by_number(np.concatenate(labels), None, place.said, source.name)
     return FoundImages(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
@@ -81,12 +81,12 @@ def _labels(pixels: str, named: dict[str, re.Match[str]], count: int) -> Array:
         raise DataError(f"{pixels} has no labels beside it; add {named[pixels]['stem']}labels-idx1-ubyte")
     labels = load(twins[0])
     if labels.shape != (count,):
-        raise DataError(f"{pixels} has {count:,} pictures and {twins[0]} has {len(labels):,} labels; fetch them again")
+        raise DataError(f"{pixels} has {count:,} images and {twins[0]} has {len(labels):,} labels; fetch them again")
     return labels.astype(np.int64)
 
 
 def _with_twins(files: tuple[str, ...]) -> list[str]:
-    """The files that were named, and the labels that lie beside named pictures."""
+    """The files that were named, and the labels that lie beside named images."""
     found = set(files)
     for file in files:
         match = IDX_NAME.fullmatch(file_name(file))

@@ -13,7 +13,7 @@ def recognises(place: Place) -> bool:
 
 
 def open_pack(place: Place) -> ImageSet:
-    from vitreous.images.stores.disk import Pack  # it needs torch, which other sources do not
+    from vitreous.images.stores.disk import Pack  # needs torch, unlike other sources
 
     assert place.folder is not None
     return Pack.open(place.folder)

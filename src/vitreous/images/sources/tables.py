@@ -41,7 +41,7 @@ TABLE_SUFFIXES = (".csv", ".tsv")
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Rows of one file under the names of their columns."""
+    """The rows and column names of one file."""
 
     file: str
     names: list[str]
@@ -57,7 +57,7 @@ def recognises(place: Place) -> bool:
     if place.folder is None or not files:
         return bool(files)
     if place.has_picture_folders and _class_folders(place) > 1:
-        return False  # the folders say the class; a table beside them says something else
+        return False  # class folders win over a table beside them
     return any(_is_table(file) for file in files)
 
 
@@ -109,14 +109,14 @@ def open_tables(place: Place) -> FoundImages:
     if twice:
         notes.append(f"{twice:,} rows repeat the label of an earlier row")
     if numbers.ndim == 2:
-        notes.append(f"pictures have several labels: {numbers.sum(1).mean():.2f} on average")
+        notes.append(f"images have several labels: {numbers.sum(1).mean():.2f} on average")
     if nothing := sum(not names for names in several):
-        notes.append(f"{nothing:,} pictures have no label")
+        notes.append(f"{nothing:,} images have no label")
     return FoundImages(source, numbers, classes, given, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()})
 
 
 def read(file: str) -> LabelTable:
-    """Header and rows; without a header the columns are called path and label."""
+    """Read header and rows; without a header, the columns are path and label."""
     try:
         with io.TextIOWrapper(open_file(file), "utf-8-sig") as lines:
             text = lines.read()
@@ -130,7 +130,7 @@ def read(file: str) -> LabelTable:
     except csv.Error as error:
         raise DataError(f"{file} is not a clean CSV ({error}); write it again") from None
     if not rows:
-        raise DataError(f"{file} is empty; write one row of path,label for each picture")
+        raise DataError(f"{file} is empty; write one row of path,label for each image")
     names = [name.strip() for name in rows[0]]
     if any(is_picture(name) for name in names) or not any(column(n) in (*PATH_COLUMNS, *LABEL_COLUMNS) for n in names):
         paths = [i for i, name in enumerate(names) if is_picture(name)]
@@ -147,7 +147,7 @@ def read(file: str) -> LabelTable:
                 f"{file}, row {number}, has {len(row)} columns where the first has {len(names)}; mend the row"
             )
     if len(rows) == 1:
-        raise DataError(f"{file} has a header and no rows; write one row of path,label for each picture")
+        raise DataError(f"{file} has a header and no rows; write one row of path,label for each image")
     return LabelTable(file, names, rows[1:])
 
 
@@ -156,7 +156,7 @@ def _delimiter(line: str) -> str:
 
 
 def _is_table(file: str) -> bool:
-    """Whether this is a table of pictures that are there, and not some other paper that lies in the folder."""
+    """True if the table names existing images, and is not some other file in the folder."""
     try:
         table = read(file)
         path = _path_column(table)
@@ -167,7 +167,7 @@ def _is_table(file: str) -> bool:
 
 
 def _class_folders(place: Place) -> int:
-    """Folders with pictures below, not counting split folders and one that only holds all pictures."""
+    """Folders with images below, except split folders and a folder that holds all images."""
     assert place.folder is not None
     folders = [place.folder / name for name in place.names if (place.folder / name).is_dir()]
     inner = [f for f in folders if not split_of(f.name)]
@@ -186,7 +186,7 @@ def _path_column(table: LabelTable) -> str:
 
 
 def _label_columns(table: LabelTable, taken: set[str | None]) -> list[str]:
-    """One that is called so, several that are (label1, label2), several of 0 and 1, or the only other one."""
+    """The label columns: by name, numbered (label1, label2), several of 0 and 1, or the only other column."""
     others = [name for name in table.names if name not in taken]
     named = [name for name in others if column(name).rstrip("0123456789") in LABEL_COLUMNS]
     exact = sorted((n for n in named if column(n) in LABEL_COLUMNS), key=lambda n: LABEL_COLUMNS.index(column(n)))
@@ -207,7 +207,7 @@ def _are_hot(tables: Sequence[LabelTable], labels: list[str]) -> bool:
 
 
 def _split_column(tables: Sequence[LabelTable]) -> str | None:
-    """The column that says the split of each row; one that says it of some rows only is refused."""
+    """The split column; refuses one that is empty in some rows."""
     mixed: list[tuple[str, str, str]] = []
     for name in tables[0].names:
         if column(name) not in SPLIT_COLUMNS:
@@ -244,7 +244,7 @@ def _number(several: list[list[str]], classes: list[str] | None) -> tuple[Labels
 
 
 def _candidates(root: Path, said: str) -> list[str]:
-    """Where a path of the table may lie: as it says, or in images/, with or without an ending."""
+    """Candidates for a path of the table: as written, or in images/, with or without a suffix."""
     said = said.replace("\\", "/")
     for folder in ("", "images/", "train/", "data/"):
         for ending in ("", ".jpg", ".png", ".jpeg", ".webp"):
@@ -261,7 +261,7 @@ def _resolve(table: LabelTable, path: str, root: Path) -> list[str]:
         missing += [] if where else [said]
     if missing:
         raise DataError(
-            f"{table.file} names {len(missing):,} pictures that are not there ({few(missing)}); "
+            f"{table.file} names {len(missing):,} images that are not there ({few(missing)}); "
             f"paths count from the folder of {storable(file_name(table.file))}"
         )
     return found

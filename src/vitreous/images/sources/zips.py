@@ -1,4 +1,4 @@
-"""A zip of class folders, or several (`train-0.zip`, `val.zip`), read in place: each picture by its offset."""
+"""A zip of class folders, or several (`train-0.zip`, `val.zip`), read in place: each image by its offset."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from vitreous.printable import storable
 from vitreous.words import few
 
 STORED, DEFLATED = 0, 8
-MAX_ZIP_RATIO = 200  # unpacked to packed, of a whole zip beyond 1 GiB: pictures hardly shrink
-LOCAL_HEADER_BYTES = 30  # bytes of a zip's local header before the name
+MAX_ZIP_RATIO = 200  # unpacked to packed, for zips beyond 1 GiB; images hardly compress
+LOCAL_HEADER_BYTES = 30  # before the name
 
 
 @dataclass(frozen=True)
 class Zips:
-    """Pictures inside zip files. Holds numbers only: nothing is open, so it goes to workers as it is."""
+    """Images inside zip files. Holds only offsets and no open file, so it can be sent to workers."""
 
     files: tuple[str, ...]
     names: tuple[str, ...]
@@ -113,14 +113,14 @@ def open_zips(place: Place) -> FoundImages:
     prints = [f"{e.file_size}:{e.CRC:08x}" for _, e in kept]
     notes = [*tree.notes]
     if twice := len(names) - len(set(names)):
-        notes.append(f"{twice:,} pictures have the path of another, in the same or another zip; all are kept")
+        notes.append(f"{twice:,} images have the path of another, in the same or another zip; all are kept")
     if left := [name for name in place.names if name not in map(file_name, files)]:
         notes.append(f"left out what lies beside the zips: {few(left)}")
     return FoundImages(source, tree.labels, tree.classes, tree.given, prints, tuple(notes))
 
 
 def _one_set(files: Sequence[str], place: Place) -> None:
-    """Zips of several sets in one folder are not one set; zips of several classes are."""
+    """Refuse zips of several sets in one folder; zips of several classes are one set."""
     if place.folder is None or len(files) < 2:
         return
     sets = {without_split(stem(file)) for file in files}
@@ -135,7 +135,7 @@ def _counts(name: str) -> bool:
 
 
 def _entries(file: str) -> list[zipfile.ZipInfo]:
-    """The directory of a zip, once it has been found harmless."""
+    """The directory of a zip, checked for traps."""
     try:
         with open_file(file) as handle, zipfile.ZipFile(handle) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
