@@ -128,9 +128,9 @@ def rows() -> list[tuple[str, list[torch.Tensor]]]:
     out = [("pictures", list(batch))]
     out += [("inception crop", drawn(Augment(size=(CELL, CELL)), one))]
     out += [("shift, reflect", drawn(Augment(size=(CELL, CELL), crop="shift", margin=12, edge="reflect"), one))]
-    table = augmenting.BIG_VISION
+    table = augmenting.BIG_VISION_LEVELS
     for name, argument in table.items():
-        code = np.full(6, augmenting.CODE[name])
+        code = np.full(6, augmenting.OPERATION_CODES[name])
         level = np.array(MAGNITUDES) / 10
         layer = augmenting.encode(code, argument(level, np.ones(6)), (CELL, CELL), np.full((6, 2), 0.5))
         step = replace(draw(replace(plain, rand_augment=(1, 0)), 0, 0, range(6)), layers=(layer,))
@@ -155,11 +155,11 @@ def picture(path: Path) -> None:
     for k, (name, cells) in enumerate(lines):
         left, top = (k // tall) * wide, 18 + (k % tall) * (CELL + GAP)
         pen.text((left + 4, top + CELL // 2 - 6), name, fill="black")
-        is_table = name in augmenting.BIG_VISION
+        is_table = name in augmenting.BIG_VISION_LEVELS
         for i, cell in enumerate(cells):
             at = (left + LEFT + i * (CELL + GAP), top)
             sheet.paste(Image.fromarray(cell.permute(1, 2, 0).numpy()), at)
-            if is_table and (k % tall == 0 or lines[k - 1][0] not in augmenting.BIG_VISION):
+            if is_table and (k % tall == 0 or lines[k - 1][0] not in augmenting.BIG_VISION_LEVELS):
                 label = f"m={MAGNITUDES[i]}"
                 pen.rectangle((at[0], at[1], at[0] + 30, at[1] + 11), fill="white")
                 pen.text((at[0] + 2, at[1]), label, fill="black")

@@ -40,7 +40,7 @@ def main(folder: Path) -> None:
     raw = np.ascontiguousarray(pixels.swapaxes(1, 2)).tobytes()
     packed = lzma.compress(raw, format=lzma.FORMAT_XZ, filters=[XZ])
     assert len(packed) <= ROOM, f"{len(packed):,} bytes do not fit {ROOM:,}"
-    atomic_write(fashion.FILE, lambda file: file.write(packed), force=True)
+    atomic_write(fashion.FASHION_FILE, lambda file: file.write(packed), force=True)
     print(json.dumps({"pictures": len(pixels), "bytes": len(packed), "pixels_sha256": digest(pixels.tobytes())}))
 
 

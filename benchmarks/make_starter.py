@@ -199,10 +199,12 @@ def packings(
 def write(model: Any, data: ImageSet, asked: argparse.Namespace, folder: Path, made: dict[str, Any]) -> dict[str, Any]:
     """File and card; the card says what packing cost."""
     before = vitreous.evaluate(model, data, device=asked.device)
-    fineness = asked.fineness or finest(state_of(model), starter.ROOM - MANIFEST)
+    fineness = asked.fineness or finest(state_of(model), starter.MAX_STARTER_BYTES - MANIFEST)
     tried = packings(model, data, asked, folder, fineness)
     chosen = next(one for one in tried if one["fineness"] == fineness)
-    assert chosen["bytes"] <= starter.ROOM, f"{chosen['bytes']:,} bytes do not fit {starter.ROOM:,}"
+    assert chosen["bytes"] <= starter.MAX_STARTER_BYTES, (
+        f"{chosen['bytes']:,} bytes do not fit {starter.MAX_STARTER_BYTES:,}"
+    )
     card = {
         "schema": "vitreous.starter/1",
         "made_by": "benchmarks/make_starter.py",

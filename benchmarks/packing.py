@@ -30,7 +30,7 @@ from vitreous.evaluation import predict
 from vitreous.machine import record
 from vitreous.models.model import Model
 from vitreous.weights import starter
-from vitreous.weights.quantised import WHOLE, as_rows, quantise, restore
+from vitreous.weights.quantised import HALF_PRECISION_BELOW, as_rows, quantise, restore
 
 FINENESS = (16.0, 8.0, 6.0, 5.0, 4.0, 3.0, 2.0)
 BITS = (8, 7, 6, 5, 4)
@@ -76,7 +76,7 @@ def packed(model: Model, way: Way) -> tuple[dict[str, Tensor], list[Tensor]]:
     """The state after packing and reading back, and the codes in between."""
     state, codes = dict(model.state_dict()), []
     for name, tensor in state.items():
-        if tensor.ndim > 1 and tensor.numel() >= WHOLE:
+        if tensor.ndim > 1 and tensor.numel() >= HALF_PRECISION_BELOW:
             code, step = way(tensor.reshape(as_rows(tensor.shape)))
             state[name] = restore(code, step).view(tensor.shape)
             codes.append(code)
@@ -107,7 +107,7 @@ def main() -> None:
             "same_answers": int((after.argmax(1) == before.argmax(1)).sum()),
             "divergence": float((p.exp() * (p - q)).sum(1).mean()),
             "bits_per_weight": each,
-            "weights_in_room": int(8 * starter.ROOM / each["huffman"]),
+            "weights_in_room": int(8 * starter.MAX_STARTER_BYTES / each["huffman"]),
         }
         rows.append(found)
         print(json.dumps(found), flush=True)

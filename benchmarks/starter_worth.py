@@ -141,7 +141,7 @@ def verdict(found: dict[str, Any]) -> dict[str, bool]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--data", type=Path, required=True)
-    arguments.add_argument("--weights", default=starter.NAME)
+    arguments.add_argument("--weights", default=starter.STARTER_NAME)
     arguments.add_argument("--sizes", nargs="*", type=int, default=[None], help="pixels the probe may choose from")
     arguments.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     arguments.add_argument("--seconds", type=float, default=30.0)
@@ -168,7 +168,7 @@ def main() -> None:
             body = {
                 "benchmark": "starter_worth",
                 "weights": asked.weights,
-                "sha256": digest(starter.FILE) if asked.weights == starter.NAME else None,
+                "sha256": digest(starter.STARTER_FILE) if asked.weights == starter.STARTER_NAME else None,
                 "images_drawn": DRAWN,
                 "seconds_allowed": asked.seconds,
                 "summary": (found := summary(runs)),

@@ -27,7 +27,7 @@ def tensors(indices: range, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def main() -> None:
     torch.manual_seed(0)
     model = vitreous.build(
-        "Ti/4", image_size=shapes.SIZE, classes=len(shapes.KINDS), width=64, depth=4, heads=4, mlp=128, seed=0
+        "Ti/4", image_size=shapes.SIZE, classes=len(shapes.SHAPE_NAMES), width=64, depth=4, heads=4, mlp=128, seed=0
     )
     x, y = tensors(range(20_000), seed=1)
     held_out, answers = tensors(range(2_000), seed=2)
@@ -48,7 +48,7 @@ def main() -> None:
     model.eval()
     with torch.inference_mode():
         accuracy = (model(held_out).argmax(1) == answers).float().mean().item()
-    model.labels = shapes.KINDS
+    model.labels = shapes.SHAPE_NAMES
     files = vitreous.save(model, OUT / "shapes.npz", format="google", force=True)
     figures = {
         "accuracy_on_2000_unseen": accuracy,

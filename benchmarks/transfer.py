@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import vitreous
-from vitreous.evaluation.few_shot import BIAS, L2, TINY, choose_shots, fewshot, ridge
+from vitreous.evaluation.few_shot import BIAS_COLUMN, DEFAULT_L2, STD_EPS, choose_shots, fewshot, ridge
 from vitreous.evaluation.predict import choose_batch
 from vitreous.images.batches.batches import Batches
 from vitreous.machine import record
@@ -67,7 +67,7 @@ def by_scikit_learn(x, y, test_x, test_y, size: Size, seeds: range, *, answers: 
     from sklearn.linear_model import Ridge
 
     def standard(values: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-        constant = np.full((len(values), 1), BIAS)
+        constant = np.full((len(values), 1), BIAS_COLUMN)
         return np.concatenate([(values.astype(np.float64) - mean) / std, constant], 1)
 
     right, said = np.zeros((len(size.shots), len(seeds)), np.int64), []
@@ -75,9 +75,9 @@ def by_scikit_learn(x, y, test_x, test_y, size: Size, seeds: range, *, answers: 
         for j, seed in enumerate(seeds):
             chosen = choose_shots(y, size.classes, shots, seed)
             own = x[chosen].astype(np.float64)
-            mean, std = own.mean(0), own.std(0) + TINY
+            mean, std = own.mean(0), own.std(0) + STD_EPS
             targets = 2 * np.eye(size.classes)[y[chosen]] - 1
-            fitted = Ridge(alpha=L2, fit_intercept=False).fit(standard(own, mean, std), targets)
+            fitted = Ridge(alpha=DEFAULT_L2, fit_intercept=False).fit(standard(own, mean, std), targets)
             found = fitted.predict(standard(test_x, mean, std)).argmax(1)
             right[i, j] = (found == test_y).sum()
             said.append(found)

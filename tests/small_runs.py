@@ -63,7 +63,7 @@ def image_set(count: int, *, test: int = 0, channels: int = 3, labels: Any = Non
     """Those pictures as a set, the last `test` of them its test split."""
     images, kinds = pixels(count, channels=channels)
     labels = kinds if labels is None else np.asarray(labels, np.int64)
-    classes = shapes.KINDS if labels.ndim == 1 else tuple(f"fact {k}" for k in range(labels.shape[1]))
+    classes = shapes.SHAPE_NAMES if labels.ndim == 1 else tuple(f"fact {k}" for k in range(labels.shape[1]))
     splits = np.where(np.arange(count) < count - test, "train", "test")
     name = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()[:32]
     found = ImageSet(Arrays(images), np.arange(count), labels, classes, splits, "shapes", "memory", name)
@@ -74,7 +74,7 @@ def picture_folder(root: Path, count: int, *, channels: int = 3, side: int = SID
     """Those pictures as PNG files, a folder for each kind."""
     images, kinds = pixels(count, side, channels, first)
     for i, (image, kind) in enumerate(zip(images, kinds, strict=True)):
-        file = root / shapes.KINDS[kind] / f"{first + i:04}.png"
+        file = root / shapes.SHAPE_NAMES[kind] / f"{first + i:04}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image if channels == 3 else image[..., 0]).save(file)
     return root

@@ -139,14 +139,14 @@ def test_no_state_of_a_run_outlives_the_events_before_it(tmp_path, disk):
 
 
 def test_a_pack_speaks_only_of_pixels_that_the_disk_has(tmp_path, disk, monkeypatch):
-    monkeypatch.setattr(disk_module, "CHUNK", 4)
+    monkeypatch.setattr(disk_module, "IMAGES_PER_CHUNK", 4)
     monkeypatch.setattr(disk_module, "SYNC_SECONDS", 0.0)
     disk_module.pack(photos(12), tmp_path / "set.pack", short_side=16, workers=0)
-    journal, pixels = (f".set.pack.packing/{name}" for name in (disk_module.JOURNAL, disk_module.PIXELS))
+    journal, pixels = (f".set.pack.packing/{name}" for name in (disk_module.JOURNAL_FILE, disk_module.PIXELS_FILE))
     assert disk.order(journal, pixels) == [journal, *3 * [pixels, journal]]  # its key, then three parts
     for sizes in map(disk.synced_sizes, (journal, pixels)):
         assert sizes == sorted(set(sizes))
-    assert disk.synced_sizes(pixels)[-1] == (tmp_path / "set.pack" / disk_module.PIXELS).stat().st_size
+    assert disk.synced_sizes(pixels)[-1] == (tmp_path / "set.pack" / disk_module.PIXELS_FILE).stat().st_size
 
 
 def test_kept_features_speak_only_of_rows_that_the_disk_has(tmp_path, disk, monkeypatch):

@@ -143,8 +143,8 @@ def test_ours_cannot_be_replaced_from_outside(outside, tmp_path):
     record = tmp_path / "out_of_tree-1.0.dist-info"
     (record / "entry_points.txt").write_text("[vitreous.positions]\nlearned = out_of_tree:Shifted\n")
     code = """
-        from vitreous.models.positions import KINDS, LearnedPositions
-        assert "shifted" not in KINDS
-        print(KINDS["learned"] is LearnedPositions)
+        from vitreous.models.positions import POSITION_KINDS, LearnedPositions
+        assert "shifted" not in POSITION_KINDS
+        print(POSITION_KINDS["learned"] is LearnedPositions)
     """
     assert python(code, outside, tmp_path).strip() == "True"

@@ -54,9 +54,9 @@ def test_doctor_knows_every_extra_and_how_to_get_it():
 
 
 def test_doctor_names_the_starter_and_holds_it_against_its_card():
-    assert machine.STARTER == starter.FILE
+    assert machine.STARTER == starter.STARTER_FILE
     seen = vitreous.doctor()
-    size = starter.FILE.stat().st_size
+    size = starter.STARTER_FILE.stat().st_size
     assert seen.to_json()["starter"] == {"bytes": size, "is_whole": True}
     assert ("starter", f"{size / 1e6:.1f} MB, digest OK") in list(seen.rows())
 
@@ -64,8 +64,8 @@ def test_doctor_names_the_starter_and_holds_it_against_its_card():
 def test_a_starter_that_is_broken_or_absent_is_told(tmp_path):
     file = tmp_path / "starter.safetensors"
     assert str(machine._starter(file)).startswith("not in this package; fit begins from scratch")
-    file.write_bytes(starter.FILE.read_bytes()[:-1])
-    for card in ("", "[]", '{"packed": {}}', starter.CARD.read_text()):
+    file.write_bytes(starter.STARTER_FILE.read_bytes()[:-1])
+    for card in ("", "[]", '{"packed": {}}', starter.STARTER_CARD.read_text()):
         file.with_suffix(".json").write_text(card)
         assert "MB, broken: its digest is not that of its card; install vitreous again" in str(machine._starter(file))
 
@@ -161,5 +161,5 @@ def test_a_device_is_the_one_asked_for_else_the_models_own():
     if not torch.cuda.is_available():
         assert machine.choose_device() == machine.choose_device(near=torch.nn.Linear(1, 1)) == torch.device("cpu")
     assert machine.choose_device(near=torch.nn.Linear(1, 1, device="meta")).type == "meta"
-    with pytest.raises(ConfigError, match="gpu is no device; say cpu, cuda or mps"):
+    with pytest.raises(ConfigError, match="gpu is not a device; say cpu, cuda or mps"):
         machine.choose_device("gpu", near=torch.nn.Identity())

@@ -35,7 +35,7 @@ def test_variables_that_cannot_be_are_one_line(monkeypatch, rank, world):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world)
     with pytest.raises(
-        ConfigError, match=r"rank 4 of 4 does not exist|variable RANK is '(one|-1)', which is no number"
+        ConfigError, match=r"rank 4 of 4 does not exist|variable RANK is '(one|-1)', which is not a number"
     ):
         ranks.here()
 

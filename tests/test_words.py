@@ -27,7 +27,7 @@ def test_a_percentage_may_have_other_digits_and_stay_on_one_line():
 )
 def test_a_large_number_has_three_digits_and_a_unit(number, whole, short):
     assert words.count(number) == whole
-    assert words.count(number, words.LETTERS) == short
+    assert words.count(number, words.SIZE_LETTERS) == short
 
 
 @pytest.mark.parametrize(

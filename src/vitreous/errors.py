@@ -81,7 +81,7 @@ class ExistsError(VitreousError):
 
 
 class BusyError(VitreousError):
-    """Another process holds the thing."""
+    """Another process uses the resource."""
 
 
 class RunError(VitreousError):
@@ -89,7 +89,7 @@ class RunError(VitreousError):
 
 
 class NotFiniteError(RunError):
-    """A loss or gradient was no number; the state before it is saved."""
+    """A loss or gradient is not finite; the state before it is saved."""
 
 
 class MissingExtraError(VitreousError):
@@ -104,7 +104,7 @@ class MissingExtraError(VitreousError):
 
 
 class Interrupted(BaseException):
-    """Ctrl-C or SIGTERM came during a run, which is saved. No Exception, as KeyboardInterrupt is none."""
+    """Ctrl-C or SIGTERM stopped a run, which is saved. A BaseException, as KeyboardInterrupt is."""
 
     def __init__(self, number: int, step: int):
         super().__init__(number, step)
@@ -123,7 +123,7 @@ def advice(
 
         advice("learning_rate", ["peak_lr", "batch"], theirs={"learning_rate": "peak_lr={}"}, value=0.1)
 
-    theirs: by other people's words, what to say here, with {} for the value.  otherwise: where nothing is near.
+    theirs: other libraries' names -> ours, with {} for the value.  otherwise: the advice if nothing is near.
     """
     theirs = theirs or {}
     known = word.lower().replace("-", "_")
@@ -136,7 +136,7 @@ def advice(
 
 
 def nearest(word: str, words: Iterable[str], most: int = 3) -> list[str]:
-    """The words that somebody may have meant, likeliest first: few typing mistakes away, or with `word` for a part."""
+    """The words that the user may have meant, most likely first: few typos away, or containing `word`."""
     found = []
     for place, other in enumerate(words):
         mistakes = _mistakes(word.lower(), other.lower())

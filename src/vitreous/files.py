@@ -96,7 +96,7 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
 
 
 def restore_folder(path: str | os.PathLike[str]) -> None:
-    """Give a folder its name back where a writer was killed between the two renames of a replacement."""
+    """Restore a folder's name after a kill between the two renames of a replacement."""
     path = Path(path)
     with suppress(OSError):  # no name that a folder can have; another process was faster; a folder that is read-only
         if path.name and not os.path.lexists(path) and _kept(path).is_dir():
@@ -214,12 +214,12 @@ def rename(part: Path, path: Path) -> None:
 
 
 def link(part: Path, path: Path) -> None:
-    """Give a file a second name; unlike a rename, it fails where `path` is taken."""
+    """Give a file a second name; unlike a rename, it fails if `path` exists."""
     os.link(part, path)
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two folders trade names in one call; False where this system or file system has none."""
+    """Swap the names of two folders in one call; False if the system does not support it."""
     if sys.platform == "linux":
         call = getattr(ctypes.CDLL(None), "renameat2", None)
         words = (AT_CWD, os.fsencode(one), AT_CWD, os.fsencode(other), RENAME_EXCHANGE)
@@ -246,7 +246,7 @@ def _beside(path: Path) -> Path:
 
 
 def _kept(path: Path) -> Path:
-    """Where an older folder lies between the two renames of its replacement."""
+    """The path of an older folder between the two renames of its replacement."""
     return path.with_name(f".{path.name}.replaced")
 
 
@@ -286,7 +286,7 @@ def _rename_folder_to_free_place(part: Path, path: Path) -> None:
 
 def _replace_folder(part: Path, path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
-        raise ExistsError(f"{path} is no folder; choose another place")
+        raise ExistsError(f"{path} is not a folder; choose another place")
     if others := set(_files(path)) - set(_files(part)):
         raise ExistsError(f"{path} also holds {min(others)}, which --force will not delete; choose another place")
     if exchange(part, path):

@@ -50,7 +50,7 @@ class Journal(Generic[Record]):
         return map(self._read, self._frames())
 
     def whole(self) -> list[Record]:
-        """The records before the first damaged one; none where the file cannot be read."""
+        """The records before the first damaged one; empty if the file cannot be read."""
         try:
             return cast(list[Record], list(takewhile(lambda record: record is not None, self.records())))
         except OSError:
@@ -96,7 +96,7 @@ class Journal(Generic[Record]):
         return body + (zlib.crc32(body).to_bytes(4, "little") if self._row else b"\n")
 
     def _frames(self) -> list[bytes]:
-        """The bytes of every finished record, as they lie but without the end of a line."""
+        """The raw bytes of every finished record, without line ends."""
         raw = self.path.read_bytes()
         if not raw.startswith(self._header):
             return []

@@ -42,7 +42,7 @@ STARTER = Path(__file__).parent / "weights" / "starter.safetensors"  # its card 
 
 @dataclass(frozen=True)
 class Device:
-    """One place where a model can run. memory: bytes, where the device has its own."""
+    """A device that can run a model. memory: bytes, if the device has its own."""
 
     kind: str  # cuda, mps or cpu
     name: str
@@ -70,7 +70,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Starter:
-    """The model inside this package. bytes: of its file, None where there is none; is_whole: as its card has it."""
+    """The model inside this package. bytes: of its file, or None; is_whole: its digest agrees with its card."""
 
     bytes: int | None
     is_whole: bool
@@ -84,7 +84,7 @@ class Starter:
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything a bug report or a result needs to say about where it ran. memory: bytes."""
+    """What a bug report or result tells about its machine. memory: bytes."""
 
     vitreous: str
     python: str
@@ -163,14 +163,14 @@ def doctor() -> Machine:
 
 
 def choose_device(device: torch.device | str | None = None, near: torch.nn.Module | None = None) -> torch.device:
-    """The device asked for; else where the model `near` lies, or a GPU for what lies in plain memory or nowhere yet."""
+    """The device asked for; else the one of model `near`, or a GPU if that is on the CPU or None."""
     import torch
 
     if device is not None:
         try:
             found = torch.device(device)
         except RuntimeError:
-            raise ConfigError(f"{device} is no device; say cpu, cuda or mps") from None
+            raise ConfigError(f"{device} is not a device; say cpu, cuda or mps") from None
         if found.type == "cuda" and not torch.cuda.is_available():
             raise ConfigError(f"there is no GPU here for device={device}; leave it out, or see: vitreous doctor")
         if found.type == "mps" and not torch.backends.mps.is_available():
@@ -183,7 +183,7 @@ def choose_device(device: torch.device | str | None = None, near: torch.nn.Modul
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Where a model's numbers lie."""
+    """The device of a model's weights."""
     import torch
 
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -302,7 +302,7 @@ def core_count() -> int:
 
 
 def memory() -> int | None:
-    """Bytes of memory this process may use: the machine's, or its container's where that is less."""
+    """Bytes of memory this process may use: the machine's, or its container's if that is less."""
     if not hasattr(os, "sysconf"):
         return None
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

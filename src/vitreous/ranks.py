@@ -40,7 +40,7 @@ class Ranks:
 
 
 def here() -> Ranks:
-    """From torch.distributed where it runs, else from the variables that torchrun sets, else alone."""
+    """From torch.distributed if it runs, else from torchrun's variables, else a single rank."""
     if _is_running():
         import torch.distributed as group
 
@@ -94,7 +94,7 @@ def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
 
 @contextmanager
 def first(ranks: Ranks, make: Callable[[], AbstractContextManager[Value]]) -> Iterator[Value | None]:
-    """What the first rank makes and holds; None on the others, which wait until it is made."""
+    """What rank 0 makes; None on the others, which wait for it."""
     made: list[AbstractContextManager[Value]] = []
     agreed(ranks, lambda: made.append(make()))
     if not made:
@@ -130,7 +130,7 @@ def gather(value: Value) -> list[Value]:
 
 
 def _is_running() -> bool:
-    """Without importing torch: where nobody has, no group runs."""
+    """True if a process group runs; does not import torch, since without it there is none."""
     group = sys.modules.get("torch.distributed")
     return bool(group and group.is_available() and group.is_initialized())
 
@@ -138,5 +138,5 @@ def _is_running() -> bool:
 def _number(name: str, otherwise: int) -> int:
     text = os.environ.get(name, "").strip() or str(otherwise)
     if not text.isdecimal():
-        raise ConfigError(f"the variable {name} is {text!r}, which is no number; unset it, or start with torchrun")
+        raise ConfigError(f"the variable {name} is {text!r}, which is not a number; unset it, or start with torchrun")
     return int(text)

@@ -10,7 +10,7 @@ from vitreous.printable import storable
 __all__ = ["count", "duration", "few", "one_line", "percent", "sentence", "unbroken"]
 
 WHOLE_WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
-LETTERS = ((1e9, "G"), (1e6, "M"))
+SIZE_LETTERS = ((1e9, "G"), (1e6, "M"))
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -24,7 +24,7 @@ def unbroken(text: str) -> str:
 
 
 def count(number: int, units: Sequence[tuple[float, str]] = WHOLE_WORDS) -> str:
-    """3 digits and a unit: `5.72 million`, or `5.72 M` in LETTERS."""
+    """3 digits and a unit: `5.72 million`, or `5.72 M` in SIZE_LETTERS."""
     for size, unit in units:
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -51,6 +51,6 @@ def few(names: Iterable[str], most: int = 3) -> str:
 
 
 def one_line(thing: object) -> str:
-    """What an error or a stranger's file says, in one line, shortened."""
+    """An error's or an untrusted file's text, as one short line."""
     words = " ".join(str(thing)[:999].split()) or type(thing).__name__
     return "".join(letter if letter.isprintable() else "?" for letter in words)[:160]

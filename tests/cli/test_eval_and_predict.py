@@ -156,7 +156,7 @@ def test_other_labels_and_a_row_an_image(done, place):
         ("absent", "no.png is not there"),
         ("format", "no format 'xml'; say table, csv, json"),
         ("top", "top=1 or more"),
-        ("empty", "gpu is no device"),
+        ("empty", "gpu is not a device"),
     ],
 )
 def test_bad_input_is_one_line(done, call, words):

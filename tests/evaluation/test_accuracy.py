@@ -73,7 +73,7 @@ def test_parts_add_up_to_the_whole():
 def test_chunks_of_rows_change_nothing(monkeypatch):
     logits, labels = drawn(500, 15)
     whole = measure(logits, labels, names(15)).to_json()
-    monkeypatch.setattr("vitreous.evaluation.calibration.AT_ONCE", 15 * 64)
+    monkeypatch.setattr("vitreous.evaluation.calibration.LOGITS_AT_ONCE", 15 * 64)
     parts = measure(logits, labels, names(15)).to_json()
     assert parts.pop("loss") == pytest.approx(whole.pop("loss"), rel=1e-12)
     assert parts == whole

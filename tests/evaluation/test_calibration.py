@@ -11,8 +11,8 @@ from tiny_models import line_of
 
 from vitreous.errors import DataError
 from vitreous.evaluation.calibration import (
-    COLDEST,
-    HOTTEST,
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
     answer_above,
     fit_temperature,
     fit_threshold,
@@ -65,7 +65,7 @@ def test_a_fit_never_raises_the_loss_it_was_fitted_on(seed, n, k, scale, several
     logits = scale * random.normal(size=(n, k))
     labels = random.integers(0, 2, (n, k)) if several else random.integers(0, k, n)
     found = fit_temperature(logits, labels)
-    assert COLDEST <= found <= HOTTEST
+    assert MIN_TEMPERATURE <= found <= MAX_TEMPERATURE
     assert mean_loss(logits, labels, found) <= mean_loss(logits, labels, 1.0) + 1e-12
 
 
@@ -82,7 +82,7 @@ def test_the_prior_meets_scipys_minimum():
 
     logits, labels = drawn(60, 4, 2.0)
     cost = lambda t: mean_loss(logits, labels, math.exp(t)) + t**2 / 120  # noqa: E731
-    reference = minimize_scalar(cost, bounds=(math.log(COLDEST), math.log(HOTTEST)), method="bounded")
+    reference = minimize_scalar(cost, bounds=(math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE)), method="bounded")
     assert math.log(fit_temperature(logits, labels)) == pytest.approx(reference.x, abs=1e-3)
 
 

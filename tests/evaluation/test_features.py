@@ -309,7 +309,7 @@ def test_a_home_that_cannot_be_written_costs_the_keeping_alone(model, data, tmp_
 
 def test_half_precision_where_it_is_exact_enough(model, data, monkeypatch):
     assert extract(model, data, workers=0).only.dtype == np.float32  # small: nothing to save
-    monkeypatch.setattr(features, "HALF_FROM", 0)
+    monkeypatch.setattr(features, "HALF_PRECISION_FROM", 0)
     low = extract(model, data, "norm", workers=0)
     assert low.only.dtype == np.float16
     np.testing.assert_allclose(

@@ -23,7 +23,7 @@ from vitreous.evaluation.few_shot import (
     nested_ridges,
     ridge,
 )
-from vitreous.evaluation.ties import SAME64
+from vitreous.evaluation.ties import TIE_FLOAT64
 
 GOLDEN = np.load(ROOT / "tests/golden/measures/fewshot_ridge.npz")
 
@@ -230,7 +230,7 @@ def test_counts_are_those_of_float64_where_float32_would_err():
     probe = Ridge(weight, np.zeros(64), np.ones(64), 1.0)
     x = random.normal(size=(1000, 64)).astype(np.float32)
     ordered = np.sort(probe.scores(x), 1)
-    x = x[ordered[:, 2] - ordered[:, 1] > 4 * SAME64 * np.abs(ordered).max(1)]
+    x = x[ordered[:, 2] - ordered[:, 1] > 4 * TIE_FLOAT64 * np.abs(ordered).max(1)]
     assert len(x) > 500
     exact = probe.scores(x).argmax(1)
     assert (probe.answers(x) == exact).all()

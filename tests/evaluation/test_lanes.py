@@ -8,7 +8,7 @@ from tiny_models import BIT, VIT, awake
 from torch.testing import assert_close
 
 import vitreous
-from vitreous.evaluation.lanes import MOST, in_lanes, may_part
+from vitreous.evaluation.lanes import IMAGES_PER_CORE, in_lanes, may_part
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def joined(parts):
     return torch.cat(list(parts))
 
 
-@given(count=st.integers(1, 3 * MOST + 1), cores=st.integers(1, 5))
+@given(count=st.integers(1, 3 * IMAGES_PER_CORE + 1), cores=st.integers(1, 5))
 @example(count=6, cores=5)  # two each, and two cores have nothing
 def test_every_image_is_answered_once_and_in_order(count, cores):
     before, seen = torch.get_num_threads(), []
@@ -41,7 +41,9 @@ def test_every_image_is_answered_once_and_in_order(count, cores):
         torch.set_num_threads(before)
     assert sum(seen) == count
     share = -(-count // cores)
-    assert max(seen) == (count if cores == 1 else min(share, MOST))  # nobody waits for one who has more than a share
+    assert max(seen) == (
+        count if cores == 1 else min(share, IMAGES_PER_CORE)
+    )  # nobody waits for one who has more than a share
 
 
 @pytest.mark.parametrize("config", [VIT, BIT], ids=["vit", "bit"])

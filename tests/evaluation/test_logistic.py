@@ -78,7 +78,7 @@ def test_l2_is_chosen_on_dev():
     x, y = blobs(40, 30, 3, apart=0.4)
     dev_x, dev_y = blobs(400, 30, 3, seed=5, apart=0.4)
     chosen = logistic.choose(x, y, dev_x, dev_y, 3)
-    rights = {l2: logistic.fit(x, y, 3, l2=l2).right(dev_x, dev_y) for l2 in logistic.L2S}
+    rights = {l2: logistic.fit(x, y, 3, l2=l2).right(dev_x, dev_y) for l2 in logistic.LOGISTIC_L2S}
     best, second, *_ = sorted(rights.values(), reverse=True)
     assert best > second + 5, "near equals would be told apart by rounding"
     assert chosen.l2 == max(rights, key=rights.get)
@@ -92,7 +92,7 @@ def test_l2_is_chosen_by_the_loss_on_dev_where_that_is_asked_for():
         return calibration.mean_loss(probe.logits(dev_x), dev_y)
 
     chosen = logistic.choose(x, y, dev_x, dev_y, 3, by="loss")
-    least = min(loss(logistic.fit(x, y, 3, l2=l2)) for l2 in logistic.L2S)
+    least = min(loss(logistic.fit(x, y, 3, l2=l2)) for l2 in logistic.LOGISTIC_L2S)
     assert loss(chosen) <= 1.05 * least  # warm starts end within tolerance of cold ones
 
 

@@ -166,7 +166,7 @@ def test_batches_suit_the_device():
     [
         ({"precision": "half"}, ["'half'", "auto, float32 or bfloat16"]),
         ({"precision": "bfloat16", "device": "cpu"}, ["bfloat16 on cpu", "float32"]),
-        ({"device": "gpu"}, ["gpu is no device"]),
+        ({"device": "gpu"}, ["gpu is not a device"]),
         ({"batch": 0}, ["batch of 0"]),
     ],
 )
@@ -227,7 +227,7 @@ def test_several_labels_are_said_each_by_itself(model):
 
 def test_files_folders_patterns_arrays_and_pictures(model, tmp_path):
     root = class_folders(tmp_path / "set", {"cat": 3, "dog": 2})
-    (root / "notes.txt").write_text("no picture")
+    (root / "notes.txt").write_text("no image")
     (root / ".hidden.png").write_bytes(encoded(1))
     names = [str(root / name) for name in ("cat/0.png", "cat/1.png", "cat/2.png", "dog/0.png", "dog/1.png")]
     by_folder = list(predict(model, root))
@@ -248,11 +248,11 @@ def test_what_cannot_be_read_says_so_in_its_row(model, tmp_path):
     good, cut, text = (tmp_path / name for name in ("good.png", "cut.png", "text.jpg"))
     good.write_bytes(encoded(1))
     cut.write_bytes(encoded(2)[:60])
-    text.write_text("not a picture")
+    text.write_text("not an image")
     absent = tmp_path / "absent.png"
     answers = list(predict(model, [cut, good, text, absent], batch=2))
     assert [answer.error is None for answer in answers] == [False, True, False, False]
-    for answer, words in zip(answers, ("cut.png", "", "is no picture", "absent.png cannot be read"), strict=True):
+    for answer, words in zip(answers, ("cut.png", "", "is not an image", "absent.png cannot be read"), strict=True):
         assert words in (answer.error or "")
         assert "error" in answer.to_json() or answer.said
         json.dumps(answer.to_json(), allow_nan=False)
@@ -303,9 +303,9 @@ def test_leaving_early_gives_the_model_back(model):
     [
         ("absent.png", {}, ["absent.png is not there"]),
         ("no/*.png", {}, ["no file matches"]),
-        ([], {}, ["holds no pictures"]),
-        ("{tmp}", {}, ["holds no pictures"]),
-        ([3], {}, ["a int is no picture"]),
+        ([], {}, ["holds no images"]),
+        ("{tmp}", {}, ["holds no images"]),
+        ([3], {}, ["a int is not an image"]),
         ([np.zeros((4, 4, 3), np.uint8)], {"top": 0}, ["top=1 or more"]),
         ([np.zeros((4, 4, 3), np.uint8)], {"batch": 0}, ["batch of 0"]),
     ],
@@ -319,7 +319,7 @@ def test_bad_questions_are_one_line(model, images, options, words, tmp_path):
 
 def test_an_array_that_is_no_picture_says_so_in_its_row(model):
     (answer,) = predict(model, [np.zeros((4, 4, 3), np.float32)])
-    assert "is no image" in answer.error
+    assert "is not an image" in answer.error
 
 
 # On a GPU

@@ -267,11 +267,11 @@ def test_what_is_no_field_of_a_recipe_is_refused_before_anything_is_computed(ask
 def test_fields_of_recipe_and_augmentation_may_be_set():
     """And of a `fit` that does not tell its recipe's type, any but what the suite says itself."""
     fields = {"length": "5 epochs", "policy": "head", "mixup": 0.2}
-    suite_cells.check_set([suite_file.Fit(set=fields)], vitreous.fit)
+    suite_cells.check_set([suite_file.FitTask(set=fields)], vitreous.fit)
     for bare in (lambda data, **how: None, partial(vitreous.fit, log=())):
-        suite_cells.check_set([suite_file.Fit(set={"anything": 1})], bare)
+        suite_cells.check_set([suite_file.FitTask(set={"anything": 1})], bare)
         with pytest.raises(ConfigError):
-            suite_cells.check_set([suite_file.Fit(set={"device": "cpu"})], bare)
+            suite_cells.check_set([suite_file.FitTask(set={"device": "cpu"})], bare)
 
 
 def test_trainings_that_differ_in_what_they_set_are_rows_of_their_own(asked, place, tmp_path):
@@ -387,14 +387,14 @@ def test_a_file_says_what_is_to_be_done(tmp_path):
         (('kind = "few-shot"', 'kind = "fewshot"'), ["no kind 'fewshot'", "near: few-shot"]),
         (('kind = "few-shot"\n', ""), ["task 1 does not say which", "knn"]),
         (("shots = [1, 5]", 'models = ["diet"]'), ["models 'diet'", "near: deit"]),
-        (("shots = [1, 5]", "shots = [0]"), ["shots = 0 is none"]),
-        (("shots = [1, 5]", "shots = []"), ["shots = 0 is none"]),
+        (("shots = [1, 5]", "shots = [0]"), ["shots = 0 is not positive"]),
+        (("shots = [1, 5]", "shots = []"), ["shots = 0 is not positive"]),
         (("shots = [1, 5]", 'shots = "many"'), ["tasks[0].shots", "got `str`"]),
-        (("train = 100", "train = -1"), ["train = -1 is none"]),
+        (("train = 100", "train = -1"), ["train = -1 is not positive"]),
         (("deit =", '"a b" ='), ["'a b' is no name"]),
         (('deit = "weights/deit-tiny"', ""), ["names no models", "[models]"]),
-        (('deit = "weights/deit-tiny"', "deit = 5"), ["models.deit is no text"]),
-        (("[models]", "[models"), ["is no TOML", "line 2"]),
+        (('deit = "weights/deit-tiny"', "deit = 5"), ["models.deit is not text"]),
+        (("[models]", "[models"), ["is not TOML", "line 2"]),
         ((GOOD[GOOD.index("[[") :], "tasks = []"), ["data.tasks is neither text nor a table"]),
         ((GOOD, "tasks = []\n" + GOOD[: GOOD.index("[[")]), ["asks for nothing", "few-shot"]),
     ],

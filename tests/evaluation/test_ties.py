@@ -17,7 +17,7 @@ from vitreous.evaluation.features import Features
 from vitreous.evaluation.few_shot import Ridge, count_right, decompose, fewshot, ridge
 from vitreous.evaluation.predict import logits
 from vitreous.evaluation.probes import probe_features
-from vitreous.evaluation.ties import SAME32, SAME64, best_class, best_classes
+from vitreous.evaluation.ties import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes
 from vitreous.exports.parity import compare
 from vitreous.training.run.closed_form import solve
 
@@ -54,7 +54,7 @@ def test_scores_that_rounding_moved_answer_as_those_that_it_did_not(k, seed, kin
             assert best_classes(row, 5) == np.argsort(-plain, kind="stable")[:5].tolist()
 
 
-@pytest.mark.parametrize(("kind", "same"), [(np.float32, SAME32), (np.float64, SAME64)])
+@pytest.mark.parametrize(("kind", "same"), [(np.float32, TIE_FLOAT32), (np.float64, TIE_FLOAT64)])
 def test_scores_further_apart_than_rounding_are_not_equal(kind, same):
     for apart, answer in ((0.5, 0), (2, 1)):
         scores = np.array([[8.0, 8.0 * (1 + apart * same), -8.0]], kind)

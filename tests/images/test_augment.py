@@ -13,7 +13,18 @@ from torch.testing import assert_close
 from vitreous.errors import ConfigError, DataError
 from vitreous.images.embedded import shapes
 from vitreous.images.pixels import operations
-from vitreous.images.pixels.augment import CODE, Augment, Plan, _layer, apply, beta, crop_boxes, draw, encode, targets
+from vitreous.images.pixels.augment import (
+    OPERATION_CODES,
+    Augment,
+    AugmentPlan,
+    _layer,
+    apply,
+    beta,
+    crop_boxes,
+    draw,
+    encode,
+    targets,
+)
 from vitreous.models.preprocess import Preprocess
 
 SIZE = (48, 48)
@@ -39,7 +50,7 @@ KINDS = {
 def one(name, argument, x=PICTURES, place=(0.5, 0.5)):
     """One operation on every picture, by itself."""
     n, size = len(x), (x.shape[2], x.shape[3])
-    layer = encode(np.full(n, CODE[name]), np.full(n, float(argument)), size, np.tile(place, (n, 1)))
+    layer = encode(np.full(n, OPERATION_CODES[name]), np.full(n, float(argument)), size, np.tile(place, (n, 1)))
     numbers = [torch.from_numpy(getattr(layer, f.name)).to(torch.int32) for f in fields(layer)]
     names = {"rotate": ("rotate",), "shear-x": ("rotate",), "shear-y": ("rotate",)}.get(name, (name,))
     names = ("rotate",) if name.startswith("translate") else names
@@ -351,14 +362,14 @@ def test_without_augmentation_pixels_are_the_models():
 
 
 def operations_of(plan, step):
-    return np.bincount(plan.layers[step].code, minlength=len(CODE)) / len(plan)
+    return np.bincount(plan.layers[step].code, minlength=len(OPERATION_CODES)) / len(plan)
 
 
 def test_every_operation_of_rand_augment_comes_equally_often():
     plan = draw(replace(PLAIN, rand_augment=(2, 10)), 0, 0, range(32_000))
     for step in (0, 1):
         often = operations_of(plan, step)
-        assert often[CODE["nothing"]] == often[CODE["blur"]] == 0
+        assert often[OPERATION_CODES["nothing"]] == often[OPERATION_CODES["blur"]] == 0
         assert np.abs(often[1:17] - 1 / 16).max() < 0.006
     both = (plan.layers[0].code == 1) & (plan.layers[1].code == 1)
     assert abs(both.mean() - 1 / 256) < 0.0015
@@ -367,8 +378,8 @@ def test_every_operation_of_rand_augment_comes_equally_often():
 def test_timms_operations_happen_half_of_the_time_and_leave_nothing_out():
     plan = draw(replace(PLAIN, rand_augment=(1, 9), rand_augment_table="timm"), 0, 0, range(32_000))
     often = operations_of(plan, 0)
-    assert abs(often[CODE["nothing"]] - 0.5) < 0.01
-    assert often[CODE["cutout"]] == 0
+    assert abs(often[OPERATION_CODES["nothing"]] - 0.5) < 0.01
+    assert often[OPERATION_CODES["cutout"]] == 0
     assert np.abs(often[1:16] - 0.5 / 15).max() < 0.004
 
 
@@ -383,28 +394,32 @@ def test_magnitudes_are_big_visions(magnitude):
     plan = draw(Augment(rand_augment=(1, magnitude)), 0, 0, range(4000))
     (layer,) = plan.layers
     for name, number in MAGNITUDES[magnitude].items():
-        assert set(layer.number[layer.code == CODE[name]]) == {number}
+        assert set(layer.number[layer.code == OPERATION_CODES[name]]) == {number}
     scale = magnitude / 10
-    turned = layer.matrix[layer.code == CODE["rotate"]] / 65536
+    turned = layer.matrix[layer.code == OPERATION_CODES["rotate"]] / 65536
     assert np.allclose(np.abs(np.degrees(np.arctan2(turned[:, 3], turned[:, 0]))), 30 * scale, atol=1e-3)
     assert abs((turned[:, 3] > 0).mean() - 0.5) < 0.1
-    assert set(np.abs(layer.matrix[layer.code == CODE["translate-x"]][:, 2] - 32768) / 65536) == {100 * scale}
-    assert np.allclose(np.abs(layer.matrix[layer.code == CODE["shear-y"]][:, 3]) / 65536, 0.3 * scale, atol=1e-4)
-    assert layer.box[layer.code == CODE["cutout"]][:, 2].max() == 80 * scale
+    assert set(np.abs(layer.matrix[layer.code == OPERATION_CODES["translate-x"]][:, 2] - 32768) / 65536) == {
+        100 * scale
+    }
+    assert np.allclose(
+        np.abs(layer.matrix[layer.code == OPERATION_CODES["shear-y"]][:, 3]) / 65536, 0.3 * scale, atol=1e-4
+    )
+    assert layer.box[layer.code == OPERATION_CODES["cutout"]][:, 2].max() == 80 * scale
 
 
 def test_a_magnitude_of_zero_is_not_the_identity():
     """As AugReg notes of its "light1": posterise to 0 bits and solarise from 0 remain."""
     (layer,) = draw(Augment(rand_augment=(1, 0)), 0, 0, range(4000)).layers
-    assert set(layer.number[layer.code == CODE["posterise"]]) == {0}
-    assert set(layer.number[layer.code == CODE["solarise"]]) == {0}
-    assert set(layer.number[layer.code == CODE["brightness"]]) == {102}
+    assert set(layer.number[layer.code == OPERATION_CODES["posterise"]]) == {0}
+    assert set(layer.number[layer.code == OPERATION_CODES["solarise"]]) == {0}
+    assert set(layer.number[layer.code == OPERATION_CODES["brightness"]]) == {102}
 
 
 def test_timms_magnitude_scatters_within_its_range():
     augment = Augment(rand_augment=(1, 9), rand_augment_table="timm", rand_augment_deviation=0.5)
     (layer,) = draw(augment, 0, 0, range(30_000)).layers
-    angle = np.abs(np.degrees(np.arcsin(layer.matrix[layer.code == CODE["rotate"]][:, 3] / 65536)))
+    angle = np.abs(np.degrees(np.arcsin(layer.matrix[layer.code == OPERATION_CODES["rotate"]][:, 3] / 65536)))
     assert angle.max() <= 30.001
     assert abs(angle.mean() - 27) < 0.3
     assert abs(angle.std() - 1.5) < 0.2
@@ -412,9 +427,18 @@ def test_timms_magnitude_scatters_within_its_range():
 
 def test_three_augment_takes_one_of_three_and_jitter_all_in_any_order():
     plan = draw(Augment(three_augment=True, colour_jitter=0.3), 0, 0, range(12_000))
-    assert abs(operations_of(plan, 0)[[CODE["colour"], CODE["solarise"], CODE["blur"]]] - 1 / 3).max() < 0.02
+    assert (
+        abs(
+            operations_of(plan, 0)[[OPERATION_CODES["colour"], OPERATION_CODES["solarise"], OPERATION_CODES["blur"]]]
+            - 1 / 3
+        ).max()
+        < 0.02
+    )
     codes = np.stack([layer.code for layer in plan.layers[1:]], 1)
-    assert (np.sort(codes, 1) == sorted([CODE["brightness"], CODE["contrast"], CODE["colour"]])).all()
+    assert (
+        np.sort(codes, 1)
+        == sorted([OPERATION_CODES["brightness"], OPERATION_CODES["contrast"], OPERATION_CODES["colour"]])
+    ).all()
     orders, count = np.unique(codes, axis=0, return_counts=True)
     assert len(orders) == 6
     assert np.abs(count / 12_000 - 1 / 6).max() < 0.02
@@ -508,7 +532,7 @@ def test_labels_are_smoothed_and_may_be_several():
     [
         ({"size": (0, 4)}, r"size \(0, 4\) is out of reach; give sides of 1 to 8192"),
         ({"area": (0.5, 0.1)}, "area 0.5, 0.1 is no range"),
-        ({"flip": 2.0}, "flip=2.0 is no share; give 0 to 1"),
+        ({"flip": 2.0}, "flip=2.0 is not a share; give 0 to 1"),
         ({"rand_augment": (2, 100)}, r"rand_augment=\(2, 100\) is out of reach"),
         ({"mixup": -1.0}, "mixup and cutmix must not be negative"),
         ({"window": 0.0}, "window=0 shows nothing"),
@@ -521,12 +545,12 @@ def test_a_value_without_sense_is_refused_in_one_line(changes, words):
 
 
 def test_what_is_no_batch_is_refused():
-    with pytest.raises(ConfigError, match=r"shape \(12, 5, 48, 48\) is no batch of images; give B C H W or B H W C"):
+    with pytest.raises(ConfigError, match=r"shape \(12, 5, 48, 48\) is not a batch of images; give B C H W or B H W C"):
         apply(torch.zeros(12, 5, 48, 48, dtype=torch.uint8), draw(PLAIN, 0, 0, range(12)))
 
 
 def test_a_plan_is_numbers_alone():
     plan = draw(ALL, 0, 0, range(4), range(4))
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, AugmentPlan)
     assert len(plan) == 4
     assert len(plan.layers) == len(ALL.layers) == 3 + 1 + 3

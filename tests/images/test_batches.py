@@ -330,7 +330,7 @@ def test_settings_without_meaning_are_refused_in_one_line(many, change, words):
 
 
 def test_a_set_without_pictures_is_refused():
-    with pytest.raises(DataError, match="a/set has no pictures"):
+    with pytest.raises(DataError, match="a/set has no images"):
         train(photos(4).take([]))
 
 
@@ -396,7 +396,7 @@ def test_a_state_of_other_pictures_or_another_order_is_refused():
         with pytest.raises(DataError, match=r"is not where the run stopped: (chosen|order) was"):
             Batches(data, batch=4, preprocess=RULE, shuffle=shuffle, start=state)
     for wrong in ({"place": 10**6}, {"epoch": -3}, {"place": "a"}):
-        with pytest.raises(DataError, match="which is no place in"):
+        with pytest.raises(DataError, match="which is not a place in"):
             Batches(first, batch=4, preprocess=RULE, shuffle=True, start={**state, **wrong})
 
 
@@ -485,7 +485,7 @@ def test_repeats_come_the_same_on_any_ranks_and_after_any_stop(many, batch, worl
 
 @pytest.mark.parametrize("wrong", [{"repeats": 0}, {"repeats": 48}, {"repeats": 2, "shuffle": False}])
 def test_repeats_without_meaning_are_refused(many, wrong):
-    with pytest.raises(ConfigError, match=r"repeats=\d+ of 48 pictures leaves no two to show"):
+    with pytest.raises(ConfigError, match=r"repeats=\d+ of 48 images leaves no two to show"):
         train(many, **wrong)
 
 
@@ -553,7 +553,7 @@ def test_an_evaluation_skips_what_cannot_be_read_of_a_resident_set_too():
 
 def test_a_set_that_is_gone_is_one_line_after_eight_draws(many):
     gone = as_set(type(many.source)([b"junk"] * 16))
-    with pytest.raises(DataError, match=r"set/\d+.jpg cannot be read, nor can 8 pictures drawn in its place") as caught:
+    with pytest.raises(DataError, match=r"set/\d+.jpg cannot be read, nor can 8 images drawn in its place") as caught:
         list(train(gone, on_unreadable="replace"))
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith("vitreous check a/set")
@@ -582,7 +582,7 @@ def test_pictures_without_a_label_serve_where_none_is_needed(several):
     for batch in train(data, **how, labelled=False):
         assert (batch.labels.numpy() == labels[batch.ids].clip(0)).all()
     if not several:
-        with pytest.raises(DataError, match="15 pictures of a/set have no label"):
+        with pytest.raises(DataError, match="15 images of a/set have no label"):
             train(data, **how)
 
 
@@ -656,7 +656,7 @@ def test_a_picture_is_never_its_own_replacement():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_a_gpu_is_given_the_same_pictures_slice_by_slice(monkeypatch):
-    monkeypatch.setattr(residing, "SLICE", 5)
+    monkeypatch.setattr(residing, "IMAGES_PER_COPY", 5)
     data = as_set(Arrays(arrays(24).source.pixels, {3, 11}))
     how = {"preprocess": SMALL_RULE, "augment": SMALL_AUGMENT, "repeats": 2, "on_unreadable": "replace"}
     for there, here in zip(train(data, **how, device="cuda"), train(data, **how), strict=True):

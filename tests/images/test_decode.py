@@ -83,11 +83,11 @@ def test_crop_and_resize_stay_within_two_levels_of_pillows(filter):
         top, left = rng.integers(0, 300 - height + 1), rng.integers(0, 400 - width + 1)
         box = (left, top, left + width, top + height)
         cut = Image.fromarray(pixels[top : top + height, left : left + width])
-        theirs = np.asarray(cut.resize((64, 48), preprocess.RESAMPLE[filter]))
+        theirs = np.asarray(cut.resize((64, 48), preprocess.PILLOW_RESAMPLE[filter]))
         found = apart(decode.crop(pixels, box, (48, 64), filter=filter, fast=True), theirs)
         assert found.max() <= 2
         assert (found > 1).mean() < 0.01
-        exact = np.asarray(Image.fromarray(pixels).resize((64, 48), preprocess.RESAMPLE[filter], box=box))
+        exact = np.asarray(Image.fromarray(pixels).resize((64, 48), preprocess.PILLOW_RESAMPLE[filter], box=box))
         assert np.array_equal(decode.crop(pixels, box, (48, 64), filter=filter, fast=False), exact)
 
 

@@ -79,7 +79,7 @@ def test_a_pack_opens_as_data_and_gives_the_same_dev_split(splits, tmp_path):
 
 
 def test_other_groups_are_another_pack(data, packed):
-    with pytest.raises(ExistsError, match="holds other pictures, labels or splits"):
+    with pytest.raises(ExistsError, match="holds other images, labels or splits"):
         pack(replace(data, groups=np.zeros(30, np.int64)), packed.path, short_side=40, preprocess=RULE)
 
 
@@ -134,7 +134,7 @@ def test_the_same_content_and_settings_are_reused(data, packed, tmp_path):
             r"has short side 40, not 48; choose another place, or pack it again with --f",
         ),
         ({"preprocess": None}, ExistsError, "holds test pixels for another rule"),
-        ({"take": [1, 2]}, ExistsError, "holds other pictures, labels or splits"),
+        ({"take": [1, 2]}, ExistsError, "holds other images, labels or splits"),
     ],
 )
 def test_another_content_or_setting_is_noticed(data, packed, change, error, words):
@@ -191,7 +191,7 @@ def test_what_is_no_pack_is_said(tmp_path, data):
         Pack.open(tmp_path / "absent")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("mine")
-    with pytest.raises(DataError, match=r"is no pack: it has no index\.safetensors"):
+    with pytest.raises(DataError, match=r"is not a pack: it has no index\.safetensors"):
         Pack.open(tmp_path / "other")
     for force in (True, False):
         with pytest.raises(ExistsError):
@@ -208,7 +208,7 @@ def test_unreadable_pictures_are_left_out_and_named(tmp_path):
     assert [name for name, _ in packed.about["pack"]["left_out"]] == ["set/2.jpg", "set/5.jpg"]
     assert "left out, unreadable: set/2.jpg is empty" in str(packed)
     assert np.array_equal(packed.read(2), decode.decode(files[3], "x"))
-    with pytest.raises(DataError, match=r"no picture of a/set can be read; the first: set/0\.jpg is empty"):
+    with pytest.raises(DataError, match=r"no image of a/set can be read; the first: set/0\.jpg is empty"):
         pack(as_set(Files([b"", b""])), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -272,7 +272,7 @@ sys.path.insert(0, {tests!r})
 from picture_sets import photos
 from vitreous.images.stores import disk as packing
 
-packing.CHUNK, packing.SYNC_SECONDS = 4, 0.0
+packing.IMAGES_PER_CHUNK, packing.SYNC_SECONDS = 4, 0.0
 packing.pack(photos(40, log=Path({log!r}), seconds=0.03), {out!r}, short_side=40, workers=0)
 """
 
@@ -291,7 +291,7 @@ def test_a_killed_pack_is_absent_and_the_next_call_goes_on_from_there(tmp_path, 
     assert not out.exists()
     with journal.open("ab") as file:
         file.write(b'{"number": 99, "si')  # as if killed while writing this line
-    monkeypatch.setattr(packing, "CHUNK", 4)
+    monkeypatch.setattr(packing, "IMAGES_PER_CHUNK", 4)
     log.write_text("")
     packed = pack(photos(40, log=log), out, short_side=40, workers=0)
     assert len(log.read_text()) <= 40 - 3 * 4
@@ -310,7 +310,7 @@ def test_a_pack_between_its_two_renames_is_found(packed, tmp_path):
 
 
 def test_what_an_attempt_with_other_settings_left_is_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "CHUNK", 4)
+    monkeypatch.setattr(packing, "IMAGES_PER_CHUNK", 4)
 
     def stop(done, total):
         if done >= 8:
@@ -363,9 +363,9 @@ def test_two_cannot_pack_one_place_at_once(data, tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: {"data": d.take([])}, "a/set has no pictures to pack"),
-        (lambda d: {"data": d.take([1, 1])}, "taken with some pictures twice"),
-        (lambda d: {"data": d, "short_side": 0}, "a short side of 0 pixels holds no picture"),
+        (lambda d: {"data": d.take([])}, "a/set has no images to pack"),
+        (lambda d: {"data": d.take([1, 1])}, "taken with some images twice"),
+        (lambda d: {"data": d, "short_side": 0}, "a short side of 0 pixels holds no image"),
     ],
 )
 def test_what_cannot_be_packed_is_one_line(data, tmp_path, change, words):
@@ -415,9 +415,7 @@ def test_a_pack_needs_a_place():
 def test_a_finished_pack_is_packed_again_only_by_its_own_rule(packed, tmp_path):
     found = vitreous.images.open(packed.path)
     for rule in (None, replace(RULE, size=(24, 24))):
-        with pytest.raises(
-            DataError, match=r"set\.pack holds test pictures only as finished .*packed from: a/set"
-        ) as e:
+        with pytest.raises(DataError, match=r"set\.pack holds test images only as finished .*packed from: a/set") as e:
             pack(found, tmp_path / "again", short_side=40, preprocess=rule)
         assert "\n" not in str(e.value)
     again = pack(found, tmp_path / "again", short_side=40, preprocess=RULE)
@@ -449,6 +447,6 @@ def test_a_place_that_force_may_not_take_is_said_before_any_work(what, data, pac
         (place / "letter.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(packing, "_decode_all", lambda *_: pytest.fail("it decodes"))
-    with pytest.raises(ExistsError, match=r"is no folder|holds letter\.txt, which --force will not delete"):
+    with pytest.raises(ExistsError, match=r"is not a folder|holds letter\.txt, which --force will not delete"):
         pack(data, place, force=True)
     assert sorted(tmp_path.rglob("*")) == before

@@ -67,7 +67,9 @@ def test_several_labels_count_by_the_rarest():
     assert sorted(found[:5].tolist()) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "1 folds are none"), (2.5, "2.5 folds"), (7, "too few for 7 folds")])
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "folds=1 splits nothing"), (2.5, "folds=2.5"), (7, "too few for 7 folds")]
+)
 def test_folds_that_make_no_sense_are_refused(count, words):
     with pytest.raises(DataError, match=words):
         folds(alone(6), count)

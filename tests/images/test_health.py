@@ -17,7 +17,7 @@ from shared_files import ROOT
 import vitreous
 from vitreous.errors import DataError, ExistsError
 from vitreous.images.health import confident_errors, facts, scan
-from vitreous.images.health.findings import KINDS
+from vitreous.images.health.findings import FINDING_KINDS
 from vitreous.images.health.judge import rules
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(64)
@@ -187,10 +187,10 @@ def test_a_decompression_bomb_is_named_and_not_unpacked():
 def test_a_file_cut_anywhere_is_never_taken_for_whole(format):
     """Cut in the header, in the pixels, near the end: always a fault, of a file that was fine."""
     whole = encode(noise_picture(1), format)
-    assert facts.look(Files(["a"], [whole]), [0]).facts["problem"][0] == facts.FINE
+    assert facts.look(Files(["a"], [whole]), [0]).facts["problem"][0] == facts.READABLE
     for share in (0.02, 0.2, 0.5, 0.9):
         seen = facts.look(Files(["a"], [whole[: int(share * len(whole))]]), [0])
-        assert seen.facts["problem"][0] in (facts.TRUNCATED, facts.DAMAGED, facts.NO_PICTURE), share
+        assert seen.facts["problem"][0] in (facts.TRUNCATED, facts.DAMAGED, facts.NOT_AN_IMAGE), share
         assert seen.words[0]
 
 
@@ -368,8 +368,8 @@ def test_a_sample_is_stated_and_repeatable():
 
 def test_a_check_that_was_ended_goes_on_where_it_stopped(monkeypatch):
     data = make_set(planted())
-    monkeypatch.setattr(scan, "KEEP", 1)
-    monkeypatch.setattr(scan, "CHUNK", 8)
+    monkeypatch.setattr(scan, "KEEP_FACTS_FROM", 1)
+    monkeypatch.setattr(scan, "IMAGES_PER_TASK", 8)
     decoded = []
     of_file = facts._of_file
     monkeypatch.setattr(facts, "_of_file", lambda raw: (decoded.append(1), of_file(raw))[1])
@@ -388,7 +388,7 @@ def test_a_check_that_was_ended_goes_on_where_it_stopped(monkeypatch):
 
 def test_a_damaged_cache_is_noticed(monkeypatch):
     data = make_set(planted())
-    monkeypatch.setattr(scan, "KEEP", 1)
+    monkeypatch.setattr(scan, "KEEP_FACTS_FROM", 1)
     whole = vitreous.check(data, workers=0)
     path = scan.cache_file(data)
     raw = bytearray(path.read_bytes())
@@ -400,7 +400,7 @@ def test_a_damaged_cache_is_noticed(monkeypatch):
 
 def test_two_checks_of_one_set_do_not_disturb_each_other(monkeypatch):
     data = make_set(planted())
-    monkeypatch.setattr(scan, "KEEP", 1)
+    monkeypatch.setattr(scan, "KEEP_FACTS_FROM", 1)
     with scan.keep(scan.cache_file(data)):
         assert found(vitreous.check(data, workers=0)) == EXPECTED
 
@@ -489,10 +489,10 @@ def test_the_page_shows_the_offenders_and_loads_nothing(tmp_path):
 
 
 def test_every_kind_says_what_to_do():
-    for name, kind in KINDS.items():
+    for name, kind in FINDING_KINDS.items():
         assert kind.do.endswith("."), name
         assert kind.severity in ("fault", "notice")
-    assert set(rules(6)) <= set(KINDS)
+    assert set(rules(6)) <= set(FINDING_KINDS)
 
 
 # Real pictures ---------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def test_progress_rises_to_the_whole_set():
 
 
 def test_few_pictures_wait_at_a_time_and_the_rest_is_not_read_after_an_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "AHEAD", 2)
+    monkeypatch.setattr(memory, "IMAGES_AHEAD_PER_THREAD", 2)
     log = tmp_path / "log"
     data = photos(40, log=log)
     data.source.files[3] = b"junk"
@@ -85,7 +85,7 @@ def test_a_part_is_found_by_its_ids_and_a_stranger_is_named():
     assert found.ids.tolist() == [7, 2, 11]
     assert found.labels.tolist() == data.labels[[7, 2, 11]].tolist()
     part = held(data.take([3, 4, 5]))
-    with pytest.raises(DataError, match=r"a/set: 2 pictures are not among these 3, such as number 0; hold or pack"):
+    with pytest.raises(DataError, match=r"a/set: 2 images are not among these 3, such as number 0; hold or pack"):
         find(part, [4, 0, 9])
-    with pytest.raises(DataError, match="1 pictures are not among these 0"):
+    with pytest.raises(DataError, match="1 images are not among these 0"):
         find(data.take([]), [0])

@@ -16,7 +16,7 @@ import vitreous
 from vitreous import images
 from vitreous.errors import DataError
 from vitreous.images.imageset import Source
-from vitreous.images.sources import KINDS
+from vitreous.images.sources import SOURCES
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 def test_it_is_handed_out_by_the_room():
     assert vitreous.images.open is images.open
-    assert images.open("fashion").kind in KINDS
+    assert images.open("fashion").kind in SOURCES
 
 
 def test_the_content_id_is_of_the_content_alone(folder, tmp_path, monkeypatch):
@@ -101,7 +101,7 @@ def test_what_is_not_there_is_said(name, line, tmp_path, monkeypatch):
 
 def test_a_file_that_is_no_set_is_said(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(DataError, match=r"notes\.txt is no set of pictures"):
+    with pytest.raises(DataError, match=r"notes\.txt is no set of images"):
         images.open(tmp_path / "notes.txt")
 
 
@@ -132,7 +132,7 @@ def test_a_source_from_outside_is_one_file_and_one_line(tmp_path):
         dedent('''
         """Pictures that are one colour each: a text file of numbers."""
         import numpy as np
-        from vitreous.images.sources.finding import Found, Kind, by_name
+        from vitreous.images.sources.finding import FoundImages, SourceKind, by_name
 
         class Greys:
             def __init__(self, levels): self.levels = levels
@@ -144,9 +144,9 @@ def test_a_source_from_outside_is_one_file_and_one_line(tmp_path):
         def open_greys(place):
             levels = [int(line) for line in open(place.files[0])]
             labels, classes = by_name(["dark" if level < 128 else "light" for level in levels])
-            return Found(Greys(levels), labels, classes, [""] * len(levels), [str(level) for level in levels])
+            return FoundImages(Greys(levels), labels, classes, [""] * len(levels), [str(level) for level in levels])
 
-        GREYS = Kind("greys", "greys", lambda place: bool(place.ending(".greys")), open_greys)
+        GREYS = SourceKind("greys", "greys", lambda place: bool(place.ending(".greys")), open_greys)
         ''')
     )
     record = tmp_path / "out_of_tree-1.0.dist-info"
@@ -155,12 +155,12 @@ def test_a_source_from_outside_is_one_file_and_one_line(tmp_path):
     (record / "entry_points.txt").write_text("[vitreous.sources]\ngreys = out_of_tree:GREYS\n")
     (tmp_path / "a.greys").write_text("\n".join(map(str, range(0, 256, 16))))
     code = "from vitreous import images; d = images.open('a.greys'); "
-    code += "print(d.kind, d.classes, len(d), len(images.sources.KINDS))"
+    code += "print(d.kind, d.classes, len(d), len(images.sources.SOURCES))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.split("\n")[0] == f"greys ('dark', 'light') 16 {len(KINDS) + 1}"
+    assert done.stdout.split("\n")[0] == f"greys ('dark', 'light') 16 {len(SOURCES) + 1}"
 
 
 @needs_shared
@@ -188,7 +188,7 @@ def test_real_near_duplicates_are_kept_together(shared):
 
 
 def test_a_large_set_is_known_by_sizes_heads_and_tails(folder, monkeypatch):
-    monkeypatch.setattr("vitreous.images.sources.folders.WHOLE", 0)
+    monkeypatch.setattr("vitreous.images.sources.folders.HASH_WHOLE_BELOW", 0)
     one = folder / "train" / "a" / "0.png"
     one.write_bytes(encoded(1) + bytes(20_000))
     first = images.open(folder).content_id
@@ -198,7 +198,7 @@ def test_a_large_set_is_known_by_sizes_heads_and_tails(folder, monkeypatch):
 
 
 def test_a_set_too_large_to_look_at_is_split_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.images.splits.LOOKED_AT", 10)
+    monkeypatch.setattr("vitreous.images.splits.MAX_IMAGES_COMPARED", 10)
     data = images.open(class_folders(tmp_path, {"a": 10, "b": 10}))
     assert len(data.split("test")) == 4
     assert "more than 10 images, so near duplicates were not looked for" in str(data)
@@ -237,11 +237,11 @@ def test_a_damaged_file_is_one_line_and_never_another_error(kind, tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"fraction": "0.5"}, "fraction='0.5' is no number; say one above 0 and at most 1"),
-        ({"fraction": True}, "fraction=True is no number"),
-        ({"limit": 5.5}, "limit=5.5 is no whole number; say how many pictures, 1 or more"),
-        ({"limit": "5"}, "limit='5' is no whole number"),
-        ({"group_by": 5}, "group_by=5 is no text"),
+        ({"fraction": "0.5"}, "fraction='0.5' is not a number; say one above 0 and at most 1"),
+        ({"fraction": True}, "fraction=True is not a number"),
+        ({"limit": 5.5}, "limit=5.5 is not a whole number; say how many images, 1 or more"),
+        ({"limit": "5"}, "limit='5' is not a whole number"),
+        ({"group_by": 5}, "group_by=5 is not text"),
     ],
 )
 def test_options_of_another_kind_are_one_line_before_anything_is_read(options, line, folder):

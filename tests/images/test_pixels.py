@@ -8,7 +8,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.images.pixels.preprocess import RESAMPLE, apply, finish, normalise, pixels
+from vitreous.images.pixels.preprocess import PILLOW_RESAMPLE, apply, finish, normalise, pixels
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess, from_json, google
 
 SIZES = [(375, 500), (500, 375), (64, 64), (97, 300), (223, 225)]
@@ -30,7 +30,7 @@ def test_antialiased_pixels_are_pillows_bytes(size, interpolation):
     image = Image.fromarray(photograph(*size))
     ours = pixels(image, rule)
     assert ours.dtype == np.uint8
-    assert (ours == np.array(image.resize((80, 64), RESAMPLE[interpolation]))).all()
+    assert (ours == np.array(image.resize((80, 64), PILLOW_RESAMPLE[interpolation]))).all()
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -95,7 +95,7 @@ def test_torchs_antialias_is_a_value_of_its_own(interpolation):
 
 
 def as_pillow(image, rule):
-    resized = Image.fromarray(image).resize(rule.size[::-1], RESAMPLE[rule.interpolation])
+    resized = Image.fromarray(image).resize(rule.size[::-1], PILLOW_RESAMPLE[rule.interpolation])
     return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
 
 
@@ -151,7 +151,7 @@ def test_images_come_as_arrays_or_as_pillows_in_any_mode():
     "array", [np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros(4, np.uint8)]
 )
 def test_an_array_that_is_no_image_is_refused(array):
-    with pytest.raises(DataError, match="is no image; give H×W×C of uint8"):
+    with pytest.raises(DataError, match="is not an image; give H×W×C of uint8"):
         pixels(array, google((8, 8)))
 
 

@@ -180,8 +180,8 @@ def test_a_turned_copy_is_a_near_copy(tmp_path):
 
 def shot(path, number, moment, camera="One"):
     exif = Image.Exif()
-    exif[picture.MODEL] = camera
-    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN] = moment
+    exif[picture.CAMERA_MODEL] = camera
+    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN_AT] = moment
     photo(number).save(path, exif=exif)
 
 
@@ -265,7 +265,7 @@ def test_dev_is_cut_from_train_alone_seeded_stratified_and_grouped(tmp_path):
     assert names(splits.cut_dev(data.split("train"), 0.2, seed=3)[1]) == names(dev)
     assert names(splits.cut_dev(data, 0.2, seed=4)[1]) != names(dev)
     assert "dev: 10 images cut from train (seed 3, stratified" in str(dev)
-    with pytest.raises(DataError, match="has no training pictures to cut a dev split from"):
+    with pytest.raises(DataError, match="has no training images to cut a dev split from"):
         splits.cut_dev(data.split("test"))
 
 
@@ -320,7 +320,7 @@ def test_classes_take_some_in_the_sets_order():
 @pytest.mark.parametrize(
     ("how", "line"),
     [
-        ({"limit": 0}, "limit=0 leaves no picture"),
+        ({"limit": 0}, "limit=0 leaves no image"),
         ({"fraction": 0}, "fraction=0 is not above 0"),
         ({"fraction": 1.5}, "fraction=1.5 is not above 0 and at most 1"),
         ({"limit": 3, "fraction": 0.5}, "limit and fraction were both given"),

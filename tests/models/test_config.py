@@ -92,14 +92,14 @@ def test_an_unknown_name_gives_near_ones(name, near):
         ({"positions": "rotary"}, "'rotary'.* one of none, learned"),
         ({"pool": "sum"}, "'sum'.* one of cls, gap"),
         ({"stem": "vgg"}, "stem='vgg' is not one of patch, resnet, convolutions"),
-        ({"width": 2.5}, "width=2.5 is no int"),
-        ({"width": "wide"}, "width='wide' is no int"),
-        ({"qk_norm": "perhaps"}, "qk_norm='perhaps' is no bool"),
+        ({"width": 2.5}, "width=2.5 is not of type int"),
+        ({"width": "wide"}, "width='wide' is not of type int"),
+        ({"qk_norm": "perhaps"}, "qk_norm='perhaps' is not of type bool"),
         ({"skips": "one"}, "skips='one' is no"),
         ({"skips": (12,)}, "skips=.* names a block outside 0 to 11"),
         ({"image_size": "big"}, "image_size"),
-        ({"image_size": (1, 2, 3)}, r"image_size=\(1, 2, 3\) is no size"),
-        ({"image_size": 0}, "image_size 0x0 is no size"),
+        ({"image_size": (1, 2, 3)}, r"image_size=\(1, 2, 3\) is not a size"),
+        ({"image_size": 0}, "image_size 0x0 is not a size"),
         ({"depth": 0}, "depth=0 must be above 0"),
         ({"classes": -1}, "classes=-1 must be 0 or more"),
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
@@ -215,7 +215,7 @@ def test_a_size_that_cannot_be_cut_is_refused_when_dynamic_too(make):
         make(dynamic_image_size=True)(torch.zeros(1, 3, 13, 16).double())
 
 
-@pytest.mark.parametrize("rule", sorted(positions.RESIZE))
+@pytest.mark.parametrize("rule", sorted(positions.RESIZE_METHODS))
 @pytest.mark.parametrize("size", [(24, 20), (16, 12), (8, 24), (4, 4)])
 def test_a_dynamic_model_is_the_model_built_at_that_size(make, rule, size):
     """With its learned table resized by its own rule, with and without gradients."""
@@ -429,7 +429,7 @@ def test_a_resnet_too_thin_to_exist_is_refused(bit_config):
 @given(
     grid=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     patch=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    kind=st.sampled_from(sorted(positions.KINDS)),
+    kind=st.sampled_from(sorted(positions.POSITION_KINDS)),
     at=st.sampled_from(["stem", "every-layer", "every-layer-shared"]),
     cover=st.sampled_from(["all", "class", "patches"]),
     pool=st.sampled_from(["cls", "gap", "map", "max", "cls-and-gap"]),

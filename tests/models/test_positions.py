@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from vitreous.errors import ConfigError
 from vitreous.models.catalog import blueprint, build, parse
-from vitreous.models.positions import RESIZE, resize_line, resize_positions, sincos_2d
+from vitreous.models.positions import RESIZE_METHODS, resize_line, resize_positions, sincos_2d
 from vitreous.models.vit import patchify
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-RULES = sorted(RESIZE)
+RULES = sorted(RESIZE_METHODS)
 GRIDS = [((3, 4), (5, 7)), ((4, 4), (2, 8)), ((6, 2), (3, 5)), ((3, 3), (9, 9)), ((2, 3), (1, 4)), ((4, 3), (5, 1))]
 sides = st.tuples(st.integers(1, 6), st.integers(1, 6))
 

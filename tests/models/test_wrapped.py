@@ -54,7 +54,7 @@ def test_taps_of_a_wrapped_model_have_their_own_names(model, wrap):
 
 
 def test_what_is_no_model_of_ours_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="Linear is no model of ours"):
+    with pytest.raises(ConfigError, match="Linear is not one of our models"):
         vitreous.save(nn.Linear(2, 2), tmp_path / "x")
 
 

@@ -208,7 +208,7 @@ DAMAGE = {
         lambda f: (f / "export.json").unlink(),
         "has exported files but no export.json; copy the whole folder",
     ),
-    "about is junk": (lambda f: (f / "export.json").write_text("{"), "export.json is no JSON: "),
+    "about is junk": (lambda f: (f / "export.json").write_text("{"), "export.json is not JSON: "),
     "about of the future": (
         lambda f: _edit(f, "export.json", schema="vitreous.exported/9"),
         "export.json does not fit: Invalid enum value 'vitreous.exported/9'",

@@ -309,9 +309,11 @@ def test_a_size_that_is_none_is_one_line(alike, weights, size, tmp_path):
 @pytest.fixture
 def packed(weights, monkeypatch):
     """As if the package carried these weights."""
-    monkeypatch.setattr(starter, "suits", lambda images, channels: channels == 3 and images < starter.FEW)
-    monkeypatch.setattr(starter, "NAME", weights)
-    monkeypatch.setattr(starter, "FILE", Path(weights))
+    monkeypatch.setattr(
+        starter, "suits", lambda images, channels: channels == 3 and images < starter.FROM_SCRATCH_ABOVE
+    )
+    monkeypatch.setattr(starter, "STARTER_NAME", weights)
+    monkeypatch.setattr(starter, "STARTER_FILE", Path(weights))
 
 
 def test_without_a_word_about_weights_few_images_begin_from_the_starter(alike, weights, packed):
@@ -336,8 +338,8 @@ def test_pictures_that_have_them_begin_from_the_starter_with_more_pixels(alike, 
     """Unless another size is asked for; and the positions are those of the larger one in training too."""
     own = vitreous.load(weights).config.image_size
     assert job_of(alike, None).config.image_size == own
-    monkeypatch.setattr(starter, "LARGER", 2 * own[0])
-    monkeypatch.setattr(starter, "size_for", lambda pictures: starter.LARGER)
+    monkeypatch.setattr(starter, "FROZEN_IMAGE_SIZE", 2 * own[0])
+    monkeypatch.setattr(starter, "size_for", lambda pictures: starter.FROZEN_IMAGE_SIZE)
     job = job_of(alike, None)
     assert job.config.image_size == job.preprocess.size == (2 * own[0], 2 * own[1])
     assert start_model(job, CPU).config == job.config
@@ -352,7 +354,7 @@ def test_a_starter_that_knows_nothing_of_the_images_is_left_out_and_said(tmp_pat
 
 def test_a_folder_of_its_name_does_not_take_the_starters_place(alike, weights, packed, tmp_path, monkeypatch):
     """Nobody said the word, so nobody meant the folder; who says it does."""
-    monkeypatch.setattr(starter, "NAME", "starter")
+    monkeypatch.setattr(starter, "STARTER_NAME", "starter")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "starter").mkdir()
     assert job_of(alike, None).weights == weights

@@ -118,7 +118,7 @@ def test_what_two_runs_begin_with(pictures, tmp_path):
     [
         ({"model": 3}, ["model=3 is no model", "vitreous.build"]),
         ({"model": None, "weights": ["a"]}, ["weights=['a'] is no model", "vitreous.build"]),
-        ({"model": torch.nn.Linear(2, 2)}, ["Linear is no model of ours", "vitreous.build"]),
+        ({"model": torch.nn.Linear(2, 2)}, ["Linear is not one of our models", "vitreous.build"]),
     ],
 )
 def test_what_is_no_network_is_refused_in_one_line(options, words, pictures, tmp_path):

@@ -363,8 +363,8 @@ def test_faults_of_the_data_are_told():
     )  # fmt: skip
     run = finished_run.invented(30, 3, health=health)
     html = plain(pages.render(page(run)))
-    assert "The data has faults that can make these numbers wrong: 12 pictures lie in train and in test." in html
-    assert "12 pictures lie in train and in test" in html
+    assert "The data has faults that can make these numbers wrong: 12 images lie in train and in test." in html
+    assert "12 images lie in train and in test" in html
     assert "and 4 more" in html
     assert "The data has faults" in card(run)
 

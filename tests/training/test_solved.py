@@ -14,7 +14,7 @@ from tiny_models import BIT, VIT, awake, images, line_of
 import vitreous
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.few_shot import BIAS, TINY, ridge
+from vitreous.evaluation.few_shot import BIAS_COLUMN, STD_EPS, ridge
 from vitreous.training.plan import starting_weights
 from vitreous.training.recipe import L2S, Recipe
 from vitreous.training.run import closed_form
@@ -53,7 +53,7 @@ def features_of(weights, data):
 
 def by_hand(rows, labels, classes, l2, mean, std):
     """The normal equations with the constant column, in float64: weights of D + 1 rows."""
-    z = np.hstack([(rows - mean) / std, np.full((len(rows), 1), BIAS)])
+    z = np.hstack([(rows - mean) / std, np.full((len(rows), 1), BIAS_COLUMN)])
     targets = 2.0 * np.eye(classes)[labels] - 1
     return np.linalg.solve(z.T @ z + l2 * np.eye(z.shape[1]), z.T @ targets)
 
@@ -69,10 +69,10 @@ def test_the_backbone_stays_bit_for_bit_and_the_head_answers_as_the_probe(run, f
     data = vitreous.images.open(folder)
     found = features_of(weights, data)
     rows = found.rows.astype(np.float64)
-    mean, std = rows.mean(0), rows.std(0) + TINY
+    mean, std = rows.mean(0), rows.std(0) + STD_EPS
     (event,) = [event for event in runs.read(run.path) if event["kind"] == "solved"]
     weight = by_hand(rows, data.labels, 4, event["l2"], mean, std)
-    wanted = np.hstack([(rows - mean) / std, np.full((len(rows), 1), BIAS)]) @ weight
+    wanted = np.hstack([(rows - mean) / std, np.full((len(rows), 1), BIAS_COLUMN)]) @ weight
     ours = vitreous.evaluation.predict.logits(model, data, workers=0).values
     np.testing.assert_allclose(ours, wanted, atol=1e-4)
 
@@ -81,7 +81,7 @@ def test_every_image_is_judged_by_a_head_that_has_not_seen_it(run, folder, weigh
     """A refit for each round, by the normal equations, gives the run's number, temperature and threshold."""
     data = vitreous.images.open(folder)
     rows = features_of(weights, data).rows.astype(np.float64)
-    mean, std = rows.mean(0), rows.std(0) + TINY
+    mean, std = rows.mean(0), rows.std(0) + STD_EPS
     groups, copies = closed_form.rounds(data)
     assert (len(np.unique(groups)), copies) == (20, 0)
     tried = {}
@@ -90,7 +90,7 @@ def test_every_image_is_judged_by_a_head_that_has_not_seen_it(run, folder, weigh
         for group in range(20):
             here = groups == group
             weight = by_hand(rows[~here], data.labels[~here], 4, l2, mean, std)
-            logits[here] = np.hstack([(rows[here] - mean) / std, np.full((int(here.sum()), 1), BIAS)]) @ weight
+            logits[here] = np.hstack([(rows[here] - mean) / std, np.full((int(here.sum()), 1), BIAS_COLUMN)]) @ weight
         tried[l2] = float(((logits - 2 * np.eye(4)[data.labels] + 1) ** 2).mean()), logits
     l2 = min(tried, key=lambda l2: tried[l2][0])
     assert l2 == next(event["l2"] for event in runs.read(run.path) if event["kind"] == "solved")
@@ -151,11 +151,11 @@ def test_a_group_left_out_is_a_refit_without_it():
     draw = np.random.default_rng(0)
     rows, labels, groups = draw.normal(size=(30, 8)), np.arange(30) % 3, np.arange(30) // 4
     found = closed_form.solve(rows, labels, 3, (10.0,), groups=groups)
-    mean, std = rows.mean(0), rows.std(0) + TINY
+    mean, std = rows.mean(0), rows.std(0) + STD_EPS
     for group in range(8):
         here = groups == group
         weight = by_hand(rows[~here], labels[~here], 3, 10.0, mean, std)
-        z = np.hstack([(rows[here] - mean) / std, np.full((int(here.sum()), 1), BIAS)])
+        z = np.hstack([(rows[here] - mean) / std, np.full((int(here.sum()), 1), BIAS_COLUMN)])
         np.testing.assert_allclose(found.left_out[here], z @ weight, atol=1e-9)
 
 

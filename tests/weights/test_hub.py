@@ -245,5 +245,5 @@ def test_a_wrong_target_is_refused_before_any_work(tmp_path):
 )
 def test_what_counts_as_weights_is_what_is_fetched(files, light, heavy):
     """Weights of another name do not keep those that we read from being fetched."""
-    assert hub.has_weights(files, hub.LIGHT) is light
-    assert hub.has_weights(files, hub.HEAVY) is heavy
+    assert hub.has_weights(files, hub.SAFE_WEIGHT_PATTERNS) is light
+    assert hub.has_weights(files, hub.ALL_WEIGHT_PATTERNS) is heavy

@@ -239,7 +239,7 @@ def test_a_file_of_dinov2s_own_code_is_read(registers, activation, tmp_path):
     first = awake(
         activation=activation, registers=registers, layer_scale=1.0, positions_cover="class", classes=0, mask_token=True
     )
-    back = {theirs: original for original, theirs in timm.DINOV2.items()}
+    back = {theirs: original for original, theirs in timm.DINOV2_NAMES.items()}
 
     def original(name: str) -> str:
         for ours, theirs in back.items():
@@ -284,13 +284,15 @@ def hugging(tmp_path, **changes):
     return tmp_path / "m"
 
 
-@pytest.mark.parametrize("kind", [*huggingface.REFUSED, "clip", "a_later_type", 7, ["vit"]])
+@pytest.mark.parametrize("kind", [*huggingface.REFUSED_MODEL_TYPES, "clip", "a_later_type", 7, ["vit"]])
 def test_a_model_type_of_another_function_is_refused_by_name(kind, tmp_path):
     folder = hugging(tmp_path, model_type=kind)
     with pytest.raises(FormatError) as caught:
         vitreous.load(folder)
     word = kind if isinstance(kind, str) else ""
-    line_of(caught.value, folder, word, huggingface.REFUSED.get(word, "not among those known"), "architecture=")
+    line_of(
+        caught.value, folder, word, huggingface.REFUSED_MODEL_TYPES.get(word, "not among those known"), "architecture="
+    )
     model = vitreous.load(folder, architecture="vit")
     assert any(
         note.startswith("architecture vit: as said, though the config names") for note in model.source["assumed"]

@@ -389,7 +389,7 @@ def test_a_save_that_fails_leaves_the_old_file(whole, tmp_path):
     path.write_bytes(whole)
     broken = awake(VIT)
     broken.source = {"what": object()}
-    with pytest.raises(ConfigError, match="source is no JSON"):
+    with pytest.raises(ConfigError, match="source is not JSON"):
         vitreous.save(broken, path, force=True)
     assert path.read_bytes() == whole
     assert os.listdir(tmp_path) == ["m.safetensors"]  # noqa: PTH208
@@ -432,7 +432,7 @@ def test_what_could_not_be_read_back_is_not_written(format, change, words, tmp_p
 def test_what_is_no_json_is_named(said, tmp_path):
     with pytest.raises(ConfigError) as caught:
         vitreous.save(awake(VIT), tmp_path / "m", **said)
-    line_of(caught.value, *said, "is no JSON")
+    line_of(caught.value, *said, "is not JSON")
     assert not any(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny_models import BIT, VIT, awake
 
 import vitreous
-from vitreous.models.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.models.preprocess import HALF_RGB, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.weights import huggingface, torchvision
 from vitreous.weights.timm import crop_share
 
@@ -34,7 +34,13 @@ def test_google_squashes_without_antialias_to_minus_one_to_one(config, tmp_path)
     size = config.image_size
     model = vitreous.load(alone(awake(config), "google", tmp_path), image_size=size)
     assert model.preprocess == Preprocess(
-        size=size, fit="squash", interpolation="bilinear", antialias=False, mean=HALF, std=HALF, source="google"
+        size=size,
+        fit="squash",
+        interpolation="bilinear",
+        antialias=False,
+        mean=HALF_RGB,
+        std=HALF_RGB,
+        source="google",
     )
     assert any(note.startswith("preprocessing") for note in model.source["assumed"])
 
@@ -46,10 +52,10 @@ def test_another_image_size_takes_the_preprocessing_along(tmp_path):
 
 def test_big_vision_cuts_the_centre_and_siglip_squashes(tmp_path):
     plain = vitreous.load(alone(awake(), "big_vision", tmp_path / "a")).preprocess
-    assert (plain.fit, plain.interpolation, plain.antialias, plain.mean) == ("crop", "box", True, HALF)
+    assert (plain.fit, plain.interpolation, plain.antialias, plain.mean) == ("crop", "box", True, HALF_RGB)
     assert plain.short_side == round(16 * 256 / 224)
     siglip = vitreous.load(alone(awake(pool="map", class_token=False), "big_vision", tmp_path / "b")).preprocess
-    assert (siglip.fit, siglip.antialias, siglip.mean, siglip.size) == ("squash", False, HALF, (16, 16))
+    assert (siglip.fit, siglip.antialias, siglip.mean, siglip.size) == ("squash", False, HALF_RGB, (16, 16))
 
 
 # timm
@@ -103,7 +109,7 @@ def test_timm_without_a_config_is_what_timm_gives_googles_weights(tmp_path):
         path = alone(awake(config), "timm", tmp_path / want[1], drop=ALL_JSON)
         model = vitreous.load(path, **({"heads": 2} if config.image_size and hasattr(config, "encoder") else {}))
         rule = model.preprocess
-        assert (rule.short_side, rule.interpolation, rule.mean, rule.fit) == (*want, HALF, "crop")
+        assert (rule.short_side, rule.interpolation, rule.mean, rule.fit) == (*want, HALF_RGB, "crop")
         assert any("preprocessing: timm's" in note for note in model.source["assumed"])
 
 
@@ -134,10 +140,20 @@ def test_the_defaults_of_transformers_processors(tmp_path):
     dino = vit.change(layer_scale=1.0, pool="cls-and-gap", positions_cover="class")
     common = {"size": (224, 224), "antialias": True, "centre": "floor", "source": "huggingface (assumed)"}
     wants = {
-        "vit": (vit, Preprocess(fit="squash", interpolation="bilinear", mean=HALF, std=HALF, **common)),
+        "vit": (
+            vit,
+            Preprocess(fit="squash", interpolation="bilinear", mean=HALF_RGB, std=HALF_RGB, **common),
+        ),
         "deit": (
             deit,
-            Preprocess(fit="squash-crop", short_side=256, interpolation="bicubic", mean=HALF, std=HALF, **common),
+            Preprocess(
+                fit="squash-crop",
+                short_side=256,
+                interpolation="bicubic",
+                mean=HALF_RGB,
+                std=HALF_RGB,
+                **common,
+            ),
         ),
         "dinov2": (
             dino,
@@ -181,8 +197,14 @@ def hugging(tmp_path, said: dict, size=(224, 224)):
         ({"size": 256, "do_center_crop": False}, {"fit": "squash", "size": (224, 224)}),
         ({"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD}, {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}),
         ({"do_normalize": False}, {"mean": (0, 0, 0), "std": (1, 1, 1)}),
-        ({"rescale_factor": 1 / 127.5, "image_mean": [1, 1, 1], "image_std": [1, 1, 1]}, {"mean": HALF, "std": HALF}),
-        ({"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [127.5] * 3}, {"mean": HALF, "std": HALF}),
+        (
+            {"rescale_factor": 1 / 127.5, "image_mean": [1, 1, 1], "image_std": [1, 1, 1]},
+            {"mean": HALF_RGB, "std": HALF_RGB},
+        ),
+        (
+            {"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [127.5] * 3},
+            {"mean": HALF_RGB, "std": HALF_RGB},
+        ),
     ],
 )
 def test_every_word_of_a_preprocessor_config_is_heeded(said, want, tmp_path):
@@ -219,9 +241,9 @@ def test_an_image_that_is_not_resized_or_not_cut_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "want"),
     [
-        ("ViTImageProcessor", ("squash", None, "bilinear", HALF)),
-        ("ViTImageProcessorFast", ("squash", None, "bilinear", HALF)),
-        ("DeiTFeatureExtractor", ("squash-crop", 256, "bicubic", HALF)),
+        ("ViTImageProcessor", ("squash", None, "bilinear", HALF_RGB)),
+        ("ViTImageProcessorFast", ("squash", None, "bilinear", HALF_RGB)),
+        ("DeiTFeatureExtractor", ("squash-crop", 256, "bicubic", HALF_RGB)),
         ("BitImageProcessor", ("crop", 224, "bicubic", huggingface.CLIP_MEAN)),
         ("CLIPImageProcessorFast", ("crop", 224, "bicubic", huggingface.CLIP_MEAN)),
     ],

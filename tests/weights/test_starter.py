@@ -55,7 +55,7 @@ def test_every_weight_is_within_half_a_step_of_its_row(rows, fineness):
     codes, steps = quantise(w, fineness)
     error = (w.double() - codes.double() * steps.double()[:, None]).abs()
     assert (error <= steps.double()[:, None] * (0.5 + 1e-9)).all()
-    assert codes.abs().max() <= quantised.MOST
+    assert codes.abs().max() <= quantised.MAX_CODE
     assert not restore(codes, steps)[w.abs().amax(1) == 0].any()
 
 
@@ -64,7 +64,7 @@ def test_the_step_is_a_share_of_the_rows_root_mean_square(fineness, seed):
     """No outlier widens it until that has no code."""
     w = torch.randn(4, 300, generator=torch.Generator().manual_seed(seed))
     _, steps = quantise(w, fineness)
-    wanted = torch.maximum(w.square().mean(1).sqrt() / fineness, w.abs().amax(1) / quantised.MOST)
+    wanted = torch.maximum(w.square().mean(1).sqrt() / fineness, w.abs().amax(1) / quantised.MAX_CODE)
     torch.testing.assert_close(steps.float(), wanted, rtol=2**-10, atol=0)
 
 
@@ -182,12 +182,12 @@ def metadata_of(path) -> dict[str, str]:
     return json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
 
 
-def forged(path, tensors, metadata, version=quantised.VERSION, **said):
+def forged(path, tensors, metadata, version=quantised.PACKING_VERSION, **said):
     """A file of these tensors whose manifest says so, digests and all."""
     manifest = json.loads(json.loads(metadata["vitreous"])["manifest"])
     manifest |= {"tensors": quantised._digest(tensors), **said}
     text = json.dumps(manifest, sort_keys=True)
-    sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, quantised.KEY: version})
+    sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, quantised.QUANTISED_KEY: version})
     save_file(tensors, path, metadata={"vitreous": sealed})
     return path
 
@@ -215,7 +215,7 @@ def test_a_file_that_does_not_hold_what_it_says_is_refused_by_the_tensor(file, t
         refused(forged(tmp_path / "kind.safetensors", other, metadata), *words)
     refused(forged(tmp_path / "extra.safetensors", {**tensors, "more": torch.ones(3)}, metadata), "more")
     refused(forged(tmp_path / "version.safetensors", tensors, metadata, version=9), "version 9", "upgrade")
-    save_file(tensors, tmp_path / "bare.safetensors", metadata={"vitreous": json.dumps({quantised.KEY: 1})})
+    save_file(tensors, tmp_path / "bare.safetensors", metadata={"vitreous": json.dumps({quantised.QUANTISED_KEY: 1})})
     refused(tmp_path / "bare.safetensors", "manifest")
 
 
@@ -239,8 +239,8 @@ def test_a_small_file_cannot_ask_for_much_memory_and_no_starter_is_one_line(file
 
 
 def test_without_a_starter_the_word_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(starter, "FILE", tmp_path / "starter.safetensors")
-    monkeypatch.setattr(starter, "CARD", tmp_path / "starter.json")
+    monkeypatch.setattr(starter, "STARTER_FILE", tmp_path / "starter.safetensors")
+    monkeypatch.setattr(starter, "STARTER_CARD", tmp_path / "starter.json")
     with pytest.raises(CheckpointError) as caught:
         vitreous.load("starter")
     line_of(caught.value, "carries no starter", "hf:OWNER/NAME")
@@ -250,13 +250,13 @@ def test_without_a_starter_the_word_says_so(monkeypatch, tmp_path):
 
 
 def test_the_word_loads_the_packages_own_file(model, monkeypatch, tmp_path):
-    monkeypatch.setattr(starter, "FILE", tmp_path / "starter.safetensors")
-    write_quantised(model, starter.FILE, fineness=6.0)
+    monkeypatch.setattr(starter, "STARTER_FILE", tmp_path / "starter.safetensors")
+    write_quantised(model, starter.STARTER_FILE, fineness=6.0)
     found = vitreous.load("starter", classes=4)
     assert found.config.readout.classes == 4
     assert state_of(found).keys() == state_of(model).keys()
     assert starter.suits(300, 3)
-    assert not starter.suits(starter.FEW, 3)
+    assert not starter.suits(starter.FROM_SCRATCH_ABOVE, 3)
     assert not starter.suits(300, 1)
 
 
@@ -273,16 +273,16 @@ def test_its_own_word_is_no_path_that_lies_here(monkeypatch, tmp_path):
     assert starter.word() == "starter"
     assert starter.is_meant("starter")
     (tmp_path / "starter").mkdir()
-    assert starter.word() == str(starter.FILE)
+    assert starter.word() == str(starter.STARTER_FILE)
     assert starter.is_meant(starter.word())
 
 
 @pytest.mark.skipif(not starter.is_there(), reason="this package carries no starter yet")
 def test_the_starter_is_what_its_card_says():
     card = starter.card()
-    assert starter.FILE.stat().st_size <= starter.ROOM
+    assert starter.STARTER_FILE.stat().st_size <= starter.MAX_STARTER_BYTES
     assert not card["is_rehearsal"]
-    assert digest(starter.FILE) == card["packed"]["sha256"]
+    assert digest(starter.STARTER_FILE) == card["packed"]["sha256"]
     found = vitreous.load("starter")
     assert sum(p.numel() for p in found.parameters()) == card["parameters"]
     assert json.loads(json.dumps(found.config.to_json())) == card["network"]

@@ -34,7 +34,7 @@ def run(
     """Say what is wrong with a set of images: broken, double, leaking, mislabelled."""
     import vitreous
     from vitreous.cli.progress import progress
-    from vitreous.images.health.duplicates import DISTANCE
+    from vitreous.images.health.duplicates import DEFAULT_DISTANCE
 
     images: Any = data
     probabilities = None
@@ -47,7 +47,7 @@ def run(
         health = vitreous.check(
             images,
             probabilities=probabilities,
-            near=DISTANCE if near is None else near,
+            near=DEFAULT_DISTANCE if near is None else near,
             sample=sample,
             workers=workers,
             cache=not fresh,

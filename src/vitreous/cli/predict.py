@@ -11,7 +11,7 @@ from vitreous.cli.show import say, say_json, say_line
 from vitreous.printable import printable_line
 
 if TYPE_CHECKING:
-    from vitreous.evaluation.predict import Answer
+    from vitreous.evaluation.predict import Prediction
 
 EXAMPLE = "vitreous predict last holiday/*.jpg --format csv"
 FORMATS = ("table", "csv", "json")
@@ -64,7 +64,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _table_row(answer: Answer, top: int) -> None:
+def _table_row(answer: Prediction, top: int) -> None:
     name = printable_line(answer.name)
     name = name if len(name) <= WIDTH else "…" + name[1 - WIDTH :]
     if answer.error is not None:
@@ -75,7 +75,7 @@ def _table_row(answer: Answer, top: int) -> None:
     say_line(f"{name:<{WIDTH}}  {text}")
 
 
-def _csv_row(answer: Answer, top: int) -> None:
+def _csv_row(answer: Prediction, top: int) -> None:
     said = ";".join(answer.said) if answer.said or answer.error is not None else "none of these"
     pairs = [cell for label, p in zip(answer.labels, answer.probabilities, strict=True) for cell in (label, f"{p:.6f}")]
     score = "" if answer.score is None else f"{answer.score:.6f}"
@@ -91,5 +91,5 @@ def _print_csv(row: list[Any]) -> None:
     say(line.getvalue())
 
 
-def _json_row(answer: Answer, top: int) -> None:
+def _json_row(answer: Prediction, top: int) -> None:
     say_json("predict", answer.to_json())

@@ -1,4 +1,4 @@
-"""A model and images become numbers. Each part loads on first use."""
+"""Measure a model on images. Each part loads on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vitreous.evaluation.suites.table import suite as suite
     from vitreous.evaluation.transferability import score as score
 
-PARTS = [
+MODULES = [
     "accuracy",
     "calibration",
     "evaluate",
@@ -37,12 +37,12 @@ HOME = {
     "suite": "suites.table",
 }
 
-__all__ = [*HOME, *PARTS]
+__all__ = [*HOME, *MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in HOME:
         return getattr(import_module(f"{__name__}.{HOME[name]}"), name)
-    if name in PARTS:
+    if name in MODULES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"{__name__} has no {name!r}; it has: {', '.join(__all__)}")

@@ -1,4 +1,4 @@
-"""How often a model is right, in exact counts: never a mean of the means of batches.
+"""How often a model is right, in exact counts over all images, never a mean of batch means.
 
 N images   K classes
 """
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
-from vitreous.evaluation.ties import SAME32, SAME64, best_class, best_classes, equal_within
+from vitreous.evaluation.ties import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
 from vitreous.words import percent
 
 __all__ = ["ClassRow", "Judged", "Result", "average_precision", "measure", "wilson"]
 
 Counts = NDArray[np.int64]
-MANY = 10  # classes up to which "among the first five" says little
-Z95 = 1.959963984540054  # of the normal distribution, for 95 %
-SHOWN = 12  # classes that `str` lists
+TOP_FIVE_ABOVE = 10  # top-5 accuracy says little for this many classes or fewer
+Z95 = 1.959963984540054  # standard normal quantile of a 95 % interval
+MAX_CLASSES_SHOWN = 12  # classes that `str` lists
 
 
 def wilson(right: int, seen: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927): holds for few images too, and never leaves 0 … 1."""
+    """The 95 % interval of a proportion (Wilson 1927): valid for few images too, and always within 0 … 1."""
     if not seen:
         return 0.0, 1.0
     p, z2 = right / seen, Z95**2 / seen
@@ -39,27 +39,27 @@ def wilson(right: int, seen: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class ClassRow:
-    """One class: images of it, those answered right, and how often it was the answer."""
+    """One class: its images, how many were right, and how often the model answered it."""
 
     name: str
     images: int
     right: int
     said: int
-    average_precision: float | None = None  # where images have several labels
+    average_precision: float | None = None  # only with several labels per image
 
     @property
     def recall(self) -> float:
-        """Of its images, the share answered right; nan where there is none."""
+        """The share of its images answered right; nan without images."""
         return self.right / self.images if self.images else math.nan
 
     @property
     def precision(self) -> float:
-        """Of the times it was the answer, the share that was right; nan where it never was."""
+        """The share of its answers that were right; nan if it was never the answer."""
         return self.right / self.said if self.said else math.nan
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of both, 2 right / (images + said); nan where both are 0."""
+        """The harmonic mean of both, 2 right / (images + said); nan if both are 0."""
         return 2 * self.right / (self.images + self.said) if self.images + self.said else math.nan
 
     @property
@@ -75,15 +75,15 @@ class ClassRow:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Image by image, in the order of the logits; images without a label are not among them."""
+    """One row per labelled image, in the order of the logits."""
 
-    rows: Counts  # of the logits
-    truth: Counts  # the class it counts for; −1 where an image has several labels
+    rows: Counts  # row numbers in the logits
+    truth: Counts  # the class it counts for; −1 with several labels
     answer: Counts  # the class with the largest logit
     confidence: NDArray[np.float64]
     score: NDArray[np.float64]
     is_right: NDArray[np.bool_]
-    names: tuple[str, ...] = ()  # of the images, where they are known
+    names: tuple[str, ...] = ()  # of the images, if known
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -98,19 +98,19 @@ class Result:
     """
 
     classes: tuple[str, ...]
-    images: int  # judged
+    images: int  # with a label
     right: int
     right_in_five: int | None  # only above 10 classes
-    left_out: int  # had no label
+    left_out: int  # images without a label
     loss: float  # negative log likelihood at the temperature, mean over images
     temperature: float
     per_class: tuple[ClassRow, ...]
     calibration: Calibration
     above: tuple[Above, ...]
     judged: Judged
-    confusion: Counts | None = None  # K K: rows are truths, columns answers; None with several labels
-    unlike: int | None = None  # judged images below the threshold
-    mean_average_precision: float | None = None  # over classes that have images; with several labels
+    confusion: Counts | None = None  # K K: rows are labels, columns answers; None with several labels
+    unlike: int | None = None  # labelled images below the threshold
+    mean_average_precision: float | None = None  # over classes with images; only with several labels
     about: dict[str, Any] = field(default_factory=dict)  # which model, which images, how
     notes: tuple[str, ...] = ()
 
@@ -124,7 +124,7 @@ class Result:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of `top1`, 95 %."""
+        """The 95 % interval of `top1`."""
         return wilson(self.right, self.images)
 
     @property
@@ -132,7 +132,7 @@ class Result:
         return self.mean_average_precision is not None
 
     def confused(self, most: int = 5) -> list[tuple[str, str, int]]:
-        """(truth, answer, images) of the commonest mistakes."""
+        """(label, answer, images) of the most common mistakes."""
         if self.confusion is None:
             return []
         wrong = self.confusion.copy()
@@ -180,8 +180,8 @@ class Result:
         for note in self.notes:
             yield "note", note
 
-    def weakest(self, most: int = SHOWN) -> list[ClassRow]:
-        """All classes that have images, in their order; of many, those with the lowest F1."""
+    def weakest(self, most: int = MAX_CLASSES_SHOWN) -> list[ClassRow]:
+        """The classes with images, in order; if there are many, those with the lowest F1."""
         rows = [row for row in self.per_class if row.images]
         return rows if len(rows) <= most else sorted(rows, key=lambda row: (row.f1, row.name))[:most]
 
@@ -220,11 +220,11 @@ def measure(
     threshold: float | None = None,
     real: Sequence[Sequence[int]] | None = None,
 ) -> Result:
-    """Judge answers.
+    """Compare logits with labels.
 
-    logits: N K.  labels: N class numbers, −1 for none; or N K of 0 and 1, where every class is judged by itself.
-    real: for each image the labels that are right (as the ReaL labels, arXiv 2006.07159) in place of `labels`; an
-    image with none is left out. An image answered with one of them counts for that class, else for its first.
+    logits: N K.  labels: N class numbers, −1 for none; or N K of 0 and 1, where each class is measured by itself.
+    real: the right labels of each image (such as ReaL labels, arXiv 2006.07159), in place of `labels`; an image with
+    none is left out. An image counts for the class it was answered with if that is right, else for its first label.
     """
     logits = np.asarray(logits)
     _check(logits, labels, classes, real)
@@ -242,7 +242,7 @@ def measure(
         classes=tuple(classes),
         images=len(judged),
         right=int(judged.is_right.sum()),
-        right_in_five=right5 if k > MANY else None,
+        right_in_five=right5 if k > TOP_FIVE_ABOVE else None,
         left_out=len(logits) - len(judged),
         loss=loss,
         temperature=temperature,
@@ -256,7 +256,7 @@ def measure(
 
 
 def _check(logits: Numbers, labels: Any, classes: Sequence[str], real: Sequence[Sequence[int]] | None) -> None:
-    """Whether these belong together; a line says why not."""
+    """Refuse logits, labels and classes that do not fit together."""
     if logits.ndim != 2 or logits.shape[1] != len(classes):
         raise DataError(f"logits of shape {logits.shape} do not answer {len(classes)} classes; give N x {len(classes)}")
     n, k = logits.shape
@@ -267,7 +267,7 @@ def _check(logits: Numbers, labels: Any, classes: Sequence[str], real: Sequence[
         raise DataError("the logits are not all finite, so the model is broken; go back to an earlier state of it")
     top = max((max(row, default=-1) for row in real), default=-1) if real is not None else np.max(labels, initial=-1)
     if real is not None and any(c < 0 for row in real for c in row):
-        raise DataError("labels below 0 are no classes; leave an image out with an empty list")
+        raise DataError("labels below 0 name no class; leave an image out with an empty list")
     wide = real is None and np.ndim(labels) == 2
     if (np.shape(labels)[1] != k) if wide else top >= k:
         what = f"{np.shape(labels)[1]} columns of labels" if wide else f"class number {int(top)}"
@@ -275,22 +275,22 @@ def _check(logits: Numbers, labels: Any, classes: Sequence[str], real: Sequence[
 
 
 def _flat(labels: Any) -> tuple[Counts, Counts]:
-    """(row, class) of every label that is right, in the order of rows."""
+    """(row, class) of every right label, by row."""
     if isinstance(labels, np.ndarray):
         rows = np.flatnonzero(labels >= 0)
         return rows, labels[rows].astype(np.int64)
-    once = [list(dict.fromkeys(row)) for row in labels]  # a label said twice is one
+    once = [list(dict.fromkeys(row)) for row in labels]  # a repeated label counts once
     return np.repeat(np.arange(len(once)), [len(row) for row in once]), np.array([c for r in once for c in r], np.int64)
 
 
 def _judge(
     logits: Numbers, kept: Counts, rows: Counts, allowed: Counts, temperature: float
 ) -> tuple[Judged, int, float]:
-    """The images `kept`, judged; how many are right within five; the loss.  rows, allowed: labels, rows within kept."""
+    """Measure the images `kept`; the number right within five; the loss.  rows, allowed: labels, rows within kept."""
     n = len(kept)
     answer, confidence, scores = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
     is_right, is_in_five, likelihood = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n)
-    same = SAME64 if logits.dtype == np.float64 else SAME32
+    same = TIE_FLOAT64 if logits.dtype == np.float64 else TIE_FLOAT32
     for here in calibration.parts(logits[:n]):
         first = here.start
         z = np.asarray(logits[kept[here]], np.float64)
@@ -323,7 +323,7 @@ def _judge(
 def _measure_several(
     logits: Numbers, labels: Counts, classes: tuple[str, ...], temperature: float, threshold: float | None
 ) -> Result:
-    """Every class judged by itself: an image says a class where its probability is at least 1/2."""
+    """Measure each class by itself: an image has a class if its probability is at least 1/2."""
     kept = np.flatnonzero((labels >= 0).all(1))
     z, y = logits[kept], labels[kept] > 0
     p = calibration.sigmoid(z, temperature)
@@ -332,7 +332,7 @@ def _measure_several(
     precisions = [average_precision(z[:, k], y[:, k]) if y[:, k].any() else math.nan for k in range(len(classes))]
     known = [value for value in precisions if not math.isnan(value)]
     columns = zip(classes, y.sum(0), (y & said).sum(0), said.sum(0), precisions, strict=True)
-    confidence = np.where(said, p, 1 - p).min(1) if len(kept) else np.zeros(0)  # that all of its labels are right
+    confidence = np.where(said, p, 1 - p).min(1) if len(kept) else np.zeros(0)  # that all labels are right
     scores = calibration.score(z)
     judged = Judged(kept, np.full(len(kept), -1), best_class(z), confidence, scores, exact)
     return Result(
@@ -358,7 +358,7 @@ def average_precision(scores: Numbers, is_positive: NDArray[np.bool_]) -> float:
     s, positive = np.asarray(scores)[order], np.asarray(is_positive, bool)[order]
     ends = (
         np.flatnonzero(np.append(np.diff(s) != 0, True)) if len(s) else np.zeros(0, np.int64)
-    )  # equals stand together
+    )  # equal scores form one step
     found = np.cumsum(positive)[ends]
     if not len(found) or not found[-1]:
         return math.nan
@@ -366,5 +366,5 @@ def average_precision(scores: Numbers, is_positive: NDArray[np.bool_]) -> float:
 
 
 def _number(value: float | None) -> float | None:
-    """For JSON, which has no nan."""
+    """None for nan, which JSON lacks."""
     return None if value is None or math.isnan(value) else value

@@ -1,6 +1,6 @@
-"""What a confidence is worth: one temperature, one threshold for "unlike anything I learned", and how well both hold.
+"""Calibrated confidence: one temperature, one threshold for "unlike anything learned", and checks of both.
 
-Everything here works on logits alone, so that every runtime that has them says the same.
+Everything here works on logits alone, so every runtime gives the same numbers.
 
 N images   K classes
 """
@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 Numbers = NDArray[np.floating[Any]]
-COLDEST, HOTTEST = 0.05, 20.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 BINS = 15
-CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # of the table "answer only above"
-GRID = (*(n / 100 for n in range(100)), 0.995, 0.999)  # where `answer_above` looks
-AT_ONCE = 2**22  # numbers of logits that are copied to float64 at a time
+CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)  # rows of the table "answer only above"
+CONFIDENCE_GRID = (*(n / 100 for n in range(100)), 0.995, 0.999)  # tried by `answer_above`
+LOGITS_AT_ONCE = 2**22  # numbers copied to float64 at a time
 
 
 def softmax(logits: Numbers, temperature: float = 1.0) -> NDArray[np.float64]:
@@ -49,20 +49,20 @@ def softmax(logits: Numbers, temperature: float = 1.0) -> NDArray[np.float64]:
 
 
 def sigmoid(logits: Numbers, temperature: float = 1.0) -> NDArray[np.float64]:
-    """1 / (1 + exp(−z / T)), in float64: every class by itself."""
+    """1 / (1 + exp(−z / T)), in float64, for each class by itself."""
     return 0.5 * (1 + np.tanh(0.5 / temperature * np.asarray(logits, np.float64)))
 
 
 def score(logits: Numbers) -> NDArray[np.float64]:
-    """How much an image looks like something learned: its largest logit.  N K -> N."""
+    """How much an image resembles the training data: its largest logit.  N K -> N."""
     return np.asarray(logits, np.float64).max(-1)
 
 
 def fit_threshold(scores: Numbers, keep: float = 0.95) -> float:
-    """The score that at least a share `keep` of these images reach; those below it are unlike anything learned."""
+    """The score that a share `keep` of these images reaches; images below it are unlike the training data."""
     scores = np.asarray(scores, np.float64)
     if not 0 < keep <= 1:
-        raise DataError(f"a threshold that keeps a share of {keep} is none; say one above 0 and at most 1")
+        raise DataError(f"a threshold cannot keep a share of {keep}; give one above 0 and at most 1")
     if not len(scores) or not np.isfinite(scores).all():
         raise DataError("a threshold needs scores, all finite; give those of images that nothing was trained on")
     return float(np.sort(scores)[math.floor((1 - keep) * len(scores) + 1e-9)])
@@ -72,13 +72,13 @@ def fit_threshold(scores: Numbers, keep: float = 0.95) -> float:
 
 
 def fit_temperature(logits: Numbers, labels: NDArray[np.integer[Any]]) -> float:
-    """The temperature that makes confidences true (arXiv 1706.04599), from images that nothing was trained on.
+    """The temperature that calibrates confidences (arXiv 1706.04599), from images not used in training.
 
-        T = argmin  mean NLL(z / T) + (ln T)² / 2N,    COLDEST ≤ T ≤ HOTTEST
+        T = argmin  mean NLL(z / T) + (ln T)² / 2N,    MIN_TEMPERATURE ≤ T ≤ MAX_TEMPERATURE
 
-    The second term is a prior, ln T ~ Normal(0, 1): a few images that are all right do not make T zero, many decide
-    alone. Since the NLL falls all the way from 1 to its minimum, T never has a higher NLL on these images than 1.
-    labels: N class numbers, or N K of 0 and 1, where every class has a logistic loss of its own. −1 is left out.
+    The second term is a prior, ln T ~ Normal(0, 1): a few images that are all right do not drive T to zero, and many
+    images outweigh it. The NLL falls monotonically from T = 1 to its minimum, so T never raises it on these images.
+    labels: N class numbers, or N K of 0 and 1, where each class has its own logistic loss. −1 is left out.
     """
     logits, labels = _known(logits, labels)
     if not len(logits):
@@ -89,9 +89,9 @@ def fit_temperature(logits: Numbers, labels: NDArray[np.integer[Any]]) -> float:
 
     here, step = cost(0.0), 1e-3
     if cost(step) < here:
-        found = _golden(cost, 0.0, math.log(HOTTEST))
+        found = _golden(cost, 0.0, math.log(MAX_TEMPERATURE))
     elif cost(-step) < here:
-        found = _golden(cost, math.log(COLDEST), 0.0)
+        found = _golden(cost, math.log(MIN_TEMPERATURE), 0.0)
     else:
         return 1.0
     better = mean_loss(logits, labels, math.exp(found)) <= mean_loss(logits, labels, 1.0)
@@ -99,7 +99,7 @@ def fit_temperature(logits: Numbers, labels: NDArray[np.integer[Any]]) -> float:
 
 
 def mean_loss(logits: Numbers, labels: NDArray[np.integer[Any]], temperature: float = 1.0) -> float:
-    """Negative log likelihood, the mean over images: of the label, or the sum over classes where labels are N K."""
+    """Negative log likelihood, mean over images; summed over classes if labels are N K."""
     total = 0.0
     for part in parts(logits):
         z, y = np.asarray(logits[part], np.float64) / temperature, labels[part]
@@ -112,8 +112,8 @@ def mean_loss(logits: Numbers, labels: NDArray[np.integer[Any]], temperature: fl
 
 
 def parts(logits: Numbers) -> Iterator[slice]:
-    """Rows that are worked on together, so that memory does not grow with their number."""
-    step = max(AT_ONCE // max(logits.shape[-1], 1), 1)
+    """Slices of rows, so memory does not grow with their number."""
+    step = max(LOGITS_AT_ONCE // max(logits.shape[-1], 1), 1)
     return (slice(first, min(first + step, len(logits))) for first in range(0, len(logits), step))
 
 
@@ -128,7 +128,7 @@ def _known(logits: Numbers, labels: NDArray[Any]) -> tuple[Numbers, NDArray[np.i
 
 
 def _golden(cost: Callable[[float], float], low: float, high: float, tolerance: float = 1e-4) -> float:
-    """Golden-section search for the minimum between two places."""
+    """Golden-section search for a minimum."""
     ratio = (math.sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = cost(left), cost(right)
@@ -154,8 +154,8 @@ class Bin:
     low: float
     high: float
     count: int
-    confidence: float  # their mean; nan where there are none
-    right: float  # their share
+    confidence: float  # their mean; nan for an empty bin
+    right: float  # share right
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Calibration:
 
 
 def reliability(confidence: Numbers, is_right: NDArray[Any], bins: int = BINS) -> Calibration:
-    """Confidence against the share that is right, in equal bins (arXiv 1706.04599).  Both: N."""
+    """Confidence against the share right, in equal bins (arXiv 1706.04599).  Both: N."""
     confidence, is_right = np.asarray(confidence, np.float64), np.asarray(is_right, np.float64)
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     count = np.bincount(place, minlength=bins)
@@ -184,7 +184,7 @@ def reliability(confidence: Numbers, is_right: NDArray[Any], bins: int = BINS) -
 
 @dataclass(frozen=True)
 class Above:
-    """What comes of answering only where the confidence is at least `confidence`."""
+    """The outcome of answering only with a confidence of at least `confidence`."""
 
     confidence: float
     images: int
@@ -197,7 +197,7 @@ class Above:
 
     @property
     def right_share(self) -> float:
-        """Of those answered; nan where none is."""
+        """The share right of those answered; nan if none is."""
         return self.right / self.answered if self.answered else math.nan
 
     def to_json(self) -> dict[str, Any]:
@@ -209,17 +209,17 @@ class Above:
 
 
 def above(confidence: Numbers, is_right: NDArray[Any], limit: float) -> Above:
-    """Exact counts at one limit."""
+    """Counts at one confidence limit."""
     answered = np.asarray(confidence) >= limit
     return Above(limit, len(answered), int(answered.sum()), int(np.asarray(is_right, bool)[answered].sum()))
 
 
 def answer_above(probabilities: Numbers, labels: NDArray[Any], target: float = 0.95) -> Above | None:
-    """The lowest confidence, in steps of 0.01, above which a share `target` of the answers is right; None if none is.
+    """The lowest confidence, in steps of 0.01, above which a share `target` of answers is right; None if there is none.
 
-    probabilities: N K, calibrated, of images that nothing was trained on.  labels: N.
+    probabilities: N K, calibrated, of images not used in training.  labels: N.
     """
     probabilities, labels = _known(probabilities, labels)
     confidence, is_right = probabilities.max(-1), probabilities.argmax(-1) == labels
-    rows = (above(confidence, is_right, limit) for limit in GRID)
+    rows = (above(confidence, is_right, limit) for limit in CONFIDENCE_GRID)
     return next((row for row in rows if row.answered and row.right >= target * row.answered), None)

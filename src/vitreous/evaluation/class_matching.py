@@ -1,4 +1,4 @@
-"""Which class of the model a label means: by name where both sides have names, and from a file of other labels."""
+"""Match a set's labels to a model's classes, by name or from a file of other labels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from vitreous.words import few
 
 __all__ = ["match_classes", "read_labels"]
 
-IMAGENET = re.compile(r"ILSVRC2012_val_(\d{8})")  # by these numbers the ReaL labels are sorted
+IMAGENET_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")  # ReaL labels are sorted by these numbers
 NAME_COLUMNS = {*PATH_COLUMNS, "name", "names", "imagename"}
 
 
 def match_classes(data: ImageSet, labels: Sequence[str] | None, classes: int) -> tuple[NDArray[np.int64], list[str]]:
-    """The model's class number for each class of the set, and what should be said about it.
+    """The model's class number for each class of the set, and notes.
 
-    labels: the model's; without them numbers must do, and both sides must have as many classes.
+    labels: the model's; without them classes match by number, and both sides need equally many.
     """
     if not data.classes:
         raise DataError(
@@ -74,12 +74,12 @@ def match_classes(data: ImageSet, labels: Sequence[str] | None, classes: int) ->
 def read_labels(
     path: str | os.PathLike[str], data: ImageSet, whole: ImageSet, numbers: NDArray[np.int64], names: Sequence[str]
 ) -> list[list[int]]:
-    """The labels that a file gives each image of `data`, as class numbers of the model; [] leaves an image out.
+    """Read a file of labels for the images of `data`, as class numbers of the model; [] leaves an image out.
 
     JSON: a list of lists in the order of the set (or of the whole set, or of ImageNet's validation files), or
     {image: label or labels}. CSV or TSV: a row IMAGE,LABEL[,LABEL…], where one cell may hold "a;b".
-    A label is the name of a class, or the model's number of it. Images are found by path, or by file name.
-    numbers: of each class of the set.  names: the model's.  whole: the set that `data` is a split of.
+    A label is a class name or the model's class number. Images are found by path or file name.
+    numbers: the model's number of each class of the set.  names: the model's.  whole: the set that `data` belongs to.
     """
     path = Path(path)
     try:
@@ -98,7 +98,7 @@ def _json(path: Path, text: str) -> list[list[Any]] | dict[str, list[Any]]:
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no JSON: {' '.join(str(error).split())[:80]}; write it again") from None
+        raise DataError(f"{path} is not JSON: {' '.join(str(error).split())[:80]}; write it again") from None
     if isinstance(said, list):
         return [_several(one) for one in said]
     if isinstance(said, dict):
@@ -115,7 +115,7 @@ def _table(path: Path, text: str) -> dict[str, list[Any]]:
     try:
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:
-        raise DataError(f"{path} is no table: {error}; save it as CSV") from None
+        raise DataError(f"{path} is not a table: {error}; save it as CSV") from None
     if rows and (column(rows[0][0]) in NAME_COLUMNS or column(rows[0][-1]) in LABEL_COLUMNS):
         rows = rows[1:]
     found: dict[str, list[Any]] = {}
@@ -128,7 +128,7 @@ def _table(path: Path, text: str) -> dict[str, list[Any]]:
 
 def _in_order(path: Path, said: list[list[Any]], data: ImageSet, whole: ImageSet) -> list[list[Any]]:
     names = [data.name(i) for i in range(len(data))]
-    official = [IMAGENET.search(name) for name in names]
+    official = [IMAGENET_FILE.search(name) for name in names]
     if all(official) and len(said) == 50_000:
         return [said[int(match[1]) - 1] for match in official if match]
     if len(said) == len(data):
@@ -146,7 +146,7 @@ def _looked_up(path: Path, said: dict[str, list[Any]], data: ImageSet) -> list[l
     by_file: dict[str, list[Any] | None] = {}
     for name, row in said.items():
         for short in {_file(name), _file(name).rpartition(".")[0]} - {""}:
-            by_file[short] = None if short in by_file else row  # two of one name say nothing
+            by_file[short] = None if short in by_file else row  # an ambiguous file name matches nothing
 
     def row_of(name: str) -> list[Any] | None:
         found = (said.get(name), by_file.get(_file(name)), by_file.get(_file(name).rpartition(".")[0]))
@@ -168,16 +168,16 @@ def _number(path: Path, said: Any, known: dict[str, int | None], classes: int) -
         number = int(said)
     if number is None or not 0 <= number < classes:
         raise DataError(
-            f"{path} has the label {str(said)[:40]!r}, which is no class of the model; "
+            f"{path} has the label {str(said)[:40]!r}, which is not a class of the model; "
             f"give a name it knows, or a number from 0 to {classes - 1}"
         )
     return number
 
 
 def _by_name(labels: Sequence[str]) -> dict[str, int | None]:
-    """Plain name to number: the whole label, and each of its words between commas; None where two classes share it."""
+    """Plain name to class number: the whole label and each part between commas; None if two classes share it."""
     found: dict[str, int | None] = {}
-    for parts in (lambda label: label.split(","), lambda label: [label]):  # a whole label wins over another's part
+    for parts in (lambda label: label.split(","), lambda label: [label]):  # a whole label wins over a part of another
         own: dict[str, int | None] = {}
         for number, label in enumerate(labels):
             for name in {_plain(part) for part in parts(label)}:
@@ -191,7 +191,7 @@ def _plain(name: str) -> str:
 
 
 def _is_code(name: str) -> bool:
-    """A number or a WordNet id, which names nothing to people."""
+    """True for a number or a WordNet id, which people cannot read."""
     return re.fullmatch(r"n?\d+", name) is not None
 
 

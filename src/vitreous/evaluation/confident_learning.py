@@ -1,4 +1,4 @@
-"""Which labels look wrong: probabilities for each image by a probe that never saw it, from frozen features."""
+"""Find likely label errors: out-of-fold probabilities of a probe on frozen features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.features import FEATURES, extract
-from vitreous.evaluation.few_shot import L2, checked, decompose
+from vitreous.evaluation.few_shot import DEFAULT_L2, checked, decompose
 from vitreous.evaluation.predict import Precision, Progress
 from vitreous.evaluation.ties import best_class
 from vitreous.images import open_data, splits
@@ -24,19 +24,19 @@ from vitreous.images.imageset import ImageSet
 
 __all__ = ["LabelErrors", "label_errors", "out_of_fold"]
 
-SHOWN = 20
+MAX_ERRORS_SHOWN = 20
 
 
 @dataclass(frozen=True, eq=False)
 class LabelErrors:
-    """For `check(data, probabilities=found.probabilities)`, which names the suspects with their pictures."""
+    """Suspected label errors; `check(data, probabilities=found.probabilities)` shows them with their images."""
 
     probabilities: NDArray[np.float64]  # N K, out of fold; rows of images that could not be read are uniform
-    places: NDArray[np.int64]  # suspects within the set, likeliest errors first
+    places: NDArray[np.int64]  # suspects within the set, most likely errors first
     names: tuple[str, ...]
     labels: tuple[str, ...]
     likelier: tuple[str, ...]
-    right: int  # images whose label the probe gives, too
+    right: int  # images where the probe agrees with the label
     images: int
 
     def to_json(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class LabelErrors:
 
     def __str__(self) -> str:
         said = f"{len(self.names):,} of {self.images:,} labels look wrong; the probe agrees with {self.right:,}"
-        rows = zip(self.names[:SHOWN], self.labels, self.likelier, strict=False)
+        rows = zip(self.names[:MAX_ERRORS_SHOWN], self.labels, self.likelier, strict=False)
         return "\n".join([said, *(f"{name}: {label}, likelier {other}" for name, label, other in rows)])
 
     def _repr_html_(self) -> str:
@@ -60,7 +60,7 @@ def label_errors(
     taps: str = FEATURES,
     folds: int = 5,
     seed: int = 0,
-    l2: float = L2,
+    l2: float = DEFAULT_L2,
     batch: int | None = None,
     device: torch.device | str | None = None,
     workers: int | None = None,
@@ -68,9 +68,9 @@ def label_errors(
     cache: bool | str | os.PathLike[str] = True,
     progress: Progress | None = None,
 ) -> LabelErrors:
-    """Suspect labels of a set, by the closed-form probe on features of a model that knows nothing of them.
+    """Suspected label errors of a set, by the closed-form probe on features of a model not trained on it.
 
-    Copies and near copies of a picture share its fold, so that none vouches for another.
+    Copies and near copies of an image share its fold, so none confirms another.
     """
     images = open_data.open(data)
     if images.labels.ndim != 1:
@@ -96,12 +96,12 @@ def label_errors(
 
 
 def out_of_fold(
-    x: NDArray[Any], y: NDArray[Any], classes: int, fold: NDArray[Any], *, l2: float = L2
+    x: NDArray[Any], y: NDArray[Any], classes: int, fold: NDArray[Any], *, l2: float = DEFAULT_L2
 ) -> NDArray[np.float64]:
-    """Probabilities of each row by a probe fitted without its fold: N K.
+    """Out-of-fold probabilities of each row: N K.
 
-    One decomposition gives the scores of all folds exactly; a single temperature, fitted on them, makes them
-    probabilities. Rows of −1 get theirs from the probe on all labelled rows.
+    One decomposition gives the scores of all folds exactly; one temperature, fitted on them, turns them into
+    probabilities. Rows labelled −1 are scored by the probe on all labelled rows.
     """
     rows, labels = checked(x, y, classes)
     if len(np.unique(fold)) < 2:

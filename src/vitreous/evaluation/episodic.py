@@ -1,7 +1,7 @@
-"""Ways × shots: can features tell apart classes that nothing was trained on, from a few samples of each?
+"""Ways × shots: can features separate unseen classes from a few samples of each?
 
-An episode draws `ways` classes and, of each, `shots` support and `queries` query rows, all different. Each query is
-compared with the support. This asks for meta-learning's question; `fewshot` is the papers' linear fit on all classes.
+An episode draws `ways` classes and, from each, `shots` support and `queries` query rows, all different. Each query is
+compared with the support. This is meta-learning's protocol; `fewshot` is the papers' linear fit on all classes.
 
 E episodes   K ways   S shots   Q queries   D features
 """
@@ -21,24 +21,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation.few_shot import BIAS, L2, TINY, checked
+from vitreous.evaluation.few_shot import BIAS_COLUMN, DEFAULT_L2, STD_EPS, checked
 from vitreous.evaluation.ties import best_class
 from vitreous.randomness import uniform
 from vitreous.words import few
 
-__all__ = ["By", "Episodes", "Likeness", "draw", "episodes", "likeness", "overlap", "right_share"]
+__all__ = ["By", "ClassCosines", "Episodes", "draw", "episodes", "likeness", "overlap", "right_share"]
 
 By = Literal["prototypes", "nearest", "ridge"]
 Likening = Literal["euclid", "cosine"]
-BYS, LIKENINGS = ("prototypes", "nearest", "ridge"), ("euclid", "cosine")
-HELD = 2**24  # numbers that are gathered at once
+CLASSIFIERS, DISTANCES = ("prototypes", "nearest", "ridge"), ("euclid", "cosine")
+NUMBERS_GATHERED = 2**24  # numbers held at once
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """accuracy: of each episode, right queries / (ways · queries)."""
+    """accuracy: right queries / (ways · queries), for each episode."""
 
     accuracy: NDArray[np.float64]  # E
     ways: int
@@ -55,7 +55,7 @@ class Episodes:
 
     @property
     def half_width(self) -> float:
-        """Of the 95 % interval: 1.96 s / √E."""
+        """Half the 95 % interval: 1.96 s / √E."""
         return 1.96 * float(self.accuracy.std(ddof=1)) / math.sqrt(len(self.accuracy))
 
     @property
@@ -68,7 +68,7 @@ class Episodes:
 
     @property
     def above_chance(self) -> float:
-        """0 for guessing, 1 for all right: comparable between numbers of ways."""
+        """0 for guessing, 1 for all right; comparable across numbers of ways."""
         return (self.mean - self.chance) / (1 - self.chance)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def episodes(
     count: int = 600,
     by: By = "prototypes",
     likening: Likening = "euclid",
-    l2: float = L2,
+    l2: float = DEFAULT_L2,
     seed: int = 0,
     classes: Sequence[str] | None = None,
     known: Sequence[str] | None = None,
@@ -112,7 +112,7 @@ def episodes(
 
     by: prototypes (the class whose mean support is nearest), nearest (support sample), ridge (B11's probe on the
     support).  likening: euclid, or cosine of rows as they are.  classes: names of y's numbers.  known: classes that the
-    features were trained on; episodes take none of them.
+    features were trained on, which episodes avoid.
     """
     _check(ways, shots, queries, count, by, likening, l2)
     rows, labels = checked(x, y, max(int(np.max(y, initial=0)) + 1, len(classes or ())))
@@ -128,7 +128,7 @@ def episodes(
     drawn = draw(labels, ways=ways, shots=shots, queries=queries, count=count, seed=seed)
     place = torch.device("cpu") if torch.device(device).type == "mps" else torch.device(device)
     parts = []
-    step = max(1, HELD // (ways * (shots + queries) * (rows.shape[1] + ways * shots)))
+    step = max(1, NUMBERS_GATHERED // (ways * (shots + queries) * (rows.shape[1] + ways * shots)))
     for begin in range(0, count, step):
         items = drawn[begin : begin + step]
         gathered = torch.from_numpy(np.asarray(rows[items], np.float64)).to(place)  # E K S+Q D
@@ -137,9 +137,9 @@ def episodes(
 
 
 def draw(y: NDArray[Any], *, ways: int, shots: int, queries: int, count: int, seed: int = 0) -> Rows:
-    """Row numbers E K S+Q: support first, then queries. An episode depends on the seed and its number alone.
+    """Row numbers E K S+Q: support first, then queries. An episode depends only on the seed and its number.
 
-    Rows of −1 belong to no class and are never drawn.
+    Rows labelled −1 are never drawn.
     """
     labels = np.asarray(y)
     numbers, sizes = np.unique(labels[labels >= 0], return_counts=True)
@@ -157,20 +157,20 @@ def draw(y: NDArray[Any], *, ways: int, shots: int, queries: int, count: int, se
     found = np.empty((count, ways, need), np.int64)
     for k, rows in enumerate(members):
         where = np.argwhere(chosen == k)  # (episode, way)
-        for part in np.array_split(where, -(-len(where) * len(rows) // HELD)) if len(where) else ():
+        for part in np.array_split(where, -(-len(where) * len(rows) // NUMBERS_GATHERED)) if len(where) else ():
             keys = uniform(seed, f"episode rows {numbers[k]}", 0, part[:, 0], len(rows))
             found[part[:, 0], part[:, 1]] = rows[np.argsort(keys, 1, kind="stable")[:, :need]]
     return found
 
 
 def right_share(
-    x: Tensor, shots: int, *, by: By = "prototypes", likening: Likening = "euclid", l2: float = L2
+    x: Tensor, shots: int, *, by: By = "prototypes", likening: Likening = "euclid", l2: float = DEFAULT_L2
 ) -> Tensor:
-    """Of episodes x: E K S+Q D, the share of queries answered right; E."""
+    """The share of right queries in each episode: E.  x: E K S+Q D."""
     ways = x.shape[1]
     support, query = x[:, :, :shots], x[:, :, shots:].flatten(1, 2)  # E K S D, E KQ D
     truth = torch.arange(ways, device=x.device).repeat_interleave(x.shape[2] - shots)
-    if by != "ridge" and likening == "cosine":  # of unit vectors the nearest is the one of largest cosine
+    if by != "ridge" and likening == "cosine":  # the nearest unit vector has the largest cosine
         query = F.normalize(query, dim=-1)
     if by == "ridge":
         scores = _ridge_scores(support.flatten(1, 2), query, ways, l2)  # E KQ K
@@ -183,21 +183,21 @@ def right_share(
 
 
 def _ridge_scores(support: Tensor, query: Tensor, ways: int, l2: float) -> Tensor:
-    """The published probe, one for each episode, by its dual.  support: E KS D, class by class."""
+    """The published probe for each episode, in its dual form.  support: E KS D, class by class."""
     n = support.shape[1]
-    mean, std = support.mean(1, keepdim=True), support.std(1, correction=0, keepdim=True) + TINY
+    mean, std = support.mean(1, keepdim=True), support.std(1, correction=0, keepdim=True) + STD_EPS
     z, q = (support - mean) / std, (query - mean) / std
     targets = (2 * torch.eye(ways).to(z) - 1).repeat_interleave(n // ways, 0)  # KS K
     alpha = torch.linalg.solve(z @ z.mT + l2 * torch.eye(n).to(z), targets)  # E KS K
-    return q @ (z.mT @ alpha) + BIAS**2 * targets.sum(0) / (BIAS**2 * n + l2)
+    return q @ (z.mT @ alpha) + BIAS_COLUMN**2 * targets.sum(0) / (BIAS_COLUMN**2 * n + l2)
 
 
 # What few-shot accuracy rests on --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """Mean cosine of two rows of one class, and of two classes, over all pairs."""
+class ClassCosines:
+    """Mean cosine of row pairs within a class, and between classes."""
 
     within: float
     between: float
@@ -213,11 +213,11 @@ class Likeness:
         return f"cosine within classes {self.within:.3f}, between classes {self.between:.3f}, gap {self.gap:.3f}"
 
 
-def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> Likeness:
-    """How alike rows of one class are, and rows of two.  x: N D.  y: N, −1 left out.
+def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> ClassCosines:
+    """Mean cosine within and between classes.  x: N D.  y: N, −1 left out.
 
-    By sums of unit vectors, so that all pairs cost no more than all rows:  Σ_{i≠j} uᵢ·uⱼ = ‖Σ u‖² − n.
-    is_centred: cosines about the mean of all rows, where features share a large common part.
+    Sums of unit vectors make all pairs as cheap as all rows:  Σ_{i≠j} uᵢ·uⱼ = ‖Σ u‖² − n.
+    is_centred: subtract the mean of all rows first, for features that share a large common part.
     """
     rows, labels = checked(x, y, int(np.max(y, initial=0)) + 1)
     kept = labels >= 0
@@ -236,11 +236,11 @@ def likeness(x: NDArray[Any], y: NDArray[Any], *, is_centred: bool = False) -> L
     if not pairs or len(numbers) < 2:
         raise DataError("likeness needs two classes, and two rows of one; give more rows")
     between = (float((sums.sum(0) ** 2).sum()) - inside) / (n * n - float((sizes**2).sum()))
-    return Likeness((inside - n) / pairs, between)
+    return ClassCosines((inside - n) / pairs, between)
 
 
 def overlap(first: Sequence[str], second: Sequence[str]) -> Literal["none", "some", "all"]:
-    """How many of the second's classes are among the first's: supervised learning has all, few-shot none."""
+    """The share of the second's classes that the first has: 1 in supervised learning, 0 in few-shot."""
     shared = set(first) & set(second)
     return "none" if not shared else "all" if set(second) <= set(first) else "some"
 
@@ -249,7 +249,9 @@ def _check(ways: int, shots: int, queries: int, count: int, by: str, likening: s
     for name, value, least in (("ways", ways, 2), ("shots", shots, 1), ("queries", queries, 1), ("count", count, 2)):
         if not isinstance(value, int | np.integer) or value < least:
             raise ConfigError(f"{name}={value} makes no episode; say {least} or more")
-    if by not in BYS or likening not in LIKENINGS:
-        raise ConfigError(f"by={by!r}, likening={likening!r} is unknown; say one of {BYS} and one of {LIKENINGS}")
+    if by not in CLASSIFIERS or likening not in DISTANCES:
+        raise ConfigError(
+            f"by={by!r}, likening={likening!r} is unknown; say one of {CLASSIFIERS} and one of {DISTANCES}"
+        )
     if not l2 > 0:
-        raise ConfigError(f"l2 of {l2} is no penalty; give a number above 0")
+        raise ConfigError(f"l2 of {l2} is not a penalty; give a number above 0")

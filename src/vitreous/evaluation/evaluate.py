@@ -1,4 +1,4 @@
-"""`vitreous.evaluate`: a model and a set become a result."""
+"""`vitreous.evaluate`: measure a model on a set."""
 
 from __future__ import annotations
 
@@ -94,15 +94,15 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Result | FewShot:
-    """How often the model is right on DATA; with `shots`, what a few labels make of its features.
+    """How often the model is right on DATA; with `shots`, the few-shot accuracy of its features.
 
-    The set's classes are matched to the model's by name. Images that cannot be read are named and not judged.
-    labels: other labels, or several for an image: a file (see `labels.read_labels`), or for each image the numbers of
-    the model's classes that are right; an image with none is left out.  csv: a file for one row an image.
+    Matches the set's classes to the model's by name. Notes name unreadable images, which do not count.
+    labels: other labels, or several per image: a file (see `class_matching.read_labels`), or for each image the right
+    class numbers of the model; an image with none is left out.  csv: a file with one row per image.
 
-    shots: labelled images of each class, such as 1, 5, 10: drawn from train by each of the seeds, fitted in closed form
-    on what the head reads and judged on test; the model's own head and labels are not used, and it needs none.
-    curve: also fit a law to growing parts of train, which tells what more labels would bring, and how many are needed
+    shots: labelled images per class, such as 1, 5, 10. Each seed draws them from train, fits a closed-form probe on
+    what the head reads, and measures it on test; the model's own head and labels are not used.
+    curve: also fit a power law to growing parts of train. It predicts the gain from more labels, and the number needed
     for the accuracy `target`.  out: a page with the plots; beside it the numbers as JSON.
     """
     how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
@@ -197,7 +197,7 @@ def _few_shot(
 
 
 def write_csv(result: Result, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """One row for each judged image: name, label, answer, confidence, right, score."""
+    """Write one row per labelled image: name, label, answer, confidence, right, score."""
     judged, classes = result.judged, result.classes
     text = io.StringIO(newline="")
     rows = writer(text, lineterminator="\n")
@@ -235,9 +235,9 @@ def _truth(
     given: list[list[int]] | None,
     answers: Literal["one", "several"],
 ) -> tuple[NDArray[np.int64], list[list[int]] | None, list[str]]:
-    """What is right for each image that was answered, in the form the model answers in; and what is to be said of it.
+    """Labels of the answered images, in the form that the model answers in.
 
-    Labels in the model's terms; the classes of which any is right, where these were given or follow; notes.
+    Returns labels as the model's class numbers; for each image the classes that count as right, or None; notes.
     """
     truth = _in_model_terms(found.labels, numbers, classes)
     if given is not None:
@@ -251,7 +251,7 @@ def _truth(
 
 
 def _in_model_terms(labels: NDArray[np.int64], numbers: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """Class numbers of the set as the model's; columns of several labels in the model's order."""
+    """The set's class numbers as the model's; with several labels, columns in the model's order."""
     if labels.ndim == 1:
         return np.where(labels < 0, -1, numbers[labels])
     out = np.zeros((len(labels), classes), np.int64)
@@ -260,7 +260,7 @@ def _in_model_terms(labels: NDArray[np.int64], numbers: NDArray[np.int64], class
 
 
 def _not_judged(found: Logits, result: Result) -> list[str]:
-    """Notes on images that the number says nothing of."""
+    """Notes on images that do not count."""
     notes = []
     if skipped := found.coverage.skipped:
         notes.append(f"{len(skipped):,} images could not be read and are not judged: {few(list(skipped))}")
@@ -270,6 +270,6 @@ def _not_judged(found: Logits, result: Result) -> list[str]:
 
 
 def _has_learned(model: Model, data: ImageSet, split: str) -> bool:
-    """Whether a model of ours was trained on what it is asked; a cross-validated one has learned from every image."""
+    """True if our model was trained on these images; a cross-validated one has seen every image."""
     is_same = bool(data.content_id) and model.source.get("data") == data.content_id
     return is_same and (split != "test" or model.source.get("learned_from") == "all")

@@ -1,12 +1,12 @@
-"""What a model makes of images, read once and kept: any tap, pooled as one likes, several in one pass.
+"""Features of images, computed once and cached: any tap, any pool, several in one pass.
 
-Kept in a folder for each (model, images, preprocessing, precision); in it, for each reading
+The cache has a folder per (model, images, preprocessing, precision); in it, for each pooled tap
 
-    values.bin      rows as they come, float32, or float16 where that is exact enough
-    places.bin      which picture of the set each row is
-    journal.jsonl   shape and dtype; then for each part that is safely on disk: rows, place to go on from, checksums
+    values.bin      rows in float32, or float16 if that is exact enough
+    places.bin      the image of the set behind each row
+    journal.jsonl   shape and dtype; then for each part that is safe on disk: rows, next place, checksums
 
-Killed at any moment, the next call goes on from the last part. Memory holds a few batches, however many images come.
+After a kill at any moment, the next call resumes from the last part. Memory holds a few batches.
 
 N images   T tokens   D numbers
 """
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.lanes import in_lanes, may_part
 from vitreous.evaluation.predict import (
-    IN_FLIGHT,
+    BATCHES_IN_FLIGHT,
     Precision,
     Progress,
     Underway,
@@ -55,16 +55,16 @@ from vitreous.models.taps import taps as open_taps
 from vitreous.ranks import Ranks
 from vitreous.weights.load_model import load
 
-__all__ = ["FEATURES", "POOLS", "Features", "Reading", "choose_readings", "extract", "model_digest", "pooled"]
+__all__ = ["FEATURES", "TOKEN_POOLS", "Features", "PooledTap", "choose_readings", "extract", "model_digest", "pooled"]
 
-FORMAT = 1
+FEATURES_VERSION = 1
 FEATURES = "features"  # what the head reads: `model.features`
-POOLS = ("cls", "gap", "mean", "max", "tokens")  # and token-K
-VECTORS = ("representation", "logits", "pooled", "pool.norm")  # taps that are one vector an image already
-SYNC_SECONDS = 2.0  # how often rows are made safe
-HALF_FROM = 2**26  # bytes of float32 from which half of them is worth saving
-HALF_ERROR = 0.01  # of a feature's own deviation, that rounding to half precision may cost
-VERIFIED = 2**30  # bytes up to which every checksum is looked at again
+TOKEN_POOLS = ("cls", "gap", "mean", "max", "tokens")  # or token-K
+VECTOR_TAPS = ("representation", "logits", "pooled", "pool.norm")  # taps with one vector per image
+SYNC_SECONDS = 2.0  # between syncs to disk
+HALF_PRECISION_FROM = 2**26  # bytes of float32; saving half is worth it from here
+MAX_ROUNDING_ERROR = 0.01  # of half precision, in standard deviations of a feature
+VERIFY_BELOW = 2**30  # bytes; smaller caches have every checksum verified
 
 Keep = Literal["auto", "float32", "float16"]
 Places = NDArray[np.int64]
@@ -72,17 +72,17 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Rows of numbers for the images of a set, in its order; mapped from disk where they were kept."""
+    """Features of a set's images, in its order; mapped from disk if cached."""
 
     values: dict[str, NDArray[Any]]  # reading -> N D, or N T D for all tokens
     labels: NDArray[np.int64]  # as the set numbers its classes; −1 for none
-    ids: Places  # the pictures' numbers in their source
-    places: Places  # their numbers within the set; not all where some could not be read
+    ids: Places  # image numbers in the source
+    places: Places  # image numbers in the set; unreadable images are missing
     classes: tuple[str, ...]
-    skipped: tuple[str, ...]  # names of pictures that could not be read
+    skipped: tuple[str, ...]  # names of unreadable images
     model: str  # digest
     content_id: str
-    is_kept: bool  # nothing had to be computed
+    is_kept: bool  # all rows came from the cache
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -94,7 +94,7 @@ class Features:
 
     @property
     def only(self) -> NDArray[Any]:
-        """The rows, where there is one reading."""
+        """The rows of the only reading."""
         if len(self.values) != 1:
             raise ConfigError(
                 f"there are {len(self.values)} readings; choose one: features[{next(iter(self.values))!r}]"
@@ -102,18 +102,18 @@ class Features:
         return next(iter(self.values.values()))
 
     def take(self, rows: NDArray[Any]) -> Features:
-        """Those rows, in that order."""
+        """The rows at these places."""
         where = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
         parts = {name: value[where] for name, value in self.values.items()}
         return replace(self, values=parts, labels=self.labels[where], ids=self.ids[where], places=self.places[where])
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One tap, pooled in one way."""
+class PooledTap:
+    """One tap with one pool."""
 
     tap: str
-    pool: str | None  # None: the tap is a vector already
+    pool: str | None  # None: the tap is already a vector
 
     @property
     def name(self) -> str:
@@ -134,18 +134,18 @@ def extract(
     cache: bool | str | os.PathLike[str] = True,
     progress: Progress | None = None,
 ) -> Features:
-    """Rows of numbers for every image of a set; a head is neither needed nor looked at.
+    """Features of every image of a set; the model needs no head.
 
-    model: one, or a word that `load` takes.  taps: `features`, what the head reads; or patterns over `tap_names`, such
-    as "blocks.*.output", each with a pool of its own if written "blocks.*.output:gap".  pool: cls, gap (the mean of the
-    patches), mean (of all tokens), max, tokens (all of them), token-K; of several, each; None is the model's own.
-    keep: auto is float16 for what is large, if its rounding stays below a hundredth of each feature's deviation.
-    cache: whether, or in which folder, rows are kept.  Images that cannot be read are named in `skipped`.
+    model: a model, or a string for `load`.  taps: `features`, what the head reads; or patterns over `tap_names`, such
+    as "blocks.*.output", each with its own pool if written "blocks.*.output:gap".  pool: cls, gap (the mean of the
+    patches), mean (of all tokens), max, tokens (all of them), token-K; or several; None is the model's own.
+    keep: auto is float16 for large features, if rounding stays below a hundredth of each feature's deviation.
+    cache: True, False, or the folder of the cache.  `skipped` names unreadable images.
     """
     model = load(model) if isinstance(model, str | os.PathLike) else model
     inner = unwrapped(model)
     if keep not in ("auto", "float32", "float16"):
-        raise ConfigError(f"keep={keep!r} is no way to keep numbers; say auto, float32 or float16")
+        raise ConfigError(f"keep={keep!r} is not a way to keep numbers; say auto, float32 or float16")
     images = open_data.open(data)
     if not len(images):
         raise DataError(f"{images.path} has no images to read features of; name another set or split")
@@ -180,24 +180,26 @@ def extract(
 # Which numbers -----------------------------------------------------------------------------------------------------
 
 
-def choose_readings(model: Model, taps: str | Iterable[str], pool: str | Sequence[str] | None = None) -> list[Reading]:
-    """Patterns with and without pools as single readings, in the order of the model."""
+def choose_readings(
+    model: Model, taps: str | Iterable[str], pool: str | Sequence[str] | None = None
+) -> list[PooledTap]:
+    """Expand patterns, with or without pools, into pooled taps in the order of the model."""
     patterns = [taps] if isinstance(taps, str) else list(taps)
     if not patterns:
         raise ConfigError("no tap was named; say features, or a pattern such as blocks.*.output")
     names = [FEATURES, *tap_names(model)]
-    found: dict[tuple[int, int], Reading] = {}
+    found: dict[tuple[int, int], PooledTap] = {}
     for pattern in patterns:
         glob, _, own = pattern.partition(":")
         pools = (
             [own] if own else [_own_pool(model)] if pool is None else [pool] if isinstance(pool, str) else list(pool)
         )
         for tap in [FEATURES] if glob == FEATURES else matching(model, glob):
-            chosen: Sequence[str | None] = [None] if tap in (FEATURES, *VECTORS) else pools
+            chosen: Sequence[str | None] = [None] if tap in (FEATURES, *VECTOR_TAPS) else pools
             for one in chosen:
                 _check_pool(model, tap, one)
-                rank = POOLS.index(one) if one in POOLS else len(POOLS) + _token(one)
-                found[names.index(tap), rank] = Reading(tap, one)
+                rank = TOKEN_POOLS.index(one) if one in TOKEN_POOLS else len(TOKEN_POOLS) + _token(one)
+                found[names.index(tap), rank] = PooledTap(tap, one)
     return [found[key] for key in sorted(found)]
 
 
@@ -215,20 +217,20 @@ def _prefix(model: Model, tap: str) -> int:
 def _check_pool(model: Model, tap: str, pool: str | None) -> None:
     if pool is None:
         return
-    if pool not in POOLS and _token(pool) < 0:
-        raise ConfigError(f"there is no pool {pool!r}; say {', '.join(POOLS)}, or token-0, token-1 …")
+    if pool not in TOKEN_POOLS and _token(pool) < 0:
+        raise ConfigError(f"there is no pool {pool!r}; say {', '.join(TOKEN_POOLS)}, or token-0, token-1 …")
     has_class = _prefix(model, tap) and isinstance(model.config, ViTConfig) and model.config.embedding.class_token
     if pool == "cls" and not has_class:
         raise ConfigError(f"{tap} has no class token to read; say {tap}:gap, or :tokens for all of them")
 
 
 def _token(pool: str | None) -> int:
-    """K of token-K; −1 for other words."""
+    """K of token-K; −1 for other pools."""
     word, _, number = (pool or "").partition("-")
     return int(number) if word == "token" and number.isdecimal() else -1
 
 
-def pooled(x: Tensor, reading: Reading, prefix: int) -> Tensor:
+def pooled(x: Tensor, reading: PooledTap, prefix: int) -> Tensor:
     """B D; B T D for all tokens.  x: a vector, tokens, per head, or a map."""
     if x.dim() == 2:
         return x.float()
@@ -250,13 +252,13 @@ def pooled(x: Tensor, reading: Reading, prefix: int) -> Tensor:
 def _fill(
     model: Model,
     batches: Batches,
-    missing: list[tuple[Reading, _InMemory | _OnDisk]],
+    missing: list[tuple[PooledTap, _InMemory | _OnDisk]],
     keep: Keep,
     device: torch.device,
     precision: Precision,
     progress: Progress | None,
 ) -> None:
-    """Bring all of these readings to the end, from where the first of them stopped."""
+    """Complete all readings, starting where the first one stopped."""
     total = len(batches.data)
     begin = _common_place([column for _, column in missing])
     if begin < total:
@@ -270,14 +272,14 @@ def _fill(
 def _run(
     model: Model,
     batches: Batches,
-    missing: list[tuple[Reading, _InMemory | _OnDisk]],
+    missing: list[tuple[PooledTap, _InMemory | _OnDisk]],
     begin: int,
     keep: Keep,
     device: torch.device,
     precision: Precision,
     progress: Progress | None,
 ) -> None:
-    """The model over what is not there yet, appended a part at a time."""
+    """Run the model over the missing images and append part by part."""
     total, size = len(batches.data), batches.batch
     waiting: deque[tuple[int, Places, list[Underway]]] = deque()
     saved = time.monotonic()
@@ -299,7 +301,7 @@ def _run(
             if len(part):
                 rows = go(read, part.images, _joined)
                 waiting.append((end, part.places, [Underway(values) for values in rows]))
-            if waiting and (len(waiting) > IN_FLIGHT or device.type == "cpu"):
+            if waiting and (len(waiting) > BATCHES_IN_FLIGHT or device.type == "cpu"):
                 store()
             if progress is not None:
                 progress(end, total)
@@ -311,7 +313,7 @@ def _run(
 
 @contextmanager
 def _reader(
-    model: Model, readings: list[Reading], device: torch.device, precision: Precision
+    model: Model, readings: list[PooledTap], device: torch.device, precision: Precision
 ) -> Iterator[Callable[[Tensor], list[Tensor]]]:
     """Yield a function from bytes B C H W to the rows of each reading, float32 on the device."""
     names = [reading.tap for reading in readings if reading.tap != FEATURES]
@@ -339,13 +341,13 @@ def _joined(halves: Sequence[list[Tensor]]) -> list[Tensor]:
     return [torch.cat(parts) for parts in zip(*halves, strict=True)]
 
 
-def _save(missing: list[tuple[Reading, _InMemory | _OnDisk]], place: int) -> None:
+def _save(missing: list[tuple[PooledTap, _InMemory | _OnDisk]], place: int) -> None:
     for _, column in missing:
         column.save(place)
 
 
 def _common_place(columns: list[_InMemory | _OnDisk]) -> int:
-    """The furthest place that all of them have reached; those ahead are cut back."""
+    """The furthest place that all readings have reached; cuts back those ahead."""
     while len(places := {column.place for column in columns}) > 1:
         for column in columns:
             column.cut(min(places))
@@ -356,7 +358,7 @@ def _common_place(columns: list[_InMemory | _OnDisk]) -> int:
 
 
 class _InMemory:
-    """Rows that nobody keeps."""
+    """Rows in memory, without a cache."""
 
     is_whole = False
     place = 0
@@ -389,24 +391,24 @@ class _InMemory:
 
 
 class _OnDisk:
-    """One reading in its folder."""
+    """One reading in its cache folder."""
 
-    def __init__(self, store: Path, reading: Reading, keep: Keep):
+    def __init__(self, store: Path, reading: PooledTap, keep: Keep):
         name = reading.name if keep == "auto" else f"{reading.name} {keep}"
         self.folder = store / f"{_file_name(reading.name)}-{digest(name.encode())[:8]}"
         self._journal = Journal(self.folder / "journal.jsonl", json_object)
         self._shape: tuple[int, ...] = ()
         self._dtype = np.dtype(np.float32)
-        self._parts: list[dict[str, Any]] = []  # what the journal says is safe
+        self._parts: list[dict[str, Any]] = []  # parts that the journal marks as safe
         self.is_whole = False
         self._files: list[BinaryIO] = []
-        self._sums = [0, 0]  # checksums of what was added since the last save: values, places
+        self._sums = [0, 0]  # checksums of values and places added since the last save
         self._new_rows = 0
         self._read_journal()
 
     @property
     def place(self) -> int:
-        """Of the set, to go on from."""
+        """The place in the set to resume from."""
         return self._parts[-1]["place"] if self._parts else 0
 
     @property
@@ -424,7 +426,7 @@ class _OnDisk:
         self._new_rows += len(places)
 
     def save(self, place: int) -> None:
-        """What was added is on disk, and the journal says so."""
+        """Sync the new rows to disk, then record them in the journal."""
         if not self._shape or place == self.place:
             return
         part = {"rows": self._new_rows, "place": place, "values": self._sums[0], "places": self._sums[1]}
@@ -433,11 +435,11 @@ class _OnDisk:
         self._sums, self._new_rows = [0, 0], 0
 
     def cut(self, place: int) -> None:
-        """Forget what lies behind this place."""
+        """Drop all rows from this place on."""
         self._parts = [part for part in self._parts if part["place"] <= place]
 
     def finish(self) -> None:
-        self._open()  # so that the journal ends in a whole line
+        self._open()  # ends the journal in a whole line
         self._journal.append({"whole": True})
         for file in self._files:
             file.close()
@@ -451,13 +453,13 @@ class _OnDisk:
         return np.fromfile(self.folder / "places.bin", np.int64)
 
     def _open(self) -> None:
-        """For appending, cut to what is safe."""
+        """Open for appending, truncated to what is safe."""
         if self._files:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         self._journal.cut(1 + len(self._parts) if self._parts else 0)
         if not self._parts:
-            self._journal.append({"format": FORMAT, "shape": list(self._shape), "dtype": self._dtype.name})
+            self._journal.append({"format": FEATURES_VERSION, "shape": list(self._shape), "dtype": self._dtype.name})
         safe = sum(part["rows"] for part in self._parts)
         for name, row_bytes in (("values.bin", self._row_bytes), ("places.bin", 8)):
             file = (self.folder / name).open("ab")
@@ -470,9 +472,9 @@ class _OnDisk:
         return int(np.prod(self._shape, dtype=np.int64)) * self._dtype.itemsize
 
     def _read_journal(self) -> None:
-        """Take what is whole: of torn or changed parts, those before the first."""
+        """Load the parts before the first torn or changed one."""
         lines = self._journal.whole()
-        if not lines or lines[0].get("format") != FORMAT:
+        if not lines or lines[0].get("format") != FEATURES_VERSION:
             return
         self._shape, self._dtype = tuple(lines[0]["shape"]), np.dtype(lines[0]["dtype"])
         parts = [line for line in lines[1:] if "rows" in line]
@@ -481,7 +483,7 @@ class _OnDisk:
 
     def _sound(self, parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         each = (self._row_bytes, 8)
-        is_small = sum(part["rows"] for part in parts) * self._row_bytes <= VERIFIED
+        is_small = sum(part["rows"] for part in parts) * self._row_bytes <= VERIFY_BELOW
         try:
             with (self.folder / "values.bin").open("rb") as values, (self.folder / "places.bin").open("rb") as places:
                 files = (values, places)
@@ -502,20 +504,22 @@ class _OnDisk:
 
 
 def _kind(values: NDArray[np.float32], total: int, keep: Keep) -> np.dtype[Any]:
-    """float16 where it was asked for, or saves much and costs little: judged by the first rows."""
+    """float16 if asked for, or if the first rows show that it saves much and costs little."""
     if keep != "auto":
         return np.dtype(keep)
-    if values[0].size * total * 4 < HALF_FROM or len(values) < 2:
+    if values[0].size * total * 4 < HALF_PRECISION_FROM or len(values) < 2:
         return np.dtype(np.float32)
     rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
     with np.errstate(over="ignore"):
         error = np.abs(rows.astype(np.float16).astype(np.float64) - rows)
-    is_exact_enough = np.isfinite(error).all() and (np.sqrt((error**2).mean(0)) <= HALF_ERROR * rows.std(0)).all()
+    is_exact_enough = (
+        np.isfinite(error).all() and (np.sqrt((error**2).mean(0)) <= MAX_ROUNDING_ERROR * rows.std(0)).all()
+    )
     return np.dtype(np.float16 if is_exact_enough else np.float32)
 
 
 def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path | None:
-    """The folder of these features; None where nothing is kept."""
+    """The cache folder of these features; None without a cache."""
     if cache is False:
         return None
     text = json.dumps(about, indent=1, sort_keys=True)
@@ -532,7 +536,7 @@ def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path 
         raise DataError(f"{told} is damaged; delete the folder {place}, or leave cache out") from None
     except OSError as error:
         if cache is True:
-            return None  # a home that cannot be written to costs the keeping alone
+            return None  # an unwritable home only disables the cache
         raise DataError(f"{place} cannot be written: {error.strerror or error}; name another folder") from None
     now = json.loads(text)
     if before != now:
@@ -550,7 +554,7 @@ def _about(
 ) -> dict[str, Any]:
     is_low = precision != "float32" and device.type == "cuda" and torch.cuda.is_bf16_supported()
     return {
-        "format": FORMAT,
+        "format": FEATURES_VERSION,
         "model": model_digest(model, with_head=with_head),
         "content_id": data.content_id,
         "chosen": digest(data.ids.tobytes())[:32],
@@ -560,7 +564,7 @@ def _about(
 
 
 def model_digest(model: nn.Module, *, with_head: bool = True) -> str:
-    """Of the config and of every number; without the head, a backbone's is the same under every head."""
+    """A digest of config and weights; without the head, it is the same for every head on one backbone."""
     inner = unwrapped(model)
     config = inner.config.to_json()
     if not with_head:

@@ -1,13 +1,13 @@
-"""What a few labelled images make of frozen features: regularised least squares onto ±1, in closed form.
+"""Few-shot accuracy of frozen features: regularised least squares onto ±1, in closed form.
 
-The probe of section 4.1 of arXiv 2010.11929, in the details of the authors' evaluator (big_vision, fewshot_lsr):
+The probe of section 4.1 of arXiv 2010.11929, as in the authors' evaluator (big_vision, fewshot_lsr):
 
     mean, std      of the n chosen rows, std over n, plus 1e-5
     Z = (X − mean) / std,  and a column of constant value 100
     T = 2 onehot(y) − 1
     W = (ZᵀZ + l2 I)⁻¹ Zᵀ T  =  Zᵀ (Z Zᵀ + l2 I)⁻¹ T          l2 = 1024, not scaled by n
 
-Centred columns are orthogonal to the constant one, so its weight stands alone: 100 Σ T / (100² n + l2).
+Centred columns are orthogonal to the constant one, so its weight is independent: 100 Σ T / (100² n + l2).
 
 n rows   D features   K classes   everything in float64
 """
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from vitreous.evaluation.learning_curve import Curve
 
 __all__ = [
-    "L2",
-    "SHOTS",
+    "DEFAULT_L2",
+    "DEFAULT_SHOTS",
     "Decomposed",
     "FewShot",
     "Ridge",
@@ -51,14 +51,14 @@ __all__ = [
     "shot_counts",
 ]
 
-L2 = 1024.0
-SHOTS = (1, 5, 10, 25)
-BIAS = 100.0  # the constant column
-TINY = 1e-5  # added to every standard deviation
-UNIT = 2.0**-24  # what a float32 is rounded by
-CACHED = 256  # rows at a time that a core's own cache holds
-HELD = 2**26  # weights that are held at once while answers are counted
-GATHERED = 2**22  # numbers of rows that are gathered at once while groups are left out
+DEFAULT_L2 = 1024.0
+DEFAULT_SHOTS = (1, 5, 10, 25)
+BIAS_COLUMN = 100.0  # the constant column
+STD_EPS = 1e-5  # added to every standard deviation
+FLOAT32_ROUNDING = 2.0**-24  # relative rounding error
+ROWS_IN_CACHE = 256  # rows that fit into a core's own cache
+WEIGHTS_AT_ONCE = 2**26  # weights held at once while counting answers
+NUMBERS_AT_ONCE = 2**22  # numbers gathered at once while leaving groups out
 # Student's t for 95 %, by degrees of freedom from 1
 T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120]
 T95 += [2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
@@ -74,7 +74,7 @@ Form = Literal["auto", "primal", "dual"]
 class Ridge:
     """scores = [(x − mean) / std, 100] W"""
 
-    weight: NDArray[np.float64]  # D + 1, K; the last row is that of the constant
+    weight: NDArray[np.float64]  # D + 1, K; the last row belongs to the constant
     mean: NDArray[np.float64]  # D
     std: NDArray[np.float64]  # D, 1e-5 included
     l2: float
@@ -88,16 +88,16 @@ class Ridge:
         return rows.astype(np.float64) @ weight + offset
 
     def on_raw(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The same map as a linear layer on features as they are: D K and K."""
+        """The same map as a linear layer on raw features: D K and K."""
         weight = self.weight[:-1] / self.std[:, None]
-        return weight, BIAS * self.weight[-1] - self.mean @ weight
+        return weight, BIAS_COLUMN * self.weight[-1] - self.mean @ weight
 
     def answers(self, x: NDArray[Any]) -> Rows:
-        """The class of each row with the highest score, of equals the lowest."""
+        """The class with the highest score for each row; of equal ones the lowest."""
         return best_class(self.scores(x))
 
     def right(self, x: NDArray[Any], y: NDArray[Any]) -> int:
-        """How many of these rows it answers right."""
+        """The number of rows answered right."""
         return int((self.answers(x) == np.asarray(y)).sum())
 
 
@@ -106,16 +106,16 @@ def ridge(
     y: NDArray[Any],
     classes: int | Sequence[str],
     *,
-    l2: float | Sequence[float] = L2,
+    l2: float | Sequence[float] = DEFAULT_L2,
     form: Form = "auto",
     groups: Rows | None = None,
     device: torch.device | str = "cpu",
 ) -> Ridge:
     """The published least-squares probe on all rows.
 
-    x: N D.  y: N class numbers; rows of −1 are left out.  l2: of several, that with most rows right when they are left
-    out (of equals the largest), and no look at other rows.  form: which of the two equal formulas; auto takes the
-    smaller.  groups: rows of one number are left out together.
+    x: N D.  y: N class numbers; rows of −1 are left out.  l2: of several, the one with most rows right in leave-one-out
+    (of equal ones the largest).  form: which of the two equal formulas; auto takes the smaller.  groups: rows with the
+    same number are left out together.
     """
     rows, labels, count, groups = _known_rows(x, y, classes, groups)
     l2s = _l2s(l2)
@@ -131,7 +131,7 @@ def ridge(
 
 @dataclass(frozen=True, eq=False)
 class Decomposed:
-    """One eigendecomposition, from which the probe of any l2 follows, and every row's score when it is left out."""
+    """One eigendecomposition that gives the probe of any l2, and every row's leave-one-out score."""
 
     rows: Tensor  # Z: n D, standardised
     targets: Tensor  # T: n K
@@ -142,22 +142,22 @@ class Decomposed:
     is_primal: bool  # ZᵀZ, else ZZᵀ
 
     def at(self, l2: float) -> Ridge:
-        """The probe of this l2."""
+        """The probe for this l2."""
         _l2s(l2)
         inverse = self.vectors / (self.values + l2) @ self.vectors.T
         weight = inverse @ (self.rows.T @ self.targets) if self.is_primal else self.rows.T @ (inverse @ self.targets)
         return _ridge(weight, self.targets.sum(0), len(self.rows), self.mean, self.std, l2)
 
     def left_out(self, l2: float, groups: Rows | None = None) -> NDArray[np.float64]:
-        """Scores of each row by the probe fitted without it, and without its group; n K.
+        """Scores of each row by the probe fitted without its group; n K.
 
             T − F₋ = (I − H_gg)⁻¹ (T − H T)_g,    H = Z (ZᵀZ + l2 I)⁻¹ Zᵀ,  the constant's part included
 
-        Equal to n refits with mean and std, which know no label, held at those of all rows.
+        Equal to n refits that keep the mean and std of all rows, which depend on no label.
         """
         _l2s(l2)
         n = len(self.rows)
-        constant = BIAS**2 / (BIAS**2 * n + l2)
+        constant = BIAS_COLUMN**2 / (BIAS_COLUMN**2 * n + l2)
         if self.is_primal:
             half = self.rows @ (self.vectors / (self.values + l2).sqrt())  # H = half halfᵀ + constant
             sign, start = -1.0, 1.0
@@ -186,7 +186,7 @@ def decompose(
     form: Form = "auto",
     device: torch.device | str = "cpu",
 ) -> Decomposed:
-    """Everything that all values of l2 share."""
+    """The work that all values of l2 share."""
     rows, labels, count, _ = _known_rows(x, y, classes, None)
     place = _float64_place(device)
     z = torch.from_numpy(np.array(rows, np.float64)).to(place)
@@ -205,14 +205,14 @@ def nested_ridges(
     y: Rows,
     classes: int,
     parts: Sequence[Rows],
-    l2s: Sequence[float] = (L2,),
+    l2s: Sequence[float] = (DEFAULT_L2,),
     *,
     form: Form = "auto",
     device: torch.device | str = "cpu",
 ) -> Iterator[tuple[Ridge, ...]]:
-    """Probes on growing sets: on the rows parts[0], then on those and parts[1], and so on; one for each l2.
+    """Probes on growing sets: on parts[0], then on parts[0] and parts[1], and so on; one for each l2.
 
-    Each row enters the D×D moments once; mean and deviation of a set are put in afterwards.
+    Each row enters the D×D moments once; mean and std of a set are applied afterwards.
     """
     place = _float64_place(device)
     order = np.concatenate(parts)
@@ -229,7 +229,7 @@ def nested_ridges(
         new = rows[n : n + len(part)]
         sums.index_add_(0, labels[n : n + len(part)], new)
         n += len(part)
-        if len(new):  # all rows of a class may be in already
+        if len(new):  # all rows of a class may be used already
             spread = _Spread.of(new) if spread is None else spread.with_(_Spread.of(new))
         assert spread is not None, "the first part has rows"
         mean, std, is_dead = spread.mean, spread.std, spread.is_dead
@@ -238,7 +238,7 @@ def nested_ridges(
             _add_products(cross, rows[crossed:n])
             crossed = n
             gram = (cross.triu() + cross.triu(1).T - n * torch.outer(mean, mean)) / torch.outer(std, std)
-            gram[is_dead], gram[:, is_dead] = 0.0, 0.0  # not the rounding of a difference
+            gram[is_dead], gram[:, is_dead] = 0.0, 0.0  # exactly 0, not a rounding error
             per_class = (sums - counts[:, None] * mean) / std  # K D
             per_class[:, is_dead] = 0.0
             target = 2 * per_class.T - per_class.sum(0)[:, None]  # ZᵀT
@@ -261,7 +261,7 @@ def _add_products(cross: Tensor, rows: Tensor) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Spread:
-    """What standardising needs of some rows; two sets of rows are put together without a look at them."""
+    """Statistics to standardise rows by; two sets combine without their rows."""
 
     n: int
     average: Tensor  # D
@@ -273,7 +273,7 @@ class _Spread:
     def of(cls, rows: Tensor) -> _Spread:
         average = rows.mean(0)
         squares = torch.zeros_like(average)
-        for part in rows.split(CACHED):
+        for part in rows.split(ROWS_IN_CACHE):
             squares += (part - average).square_().sum(0)
         return cls(len(rows), average, squares, rows.amin(0), rows.amax(0))
 
@@ -289,7 +289,7 @@ class _Spread:
 
     @property
     def is_dead(self) -> Tensor:
-        """Features that never change: their mean is their value, so that they become 0."""
+        """Constant features: their mean is exactly their value, so they become 0."""
         return self.low == self.high
 
     @property
@@ -299,7 +299,7 @@ class _Spread:
     @property
     def std(self) -> Tensor:
         """Over n, plus 1e-5."""
-        return (self.squares / self.n).sqrt().masked_fill(self.is_dead, 0.0) + TINY
+        return (self.squares / self.n).sqrt().masked_fill(self.is_dead, 0.0) + STD_EPS
 
 
 def _solve(gram: Tensor, target: Tensor, l2s: Sequence[float]) -> list[Tensor]:
@@ -313,8 +313,8 @@ def _solve(gram: Tensor, target: Tensor, l2s: Sequence[float]) -> list[Tensor]:
 
 
 def _ridge(weight: Tensor, total: Tensor, n: int, mean: Tensor, std: Tensor, l2: float) -> Ridge:
-    weight = weight.masked_fill((std == TINY)[:, None], 0.0)  # what never changed says nothing
-    whole = torch.cat([weight, (BIAS * total / (BIAS**2 * n + l2))[None]])
+    weight = weight.masked_fill((std == STD_EPS)[:, None], 0.0)  # a constant feature has no weight
+    whole = torch.cat([weight, (BIAS_COLUMN * total / (BIAS_COLUMN**2 * n + l2))[None]])
     return Ridge(whole.cpu().numpy(), mean.cpu().numpy(), std.cpu().numpy(), float(l2))
 
 
@@ -325,7 +325,7 @@ def _float64_place(device: torch.device | str) -> torch.device:
 
 
 def _equal_groups(groups: Rows, n: int, width: int) -> Iterator[Rows]:
-    """Rows of the groups of two and more: G s, groups of one size together, as many as memory should hold at once."""
+    """Rows of groups of two or more: G s, groups of equal size together, limited by NUMBERS_AT_ONCE."""
     if len(groups) != n:
         raise DataError(f"there are groups of {len(groups)} rows and {n} rows; give one for each row")
     order = np.argsort(groups, kind="stable")
@@ -333,13 +333,13 @@ def _equal_groups(groups: Rows, n: int, width: int) -> Iterator[Rows]:
     sizes = np.diff(starts, append=n)
     for size in np.unique(sizes[sizes > 1]).tolist():
         members = order[starts[sizes == size][:, None] + np.arange(size)]
-        step = max(1, GATHERED // (size * max(size, width)))
+        step = max(1, NUMBERS_AT_ONCE // (size * max(size, width)))
         for begin in range(0, len(members), step):
             yield members[begin : begin + step]
 
 
 def _left_of_many(rows: Tensor, residual: Tensor, constant: float) -> Tensor:
-    """(I − U Uᵀ)⁻¹ r = r + U (I − Uᵀ U)⁻¹ Uᵀ r: as many equations as features, however many rows a group has.
+    """(I − U Uᵀ)⁻¹ r = r + U (I − Uᵀ U)⁻¹ Uᵀ r: D equations, however large the group.
 
     rows: G s D.  residual: r, G s K.  U: the rows, and a column √constant.
     """
@@ -355,21 +355,24 @@ def _left_of_many(rows: Tensor, residual: Tensor, constant: float) -> Tensor:
 def count_right(
     probes: Sequence[Ridge], x: NDArray[Any], y: NDArray[Any], *, device: torch.device | str = "cpu"
 ) -> list[int]:
-    """How many rows each of these probes answers right, all probes in one pass over the rows.
+    """The number of rows that each probe answers right, in one pass over the rows.
 
-    On a CPU scores are float32 first; a row whose own class lies nearer to the best other than rounding can tell (a
-    bound, no guess) is scored again in float64. So the counts are those of float64 at less than half its price.
+    On a CPU scores are float32 first. A row whose margin is below a bound on the rounding error is scored again in
+    float64. So the counts are those of float64, in less than half the time.
     """
     if not probes:
         return []
     place = _float64_place(device)
     is_exact = place.type != "cpu"
-    mean, std = probes[-1].mean, np.where(probes[-1].std > TINY, probes[-1].std, 1.0)  # what never changed stays small
+    mean, std = (
+        probes[-1].mean,
+        np.where(probes[-1].std > STD_EPS, probes[-1].std, 1.0),
+    )  # constant features stay small
     classes = probes[0].weight.shape[1]
     weights, offsets = zip(*(_on_standard(probe, mean, std) for probe in probes), strict=True)
     right = np.zeros(len(probes), np.int64)
-    together = max(1, 1024 // classes)  # small probes share one product
-    step = max(256, 2**20 // (classes * together))  # scores that stay in a core's own cache
+    together = max(1, 1024 // classes)  # small probes share one matrix product
+    step = max(256, 2**20 // (classes * together))  # scores that fit into a core's own cache
     blocks = []
     for first in range(0, len(probes), together):
         weight = torch.from_numpy(np.concatenate(weights[first : first + together], 1)).to(place)  # D cK
@@ -402,18 +405,18 @@ def _carefully(
     length: Tensor,
     truth: Tensor,
 ) -> Tensor:
-    """N c: whether c probes are right about each row, as float64 would say.
+    """N c: whether each of c probes is right about each row, as in float64.
 
-    No answer is looked for: a row is right if its own class has more than all others, which costs one pass.
+    A row is right if its own class scores above all others, which needs no argmax.
     """
     scores = torch.addmm(offset.float(), z32, weight32).unflatten(1, (len(norm), -1))  # N c K
     classes, place = scores.shape[-1], truth[:, None, None].expand(-1, len(norm), 1)
     own = scores.gather(-1, place).squeeze(-1).double()  # N c
     others = scores.scatter_(-1, place, -torch.inf).amax(-1).double()
     large = torch.maximum(own.abs(), others.abs()) + offset.abs().max()
-    error = (z.shape[1] + 4) * UNIT * torch.outer(length, norm) + 4 * UNIT * large
-    # the error is larger than SAME64 of any score, so equal scores are unsure
-    is_right, unsure = own > others, ~((own - others).abs() > 2 * error)  # what float32 cannot hold is unsure, too
+    error = (z.shape[1] + 4) * FLOAT32_ROUNDING * torch.outer(length, norm) + 4 * FLOAT32_ROUNDING * large
+    # the error exceeds TIE_FLOAT64 of any score, so equal scores are unsure
+    is_right, unsure = own > others, ~((own - others).abs() > 2 * error)  # an overflow of float32 is unsure too
     for c in torch.nonzero(unsure.any(0)).flatten().tolist():
         here, mine = unsure[:, c], slice(c * classes, (c + 1) * classes)
         is_right[here, c] = best_class(z[here] @ weight[:, mine] + offset[mine]) == truth[here]
@@ -423,9 +426,9 @@ def _carefully(
 def _on_standard(
     probe: Ridge, mean: NDArray[np.float64], std: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The probe as a linear layer on (x − mean) / std of another probe."""
+    """The probe as a linear layer on another probe's (x − mean) / std."""
     weight = probe.weight[:-1] / probe.std[:, None]
-    return weight * std[:, None], BIAS * probe.weight[-1] - (probe.mean - mean) @ weight
+    return weight * std[:, None], BIAS_COLUMN * probe.weight[-1] - (probe.mean - mean) @ weight
 
 
 # The published protocol --------------------------------------------------------------------------------------------
@@ -444,7 +447,7 @@ class FewShot:
     classes: int  # that have rows to fit on
     about: dict[str, Any] = field(default_factory=dict)  # which model, which images, how
     notes: tuple[str, ...] = ()
-    curve: Curve | None = None  # what more labels would bring, where that was asked
+    curve: Curve | None = None  # the gain from more labels, if asked for
 
     @property
     def accuracy(self) -> NDArray[np.float64]:
@@ -456,7 +459,7 @@ class FewShot:
         return float(self.accuracy[self._place(shots, l2)].mean())
 
     def interval(self, shots: int, l2: float | None = None) -> tuple[float, float] | None:
-        """95 % (Student) for the mean over choices of shots, the test rows given; None for one seed."""
+        """The 95 % interval (Student) of the mean over draws of shots, for fixed test rows; None for one seed."""
         return mean_interval(self.accuracy[self._place(shots, l2)])
 
     def _place(self, shots: int, l2: float | None) -> tuple[int, int]:
@@ -485,7 +488,7 @@ class FewShot:
         return dict(self.about) | body | more | {"notes": list(self.notes)}
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Head and cells, for people."""
+        """Head and cells as text."""
         head = ["shots", *(["l2"] if len(self.l2s) > 1 else []), "fitted on", "right", "95 % interval", "each seed"]
         cells = []
         for i, l2 in enumerate(self.l2s):
@@ -524,16 +527,16 @@ def fewshot(
     test_y: NDArray[Any],
     classes: int | Sequence[str],
     *,
-    shots: Sequence[int] = SHOTS,
+    shots: Sequence[int] = DEFAULT_SHOTS,
     seeds: int | Sequence[int] = 3,
-    l2: float | Sequence[float] = L2,
+    l2: float | Sequence[float] = DEFAULT_L2,
     device: torch.device | str = "cpu",
 ) -> FewShot:
     """The published few-shot evaluation on frozen features.
 
     x: N D, the pool that shots are drawn from.  y: N class numbers, −1 for none.  classes: their number, or their names
-    in order.  seeds: how many (0, 1, 2 …), or which.  l2: of several, all are measured and none is chosen.
-    A class with fewer rows than shots gives all it has, and is named in `notes`.
+    in order.  seeds: their number (0, 1, 2 …), or a list.  l2: of several, all are measured and none is chosen.
+    A class with fewer rows than shots gives all it has; `notes` names it.
     """
     names = tuple(f"class {k}" for k in range(classes)) if isinstance(classes, int) else tuple(classes)
     wanted, which, l2s = shot_counts(shots), draw_seeds(seeds), _l2s(l2)
@@ -566,7 +569,7 @@ def fewshot(
         taken = np.cumsum([len(part) for part in parts]).tolist()
         for s, probes in enumerate(nested_ridges(rows, labels, len(names), parts, l2s, device=device)):
             waiting += [((i, s, r), probe) for i, probe in enumerate(probes)]
-            if sum(probe.weight.size for _, probe in waiting) > HELD:
+            if sum(probe.weight.size for _, probe in waiting) > WEIGHTS_AT_ONCE:
                 count()
     count()
     known = int((counts > 0).sum())
@@ -574,7 +577,7 @@ def fewshot(
 
 
 def choose_shots(y: NDArray[Any], classes: int, shots: int, seed: int) -> Rows:
-    """The rows of one draw, class by class: the first `shots` of each class's permutation, so fewer lie within more."""
+    """The rows of one draw, class by class: the first `shots` of each class's permutation, so draws are nested."""
     return np.concatenate([rows[:shots] for rows in _permuted(y, classes, seed)])
 
 
@@ -588,7 +591,7 @@ def mean_interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
 
 
 def checked(x: NDArray[Any], y: NDArray[Any], classes: int, what: str = "") -> tuple[NDArray[Any], Rows]:
-    """Features N D and labels N that belong together, or one clear line.  what: train or test, for the line."""
+    """Check that features N D and labels N fit together.  what: train or test, for the error."""
     rows, labels = np.asanyarray(x), np.asarray(y)
     of = f"{what} " if what else ""
     if rows.ndim != 2:
@@ -599,7 +602,7 @@ def checked(x: NDArray[Any], y: NDArray[Any], classes: int, what: str = "") -> t
         raise DataError(f"there are {len(rows)} {of}rows and {len(labels)} labels; give one label for each row")
     if len(labels) and (labels.max() >= classes or labels.min() < -1):
         raise DataError(f"{of}labels from {labels.min()} to {labels.max()} are not those of {classes} classes")
-    for begin in range(0, len(rows), 4096):  # a mapped file is never whole in memory
+    for begin in range(0, len(rows), 4096):  # never loads a mapped file whole
         is_fine = np.isfinite(rows[begin : begin + 4096]).all(1)
         if not is_fine.all():
             bad = begin + int(np.flatnonzero(~is_fine)[0])
@@ -608,7 +611,7 @@ def checked(x: NDArray[Any], y: NDArray[Any], classes: int, what: str = "") -> t
 
 
 def is_constant(rows: NDArray[Any]) -> bool:
-    """Whether all rows are the same."""
+    """True if all rows are equal."""
     return all((rows[begin : begin + 4096] == rows[:1]).all() for begin in range(0, len(rows), 4096))
 
 
@@ -632,12 +635,12 @@ def _known_rows(
 
 
 def _permuted(y: NDArray[Any], classes: int, seed: int) -> list[Rows]:
-    random = np.random.default_rng(seed)  # as the authors' evaluator, so that draws are those of the papers
+    random = np.random.default_rng(seed)  # as in the authors' evaluator, so draws match the papers
     return [random.permutation(np.flatnonzero(np.asarray(y) == c)) for c in range(classes)]
 
 
 def _added(y: Rows, classes: int, shots: Sequence[int], seed: int) -> list[Rows]:
-    """The rows that each number of shots adds to the one before."""
+    """The rows that each number of shots adds to the previous one."""
     orders = _permuted(y, classes, seed)
     steps = zip([0, *shots[:-1]], shots, strict=True)
     return [np.concatenate([rows[before:now] for rows in orders]) for before, now in steps]
@@ -658,23 +661,23 @@ def _notes(names: Sequence[str], counts: Rows, tests: Rows, shots: Sequence[int]
 
 
 def shot_counts(shots: int | Sequence[int]) -> tuple[int, ...]:
-    """Each once, in order."""
+    """The numbers of shots, sorted, without repeats."""
     found = tuple(sorted({shots} if isinstance(shots, int) else set(shots)))
     if not found or not all(isinstance(s, int | np.integer) and s > 0 for s in found):
-        raise ConfigError(f"shots {list(found)} are none; say whole numbers from 1, such as 1, 5, 10, 25")
+        raise ConfigError(f"shots {list(found)} are not valid; give whole numbers from 1, such as 1, 5, 10, 25")
     return tuple(int(s) for s in found)
 
 
 def draw_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """That many from 0, or those."""
+    """0, 1, … if given a number, else the list itself."""
     found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not found or not all(isinstance(seed, int | np.integer) and seed >= 0 for seed in found):
-        raise ConfigError(f"seeds {seeds!r} are none; say how many, 1 or more, or which")
+        raise ConfigError(f"seeds {seeds!r} are not valid; give their number, 1 or more, or a list")
     return found
 
 
 def _l2s(l2: float | Sequence[float]) -> tuple[float, ...]:
     found = tuple(map(float, l2)) if isinstance(l2, Sequence) else (float(l2),)
     if not found or not all(value > 0 and math.isfinite(value) for value in found):
-        raise ConfigError(f"l2 of {l2} is no penalty; give numbers above 0")
+        raise ConfigError(f"l2 of {l2} is not a penalty; give numbers above 0")
     return found

@@ -1,4 +1,4 @@
-"""The few-shot table as a page with its plot; with a learning curve, what more labels would bring."""
+"""The few-shot table as a page with its plot; with a learning curve, the gain from more labels."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from vitreous.evaluation.few_shot import FewShot
-from vitreous.evaluation.learning_curve import FURTHEST, Curve
+from vitreous.evaluation.learning_curve import MAX_EXTRAPOLATION, Curve
 from vitreous.report import charts
 from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Listing, Note, Number, Numbers, Page, Section, Table, Text
 
 __all__ = ["page", "write"]
 
-HOW = (
-    "The model is frozen: nothing in it is changed. For each seed, so many images of every class are drawn from train, "
-    "and a linear map from the model's features to the classes is solved in closed form "
-    "(regularised least squares onto ±1, as in arXiv 2010.11929). All test images judge it. The interval is Student's, "
-    "over seeds: it covers which images were drawn, not which test images there are."
+FEW_SHOT_METHOD = (
+    "The model stays frozen. Each seed draws that many images of every class from train, "
+    "and solves a linear map from the model's features to the classes in closed form "
+    "(regularised least squares onto ±1, as in arXiv 2010.11929). All test images measure it. The interval is "
+    "Student's, over seeds: it covers the choice of training images, not of test images."
 )
-LAW = (
-    "The same probe was fitted on growing parts of train, each within the next. Through the shares of wrong answers "
-    "goes the law error = a · n^−b + c of n training images; its uncertainty is of curves redrawn from these seeds and "
-    f"test images (95 %). Nothing is promised beyond {FURTHEST} times the images there are, and nothing about other "
-    "ways to train."
+CURVE_METHOD = (
+    "The same probe was fitted on growing, nested parts of train. The law error = a · n^−b + c is fitted to the shares "
+    "of wrong answers over n training images; its 95 % interval comes from curves redrawn from these seeds and test "
+    f"images. It does not hold beyond {MAX_EXTRAPOLATION} times the images there are, "
+    "nor for other ways to train."
 )
 
 
@@ -38,7 +38,7 @@ def page(found: FewShot) -> Page:
     """The page as a value."""
     best = found.shots[-1]
     head, cells = found.table()
-    blocks: list[Block] = [Text(HOW), *(Note(note, "warn") for note in found.notes)]
+    blocks: list[Block] = [Text(FEW_SHOT_METHOD), *(Note(note, "warn") for note in found.notes)]
     sections = [
         Section("By shots", [Drawing(_plot(found), "Accuracy by labelled images of each class; the band is 95 %.")]),
         Section("In numbers", [Table(head, cells, "r" * (len(head) - 1) + "l")]),
@@ -79,7 +79,7 @@ def _plot(found: FewShot) -> str:
 
 
 def _curve(found: Curve) -> Sequence[Block]:
-    """Plot, the labels that targets need, the law."""
+    """Plot, labels needed for targets, and the law."""
     twice, low, high = (100 * v for v in found.expected(2 * found.sizes[-1]))
     said = f"With twice as many labels, {2 * found.sizes[-1]:,}: {twice:.1f} % right ({low:.1f} to {high:.1f})."
     targets = [found.needed(target) for target in found.targets]
@@ -95,7 +95,7 @@ def _curve(found: Curve) -> Sequence[Block]:
         Note(said, "plain"),
         *(Note(f"{needed}.", "good" if needed.is_believed else "warn") for needed in targets),
         Table(["law", "value", "95 %", "meaning"], rows, "lrrl"),
-        Text(LAW),
+        Text(CURVE_METHOD),
     ]
 
 

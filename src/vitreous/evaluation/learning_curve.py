@@ -16,17 +16,18 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation.few_shot import L2, checked, count_right, nested_ridges
+from vitreous.evaluation.few_shot import DEFAULT_L2, checked, count_right, nested_ridges
 from vitreous.randomness import uniform
 
 __all__ = ["Curve", "Needed", "PowerLaw", "curve", "nested_rows", "power_law", "refuse_target"]
 
-LEAST = 4  # points that a law of three numbers needs
-FURTHEST = 10  # times the largest size, up to which a law is believed
-DRAWS = 400  # of the bootstrap
-GRID = 64
-ZOOMS = 7  # each narrows the grid of c to two of its steps
-TARGETS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)  # of them, those next above what was reached
+MIN_POINTS = 4  # for a law of three parameters
+MAX_EXTRAPOLATION = 10  # times the largest size; a law is not trusted beyond
+BOOTSTRAP_DRAWS = 400
+GRID_POINTS = 64
+GRID_ZOOMS = 7  # each narrows the grid of c to two steps
+# By default the curve tells the labels needed for the next two above the accuracy reached.
+TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 
 Numbers = NDArray[np.float64]
 
@@ -43,7 +44,7 @@ class PowerLaw:
         return self.a * np.asarray(n, np.float64) ** -self.b + self.c
 
     def rows_for(self, error: float) -> float:
-        """Rows at which the error is reached; infinite where c lies above it."""
+        """Rows needed for this error; infinite if c is above it."""
         if error <= self.c:
             return math.inf
         log = math.log(self.a / (error - self.c)) / self.b if self.b else math.inf
@@ -52,13 +53,13 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class Needed:
-    """Training images for a target; `low` and `high` span 95 % of the redrawn curves."""
+    """Training images needed for a target; `low` and `high` span 95 % of the redrawn curves."""
 
     accuracy: float
-    images: float  # infinite where the law never gets there
+    images: float  # infinite if the law never reaches it
     low: float
     high: float
-    most: int  # beyond this nothing is believed
+    most: int  # the law is not trusted beyond
 
     @property
     def is_believed(self) -> bool:
@@ -82,35 +83,35 @@ class Needed:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Errors of the closed-form probe on nested parts, and the law through their means."""
+    """Errors of the closed-form probe on nested parts, and the law fitted to their means."""
 
     sizes: tuple[int, ...]
     error: Numbers  # S R: sizes, seeds
     images: int  # test rows
     law: PowerLaw
-    redrawn: tuple[PowerLaw, ...]  # laws of bootstrapped curves
-    targets: tuple[float, ...] = ()  # accuracies whose price in labels is told
+    redrawn: tuple[PowerLaw, ...]  # bootstrapped laws
+    targets: tuple[float, ...] = ()  # accuracies to tell the needed labels for
 
     def interval(self, name: str) -> tuple[float, float]:
-        """95 % of a, b or c."""
+        """The 95 % interval of a, b or c."""
         low, high = np.percentile([getattr(law, name) for law in self.redrawn], [2.5, 97.5])
         return float(low), float(high)
 
     def expected(self, n: int) -> tuple[float, float, float]:
         """Accuracy with n training images, and its 95 % interval; at most ten times the largest size."""
-        if not 0 < n <= FURTHEST * self.sizes[-1]:
+        if not 0 < n <= MAX_EXTRAPOLATION * self.sizes[-1]:
             raise ConfigError(f"{n:,} images are beyond what {self.sizes[-1]:,} tell; ask for 1 to {self.most:,}")
         low, high = np.percentile([law.error(n) for law in self.redrawn], [2.5, 97.5])
         return 1 - float(self.law.error(n)), 1 - float(high), 1 - float(low)
 
     @property
     def most(self) -> int:
-        return FURTHEST * self.sizes[-1]
+        return MAX_EXTRAPOLATION * self.sizes[-1]
 
     def needed(self, accuracy: float) -> Needed:
-        """Training images until this accuracy."""
+        """Training images needed for this accuracy."""
         if not 0 < accuracy < 1:
-            raise ConfigError(f"an accuracy of {accuracy} is no target; say one between 0 and 1")
+            raise ConfigError(f"an accuracy of {accuracy} is not a target; say one between 0 and 1")
         low, high = np.percentile([min(law.rows_for(1 - accuracy), 1e300) for law in self.redrawn], [2.5, 97.5])
         return Needed(accuracy, self.law.rows_for(1 - accuracy), float(low), float(high), self.most)
 
@@ -143,7 +144,7 @@ class Curve:
 
 def refuse_target(target: float | None) -> None:
     if target is not None and not 0 < target < 1:
-        raise ConfigError(f"an accuracy of {target} is no target; say one between 0 and 1")
+        raise ConfigError(f"an accuracy of {target} is not a target; say one between 0 and 1")
 
 
 def curve(
@@ -155,14 +156,14 @@ def curve(
     *,
     sizes: Sequence[int] | None = None,
     seeds: int = 5,
-    l2: float = L2,
+    l2: float = DEFAULT_L2,
     target: float | None = None,
     device: torch.device | str = "cpu",
 ) -> Curve:
-    """The closed-form probe on nested, stratified parts of the rows, and the law through its errors.
+    """Fit the closed-form probe on nested, stratified parts of the rows, and a power law to its errors.
 
-    sizes: rows of the parts; None is all rows, and halves of them down to 2 a class, 4 to 8 in all.  target: an
-    accuracy whose price in labels is told; None is the next two round ones above what all rows reach.
+    sizes: rows of the parts; None halves all rows down to 2 per class, 4 to 8 sizes in all.  target: an accuracy to
+    tell the needed labels for; None takes the next two round ones above what all rows reach.
     """
     refuse_target(target)
     count = classes if isinstance(classes, int) else len(classes)
@@ -185,12 +186,12 @@ def curve(
     means = error.mean(1)
     law = power_law(steps, means)
     redrawn = _bootstrap(np.array(steps, np.float64), error, len(judged))
-    above = [t for t in TARGETS if t > 1 - means[-1]][:2]
+    above = [t for t in TARGET_ACCURACIES if t > 1 - means[-1]][:2]
     return Curve(tuple(steps), error, len(judged), law, redrawn, tuple(above) if target is None else (target,))
 
 
 def nested_rows(y: NDArray[Any], seed: int) -> NDArray[np.int64]:
-    """An order of rows of which every beginning is stratified: row r of the n of its class comes at (r + ½) / n."""
+    """An order of rows whose every prefix is stratified: row r of a class of n comes at (r + ½) / n."""
     labels = np.asarray(y)
     key = uniform(seed, "curve", 0, np.arange(len(labels)))[:, 0]
     order = np.lexsort((key, labels))
@@ -198,16 +199,16 @@ def nested_rows(y: NDArray[Any], seed: int) -> NDArray[np.int64]:
     rank = np.arange(len(order)) - np.repeat(starts, sizes)
     when = np.where(
         rank == 0, -1.0, (rank + 0.5) / np.repeat(sizes, sizes)
-    )  # the first of each class before all others
+    )  # the first row of each class comes before all others
     return order[np.lexsort((key[order], when))]
 
 
 def power_law(sizes: Sequence[float] | Numbers, error: Sequence[float] | Numbers) -> PowerLaw:
-    """The law of the c with the least squared error; a and b of each c by the line through ln(error − c) over ln n."""
+    """The law with the least squared error over c; a line through ln(error − c) over ln n gives a and b for each c."""
     n, e = np.asarray(sizes, np.float64), np.asarray(error, np.float64)
-    if n.shape != e.shape or n.ndim != 1 or len(np.unique(n)) < LEAST:
+    if n.shape != e.shape or n.ndim != 1 or len(np.unique(n)) < MIN_POINTS:
         raise DataError(
-            f"{len(np.unique(n))} sizes are too few for a curve; give {LEAST} or more, with an error for each"
+            f"{len(np.unique(n))} sizes are too few for a curve; give {MIN_POINTS} or more, with an error for each"
         )
     if not (np.isfinite(e).all() and (e >= 0).all() and (n > 0).all()):
         raise DataError("sizes must be above 0 and errors finite, 0 or more; give shares of wrong answers")
@@ -215,13 +216,13 @@ def power_law(sizes: Sequence[float] | Numbers, error: Sequence[float] | Numbers
 
 
 def _fit(n: Numbers, e: Numbers) -> Numbers:
-    """a, b, c of each row of errors e: B S, all rows and all c of a grid at once."""
+    """a, b, c for each row of errors e: B S; all rows and all c of a grid at once."""
     log_n = np.log(n) - np.log(n).mean()
     least = np.maximum(e.min(1), 1e-12)  # B
     low, high = np.zeros(len(e)), least * (1 - 1e-9)
     best = np.zeros((len(e), 3))
-    for _ in range(ZOOMS):
-        c = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, GRID)  # B G
+    for _ in range(GRID_ZOOMS):
+        c = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, GRID_POINTS)  # B G
         logs = np.log(np.maximum(e[:, None] - c[..., None], 1e-15))  # B G S
         b = np.maximum(-(logs @ log_n) / (log_n @ log_n), 1e-9)
         a = np.exp(logs.mean(2) + b * np.log(n).mean())
@@ -229,14 +230,14 @@ def _fit(n: Numbers, e: Numbers) -> Numbers:
         g = squares.argmin(1)
         rows = np.arange(len(e))
         best = np.stack([a[rows, g], b[rows, g], c[rows, g]], 1)
-        low, high = c[rows, np.maximum(g - 1, 0)], c[rows, np.minimum(g + 1, GRID - 1)]
+        low, high = c[rows, np.maximum(g - 1, 0)], c[rows, np.minimum(g + 1, GRID_POINTS - 1)]
     return best
 
 
 def _bootstrap(n: Numbers, error: Numbers, images: int) -> tuple[PowerLaw, ...]:
-    """Laws of curves redrawn: seeds with replacement, and the test rows' own chance (binomial) on each point."""
+    """Bootstrapped laws: seeds drawn with replacement, and binomial noise of the test rows on each point."""
     random = np.random.default_rng(0)
-    seeds = random.integers(0, error.shape[1], (DRAWS, error.shape[1]))
+    seeds = random.integers(0, error.shape[1], (BOOTSTRAP_DRAWS, error.shape[1]))
     drawn = error[:, seeds].mean(2).T  # B S
     drawn = random.binomial(images, drawn) / images
     return tuple(PowerLaw(*(float(v) for v in row)) for row in _fit(n, np.maximum(drawn, 0.5 / images)))
@@ -250,13 +251,14 @@ def _sizes(sizes: Sequence[int] | None, rows: int, classes: int) -> list[int]:
         while len(found) < 8 and found[-1] // 2 >= 2 * classes:
             found.append(found[-1] // 2)
         found.reverse()
-        if len(found) < LEAST and rows >= 4 * classes:  # few of many classes: smaller steps
-            found = np.geomspace(2 * classes, rows, LEAST).round().astype(int).tolist()
+        if len(found) < MIN_POINTS and rows >= 4 * classes:  # few rows per class: smaller steps
+            found = np.geomspace(2 * classes, rows, MIN_POINTS).round().astype(int).tolist()
     else:
         found = sorted({int(size) for size in sizes})
-    if len(found) < LEAST:
+    if len(found) < MIN_POINTS:
         raise DataError(
-            f"{rows} rows of {classes} classes make {len(found)} sizes of a curve, which needs {LEAST}; give more rows"
+            f"{rows} rows of {classes} classes make {len(found)} sizes of a curve, which needs {MIN_POINTS}; "
+            "give more rows"
         )
     if found[0] < classes or found[-1] > rows:
         raise ConfigError(f"sizes from {found[0]} to {found[-1]} do not fit; say {classes} (one a class) to {rows}")

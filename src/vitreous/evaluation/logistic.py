@@ -1,4 +1,4 @@
-"""Multinomial logistic regression: the plain rival that a network on the same numbers has to beat.
+"""Multinomial logistic regression: the plain baseline for a network on the same numbers.
 
 N rows   D numbers in a row   K classes
 """
@@ -21,9 +21,9 @@ from vitreous.evaluation.ties import best_class
 
 __all__ = ["Probe", "choose", "fit"]
 
-L2S = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # from the stiffest, each the start of the next
-DOUBLE = 2**25  # numbers up to which everything is float64
-STEPS = 500  # of L-BFGS, at most
+LOGISTIC_L2S = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # from the largest; each fit starts from the previous one
+FLOAT64_BELOW = 2**25  # numbers; below this everything is float64
+MAX_LBFGS_STEPS = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +33,9 @@ class Probe:
     weight: NDArray[np.float64]  # K D
     bias: NDArray[np.float64]  # K
     mean: NDArray[np.float64]  # D
-    std: NDArray[np.float64]  # D; 1 where a number never changes
+    std: NDArray[np.float64]  # D; 1 for constant features
     l2: float
-    loss: float  # reached on the training rows, the penalty included
+    loss: float  # on the training rows, including the penalty
     is_converged: bool
 
     def logits(self, x: NDArray[Any]) -> NDArray[np.float64]:
@@ -46,7 +46,7 @@ class Probe:
         return ((rows - self.mean) / self.std) @ self.weight.T + self.bias
 
     def right(self, x: NDArray[Any], y: NDArray[Any]) -> int:
-        """How many of these rows it answers right."""
+        """The number of rows answered right."""
         return int((best_class(self.logits(x)) == np.asarray(y)).sum())
 
 
@@ -60,13 +60,13 @@ def fit(
     slope: float | None = None,
     device: str = "cpu",
 ) -> Probe:
-    """The one minimum of   mean NLL(y | x W + b) + l2 / 2 ‖W‖²   on standardised x, by L-BFGS.
+    """The unique minimum of   mean NLL(y | x W + b) + l2 / 2 ‖W‖²   on standardised x, by L-BFGS.
 
     x: N of any shape, such as pixels or features.  y: N class numbers.  start: an earlier probe on the same rows.
-    slope: the largest that may be left; None is what the numbers' precision allows.
+    slope: the largest gradient entry to stop at; None is what the precision allows.
     """
     rows, labels = _checked(x, y, classes, l2)
-    kind = np.float64 if rows.size <= DOUBLE and device != "mps" else np.float32
+    kind = np.float64 if rows.size <= FLOAT64_BELOW and device != "mps" else np.float32
     mean = rows.mean(0, dtype=np.float64)
     std = rows.std(0, dtype=np.float64)
     std = np.where(std > 1e-12 * np.maximum(np.abs(mean), 1), std, 1.0)
@@ -91,12 +91,12 @@ def choose(
     dev_y: NDArray[Any],
     classes: int,
     *,
-    l2s: Sequence[float] = L2S,
+    l2s: Sequence[float] = LOGISTIC_L2S,
     by: Literal["right", "loss"] = "right",
     slope: float | None = None,
     device: str = "cpu",
 ) -> Probe:
-    """The probe whose l2 has most dev rows right, or the lowest dev loss; of equals, that which leads by the other."""
+    """The probe whose l2 gets most dev rows right, or the lowest dev loss; the other criterion breaks ties."""
     if not l2s:
         raise ConfigError("there is no l2 to choose from; give some")
     best: tuple[tuple[float, float], Probe] | None = None
@@ -114,7 +114,7 @@ def choose(
 def _checked(x: NDArray[Any], y: NDArray[Any], classes: int, l2: float) -> tuple[NDArray[Any], NDArray[np.int64]]:
     rows, labels = np.asarray(x).reshape(len(x), -1 if len(x) else 0), np.asarray(y, np.int64)
     if not l2 >= 0:
-        raise ConfigError(f"l2 of {l2} is no penalty; give 0 or more")
+        raise ConfigError(f"l2 of {l2} is not a penalty; give 0 or more")
     if len(rows) != len(labels) or not len(rows):
         raise DataError(f"{len(rows)} rows and {len(labels)} labels make no regression; give one label for each row")
     if labels.min() < 0 or labels.max() >= classes:
@@ -125,11 +125,11 @@ def _checked(x: NDArray[Any], y: NDArray[Any], classes: int, l2: float) -> tuple
 
 
 def _minimise(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, l2: float, tolerance: float) -> tuple[float, float]:
-    """In place. Returns the loss and the largest slope that are left."""
+    """Minimise in place. Returns the final loss and the largest gradient entry."""
     parts = [weight.requires_grad_(), bias.requires_grad_()]
     search = torch.optim.LBFGS(
         parts,
-        max_iter=STEPS,
+        max_iter=MAX_LBFGS_STEPS,
         history_size=20,
         tolerance_grad=tolerance,
         tolerance_change=0,

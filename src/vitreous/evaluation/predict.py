@@ -1,4 +1,4 @@
-"""A model's answers: logits of a whole set, and answers to any number of pictures, one after the other.
+"""A model's output: logits of a whole set, and predictions for any number of images in a stream.
 
 N images   K classes
 """
@@ -31,7 +31,7 @@ from vitreous.images.batches.batches import Batches, Coverage
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import decode
 from vitreous.images.sources import picture
-from vitreous.images.sources.fashion import NAME as FASHION
+from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.finding import cannot_read, find_place, is_picture, read_picture, walk
 from vitreous.machine import choose_device, core_count, device_of
 from vitreous.models.config import Size
@@ -39,9 +39,9 @@ from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import Ranks, gather, here
 
 __all__ = [
-    "IN_FLIGHT",
-    "Answer",
+    "BATCHES_IN_FLIGHT",
     "Logits",
+    "Prediction",
     "Underway",
     "answer_of",
     "at_work",
@@ -58,17 +58,17 @@ __all__ = [
 Precision = Literal["auto", "float32", "bfloat16"]
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
-IN_FLIGHT = 4  # batches that a GPU may be behind before the host waits
+BATCHES_IN_FLIGHT = 4  # the host waits if the GPU is further behind
 
 
 @dataclass(frozen=True, eq=False)
 class Logits:
-    """What a model says of a set, row by row in the order of the set."""
+    """A model's logits for a set, in its order."""
 
     values: NDArray[np.float32]  # N K
     labels: NDArray[np.int64]  # N or N K, as the set numbers its classes
-    ids: NDArray[np.int64]  # N: the pictures' numbers in their source
-    places: NDArray[np.int64]  # N: their numbers within the set; not all where some could not be read
+    ids: NDArray[np.int64]  # N: image numbers in the source
+    places: NDArray[np.int64]  # N: image numbers in the set; unreadable images are missing
     coverage: Coverage
 
     def __len__(self) -> int:
@@ -87,21 +87,19 @@ def logits(
     ranks: Ranks | None = None,
     progress: Progress | None = None,
 ) -> Logits:
-    """The model's logits for every picture of a set, each once.
+    """The model's logits for every image of a set, each once.
 
-    data: a set; or Batches made of one, not augmented, which keep what lies on the device from call to call.
-    device: None is the model's own, or the GPU where the model lies in plain memory and there is one; the model goes
-    back after.  precision: auto is bfloat16 autocast on GPUs that have it, the head in float32 all the same.
-    ranks: None is all that torchrun started: each reads its share, and all of them return everything.
+    data: a set; or Batches of one without augmentation, which keep resident images on the device between calls.
+    device: None is the model's own, or a GPU if there is one and the model is on the CPU; the model moves back
+    afterwards.  precision: auto is bfloat16 autocast on GPUs that support it; the head stays float32.
+    ranks: None is all that torchrun started; each reads its share, and all return everything.
     """
     place = choose_device(device, near=model)
     batches = data
     if not isinstance(batches, Batches):
         batches = make_batches(model, batches, place, batch, workers, skip_unreadable, ranks or here())
     if batches.augment is not None or batches.shuffle or batches.epochs != 1:
-        raise ConfigError(
-            "logits are of pictures as they are; give Batches without augment, shuffle and further epochs"
-        )
+        raise ConfigError("logits need unaugmented images; give Batches without augment, shuffle and further epochs")
     total = len(batches.data)
     order: list[NDArray[np.int64]] = []
     parts: list[NDArray[np.float32]] = []
@@ -112,7 +110,7 @@ def logits(
             if len(part):
                 order.append(part.places)
                 waiting.append(Underway(answer(part.images)))
-            if len(waiting) > IN_FLIGHT:
+            if len(waiting) > BATCHES_IN_FLIGHT:
                 parts.append(waiting.popleft().values())
             done += len(part)
             if progress is not None:
@@ -130,7 +128,7 @@ def logits(
 
 
 def choose_batch(size: Size, device: torch.device) -> int:
-    """Images at a time: enough to fill a GPU; few on a CPU, whose caches are small."""
+    """Batch size: large enough to fill a GPU; small on a CPU, whose caches are small."""
     if device.type == "cpu":
         return 32
     return 1 << min(max((2**24 // (size[0] * size[1])).bit_length() - 1, 4), 10)
@@ -163,7 +161,7 @@ def make_batches(
 def ready(
     model: nn.Module, device: torch.device, precision: Precision = "auto"
 ) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Yield a function from bytes B C H W to logits B K on the device; the model is as before afterwards."""
+    """Yield a function from bytes B C H W to logits B K on the device; restores the model afterwards."""
     inner = unwrapped(model)
     if not inner.config.readout.classes:
         raise ConfigError("the model has no head, so it answers nothing; fit one: vitreous fit DATA --weights MODEL")
@@ -178,7 +176,7 @@ def ready(
                 if network is not inner or kind != torch.float32:
                     return network(x.to(kind)).float()
                 features = inner.features(x)
-            return inner.logits(inner.head(features.float()))  # in bfloat16 the best answers would often be equal
+            return inner.logits(inner.head(features.float()))  # in bfloat16 the best classes would often tie
 
         go = in_lanes if device.type == "cpu" and network is inner and may_part(inner) else in_parts
         yield lambda images: go(answer, images, lambda parts: torch.cat(list(parts)))
@@ -188,9 +186,9 @@ def ready(
 def at_work(
     model: nn.Module, device: torch.device, precision: Precision = "auto"
 ) -> Iterator[tuple[Callable[[Tensor], Tensor], Callable[[], Any]]]:
-    """The model on the device and not training; as before afterwards.
+    """Put the model on the device in eval mode; restore it afterwards.
 
-    Yields what makes bytes B C H W its input, float32 there, and the autocast to run it under.
+    Yields a function from bytes B C H W to its float32 input, and the autocast to run it under.
     """
     inner = unwrapped(model)
     network = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
@@ -217,7 +215,7 @@ def at_work(
 
 
 def _sent(x: Tensor, device: torch.device) -> Tensor:
-    """On the device, without waiting for it."""
+    """Copy to the device without waiting."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
@@ -225,7 +223,7 @@ def _sent(x: Tensor, device: torch.device) -> Tensor:
 
 def _autocast(device: torch.device, precision: Precision) -> Callable[[], Any]:
     if precision not in ("auto", "float32", "bfloat16"):
-        raise ConfigError(f"precision {precision!r} is none; say auto, float32 or bfloat16")
+        raise ConfigError(f"precision {precision!r} is unknown; give auto, float32 or bfloat16")
     is_able = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if precision == "bfloat16" and not is_able:
         raise ConfigError(f"bfloat16 on {device.type} is slow or missing here; say precision=float32 or auto")
@@ -235,7 +233,7 @@ def _autocast(device: torch.device, precision: Precision) -> Callable[[], Any]:
 
 
 def in_parts(answer: Callable[[Tensor], T], images: Tensor, join: Callable[[Sequence[T]], T]) -> T:
-    """In halves where the device's memory is too small for all at once."""
+    """Split the batch in halves when the device runs out of memory."""
     try:
         return answer(images)
     except torch.OutOfMemoryError:
@@ -247,7 +245,7 @@ def in_parts(answer: Callable[[Tensor], T], images: Tensor, join: Callable[[Sequ
 
 
 class Underway:
-    """Numbers on their way to the host; asking for them waits for these alone."""
+    """Numbers on their way to the host; reading them waits for this copy alone."""
 
     def __init__(self, values: Tensor):
         self.event: torch.cuda.Event | None = None
@@ -262,32 +260,32 @@ class Underway:
     def values(self) -> NDArray[np.float32]:
         if self.event is not None:
             self.event.synchronize()
-            return self.host.numpy().copy()  # pinned memory is dear
+            return self.host.numpy().copy()  # free the pinned buffer early
         return self.host.numpy()
 
 
-# One picture after the other --------------------------------------------------------------------------------------
+# One image after the other --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a model says of one picture: its likeliest classes with calibrated probabilities, best first.
+class Prediction:
+    """A model's most likely classes for one image with calibrated probabilities, best first.
 
-    error: why there is no answer, where the picture could not be read.
+    error: why an unreadable image has no answer.
     """
 
     name: str
     labels: tuple[str, ...] = ()
     classes: tuple[int, ...] = ()  # their numbers
     probabilities: tuple[float, ...] = ()
-    score: float | None = None  # how much it looks like something learned
-    is_unlike: bool = False  # the score lies below the model's threshold: none of these
+    score: float | None = None  # how much the image resembles the training data
+    is_unlike: bool = False  # the score is below the model's threshold: none of these
     answers: Literal["one", "several"] = "one"
     error: str | None = None
 
     @property
     def said(self) -> tuple[str, ...]:
-        """The answer: the first label; where a picture may have several, those of at least 1/2; none if unlike all."""
+        """The answer: the first label; with several labels, those of at least 1/2; none if `is_unlike`."""
         if self.error is not None or self.is_unlike:
             return ()
         if self.answers == "one":
@@ -322,14 +320,14 @@ def predict(
     batch: int | None = None,
     workers: int | None = None,
     precision: Precision = "auto",
-) -> Iterator[Answer]:
-    """Answers to pictures, in their order and as they come; memory holds a few batches, however many there are.
+) -> Iterator[Prediction]:
+    """Predict images one by one, in order; memory holds a few batches.
 
     images: a file, a folder (searched through), a pattern, a set (`fashion`, a zip), an array H W C of uint8, a Pillow
-    image, or any number of these. What cannot be read has its `error` said in its answer.
+    image, or any number of these. An unreadable image gets a Prediction with its `error`.
     """
     if not isinstance(top, int) or top < 1:
-        raise ConfigError(f"the {top} likeliest classes are none; say top=1 or more")
+        raise ConfigError(f"top={top} asks for no class; give 1 or more")
     if batch is not None and batch < 1:
         raise ConfigError(f"a batch of {batch} holds no image; say 1 or more, or leave it out")
     items = pictures_of(images)
@@ -346,7 +344,7 @@ def _stream(
     batch: int | None,
     workers: int | None,
     precision: Precision,
-) -> Iterator[Answer]:
+) -> Iterator[Prediction]:
     rule = inner.preprocess
     size = choose_batch(rule.size, device) if batch is None else batch
     names = class_names(inner)
@@ -363,11 +361,13 @@ def _stream(
         except MemoryError:
             return name, f"{name} is more than the memory here holds; shrink it"
 
-    def finished() -> Iterator[Answer]:
+    def finished() -> Iterator[Prediction]:
         rows, underway = waiting.popleft()
         values = iter(() if underway is None else underway.values())
         for name, error in rows:
-            yield Answer(name, error=error) if error is not None else answer_of(inner, names, name, next(values), top)
+            yield (
+                Prediction(name, error=error) if error is not None else answer_of(inner, names, name, next(values), top)
+            )
 
     with (
         ready(model, device, precision) as answer,
@@ -384,20 +384,20 @@ def _stream(
             while waiting:
                 yield from finished()
         finally:
-            pool.shutdown(cancel_futures=True)  # a caller who has seen enough waits for nothing
+            pool.shutdown(cancel_futures=True)  # a caller who stops early waits for nothing
 
 
 def class_names(model: Model) -> tuple[str, ...]:
     return model.labels or tuple(f"class {k}" for k in range(model.config.readout.classes))
 
 
-def answer_of(model: Model, names: tuple[str, ...], name: str, z: NDArray[np.float32], top: int) -> Answer:
+def answer_of(model: Model, names: tuple[str, ...], name: str, z: NDArray[np.float32], top: int) -> Prediction:
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
     p, score = spread(z, model.temperature), float(calibration.score(z[None])[0])
     best = best_classes(z, top)
     is_unlike = model.threshold is not None and score < model.threshold
     labels, shares = tuple(names[k] for k in best), tuple(float(p[k]) for k in best)
-    return Answer(name, labels, tuple(best), shares, score, is_unlike, model.answers)
+    return Prediction(name, labels, tuple(best), shares, score, is_unlike, model.answers)
 
 
 def _stacked(pixels: list[NDArray[np.uint8]]) -> Tensor:
@@ -410,7 +410,7 @@ def _ahead(
     items: Iterator[tuple[str, Read]],
     count: int,
 ) -> Iterator[tuple[str, NDArray[np.uint8] | str]]:
-    """The results in order, `count` of them begun before they are asked for."""
+    """Yield results in order, with `count` started ahead."""
     begun: deque[Future[tuple[str, NDArray[np.uint8] | str]]] = deque()
     for item in items:
         begun.append(pool.submit(work, item))
@@ -420,11 +420,11 @@ def _ahead(
         yield begun.popleft().result()
 
 
-# Which pictures --------------------------------------------------------------------------------------------------
+# Which images --------------------------------------------------------------------------------------------------
 
 
 def pictures_of(images: Picture | Iterable[Picture]) -> Iterator[tuple[str, Read]]:
-    """(name, how to read it) of every picture; none at all is an error before anything is computed."""
+    """(name, how to read it) of every image; refuses an empty list before any work."""
     if isinstance(images, str | os.PathLike):
         found = _named(os.fspath(images), is_alone=True)
     elif isinstance(images, np.ndarray | Image.Image | ImageSet):
@@ -437,7 +437,7 @@ def pictures_of(images: Picture | Iterable[Picture]) -> Iterator[tuple[str, Read
     first = next(found, None)
     if first is None:
         what = os.fspath(images) if isinstance(images, str | os.PathLike) else "what was named"
-        raise DataError(f"{what} holds no pictures; name files, folders or patterns of pictures")
+        raise DataError(f"{what} holds no images; name files, folders or patterns of images")
     return itertools.chain([first], found)
 
 
@@ -450,7 +450,9 @@ def _given(one: Any, i: int) -> Iterator[tuple[str, Read]]:
         return ((f"image {k}", partial(one.__getitem__, k)) for k in range(len(one)))
     if isinstance(one, np.ndarray):
         return iter([(f"image {i}", lambda: one)])
-    raise DataError(f"a {type(one).__name__} is no picture; give files, folders, arrays H×W×C of uint8, Pillow images")
+    raise DataError(
+        f"a {type(one).__name__} is not an image; give files, folders, arrays H×W×C of uint8, Pillow images"
+    )
 
 
 def _pixels(image: Image.Image) -> NDArray[np.uint8]:
@@ -458,14 +460,14 @@ def _pixels(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _named(text: str, *, is_alone: bool) -> Iterator[tuple[str, Read]]:
-    """One file, the pictures below a folder, those that a pattern matches, or those of a set."""
+    """One file, the images below a folder, those that a pattern matches, or those of a set."""
     path = Path(text).expanduser()
     if path.is_dir():
         return _below(path)
     if path.is_file() and (is_picture(path.name) or not _is_set(text)):
         return iter([_file(str(path))])
     if not path.exists() and not is_alone and not _is_set(text) and not any(c in text for c in "*?["):
-        return iter([_file(str(path))])  # among others: its row says that it is not there
+        return iter([_file(str(path))])  # its own row reports that it is missing
     if _is_set(text):
         return _given(open_data.open(text), 0)
     return (_file(name) for name in find_place(text).files if is_picture(name))

@@ -1,4 +1,4 @@
-"""What can be read from each layer and token of a frozen model (D9; figures 11 and 13 of arXiv 2108.08810).
+"""Probes on each layer and token of a frozen model (figures 11 and 13 of arXiv 2108.08810).
 
 N rows   D features   K classes   T tokens
 """
@@ -20,9 +20,9 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import Features, extract
-from vitreous.evaluation.few_shot import L2, checked, choose_shots, count_right, is_constant, ridge
+from vitreous.evaluation.few_shot import DEFAULT_L2, checked, choose_shots, count_right, is_constant, ridge
 from vitreous.evaluation.predict import Precision, Progress
-from vitreous.evaluation.ties import SAME32, best_class
+from vitreous.evaluation.ties import TIE_FLOAT32, best_class
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.models.config import ViTConfig
@@ -34,16 +34,16 @@ from vitreous.words import few
 __all__ = ["ProbeRow", "Probed", "dev_rows", "every_layer", "knn", "probe", "probe_features"]
 
 By = Literal["ridge", "logistic", "knn"]
-BYS = ("ridge", "logistic", "knn")
+PROBE_KINDS = ("ridge", "logistic", "knn")
 NEIGHBOURS = 20
-TEMPERATURE = 0.07  # of the neighbours' votes, as in arXiv 2104.14294
+VOTE_TEMPERATURE = 0.07  # of the neighbours' votes, as in arXiv 2104.14294
 
 Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """One reading, or one token of it, and how many test rows its probe has right."""
+    """One reading, or one of its tokens, and the number of test rows that its probe gets right."""
 
     reading: str
     token: int | None
@@ -68,7 +68,7 @@ class ProbeRow:
 class Probed:
     """All probes of one call, in the order of the model.
 
-    constant: readings and tokens that are the same in every row to fit on, so that nothing can be read from them.
+    constant: readings and tokens that are equal in every training row, so no probe can use them.
     """
 
     rows: tuple[ProbeRow, ...]
@@ -89,7 +89,7 @@ class Probed:
         )
 
     def tokens(self, reading: str) -> NDArray[np.float64]:
-        """Accuracy of every token of a reading of all tokens, NaN for one that is constant: T."""
+        """Accuracy of every token of a reading, NaN for a constant one: T."""
         found: dict[int, float] = {t: np.nan for name, t in self.constant if name == reading and t is not None}
         found |= {row.token: row.accuracy for row in self.rows if row.reading == reading and row.token is not None}
         return np.array([found[token] for token in sorted(found)])
@@ -135,8 +135,8 @@ def probe(
 ) -> Probed:
     """A probe on every layer of a frozen model, in one pass over train and one over test.
 
-    taps, pool: as of `extract`; None is every layer, by CLS and by the mean of the patches where there are both (so the
-    class token that a GAP model never reads is among them).  Others as of `probe_features`.
+    taps, pool: as in `extract`; None is every layer, by CLS and by the mean of patches if it has both (even the class
+    token that a GAP model never reads).  Others as in `probe_features`.
     """
     inner = unwrapped(model)
     images = open_data.open(data)
@@ -150,7 +150,7 @@ def probe(
 
 
 def every_layer(model: Model) -> list[str]:
-    """Readings of the output of each block or unit, and of what the head reads."""
+    """The output of each block or unit, and what the head reads."""
     names = [name for name in tap_names(model) if name.endswith(".output") and _is_layer(name)]
     has_class = isinstance(model.config, ViTConfig) and model.config.embedding.class_token
     pools = {name: ("cls", "gap") if has_class and name.startswith("blocks.") else ("gap",) for name in names}
@@ -174,9 +174,9 @@ def probe_features(
 ) -> Probed:
     """A probe for every reading; for all tokens, one for each token.
 
-    by: ridge (the papers' least squares), logistic (multinomial, L-BFGS) or knn.  shots: so many rows of each class
-    drawn by the seed; None is all rows.  l2: None is 1024 for ridge, and for logistic the best on a fifth of train.
-    What is the same in all rows to fit on is left out and named in `constant`; an error only where all of it is.
+    by: ridge (the papers' least squares), logistic (multinomial, L-BFGS) or knn.  shots: rows per class, drawn
+    by the seed; None is all rows.  l2: None is 1024 for ridge, and for logistic the best on a fifth of train.
+    A reading that is equal in all training rows is left out and listed in `constant`; an error only if all are.
     """
     _refuse(train, test, by, shots)
     labels, count = train.labels, len(train.classes)
@@ -202,8 +202,8 @@ def probe_features(
 
 
 def _refuse(train: Features, test: Features, by: By, shots: int | None) -> None:
-    if by not in BYS:
-        raise ConfigError(f"there is no probe by {by!r}; say {', '.join(BYS)}")
+    if by not in PROBE_KINDS:
+        raise ConfigError(f"there is no probe by {by!r}; say {', '.join(PROBE_KINDS)}")
     if shots is not None and shots < 1:
         raise ConfigError(f"{shots} shots leave no rows; say 1 or more, or leave it out for all rows")
     if train.classes != test.classes:
@@ -224,7 +224,7 @@ def _tokens(
     if x.ndim == 2:
         yield None, x[chosen], test_x[judged]
     else:
-        for token in range(x.shape[1]):  # one at a time: all tokens may be more than memory
+        for token in range(x.shape[1]):  # one at a time: all tokens may exceed memory
             yield token, x[chosen, token], test_x[judged, token]
 
 
@@ -242,11 +242,11 @@ def _probe(
     """Right, seen, l2."""
     checked(test_x, test_y, classes, "test")
     if by == "ridge":
-        linear = ridge(x, y, classes, l2=l2 or L2)
+        linear = ridge(x, y, classes, l2=l2 or DEFAULT_L2)
         return count_right([linear], test_x, test_y)[0], len(test_y), linear.l2
     if by == "knn":
         votes = knn(x, y, test_x, classes, neighbours=neighbours)
-        return int((best_class(votes, SAME32 / TEMPERATURE) == test_y).sum()), len(test_y), None
+        return int((best_class(votes, TIE_FLOAT32 / VOTE_TEMPERATURE) == test_y).sum()), len(test_y), None
     if l2 is None:
         is_dev = dev_rows(y, seed)
         l2 = (
@@ -258,7 +258,7 @@ def _probe(
 
 
 def dev_rows(y: NDArray[Any], seed: int = 0, share: int = 5) -> NDArray[np.bool_]:
-    """One in `share` rows of each class, drawn; none of a class with fewer."""
+    """One in `share` rows of each class, drawn at random; none from a class with fewer."""
     labels = np.asarray(y)
     key = uniform(seed, "probe dev", 0, np.arange(len(labels)))[:, 0]
     order = np.lexsort((key, labels))
@@ -276,7 +276,7 @@ def knn(
     classes: int,
     *,
     neighbours: int = NEIGHBOURS,
-    temperature: float = TEMPERATURE,
+    temperature: float = VOTE_TEMPERATURE,
 ) -> NDArray[np.float64]:
     """Votes of the nearest rows by cosine, each of weight exp(cosine / temperature); test rows × K, summing to 1."""
     if neighbours < 1 or not temperature > 0:

@@ -1,4 +1,4 @@
-"""What features are worth for labels before anything is trained: LogME (arXiv 2102.11005) and the H-score (Bao 2019).
+"""How useful features are for labels, without training: LogME (arXiv 2102.11005) and the H-score (Bao 2019).
 
 n rows   D features   K classes   everything in float64
 """
@@ -18,13 +18,13 @@ from vitreous.evaluation.few_shot import checked
 __all__ = ["Score", "h_score", "log_evidence", "logme", "score"]
 
 Numbers = NDArray[np.float64]
-ROUNDS = 10_000
-LARGEST = 1e10  # of a: a class on which the features say nothing drives it to infinity
+MAX_ROUNDS = 10_000
+MAX_PRECISION = 1e10  # of prior and noise; uninformative features would drive the prior's to infinity
 
 
 @dataclass(frozen=True)
 class Score:
-    """Both grow with what the features are worth; logme compares models on one set, h_score lies in 0 … K − 1."""
+    """Both are higher for better features; logme compares models on one set, h_score lies in 0 … K − 1."""
 
     logme: float
     h_score: float
@@ -52,7 +52,7 @@ def logme(x: NDArray[Any], y: NDArray[Any], classes: int | Sequence[str]) -> flo
 
 
 def h_score(x: NDArray[Any], y: NDArray[Any], classes: int | Sequence[str]) -> float:
-    """tr(cov(f)⁺ cov(E[f | y])), covariances over n. Where D ≥ n it says nothing: every class is told apart."""
+    """tr(cov(f)⁺ cov(E[f | y])), covariances over n. Meaningless for D ≥ n: every class is separable."""
     return _h_score(*_known(x, y, classes))
 
 
@@ -69,15 +69,15 @@ def log_evidence(x: Numbers, targets: Numbers) -> tuple[Numbers, Numbers, Number
     u, root, _ = np.linalg.svd(x, full_matrices=False)  # n r, r
     s = root**2
     turned = (u.T @ targets) ** 2  # r K: squared, since only norms are needed
-    outside = np.maximum((targets**2).sum(0) - turned.sum(0), 0)  # of t, what no feature reaches
+    outside = np.maximum((targets**2).sum(0) - turned.sum(0), 0)  # the part of t outside the features' span
     a = b = np.ones(targets.shape[1])
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         shrink = a + b * s[:, None]  # r K
         gamma = (b * s[:, None] / shrink).sum(0)
         mm = (b**2 * s[:, None] / shrink**2 * turned).sum(0)
         rest = ((a / shrink) ** 2 * turned).sum(0) + outside
-        new_a = np.minimum(gamma / np.maximum(mm, 1e-300), LARGEST)
-        new_b = np.minimum((n - gamma) / np.maximum(rest, 1e-300), LARGEST)
+        new_a = np.minimum(gamma / np.maximum(mm, 1e-300), MAX_PRECISION)
+        new_b = np.minimum((n - gamma) / np.maximum(rest, 1e-300), MAX_PRECISION)
         change = max(float(np.abs(np.log(new_a / a)).max()), float(np.abs(np.log(new_b / b)).max()))
         a, b = new_a, new_b
         if change < 1e-9:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.ties import SAME32, best_class
+from vitreous.evaluation.ties import TIE_FLOAT32, best_class
 from vitreous.exports.target import Run, Target
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
@@ -85,7 +85,9 @@ def compare(form: str, theirs: Array, ours: Array) -> FormComparison:
     theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
     scale = max(1.0, float(np.abs(ours).max(initial=0)))
     difference = float(np.abs(theirs - ours).max(initial=0)) / scale
-    agreement = float((best_class(theirs, SAME32) == best_class(ours, SAME32)).mean()) if len(ours) else math.nan
+    agreement = (
+        float((best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)).mean()) if len(ours) else math.nan
+    )
     return FormComparison(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement)
 
 

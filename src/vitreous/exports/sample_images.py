@@ -12,7 +12,7 @@ from PIL import Image
 from vitreous.images import open_data
 from vitreous.images.embedded import shapes
 from vitreous.images.pixels import preprocess
-from vitreous.images.sources.fashion import NAME as FASHION
+from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 
 __all__ = ["embedded", "generated"]
 

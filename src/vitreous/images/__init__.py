@@ -1,4 +1,4 @@
-"""From any folder to the right batches. Importing it leaves torch out: processes that only read pictures need none."""
+"""From any folder to batches. Importing it does not import torch, which processes that only read images do not need."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

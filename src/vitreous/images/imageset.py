@@ -1,4 +1,4 @@
-"""Labelled pictures, wherever they lie: what everything after `images.open` works on."""
+"""Labelled images from any source: the result of `images.open`."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 
-TRAIN, TEST = "train", "test"  # the two splits there are; a dev split is cut from train by whoever chooses something
+TRAIN, TEST = "train", "test"  # the only splits; code that chooses something cuts a dev split from train
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Pictures by number, in one fixed order. Pickled to workers, so it opens its files lazily and holds no handles."""
+    """Images by number, in one fixed order. Pickled to workers, so it opens its files lazily and holds no handles."""
 
     def __len__(self) -> int: ...
 
     def name(self, i: int) -> str:
-        """Where picture i lies, for people: a path inside the set."""
+        """The name of image i: a path inside the set."""
 
     def raw(self, i: int) -> bytes | None:
-        """The encoded file of picture i, or None where pictures lie decoded."""
+        """The encoded file of image i, or None if images are stored decoded."""
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        """Picture i, upright, as H×W×3 (or H×W×1 where the whole set is grey)."""
+        """Image i, upright, as H×W×3 (or H×W×1 if the whole set is grey)."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Some pictures of a source with their labels.
+    """Some images of a source with their labels.
 
-    ids: the picture's number in the source, which is its sample id for every draw and stays with it in every subset.
-    labels: N class numbers, or N×K of 0 and 1 where a picture has several; −1 where there is none.
+    ids: each image's number in the source, which is its sample id for every draw, in every subset.
+    labels: N class numbers, −1 for none; or N×K of 0 and 1 if images have several.
     """
 
     source: Source
     ids: NDArray[np.int64]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
-    splits: NDArray[np.str_]  # of each picture: "train" or "test"
-    path: str  # as the user said it
+    splits: NDArray[np.str_]  # of each image: "train" or "test"
+    path: str  # as the user wrote it
     kind: str  # which source: "folders", "zip", "shards", …
-    content_id: str  # of the whole source: changes when a picture or a label does
-    notes: tuple[str, ...] = ()  # what was found and what was done about it, for people
+    content_id: str  # of the whole source: changes when an image or a label does
+    notes: tuple[str, ...] = ()  # what was found and done, as text
     channels: int = 3
     about: dict[str, Any] = field(default_factory=dict)
-    given: NDArray[np.str_] | None = None  # of each picture: the split that the set itself names (train, val, test, "")
-    groups: NDArray[np.int64] | None = None  # of each picture: those of one number must stay in one split
+    given: NDArray[np.str_] | None = None  # of each image: the split that the set itself names (train, val, test, "")
+    groups: NDArray[np.int64] | None = None  # of each image: images with the same number stay in one split
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,28 +63,28 @@ class ImageSet:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether its pictures are files that must be decoded, as the first one tells."""
+        """True if its images are encoded files, judged by the first one."""
         try:
             return self.raw(0) is not None
-        except DataError:  # of a file; what lies decoded has none
+        except DataError:  # only an encoded file can be unreadable
             return True
 
     @property
     def has_many_labels(self) -> bool:
-        """Whether a label is a row of 0 and 1 over the classes, not one class number."""
+        """True if labels are rows of 0 and 1 over the classes, not class numbers."""
         return self.labels.ndim == 2
 
     @property
     def split_was_made(self) -> bool:
-        """Whether `images.open` made the test split, because the set brought none."""
+        """True if `images.open` made the test split, because the set has none."""
         return bool((self.about.get("split") or {}).get("made"))
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        """Picture i of this subset: uint8 H×W×C, upright."""
+        """Image i of this subset: uint8 H×W×C, upright."""
         return self.source.read(int(self.ids[i]))
 
     def take(self, places: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> ImageSet:
-        """Those pictures, in that order; places count within this set."""
+        """The images at these places of this set."""
         where = np.asarray(places)
         where = np.flatnonzero(where) if where.dtype == bool else where.astype(np.int64)
         return replace(
@@ -97,7 +97,7 @@ class ImageSet:
         )
 
     def split(self, name: str) -> ImageSet:
-        """The pictures of "train" or of "test"."""
+        """The images of "train" or of "test"."""
         names = set(self.splits.tolist())
         if name not in names:
             raise DataError(f"{self.path} has no split {name!r}; it has: {', '.join(sorted(names)) or 'no pictures'}")
@@ -105,7 +105,7 @@ class ImageSet:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """Pictures of each class."""
+        """The number of images in each class."""
         if self.labels.ndim == 2:
             return self.labels.clip(min=0).sum(0)
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))

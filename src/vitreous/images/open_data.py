@@ -1,4 +1,4 @@
-"""`images.open`: finds out what DATA is, and says what it found."""
+"""`images.open`: find out what DATA is, and open it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vitreous.errors import DataError
 from vitreous.images import splits
 from vitreous.images.health.scan import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
-from vitreous.images.sources import KINDS
-from vitreous.images.sources.fashion import NAME as FASHION
-from vitreous.images.sources.finding import Found, Kind, Place, find_place
+from vitreous.images.sources import SOURCES
+from vitreous.images.sources.fashion import FASHION_NAME as FASHION
+from vitreous.images.sources.finding import FoundImages, Place, SourceKind, find_place
 from vitreous.images.sources.spellings import VAL
 from vitreous.printable import storable
 from vitreous.words import few
@@ -36,16 +36,16 @@ def open(
     group_by: str | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
-    """The pictures of DATA: a path | a pattern | `fashion` | an fsspec address; an existing path wins.
+    """The images of DATA: a path | a pattern | `fashion` | an fsspec address; an existing path wins.
 
-    split: "train" or "test" alone. limit, fraction: so many pictures, spread over splits and classes; a smaller subset
-    lies inside a larger one of the same seed. classes: only these. group_by: a column, or a regular expression on the
-    path; what it calls alike stays on one side of every split made here. progress: called with (done, of) while every
-    picture is looked at, which only a split that has to be made needs.
+    split: "train" or "test" alone. limit, fraction: that many images, spread over splits and classes; with one seed, a
+    smaller subset lies inside a larger one. classes: only these. group_by: a column, or a regular expression on the
+    path; images of one group stay on one side of every split. progress: called with (done, total) while reading every
+    image, which is needed only to make a split.
     """
     splits.check_subset(limit, fraction)
     if group_by is not None and not isinstance(group_by, str):
-        raise DataError(f"group_by={group_by!r} is no text; name a column, or a regular expression on the path")
+        raise DataError(f"group_by={group_by!r} is not text; name a column, or a regular expression on the path")
     if group_by and isinstance(path, ImageSet):
         raise DataError(
             f"{path.path} is open and split already; give group_by where it is opened by its path, or leave it out"
@@ -70,7 +70,7 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
         return found
     found = replace(found, classes=tuple(map(storable, found.classes)))
     if not len(found.source):
-        raise DataError(f"{place.said} holds no pictures")
+        raise DataError(f"{place.said} holds no images")
     data = ImageSet(
         source=found.source,
         ids=np.arange(len(found.source), dtype=np.int64),
@@ -91,8 +91,8 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
 
-def content_id(found: Found) -> str:
-    """A digest of the classes and of each picture's name, fingerprint, label and split, in the order of the names."""
+def content_id(found: FoundImages) -> str:
+    """A digest of the classes and of each image's name, fingerprint, label and split, in the order of the names."""
     several = found.labels.ndim == 2
     total = hashlib.sha256("\0".join(found.classes).encode("utf-8", "surrogateescape"))
     lines = []
@@ -111,15 +111,15 @@ def _place(path: str | os.PathLike[str]) -> Place:
     return find_place(path)
 
 
-def _kind(place: Place) -> Kind:
-    """The first source that knows it; class folders are asked last, since every folder might be one."""
-    names = [name for name in KINDS if name != "folders"]
+def _kind(place: Place) -> SourceKind:
+    """The first source that recognises it; class folders come last, since every folder might be one."""
+    names = [name for name in SOURCES if name != "folders"]
     for name in [*names, "folders"]:
-        if KINDS[name].recognises(place):
-            return KINDS[name]
+        if SOURCES[name].recognises(place):
+            return SOURCES[name]
     what = few(place.files, 1)
     raise DataError(
-        f"{what} is no set of pictures that vitreous knows ({', '.join(KINDS)}); name a folder or one of those"
+        f"{what} is not a set of images that vitreous knows ({', '.join(SOURCES)}); name a folder or one of those"
     )
 
 
@@ -128,7 +128,7 @@ def _has_second(data: ImageSet) -> bool:
 
 
 def _given(data: ImageSet, how: str) -> ImageSet:
-    """The set's own splits: the second is test; of three, the validation split goes to train, as its dev split."""
+    """Use the set's own splits: the second is test; of three, validation joins train as its dev split."""
     assert data.given is not None
     names = set(data.given.tolist())
     notes = [how] if how else []
@@ -152,9 +152,9 @@ def _given(data: ImageSet, how: str) -> ImageSet:
 
 
 def _made(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
-    """A split of our own, written down."""
+    """Make a split, and note it."""
     if not data.classes:
-        note = "no picture has a label (no class folders); all images are test"
+        note = "no image has a label (no class folders); all images are test"
         about = data.about | {"split": {"made": False, "given": []}}
         return replace(data, splits=np.full(len(data), TEST), notes=(*data.notes, note), about=about)
     groups, told = splits.find_groups(data, data.groups, progress)
@@ -183,7 +183,7 @@ def _made(data: ImageSet, seed: int, how: str, progress: Progress | None) -> Ima
 
 
 def _cautions(data: ImageSet) -> list[str]:
-    """What anybody who trains on it should know first."""
+    """Notes on what to know before training."""
     notes = []
     if len(data.classes) == 1:
         notes.append(f"only one class ({data.classes[0]}), so nothing to tell apart; make a folder for each class")

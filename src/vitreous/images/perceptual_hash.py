@@ -1,8 +1,8 @@
-"""Which pictures are the same: digests for exact copies, 64-bit perceptual hashes for near ones.
+"""Digests for exact copies, 64-bit perceptual hashes for near ones.
 
 Two hashes are as far apart as the bits in which they differ (0 … 64). Copies that were resized, recompressed or
-lightly retouched stay within a few bits; other pictures lie about 32 apart. Near hashes are candidates: what makes two
-pictures near duplicates, for `vitreous check` and for splits alike, is health/duplicates.py's one rule.
+lightly retouched stay within a few bits; other images lie about 32 apart. Near hashes are candidates; the
+one rule for near duplicates, in `vitreous check` and in splits, is in health/duplicates.py.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 Hashes = NDArray[np.uint64]
-SHARED_BY_MANY = 64  # a hash that more pictures share is a flat picture's; its pictures are paired with the first alone
+SHARED_BY_MANY = 64  # a hash that more images share comes from flat images; each pairs with the first alone
 
 
 def exact(raw: bytes) -> str:
-    """Digest of a file as it lies: equal for exact copies of the file."""
+    """A digest of a file's bytes: equal for exact copies."""
     return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 def exact_pixels(pixels: NDArray[np.uint8]) -> str:
-    """Digest of a picture: equal for the same pixels in whatever lossless wrapping."""
+    """A digest of an image: equal for the same pixels in any lossless format."""
     shape = ",".join(map(str, pixels.shape)).encode()
     return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16, key=shape).hexdigest()
 
@@ -46,7 +46,7 @@ def phash(pixels: NDArray[np.uint8] | Image.Image) -> np.uint64:
 
 
 def thumbnail(pixels: NDArray[np.uint8] | Image.Image, side: int = 16) -> NDArray[np.uint8]:
-    """side × side grey cells: enough to confirm that two near hashes are one picture (see `alike`)."""
+    """side × side grey cells: enough to confirm that two near hashes are one image (see `alike`)."""
     return _cells(pixels, side, side).astype(np.uint8)
 
 
@@ -69,7 +69,7 @@ def near_pairs(hashes: Hashes, distance: int) -> NDArray[np.int64]:
 
     Cut into distance + 1 bands of bits, two such hashes agree in one band at least, so only hashes that share a band
     are compared, a block at a time: memory grows with the answer, not with N². A hash that more than SHARED_BY_MANY
-    pictures share (flat pictures) gives pairs with its first picture alone, so that the answer stays linear in N.
+    images share (flat images) gives pairs with its first image alone, so that the answer stays linear in N.
     """
     hashes = np.asarray(hashes, np.uint64)
     if distance < 0 or len(hashes) < 2:

@@ -1,7 +1,7 @@
-"""Which pictures train and which test: splits that tear nothing apart, a dev split, and subsets inside subsets.
+"""Splits into train and test that keep groups together, a dev split, folds, and nested subsets.
 
-Every draw is addressed by the seed and the picture's name, so the order of the files, and pictures that come or go,
-leave the others where they were (but for what their class needs).
+Every draw depends on the seed and the image's name, so the order of files, and images added or removed, leave the
+others in their split (except as class sizes require).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vitreous.randomness import uniform
 Places = NDArray[np.int64]
 TEST_FRACTION = 0.2
 DEV_FRACTION = 0.1
-LOOKED_AT = 100_000  # pictures; a larger set is split without a search for near duplicates, and says so
+MAX_IMAGES_COMPARED = 100_000  # a larger set is split without a search for near duplicates, with a note
 BURST_SECONDS = 3
 
 
@@ -39,10 +39,10 @@ def make_split(
     seed: int = 0,
     purpose: str = "split",
 ) -> NDArray[np.bool_]:
-    """Which pictures go to the second side: about `fraction` of every class, whole groups only.
+    """Choose the second side: about `fraction` of every class, in whole groups.
 
-    Groups come in an order drawn for them and go over while none of their classes gets too many; then each class that
-    has none yet gets its smallest group. A class never goes over whole. Returns N.
+    Groups come in random order and move over while none of their classes gets too many; then each class without any
+    gets its smallest group. A class never moves over whole. Returns N.
     """
     stratum = strata(labels)
     known = np.unique(stratum)
@@ -75,12 +75,12 @@ def make_split(
 
 
 def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-    """The training pictures as (train, dev). A set that brings a validation split of its own has that as dev."""
+    """The training images as (train, dev). A set's own validation split is its dev."""
     if not 0 < fraction < 1:
-        raise DataError(f"a dev split of {fraction} of train is none; say a fraction between 0 and 1")
+        raise DataError(f"a dev split cannot be {fraction} of train; give a fraction between 0 and 1")
     train = data.take(data.splits == TRAIN)
     if not len(train):
-        raise DataError(f"{data.path} has no training pictures to cut a dev split from; it has only test")
+        raise DataError(f"{data.path} has no training images to cut a dev split from; it has only test")
     if train.given is not None and (train.given == "val").any() and not (train.given == "val").all():
         own = train.given == "val"
         note = f"dev: the set's own validation split, {int(own.sum()):,} images"
@@ -89,23 +89,23 @@ def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tu
     names = [train.name(i) for i in range(len(train))]
     second = make_split(train.labels, names, groups, fraction=fraction, seed=seed, purpose="dev")
     if not second.any():
-        raise DataError(f"{data.path} has too few training pictures for a dev split; add pictures to each class")
+        raise DataError(f"{data.path} has too few training images for a dev split; add images to each class")
     note = f"dev: {int(second.sum()):,} images cut from train (seed {seed}, stratified; {how})"
     return _noted(train.take(~second), note), _noted(train.take(second), note)
 
 
 def folds(data: ImageSet, count: int = 5, seed: int = 0, progress: Progress | None = None) -> Places:
-    """The fold, 0 … count − 1, of each picture: classes spread evenly, groups never torn.
+    """The fold, 0 … count − 1, of each image: classes spread evenly, groups kept together.
 
-    The largest groups come first, then class by class in an order drawn for them. Each goes to the fold that has
-    fewest of its class; of equals, to the smallest. Returns N.
+    The largest groups come first, then class by class in random order. Each goes to the fold with the fewest of its
+    class; of equal ones, to the smallest. Returns N.
     """
     if not isinstance(count, int) or count < 2:
-        raise DataError(f"{count} folds are none; say 2 or more")
+        raise DataError(f"folds={count} splits nothing; give 2 or more")
     groups = data.groups if data.groups is not None else find_groups(data, progress=progress)[0]
     members = _members(groups)
     if len(members) < count:
-        raise DataError(f"{data.path} has {len(members)} pictures or groups of copies, too few for {count} folds")
+        raise DataError(f"{data.path} has {len(members)} images or groups of copies, too few for {count} folds")
     _, stratum = np.unique(strata(data.labels), return_inverse=True)
     taken = np.zeros((count, int(stratum.max()) + 1), np.int64)
     sizes = np.zeros(count, np.int64)
@@ -123,7 +123,7 @@ def folds(data: ImageSet, count: int = 5, seed: int = 0, progress: Progress | No
 
 
 def dev_groups(data: ImageSet, progress: Progress | None = None) -> Places | None:
-    """The groups by which `cut_dev` would cut `data`, of every picture; None where the set brings a dev split."""
+    """The group of every image that `cut_dev` would keep together; None if the set has its own dev split."""
     train = np.flatnonzero(data.splits == TRAIN)
     given = None if data.given is None else data.given[train] == "val"
     if data.groups is not None or not len(train) or (given is not None and given.any() and not given.all()):
@@ -134,7 +134,7 @@ def dev_groups(data: ImageSet, progress: Progress | None = None) -> Places | Non
 
 
 def subset(data: ImageSet, *, limit: int | None = None, fraction: float | None = None, seed: int = 0) -> ImageSet:
-    """`limit` pictures, or a fraction of them, spread over splits and classes; smaller ones lie inside larger ones."""
+    """`limit` images, or a fraction, spread over splits and classes; smaller subsets lie inside larger ones."""
     check_subset(limit, fraction)
     if limit is None and fraction is None:
         return data
@@ -147,26 +147,26 @@ def subset(data: ImageSet, *, limit: int | None = None, fraction: float | None =
 
 
 def check_subset(limit: object, fraction: object) -> None:
-    """Whether `subset` can make something of these; a line says why not."""
+    """Refuse a limit or fraction that makes no subset."""
     if limit is not None and fraction is not None:
         raise DataError("limit and fraction were both given; give one")
     if limit is not None:
         if not isinstance(limit, int | np.integer) or isinstance(limit, bool):
-            raise DataError(f"limit={limit!r} is no whole number; say how many pictures, 1 or more")
+            raise DataError(f"limit={limit!r} is not a whole number; say how many images, 1 or more")
         if limit < 1:
-            raise DataError(f"limit={limit} leaves no picture; say 1 or more")
+            raise DataError(f"limit={limit} leaves no image; say 1 or more")
     if fraction is not None:
         if not isinstance(fraction, int | float | np.integer | np.floating) or isinstance(fraction, bool):
-            raise DataError(f"fraction={fraction!r} is no number; say one above 0 and at most 1")
+            raise DataError(f"fraction={fraction!r} is not a number; say one above 0 and at most 1")
         if not 0 < fraction <= 1:
             raise DataError(f"fraction={fraction} is not above 0 and at most 1")
 
 
 def nested_order(data: ImageSet, seed: int) -> Places:
-    """An order of the pictures of which every beginning is stratified.
+    """An order of the images whose every prefix is stratified.
 
-    Picture r of the n of its split and class (in an order drawn for them) comes at (r + ½) / n; the first of each
-    class of each split come before all others, train's first.
+    Image r of n in its split and class (in random order) comes at (r + ½) / n; the first of each class and split come
+    before all others, train's first.
     """
     stratum = strata(data.labels) * 2 + (data.splits == TEST)
     key = uniform(seed, "subset", 0, _addresses([data.name(i) for i in range(len(data))]))[:, 0]
@@ -181,7 +181,7 @@ def nested_order(data: ImageSet, seed: int) -> Places:
 
 
 def keep_classes(data: ImageSet, classes: Sequence[str]) -> ImageSet:
-    """The pictures of some classes, numbered anew in the set's own order."""
+    """The images of some classes, renumbered in the set's order."""
     if isinstance(classes, str):
         classes = [classes]
     if unknown := sorted(set(classes) - set(data.classes)):
@@ -205,7 +205,7 @@ def keep_classes(data: ImageSet, classes: Sequence[str]) -> ImageSet:
 
 
 def strata(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The class of each picture; of several, the rarest; −1 for none."""
+    """The class of each image; the rarest of several; −1 for none."""
     if labels.ndim == 1:
         return labels
     rarest_first = np.argsort(labels.sum(0), kind="stable")
@@ -239,15 +239,15 @@ def groups_by(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) 
 
 
 def find_groups(data: ImageSet, known: Places | None = None, progress: Progress | None = None) -> tuple[Places, str]:
-    """Pictures that must stay together: copies, near copies, bursts, and what is known already. And what was found.
+    """Groups of images that must stay together: copies, near copies, bursts and known groups; and a note.
 
-    The facts and the rule are those of `vitreous check`: what it calls a duplicate, no split made here separates.
+    Uses the facts and rule of `vitreous check`: no split separates what it calls a duplicate.
     """
     n = len(data)
     pairs = [] if known is None else [np.stack([known, np.arange(n)], 1)]
-    if n > LOOKED_AT:
+    if n > MAX_IMAGES_COMPARED:
         groups = perceptual_hash.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
-        return groups, f"more than {LOOKED_AT:,} images, so near duplicates were not looked for"
+        return groups, f"more than {MAX_IMAGES_COMPARED:,} images, so near duplicates were not looked for"
     facts, twins = recall(data) or _read(data, progress)
     copies = _pairs((group[0], i) for group in twins.exact for i in group[1:])
     near, bursts = _pairs((pair.i, pair.j) for pair in twins.near), _bursts(facts)
@@ -267,7 +267,7 @@ def _read(data: ImageSet, progress: Progress | None) -> tuple[Facts, Twins]:
 
 
 def _bursts(facts: Facts) -> Places:
-    """Neighbours in time of one camera; a moment that a tenth of its pictures share is a clock that was never set."""
+    """Pairs from one camera that are close in time; a time shared by a tenth of its images means an unset clock."""
     pairs: list[tuple[int, int]] = []
     by_camera: dict[int, list[int]] = {}
     taken = facts["taken"]
@@ -287,13 +287,13 @@ def _pairs(found: Iterable[tuple[int, int]]) -> Places:
 
 
 def _joined(pairs: Places, n: int) -> int:
-    """Pictures that share their group with another."""
+    """Images that share their group with another."""
     sizes = np.bincount(perceptual_hash.groups(pairs, n), minlength=n)
     return int(sizes[sizes > 1].sum())
 
 
 def _addresses(names: Sequence[str]) -> NDArray[np.int64]:
-    """A number for each name, for draws; the second of one name has another."""
+    """A number for each name, for draws; repeated names get different ones."""
     seen: Counter[str] = Counter()
     found = np.empty(len(names), np.int64)
     for i, name in enumerate(names):
@@ -304,7 +304,7 @@ def _addresses(names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _group_order(names: Sequence[str], groups: Places, seed: int, purpose: str) -> list[int]:
-    """Group numbers in the order drawn for them: a group's draw is the least of its members'."""
+    """Group numbers in random order: a group's draw is the least of its members'."""
     key = uniform(seed, purpose, 0, _addresses(names))[:, 0]
     least: dict[int, float] = {}
     for group, value in zip(groups.tolist(), key.tolist(), strict=True):

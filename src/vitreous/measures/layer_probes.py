@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from vitreous.evaluation.features import Features, pooled
-from vitreous.evaluation.features import Reading as Pooling
+from vitreous.evaluation.features import PooledTap as Pooling
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import Probed, probe_features
 from vitreous.measures.layer_similarity import is_block

@@ -34,7 +34,7 @@ class Root(nn.Module):
 
 
 class Unit(nn.Module):
-    """x + conv3(a₃), a = ReLU(GN(·)) before each convolution; the shortcut, where there is one, reads the first a."""
+    """x + conv3(a₃), a = ReLU(GN(·)) before each convolution; a shortcut reads the first a."""
 
     def __init__(self, channels_in: int, middle: int, stride: int, config: ResNetConfig):
         super().__init__()
@@ -59,7 +59,7 @@ class Unit(nn.Module):
 
 
 class BiT(Model):
-    """Images to class scores; the size of the image is free."""
+    """Images to class scores, at any image size."""
 
     config: BiTConfig
 

@@ -33,7 +33,7 @@ SIZES = {  # width, depth, heads, hidden width of the MLP
     "G": (1664, 48, 16, 8192),
 }
 PATCHES = (8, 14, 16, 32)
-MACS = {  # of each size, with each of these patches
+MACS = {  # multiply-accumulates of each size, one for each patch above
     "Ti": (7_035_764_736, 1_697_710_080, 1_253_683_200, 306_034_176),
     "S": (22_405_742_592, 6_123_945_984, 4_598_882_304, 1_142_909_952),
     "B": (78_148_337_664, 23_161_995_264, 17_563_828_224, 4_409_186_304),
@@ -42,7 +42,7 @@ MACS = {  # of each size, with each of these patches
     "g": (861_889_639_424, 267_031_491_584, 203_407_913_984, 50_957_671_424),
     "G": (1_543_287_329_792, 483_747_550_208, 368_981_070_848, 92_664_046_592),
 }
-HYBRIDS = {  # units of the stem, factor on its channels, patch on its map; multiply-accumulates
+HYBRID_STEMS = {  # units of the stem, factor on its channels, patch on its map; multiply-accumulates
     "R+Ti/16": ((), 1, 8, 433_681_920),  # named /16, but root and pool halve twice: its real stride is 32
     "R26+S/32": ((2, 2, 2, 2), 1, 1, 3_463_851_008),
     "R26+B/32": ((2, 2, 2, 2), 1, 1, 6_710_859_776),
@@ -53,7 +53,7 @@ HYBRIDS = {  # units of the stem, factor on its channels, patch on its map; mult
     "R50x2+L/32": ((3, 4, 6, 3), 2, 1, 31_541_436_416),
 }
 BIT_UNITS = {"50": (3, 4, 6, 3), "101": (3, 4, 23, 3), "152": (3, 8, 36, 3), "200": (3, 24, 36, 3)}
-BITS = {  # and their multiply-accumulates
+BIT_MACS = {  # multiply-accumulates
     "R50x1": 4_089_184_256,
     "R50x3": 36_082_286_592,
     "R101x1": 7_801_405_440,
@@ -67,7 +67,7 @@ BITS = {  # and their multiply-accumulates
 
 @dataclass(frozen=True)
 class Row:
-    """A model of the table, for 224×224×3 images and 1000 classes."""
+    """One catalog model, for 224×224×3 images and 1000 classes."""
 
     name: str
     parameters: int
@@ -82,11 +82,11 @@ class Row:
 def names() -> list[str]:
     """Every model of the papers, smallest first in each family."""
     plain = [f"{size}/{patch}" for size in SIZES for patch in PATCHES]
-    return [*plain, *HYBRIDS, *(f"BiT-{name}" for name in BITS)]
+    return [*plain, *HYBRID_STEMS, *(f"BiT-{name}" for name in BIT_MACS)]
 
 
 def describe(name: str) -> Row:
-    """Parameters and cost of a model, without giving it memory."""
+    """Parameters and cost of a model; allocates no weights."""
     config = parse(name)
     counted, products = sum(p.numel() for p in blueprint(config).parameters()), _listed_macs(name) or macs(config)
     if isinstance(config, BiTConfig):
@@ -97,7 +97,7 @@ def describe(name: str) -> Row:
 
 
 def parse(name: str) -> Config:
-    """The config that a name and its changes mean."""
+    """The config for a name and its changes."""
     return _with_changes(*_split(name))
 
 
@@ -110,13 +110,13 @@ def build(
     seed: int | None = None,
     **changes: Any,
 ) -> Model:
-    """A new model with the first values of the papers' code, for 224×224×3 images and 1000 classes unless said.
+    """A new model, initialised as in the papers' code; by default for 224×224×3 images and 1000 classes.
 
         vitreous.build("B/16", classes=10)
         vitreous.build("S/16 positions=none", image_size=(64, 96), registers=4)
 
-    changes: any option of `vitreous models --options`.  seed: the same seed gives the same first values, and torch's
-    own generator is left as it was; without one they come from torch's generator.
+    changes: any option of `vitreous models --options`.  seed: fixes the initial values and leaves torch's own
+    generator untouched; without a seed, torch's generator draws them.
     """
     base, stated = _split(name) if isinstance(name, str) else (name, {})
     asked = {"image_size": image_size, "classes": classes, "channels": channels}
@@ -133,13 +133,13 @@ def build(
 
 
 def blueprint(config: Config) -> Model:
-    """The network without memory for its numbers."""
+    """The network on the meta device: shapes, no weights."""
     with torch.device("meta"):
         return BiT(config) if isinstance(config, BiTConfig) else ViT(config)
 
 
 def options() -> dict[str, tuple[Any, list[str] | str, str]]:
-    """Every option of a ViT: its default, the words it takes (or what it is), and what it means."""
+    """Every ViT option: its default, allowed values (or type), and meaning."""
     base = parse("B/16")
     few = words(base)
     return {
@@ -149,16 +149,16 @@ def options() -> dict[str, tuple[Any, list[str] | str, str]]:
 
 
 def _listed_macs(name: str) -> int | None:
-    """From the tables above, so that the list of models needs no forward passes."""
-    if name in HYBRIDS:
-        return HYBRIDS[name][-1]
+    """Read from the tables above, so listing the models needs no forward pass."""
+    if name in HYBRID_STEMS:
+        return HYBRID_STEMS[name][-1]
     size, _, patch = name.partition("/")
     plain = dict(zip(map(str, PATCHES), MACS.get(size, ()), strict=False))
-    return plain.get(patch) or BITS.get(name.removeprefix("BiT-"))
+    return plain.get(patch) or BIT_MACS.get(name.removeprefix("BiT-"))
 
 
 def _split(name: str) -> tuple[Config, dict[str, Any]]:
-    """A model's name, and the changes that follow it."""
+    """Split a model's name from the changes after it."""
     word, *pairs = name.split() or [""]
     config = _named(word)
     changes: dict[str, Any] = dict(pair.partition("=")[::2] for pair in pairs)
@@ -173,7 +173,7 @@ def _named(word: str) -> Config:
         return BiTConfig(resnet=ResNetConfig(units=BIT_UNITS[match[1]], resnet_width=float(match[2])))
     front, _, rest = plain.rpartition("+")
     match = re.fullmatch(r"([A-Za-z]+)/(\d+)", rest)
-    if not match or match[1] not in SIZES or (front and plain not in HYBRIDS) or int(match[2]) < 1:
+    if not match or match[1] not in SIZES or (front and plain not in HYBRID_STEMS) or int(match[2]) < 1:
         alike = [name for name in names() if name.lower() == plain.lower()]
         bare = {name.removeprefix("BiT-"): name for name in names()}
         near = alike or [bare[name] for name in nearest(plain.removeprefix("BiT-"), bare)]
@@ -185,13 +185,13 @@ def _named(word: str) -> Config:
         embedding=EmbeddingConfig(patch=(patch, patch)),
     )
     if front:
-        units, factor, patch, _ = HYBRIDS[plain]
+        units, factor, patch, _ = HYBRID_STEMS[plain]
         config = config.change(stem="resnet", units=units, resnet_width=factor, patch=patch)
     return config
 
 
 def _with_changes(config: Config, changes: dict[str, Any]) -> Config:
-    """A pool that reads no class token brings none, unless one was asked for."""
+    """Drop the class token if the pool does not read it, unless the caller asked for one."""
     pool = str(changes.get("pool"))
     if pool in POOLS and "class_token" not in changes and isinstance(config, ViTConfig):
         changes = {**changes, "class_token": POOLS[pool].needs_class_token}

@@ -1,4 +1,4 @@
-"""Which configs have a meaning: each that has none is refused by name, in one line."""
+"""Refuse configs that make no sense, naming the option in one line."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from vitreous.errors import ConfigError
 from vitreous.models.config import BiTConfig, Config, ViTConfig, options
 from vitreous.models.convolutions import root_width
 from vitreous.models.pooling import POOLS
-from vitreous.models.positions import KINDS
+from vitreous.models.positions import POSITION_KINDS
 
-TABLES: dict[str, Iterable[str]] = {"@positions": KINDS, "@pools": POOLS}
+REGISTRIES: dict[str, Iterable[str]] = {"@positions": POSITION_KINDS, "@pools": POOLS}
 
 
 def words(config: Config) -> dict[str, list[str]]:
-    """The words each option takes, where these are few."""
+    """The allowed values of each option that has a fixed list."""
     found = {name: field.metadata.get("values", ()) for _, name, field, _ in options(config)}
-    return {name: [w for v in values for w in TABLES.get(v, [v])] for name, values in found.items() if values}
+    return {name: [w for v in values for w in REGISTRIES.get(v, [v])] for name, values in found.items() if values}
 
 
 def check(config: ViTConfig) -> None:
-    """Refuse a ViT that cannot be."""
+    """Refuse a ViT that cannot be built."""
     _check_words_and_numbers(config)
     e, b, r = config.encoder, config.embedding, config.readout
-    kind, pool = KINDS[b.positions], POOLS[r.pool]
+    kind, pool = POSITION_KINDS[b.positions], POOLS[r.pool]
     refuse = [
         (e.width % e.heads, f"width {e.width} is not divisible by heads {e.heads}"),
         (
@@ -71,7 +71,7 @@ def check(config: ViTConfig) -> None:
 
 
 def unread(config: ViTConfig) -> dict[str, str]:
-    """Options that nothing in this model reads, and why."""
+    """Options that this model ignores, and why."""
     b = config.embedding
     read = {"resnet": tuple(vars(config.resnet)), "convolutions": ("group_norm_eps",)}.get(b.stem, ())
     out = {name: f"stem={b.stem}" for name in vars(config.resnet) if name not in read}
@@ -98,7 +98,7 @@ POSITIVE = {
     "standardise_eps",
 }
 NOT_NEGATIVE = {"classes", "registers", "representation"}
-SHARES = {"dropout", "attention_dropout", "drop_path"}
+FRACTIONS = {"dropout", "attention_dropout", "drop_path"}
 
 
 def _check_words_and_numbers(config: Config) -> None:
@@ -110,7 +110,7 @@ def _check_words_and_numbers(config: Config) -> None:
             raise ConfigError(f"{name}={value} must be above 0")
         if name in NOT_NEGATIVE and value < 0:
             raise ConfigError(f"{name}={value} must be 0 or more")
-        if name in SHARES and not 0 <= value < 1:
+        if name in FRACTIONS and not 0 <= value < 1:
             raise ConfigError(f"{name}={value} must be at least 0 and below 1")
         if name == "units" and any(n < 1 for n in value):
             raise ConfigError(f"units={value} must be counts of 1 or more")

@@ -1,7 +1,7 @@
 """What a network is, as frozen values that go to JSON and back.
 
 A config is grouped as the paper's equations are: `embedding` (1: an image becomes tokens), `encoder` (2, 3: what the
-blocks do), `readout` (4: tokens become an answer). Every option has one name over all groups, so that a change needs no
+blocks do), `readout` (4: tokens become an answer). Every option has one name over all groups, so a change needs no
 path: `config.change(positions="none", registers=4)`.
 """
 
@@ -19,7 +19,7 @@ import msgspec
 from vitreous.errors import ConfigError, advice
 
 Size = tuple[int, int]  # rows, columns
-THEIR_WORDS = {  # of other libraries: what to say here
+THEIR_WORDS = {  # other libraries' names -> ours
     word: said
     for said, words in {
         "image_size={}": "img_size imgsz input_size resolution",
@@ -48,7 +48,7 @@ THEIR_WORDS = {  # of other libraries: what to say here
 
 
 def option(default: Any, meaning: str, *values: str) -> Any:
-    """A field of a config: its default, what it means in one line, and the words it takes where these are few."""
+    """A config field: its default, its meaning in one line, and its allowed values if the list is fixed."""
     return field(default=default, metadata={"meaning": meaning, "values": values})
 
 
@@ -194,7 +194,7 @@ FAMILIES: dict[str, type] = {"vit": ViTConfig, "bit": BiTConfig}
 
 
 def from_json(data: Any) -> Config:
-    """The config that `to_json` wrote; an unknown field, a wrong type or an unknown family is named."""
+    """Read what `to_json` wrote; an error names the unknown field, wrong type or unknown family."""
     if not isinstance(data, dict):
         raise ConfigError(
             f"a model config is a JSON object, not {type(data).__name__}; write one with config.to_json()"
@@ -214,7 +214,7 @@ def from_json(data: Any) -> Config:
 
 def _refuse_unknown_fields(part: type, data: Any, path: str) -> None:
     if not isinstance(data, dict):
-        return  # msgspec says it better
+        return  # msgspec's own message is better
     hints = typing.get_type_hints(part)
     for name, value in data.items():
         if name not in hints:
@@ -224,7 +224,7 @@ def _refuse_unknown_fields(part: type, data: Any, path: str) -> None:
 
 
 def options(config: Config) -> Iterator[tuple[str, str, dataclasses.Field, Any]]:
-    """Every option of a config: its group ('' for the config itself), name, field and value."""
+    """Every option: its group ('' for the config itself), name, field and value."""
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         if dataclasses.is_dataclass(value):
@@ -235,7 +235,7 @@ def options(config: Config) -> Iterator[tuple[str, str, dataclasses.Field, Any]]
 
 
 def _change(config: Any, changes: dict[str, Any]) -> Any:
-    """`config` with options replaced by their flat names; words such as "4" or "8x16" are read as the option's type."""
+    """`config` with options replaced by name; strings such as "4" or "8x16" are parsed as the option's type."""
     known = {name: group for group, name, _, _ in options(config)}
     grouped: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
@@ -252,7 +252,7 @@ def _change(config: Any, changes: dict[str, Any]) -> Any:
 
 
 def _read(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the type the option has; one clear line where it cannot be."""
+    """Parse `value` as the option's type, or fail in one line."""
     try:
         if hint == Size:
             return as_size(value, name)
@@ -267,11 +267,11 @@ def _read(name: str, value: Any, hint: Any) -> Any:
         return msgspec.convert(value, hint)
     except (msgspec.ValidationError, ValueError, TypeError):
         wanted = getattr(hint, "__name__", str(hint))
-        raise ConfigError(f"{name}={value!r} is no {wanted}; see: vitreous models --options") from None
+        raise ConfigError(f"{name}={value!r} is not of type {wanted}; see: vitreous models --options") from None
 
 
 def as_size(value: Any, name: str = "image_size") -> Size:
-    """A number, a pair, or words such as "224" and "224x160" as rows and columns."""
+    """Rows and columns from a number, a pair, or a string such as "224" or "224x160"."""
     if isinstance(value, str):
         words = value.lower().replace("×", "x").split("x")
         value = [int(word) if word.strip().isdigit() else 0 for word in words]
@@ -281,7 +281,7 @@ def as_size(value: Any, name: str = "image_size") -> Size:
     try:
         rows, columns = (int(n) for n in value)
     except (TypeError, ValueError):
-        raise ConfigError(f"{name}={value!r} is no size; give a number or (rows, columns)") from None
+        raise ConfigError(f"{name}={value!r} is not a size; give a number or (rows, columns)") from None
     if rows < 1 or columns < 1:
-        raise ConfigError(f"{name} {rows}x{columns} is no size; give positive numbers of pixels")
+        raise ConfigError(f"{name} {rows}x{columns} is not a size; give positive numbers of pixels")
     return rows, columns

@@ -14,7 +14,7 @@ from vitreous.models.taps import Tap
 class StandardisedConv(nn.Conv2d):
     """A convolution whose kernels have mean 0 and variance 1 per output channel (weight standardisation).
 
-    Pads as `border` says: "same" as TensorFlow does (the odd pixel goes after), "symmetric" by kernel // 2.
+    border: "same" pads as TensorFlow does (the odd pixel goes after), "symmetric" by kernel // 2.
     """
 
     def __init__(self, before: int, after: int, kernel: int, stride: int, config: ResNetConfig, border: str):
@@ -22,7 +22,7 @@ class StandardisedConv(nn.Conv2d):
         self.eps, self.eps_at, self.border = config.standardise_eps, config.standardise_eps_at, border
 
     def reset_parameters(self) -> None:
-        pass  # `start` gives the first values
+        pass  # `start` sets the initial values
 
     def start(self) -> None:
         lecun(self.weight, self.weight[0].numel())
@@ -33,7 +33,7 @@ class StandardisedConv(nn.Conv2d):
         if self.eps_at == "variance":
             spread = (variance + self.eps).sqrt()
         else:
-            spread = variance.clamp(min=1e-30).sqrt() + self.eps  # a constant kernel's root has no gradient
+            spread = variance.clamp(min=1e-30).sqrt() + self.eps  # √0 of a constant kernel has no gradient
         return ((weight - mean) / spread).to(self.weight.dtype)
 
     def forward(self, x: Tensor) -> Tensor:                                     # B C h w
@@ -44,7 +44,7 @@ class StandardisedConv(nn.Conv2d):
 
 
 def same_pads(n: int, kernel: int, stride: int) -> Size:
-    """Pixels before and after, so that ⌈n / stride⌉ come out."""
+    """Padding before and after, for an output of ⌈n / stride⌉."""
     total = max((-(-n // stride) - 1) * stride + kernel - n, 0)
     return total // 2, total - total // 2
 
@@ -58,7 +58,7 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
 
 
 def group_norm(channels: int, config: ResNetConfig) -> nn.GroupNorm:
-    """32 groups, or as many as divide the channels."""
+    """32 groups, or the largest number that divides the channels."""
     return nn.GroupNorm(next(g for g in (32, 16, 8, 4, 2, 1) if channels % g == 0), channels, eps=config.group_norm_eps)
 
 
@@ -82,7 +82,7 @@ class Stage(nn.Module):
 
 
 def make_stages(unit: type[nn.Module], config: ResNetConfig) -> tuple[nn.ModuleList, int]:
-    """All stages after the root, and the channels that come out: 64, 128, … in the middle, four times that outside."""
+    """All stages after the root, and the output channels: bottlenecks have 64, 128, …, outputs four times that."""
     width = channels = root_width(config)
     stages = nn.ModuleList()
     for i, units in enumerate(config.units):

@@ -78,7 +78,7 @@ class Root(nn.Module):
 
 
 class ResNetStem(nn.Module):
-    """The ResNet of the official hybrids; `units` may be empty: then the root alone."""
+    """The ResNet of the official hybrids; with empty `units`, the root alone."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -157,10 +157,10 @@ def make_stem(config: ViTConfig) -> Stem:
 
 
 def cut(size: Size, patch: Size, what: str, pixels: int = 1) -> Size:
-    """How many patches go into a map or image; a remainder is refused.  pixels: of the image, for one of the map."""
+    """The grid of patches on a map or image; refuses a remainder.  pixels: image pixels per map pixel."""
     (h, w), (p, q) = size, patch
     if p < 1 or q < 1:
-        raise ConfigError(f"patch {p}x{q} is no size; give positive numbers")
+        raise ConfigError(f"patch {p}x{q} is not a size; give positive numbers")
     if h % p or w % q or h < p or w < q:
         raise ImageSizeError(
             f"H={h}, W={w} of the {what} cannot be cut into patches of P={p}x{q}; "

@@ -1,4 +1,4 @@
-"""Small layers that several networks share, and the first values of the released code (METHODS: LeCun, Xavier)."""
+"""Small layers that several networks share, and the initialisers of the released code (LeCun, Xavier)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
-    "swiglu": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],  # two halves in, one out: DINOv2's largest
+    "swiglu": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],  # two halves in, one out: DINOv2-giant
 }
-HALVES = {"swiglu": 2}  # how many hidden widths an activation reads, where not one
+HIDDEN_WIDTHS_READ = {"swiglu": 2}  # hidden widths that an activation reads, if not one
 
 
 class Linear(nn.Linear):
-    """A linear map whose first values come from its owner's `start`; torch's own would be thrown away."""
+    """A linear layer that skips torch's initialisation; its owner's `start` sets the values."""
 
     def reset_parameters(self) -> None:
         pass
@@ -66,9 +66,9 @@ class Gain(nn.Module):
 
 
 class DropPath(nn.Module):
-    """In training, leaves a branch out for a whole image with probability `rate`, and makes up for it elsewhere.
+    """In training, drops a branch for a whole image with probability `rate`, and scales the others by 1 / (1 − rate).
 
-    factor: 0 or 1 / (1 − rate) for each of B images, where the trainer drew it with an address; else torch draws.
+    factor: B values, 0 or 1 / (1 − rate), drawn by the trainer; if None, torch draws them.
     """
 
     def __init__(self, rate: float):
@@ -92,13 +92,13 @@ def xavier(weight: Tensor, fan_in: int, fan_out: int) -> None:
 
 
 def lecun(weight: Tensor, fan_in: int) -> None:
-    """Normal cut at ±2σ whose variance after the cut is 1 / fan_in."""
+    """Normal truncated at ±2σ, with variance 1 / fan_in after truncation."""
     std = math.sqrt(1 / fan_in) / 0.87962566103423978
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
 def start_linear(layer: nn.Linear, *, parts: int = 1, bias_std: float = 0.0) -> None:
-    """Xavier on each of `parts` maps stacked in one (queries, keys and values), bias zero or N(0, bias_std²)."""
+    """Xavier on each of `parts` stacked matrices (queries, keys, values); bias zero or N(0, bias_std²)."""
     xavier(layer.weight, layer.in_features, layer.out_features // parts)
     if layer.bias is not None:
         nn.init.normal_(layer.bias, std=bias_std) if bias_std else nn.init.zeros_(layer.bias)

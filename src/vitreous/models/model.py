@@ -1,4 +1,4 @@
-"""What every network here is to its user."""
+"""The interface that every network shares."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vitreous.errors import ConfigError
 from vitreous.models.config import Config
 from vitreous.models.layers import Linear
 from vitreous.models.preprocess import Preprocess
-from vitreous.models.taps import COMPILED, Tap, looked_into, plain
+from vitreous.models.taps import COMPILED_PREFIX, Tap, looked_into, plain
 
 Part = TypeVar("Part")
 
 
 class Model(nn.Module):
-    """images (float, B C H W, already preprocessed) -> logits B K, or the representation B D where there is no head."""
+    """images (float, B C H W, already preprocessed) -> logits B K, or the representation B D without a head."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -27,9 +27,9 @@ class Model(nn.Module):
         self.preprocess = Preprocess(size=config.image_size)
         self.labels: tuple[str, ...] | None = None
         self.temperature = 1.0
-        self.threshold: float | None = None  # answers whose score lies below it are unlike anything learned
-        self.answers: Literal["one", "several"] = "one"  # labels of an image: softmax, or a sigmoid for every class
-        self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed of them
+        self.threshold: float | None = None  # a score below it marks an image unlike the training data
+        self.answers: Literal["one", "several"] = "one"  # labels per image: softmax, or a sigmoid for every class
+        self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed about them
         self.gradient_checkpointing = False  # recompute blocks and stages in the backward pass instead of keeping them
 
     def features(self, images: Tensor) -> Tensor:                               # B C H W -> B D
@@ -39,9 +39,9 @@ class Model(nn.Module):
         return self.logits(self.head(self.features(channels_first(images, layout))))
 
     def run(self, part: nn.Module, x: Tensor) -> Tensor:
-        """A block or a stage, recomputed in the backward pass if that is wanted and nobody looks into it.
+        """Run a block or stage; with gradient checkpointing, recompute it in the backward pass.
 
-        Its taps may be gone by then, and an edit with them.
+        Not while a tap is open: the tap, or its edit, may be gone before the backward pass.
         """
         if not self.gradient_checkpointing or not torch.is_grad_enabled() or looked_into(part):
             return part(x)
@@ -50,7 +50,7 @@ class Model(nn.Module):
         return checkpoint(part, x, use_reentrant=False)
 
     def add_head(self, width: int) -> None:
-        """One linear layer that starts at zero: the first answers are all alike and the first loss is ln K."""
+        """A linear layer that starts at zero: every class is equally likely and the first loss is ln K."""
         classes = self.config.readout.classes
         self.head: nn.Module = Linear(width, classes) if classes else nn.Identity()
         self.logits = Tap()
@@ -64,22 +64,22 @@ def channels_first(images: Tensor, layout: str) -> Tensor:
 
 
 def state_of(model: nn.Module) -> dict[str, Tensor]:
-    """A model's tensors under their own names, however it is wrapped."""
-    return {name.replace(COMPILED, ""): tensor for name, tensor in plain(model).state_dict().items()}
+    """A model's state dict under its own names, unwrapped."""
+    return {name.replace(COMPILED_PREFIX, ""): tensor for name, tensor in plain(model).state_dict().items()}
 
 
 def unwrapped(model: nn.Module) -> Model:
-    """One of our models, out of the wrappers of torch.compile and of data parallelism."""
+    """Our model inside the wrappers of torch.compile and data parallelism."""
     inner = plain(model)
     if not isinstance(inner, Model):
-        raise ConfigError(f"{type(inner).__name__} is no model of ours; make one with vitreous.build or vitreous.load")
+        raise ConfigError(f"{type(inner).__name__} is not one of our models; use vitreous.build or vitreous.load")
     return inner
 
 
 def replica(part: Part) -> Part:
-    """The same tensors under modules of their own, of a network or of what holds networks and tensors.
+    """A copy with new modules that share the same tensors.
 
-    So that two threads, or two uses, may each set and hook what belongs to a module, and memory is taken once.
+    Two threads can then set module state and hooks independently, without a second copy of the weights.
     """
     return copy.deepcopy(part, {id(tensor): tensor for tensor in _tensors(part)})
 
@@ -94,7 +94,7 @@ def _tensors(part: Any) -> list[Tensor]:
 
 
 def materialise(model: nn.Module) -> None:
-    """Give memory, not yet values, to what was built on the meta device."""
+    """Allocate uninitialised memory for a module built on the meta device."""
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_meta:
@@ -105,7 +105,7 @@ def materialise(model: nn.Module) -> None:
 
 
 def start(model: nn.Module) -> None:
-    """First values: every part sets its own (`start`); norms are 1 and 0, heads 0."""
+    """Initialise: every part sets its own values (`start`); norms are 1 and 0, heads 0."""
     for module in model.modules():
         if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm1d):
             module.reset_parameters()

@@ -1,7 +1,7 @@
 """How the tokens become one vector (section 3.1, appendix D.3 of arXiv 2010.11929; the MAP head of big_vision).
 
-To add a pool: a class, and a line in POOLS (or an entry point in the group `vitreous.pools`). Its `reads` says which
-tokens the answer came from: report, look, serve and export all ask it.
+To add a pool, write a class and a line in POOLS, or an entry point in the group `vitreous.pools`. Its method `reads`
+tells report, look, serve and export which tokens the answer came from.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pool(nn.Module):
         self.prefix = config.prefix
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A class that changes `forward` says anew what it reads: its parent's answer may be false."""
+        """A subclass with its own `forward` must define `reads` again: its parent's may be wrong."""
         super().__init_subclass__(**options)
         if "forward" in vars(cls) and "reads" not in vars(cls):
             cls.reads = Pool.reads  # type: ignore[method-assign]
@@ -39,22 +39,22 @@ class Pool(nn.Module):
         return config.encoder.width
 
     def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
-        """How much of each input token is in the pooled vector: the rows of `flow`, mixed as the pool mixes tokens.
+        """How much each input token contributes to the pooled vector: rows of `flow`, mixed as the pool mixes tokens.
 
-        flow: row i says how much of each input token is in token i, as a rollout does.  weights: what the pool's tap
-        `weights` showed, B H 1 P, where it has one.  Returns B N.
+        flow: row i holds each input token's share in token i, as in rollout.  weights: the pool's tap `weights`,
+        B H 1 P, if it has one.  Returns B N.
         """
         raise ConfigError(f"{self.silence}; give the class a method `reads`, see vitreous.models.pooling.Pool")
 
     @property
     def silence(self) -> str:
-        """Why nobody can say which tokens the answer came from; empty where `reads` says it."""
+        """Why the tokens behind the answer are unknown; empty if `reads` is defined."""
         kind = type(self)
         return f"the pool {kind.__name__} does not say which tokens it reads" if kind.reads is Pool.reads else ""
 
     @property
     def attends(self) -> bool:
-        """Whether it weighs the tokens by attention, seen at its tap `weights`."""
+        """True if the pool weighs tokens by attention, visible at its tap `weights`."""
         return isinstance(self._modules.get("weights"), Tap)
 
 
@@ -87,7 +87,7 @@ class MaxOfPatches(Pool):
         return z[:, self.prefix :].amax(1)                                      # B D
 
     def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
-        """Any patch may give the largest value, so each counts alike."""
+        """Any patch may hold the largest value, so all count equally."""
         return flow[:, self.prefix :].mean(1)                                   # B N
 
 
@@ -161,7 +161,7 @@ class MapPool(Pool):
         return y + self.contract(self.activation(self.expand(self.norm(y))))   # B D
 
     def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N, B H 1 P
-        """The patches' rows, weighed as the probe weighs them, all heads alike."""
+        """The patches' rows, weighed as the probe weighs them; the mean over heads."""
         assert weights is not None, "an attention pool reads by its weights"
         return (weights.mean(1) @ flow[:, self.prefix :])[:, 0]                 # B N
 
@@ -180,7 +180,7 @@ POOLS: Registry[type[Pool]] = Registry(
 
 
 def find_pool(model: nn.Module) -> tuple[Pool, str | None]:
-    """A ViT's pool, and the path of the pool's tap `weights` where it has one."""
+    """A ViT's pool, and the path of its tap `weights` if it has one."""
     path, pool = next((path, part) for path, part in model.named_modules() if isinstance(part, Pool))
     return pool, f"{path}.weights" if pool.attends else None
 

@@ -1,6 +1,6 @@
 """Where a token stands: kinds of position embedding (appendix D.4 of arXiv 2010.11929), and resizing them.
 
-To add a kind: one class here or elsewhere, and one line in KINDS (or an entry point in the group `vitreous.positions`).
+To add a kind, write one class and one line in POSITION_KINDS, or an entry point in the group `vitreous.positions`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from vitreous.registry import Registry
 
 
 class Positions(nn.Module):
-    """A kind of position embedding: tokens B N D and their grid -> tokens that know their place."""
+    """A kind of position embedding: tokens B N D and their grid -> tokens with positions."""
 
-    in_attention = False  # whether it speaks to the attention logits, B H N d -> B H N N, and not to the tokens
-    can_repeat = True  # whether it may enter at every layer
+    in_attention = False  # True: it adds to the attention logits, B H N d -> B H N N, not to the tokens
+    can_repeat = True  # True: it may be added at every layer
 
     def __init__(self, config: ViTConfig, grid: Size):
         super().__init__()
@@ -28,7 +28,7 @@ class Positions(nn.Module):
 
 
 class NoPositions(Positions):
-    """A bag of patches."""
+    """No positions: a bag of patches."""
 
     can_repeat = False
 
@@ -43,13 +43,13 @@ class LearnedPositions(Positions):
         super().__init__(config, grid)
         self.rule, self.beginning = config.embedding.position_resize, config.embedding.position_start
         self.table = nn.Parameter(torch.empty(config.covered + grid[0] * grid[1], config.encoder.width))
-        self.resized: tuple[Size, Tensor, Tensor] | None = None  # a grid, the table it was made from, the table for it
+        self.resized: tuple[Size, Tensor, Tensor] | None = None  # cache: a grid, the source table, the resized table
 
     def start(self) -> None:
         start_positions(self.table, self.grid, self.covered, self.beginning)
 
     def at(self, grid: Size) -> Tensor:
-        """The table for another grid; kept until the table or the grid changes, unless gradients are wanted."""
+        """The table resized to a grid; cached until table or grid changes, but never when gradients are needed."""
         if grid == self.grid:
             return self.table
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.table.is_inference():
@@ -65,7 +65,7 @@ class LearnedPositions(Positions):
 
 
 class Learned2dPositions(Positions):
-    """[X_column; Y_row]: two tables of D/2 numbers; each token in front of the patches has a vector of its own."""
+    """[X_column; Y_row]: two tables of D/2 numbers, and one vector for each token in front of the patches."""
 
     def __init__(self, config: ViTConfig, grid: Size):
         super().__init__(config, grid)
@@ -143,7 +143,7 @@ class RelativePositions(Positions):
         return every.gather(-1, self.index.expand(*q.shape[:2], -1, -1))        # B H N N
 
 
-KINDS: Registry[type[Positions]] = Registry(
+POSITION_KINDS: Registry[type[Positions]] = Registry(
     "positions",
     {
         "none": NoPositions,
@@ -168,7 +168,7 @@ def sincos_2d(grid: Size, width: int, temperature: float = 10_000.0) -> Tensor:
 
 
 def start_positions(table: Tensor, grid: Size, covered: int, how: str) -> None:
-    """First values: N(0, 0.02²) as in the released code, zeros, N(0, 1), or the sin-cos waves."""
+    """Initial values: N(0, 0.02²) as in the released code, zeros, N(0, 1), or the sin-cos waves."""
     with torch.no_grad():
         if how == "zeros":
             table.zero_()
@@ -179,7 +179,7 @@ def start_positions(table: Tensor, grid: Size, covered: int, how: str) -> None:
 
 
 def behind_prefix(table: Tensor, covered: int, prefix: int) -> Tensor:
-    """The table with rows of zeros for the tokens in front that have no position.  covered+N D -> prefix+N D."""
+    """Add zero rows for tokens in front without a position.  covered+N D -> prefix+N D."""
     if covered == prefix:
         return table
     nothing = table.new_zeros(prefix - covered, table.shape[1])
@@ -187,12 +187,12 @@ def behind_prefix(table: Tensor, covered: int, prefix: int) -> Tensor:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Equal in place, type and every number; a write through `.data` leaves no other trace."""
+    """True if device, type and every number agree; a write through `.data` leaves no other trace."""
     return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
 
 
-# How a learned table is taken to another grid: torch's mode, antialias, and whether corners are aligned.
-RESIZE = {
+# How to resize a learned table: torch's mode, antialias, align corners.
+RESIZE_METHODS = {
     "paper": ("bilinear", False, True),        # scipy's zoom of order 1, in the official code and big_vision
     "timm": ("bicubic", True, False),          # and DINOv2 in transformers
     "huggingface": ("bicubic", False, False),  # ViT and DeiT in transformers
@@ -201,21 +201,21 @@ RESIZE = {
 
 
 def resize_positions(table: Tensor, old: Size, new: Size, *, prefix: int = 0, rule: str = "paper") -> Tensor:
-    """A learned table on another grid: patches move by their place in the image, the first `prefix` rows are kept.
+    """Resize a learned table to another grid; the first `prefix` rows stay.
 
-    table: prefix + rows·columns, D.  old, new: rows, columns.  rule: a key of RESIZE.
+    table: prefix + rows·columns, D.  old, new: rows, columns.  rule: a key of RESIZE_METHODS.
     """
-    if rule not in RESIZE:
-        raise ConfigError(f"position_resize {rule!r} is not one of {', '.join(RESIZE)}")
+    if rule not in RESIZE_METHODS:
+        raise ConfigError(f"position_resize {rule!r} is not one of {', '.join(RESIZE_METHODS)}")
     if old == new:
         return table
-    mode, antialias, align = RESIZE[rule]
+    mode, antialias, align = RESIZE_METHODS[rule]
     front, places = table[:prefix], table[prefix:]
     exact = places.to(torch.promote_types(places.dtype, torch.float32))         # halves are too coarse to average
     field = exact.unflatten(0, old).permute(2, 0, 1)[None]                      # 1 D h w
     if rule == "paper":
         field = _aligned_bilinear(field, new)
-    elif antialias and new[1] == 1:  # torch 2.13 on the CPU gets a single column wrong, a row not
+    elif antialias and new[1] == 1:  # torch 2.13 on the CPU gets a single column wrong, but not a single row
         field = F.interpolate(field.mT, new[::-1], mode=mode, antialias=antialias, align_corners=align).mT
     else:
         field = F.interpolate(field, new, mode=mode, antialias=antialias, align_corners=align)
@@ -231,7 +231,7 @@ def _aligned_bilinear(field: Tensor, new: Size) -> Tensor:
 
 
 def resize_line(table: Tensor, new: int) -> Tensor:
-    """Linear interpolation along the first axis, ends kept."""
+    """Linear interpolation along the first axis; keeps both ends."""
     old = table.shape[0]
     if old == new:
         return table
@@ -243,6 +243,6 @@ def resize_line(table: Tensor, new: int) -> Tensor:
 
 
 def square_grid(places: int) -> Size | None:
-    """The square grid with that many places, if there is one."""
+    """The square grid with that many places, or None."""
     side = math.isqrt(places)
     return (side, side) if side * side == places else None

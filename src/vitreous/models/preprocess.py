@@ -1,4 +1,4 @@
-"""What a model expects of its input, as a value; `images` carries it out."""
+"""How images become a model's input, as a value; `images` applies it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from vitreous.errors import ConfigError
 from vitreous.models.config import Size
 
-HALF = (0.5, 0.5, 0.5)
+HALF_RGB = (0.5, 0.5, 0.5)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -28,11 +28,13 @@ class Preprocess:
     short_side: int | None = None  # pixels, for both crops
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "box"] = "bilinear"
     antialias: bool = False
-    resized_by: Literal["pillow", "torch"] = "pillow"  # where antialiased: Pillow's bytes, or torchvision's of a tensor
-    centre: Literal["round", "floor"] = "round"  # the crop's first pixel where half a pixel is left over
-    mean: tuple[float, ...] = HALF
-    std: tuple[float, ...] = HALF
-    source: str = "default"  # whose rule this is
+    resized_by: Literal["pillow", "torch"] = (
+        "pillow"  # antialiased as Pillow does on bytes, or as torchvision does on tensors
+    )
+    centre: Literal["round", "floor"] = "round"  # rounds the crop's first pixel when half a pixel is left over
+    mean: tuple[float, ...] = HALF_RGB
+    std: tuple[float, ...] = HALF_RGB
+    source: str = "default"  # who defined this preprocessing
 
     def __post_init__(self) -> None:
         if self.fit != "squash" and self.short_side is None:
@@ -45,14 +47,14 @@ class Preprocess:
             )
 
     def at(self, size: Size) -> Preprocess:
-        """The same rule for another input size: the short side keeps its ratio to the crop."""
+        """The same preprocessing for another input size; the short side keeps its ratio to the crop."""
         if size == self.size:
             return self
         side = self.short_side and round(self.short_side * min(size) / min(self.size))
         return replace(self, size=size, short_side=side)
 
     def with_channels(self, channels: int) -> Preprocess:
-        """The same rule for another number of channels: mean and deviation of the colours are averaged."""
+        """The same preprocessing for another number of channels; averages mean and std over the colours."""
         if channels == len(self.mean):
             return self
         return replace(self, mean=_spread(self.mean, channels), std=_spread(self.std, channels))

@@ -1,4 +1,4 @@
-"""See or change any activation of a model while it runs.
+"""Read or change any activation of a model while it runs.
 
 A tap is a module whose path is its name: either a `Tap`, an identity put where nothing else stands, or a real part
 (a norm, say) marked by `tapped`. An unopened tap costs nothing; opening one layer's attention weights takes that layer
@@ -33,7 +33,7 @@ class Tap(nn.Module):
 
     @property
     def open(self) -> bool:
-        """Whether somebody looks or edits here now."""
+        """True while a hook reads or edits this tap."""
         return bool(self._forward_hooks)
 
 
@@ -44,7 +44,7 @@ def tapped(module: M) -> M:
 
 
 def looked_into(part: nn.Module) -> bool:
-    """Whether any tap of this part is open now."""
+    """True while any tap of this part is open."""
     return any(module._forward_hooks for module in part.modules())
 
 
@@ -54,7 +54,7 @@ def tap_names(model: nn.Module) -> list[str]:
 
 
 def matching(model: nn.Module, pattern: str) -> list[str]:
-    """The taps that a pattern means, in the order of the modules; none is an error with the nearest names."""
+    """The taps that match a pattern, in module order; an error with the nearest names if none does."""
     return _match(_points(model), [pattern])
 
 
@@ -72,9 +72,9 @@ def taps(
             model(images)                                       # block 3 without its first skip
 
     patterns: shell globs over `tap_names(model)`; `*` stays between two dots, `**` crosses them.  edit: pattern ->
-    function of the activation; what it returns flows on, and is what is read. Tensors are the live ones, of the last
-    forward: gradients flow through them. A compiled model runs eager inside. A pattern without a match and a tap that
-    never fired are errors.
+    function of the activation; its result replaces the activation, and is what you read. Tensors are live, from the
+    last forward: gradients flow through them. A compiled model runs eagerly inside. A pattern without a match, or a tap
+    that never fires, is an error.
     """
     points = _points(model)
     edits = dict(edit or {})
@@ -101,12 +101,12 @@ def taps(
 
 
 _lock = threading.Lock()
-_inside: list[Any] = []  # the stance, once for each `taps` that is open in any thread
+_inside: list[Any] = []  # the stance, once per open `taps` in any thread
 
 
 @contextmanager
 def _eager() -> Iterator[None]:
-    """A compiled forward would not see the hooks. The stance is one for all threads: the last to leave puts it back."""
+    """Run eagerly: a compiled forward ignores hooks. All threads share torch's stance; the last one restores it."""
     with _lock:
         _inside.append(_inside[0] if _inside else torch.compiler.set_stance("force_eager"))
         if len(_inside) == 1:
@@ -122,14 +122,14 @@ def _eager() -> Iterator[None]:
 
 def _points(model: nn.Module) -> dict[str, nn.Module]:
     found = plain(model).named_modules()
-    return {path.replace(COMPILED, ""): module for path, module in found if getattr(module, "is_tap", False)}
+    return {path.replace(COMPILED_PREFIX, ""): module for path, module in found if getattr(module, "is_tap", False)}
 
 
-COMPILED = "_orig_mod."  # what torch.compile puts into the path of a part it wraps
+COMPILED_PREFIX = "_orig_mod."  # torch.compile inserts it into the paths of wrapped parts
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """The model itself, out of the wrappers of torch.compile and of data parallelism."""
+    """The model inside the wrappers of torch.compile and data parallelism."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -156,12 +156,12 @@ def _match(points: Mapping[str, nn.Module], patterns: list[str]) -> list[str]:
 def _rule(pattern: str) -> re.Pattern[str]:
     """A shell glob over names whose parts are joined by dots: `*` stays in one part, `**` crosses dots."""
     wild = {"**": ".*", "*": "[^.]*", "?": "[^.]"}
-    pieces = re.split(r"(\*\*|\*|\?|\[[^].]+\])", pattern)  # plain text, then one wild thing, and so on
+    pieces = re.split(r"(\*\*|\*|\?|\[[^].]+\])", pattern)  # plain text and wildcards in turn
     parts = [wild.get(p, p.replace("[!", "[^", 1)) if i % 2 else re.escape(p) for i, p in enumerate(pieces)]
     try:
         return re.compile("".join(parts))
     except re.error:
-        raise TapError(f"{pattern!r} is no shell pattern; write such as blocks.[0-3].output") from None
+        raise TapError(f"{pattern!r} is not a shell pattern; write one such as blocks.[0-3].output") from None
 
 
 def _reader(name: str, seen: dict[str, Tensor], silent: dict[str, None]) -> Callable:

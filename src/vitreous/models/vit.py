@@ -15,10 +15,19 @@ from vitreous.errors import ImageSizeError
 from vitreous.models.checks import check
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.hybrid import make_stem
-from vitreous.models.layers import HALVES, Activation, DropPath, Gain, Linear, lecun, make_norm, start_linear
+from vitreous.models.layers import (
+    HIDDEN_WIDTHS_READ,
+    Activation,
+    DropPath,
+    Gain,
+    Linear,
+    lecun,
+    make_norm,
+    start_linear,
+)
 from vitreous.models.model import Model
 from vitreous.models.pooling import POOLS, PoolThenNorm
-from vitreous.models.positions import KINDS, NoPositions
+from vitreous.models.positions import POSITION_KINDS, NoPositions
 from vitreous.models.taps import Tap, tapped
 
 
@@ -49,7 +58,7 @@ class Embedding(nn.Module):
         self.distillation_token = nn.Parameter(torch.empty(1, width)) if e.distillation_token else None
         self.registers = nn.Parameter(torch.empty(e.registers, width)) if e.registers else None
         self.mask_token = nn.Parameter(torch.empty(1, width)) if e.mask_token else None
-        kind = KINDS[e.positions]
+        kind = POSITION_KINDS[e.positions]
         at_stem = e.positions_at == "stem" and not kind.in_attention
         self.positions = (kind if at_stem else NoPositions)(config, grid)
         self.dropout = nn.Dropout(config.encoder.dropout)
@@ -66,7 +75,7 @@ class Embedding(nn.Module):
         if self.mask_token is not None:
             nn.init.zeros_(self.mask_token)
         if self.registers is not None:
-            nn.init.normal_(self.registers, std=0.02)  # equal registers would stay equal for ever
+            nn.init.normal_(self.registers, std=0.02)  # registers that start equal would stay equal
 
     def forward(self, images: Tensor, grid: Size) -> Tensor:                    # B C H W
         return self.placed(self.embed(images), grid)                            # B N D
@@ -95,7 +104,7 @@ class Attention(nn.Module):
         self.query_norm = nn.LayerNorm(d, eps=e.norm_eps) if e.qk_norm else nn.Identity()
         self.key_norm = nn.LayerNorm(d, eps=e.norm_eps) if e.qk_norm else nn.Identity()
         self.query, self.key, self.value = Tap(), Tap(), Tap()
-        kind = KINDS[config.embedding.positions]
+        kind = POSITION_KINDS[config.embedding.positions]
         self.positions = kind(config, grid) if kind.in_attention else None
         self.weights = Tap()
         self.per_head = Tap()
@@ -131,7 +140,7 @@ class MLP(nn.Module):
     def __init__(self, config: ViTConfig, drop_path: float):
         super().__init__()
         e = config.encoder
-        self.halves = HALVES.get(e.activation, 1)
+        self.halves = HIDDEN_WIDTHS_READ.get(e.activation, 1)
         self.expand = Linear(e.width, self.halves * e.mlp)
         self.activation = Activation(e.activation)
         self.hidden = Tap()
@@ -150,7 +159,7 @@ class MLP(nn.Module):
 
 
 def branch_end(config: ViTConfig, drop_path: float) -> nn.Sequential:
-    """What a branch goes through before it is added to the stream; nothing, by default."""
+    """The end of a branch, before it is added to the stream: dropout, layer scale, drop path; by default nothing."""
     e = config.encoder
     parts: dict[str, nn.Module] = {}
     if e.dropout:
@@ -163,7 +172,7 @@ def branch_end(config: ViTConfig, drop_path: float) -> nn.Sequential:
 
 
 class CutSkip(Tap):
-    """In place of a skip connection: nothing passes."""
+    """Replaces a skip connection by zero."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
@@ -198,20 +207,20 @@ class PostNormBlock(Block):
 
 
 class LayerPositions(nn.Module):
-    """Positions that enter at the start of layers: `tables` is none (they came in at the stem), one, or one a layer."""
+    """Positions added at the start of layers.  tables: none (added at the stem), one shared, or one per layer."""
 
     def __init__(self, config: ViTConfig, grid: Size):
         super().__init__()
         e = config.embedding
         count = {"stem": 0, "every-layer": config.encoder.depth, "every-layer-shared": 1}[e.positions_at]
-        self.tables = nn.ModuleList(KINDS[e.positions](config, grid) for _ in range(count))
+        self.tables = nn.ModuleList(POSITION_KINDS[e.positions](config, grid) for _ in range(count))
 
     def forward(self, z: Tensor, layer: int, grid: Size) -> Tensor:             # B N D
         return self.tables[layer % len(self.tables)](z, grid) if self.tables else z
 
 
 def make_readout(config: ViTConfig) -> tuple[nn.Module, nn.Module]:
-    """The final norm on the tokens and the pool; or no norm, and one behind the pool; or, post-norm, none at all."""
+    """The final norm and the pool: norm first, or pool first; a post-norm model has no final norm."""
     pool = POOLS[config.readout.pool]
     if config.encoder.norm == "post":
         return nn.Identity(), pool(config)
@@ -260,7 +269,7 @@ class TwoHeads(nn.Module):
 
 
 class ViT(Model):
-    """Images to class scores; every option of its config is a part that plugs in."""
+    """Images to class scores; each config option plugs in a part."""
 
     config: ViTConfig
 
@@ -293,7 +302,7 @@ class ViT(Model):
         return z                                                                # B N D
 
     def grid_of(self, images: Tensor) -> Size:
-        """Rows and columns of patches in these images; refuses what the model was not built for."""
+        """Rows and columns of patches; refuses images that the model was not built for."""
         built = self.config.image_size
         if images.dim() != 4 or images.shape[1] != self.config.channels:
             wanted = f"B x {self.config.channels} x {built[0]} x {built[1]}"

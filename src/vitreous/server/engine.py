@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.evaluation.predict import Answer, answer_of, at_work, class_names, ready
+from vitreous.evaluation.predict import Prediction, answer_of, at_work, class_names, ready
 from vitreous.images.pixels import decode
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import Model, replica
@@ -86,7 +86,7 @@ class Engine:
         """B K.  seen: images as the model sees them."""
         return self._logits(_stacked(seen)).cpu().numpy()
 
-    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Answer:
+    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Prediction:
         """The answer, with the calibrated confidence of `vitreous predict`."""
         return answer_of(self.model, self.names, name, logits, top)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import CheckpointError, ConfigError
-from vitreous.evaluation.predict import Answer, answer_of
+from vitreous.evaluation.predict import Prediction, answer_of
 from vitreous.exports.export import TARGETS
 from vitreous.exports.parity import Parity, compare
 from vitreous.exports.target import Target, require
@@ -107,7 +107,7 @@ class FileEngine:
         """B C H W -> B K."""
         return self._run(x)[0]
 
-    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Answer:
+    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Prediction:
         """The answer with the model's calibrated confidence."""
         return answer_of(self, self.names, name, logits, top)  # type: ignore[arg-type]  # temperature, threshold, answers
 

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 from vitreous.errors import ConfigError, DataError, ExistsError
-from vitreous.evaluation.predict import Answer, pictures_of
+from vitreous.evaluation.predict import Prediction, pictures_of
 from vitreous.files import atomic_write
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
@@ -25,8 +25,8 @@ __all__ = ["explained"]
 
 
 def explained(
-    model: nn.Module, images: Any, answers: Iterable[Answer], folder: str | os.PathLike[str]
-) -> Iterator[Answer]:
+    model: nn.Module, images: Any, answers: Iterable[Prediction], folder: str | os.PathLike[str]
+) -> Iterator[Prediction]:
     """Yield the answers, each after its picture is written into the folder, which must be new or empty."""
     network = unwrapped(model)
     if not isinstance(network, ViT):
@@ -43,7 +43,7 @@ def explained(
     return _written(network, images, answers, place)
 
 
-def _written(model: ViT, images: Any, answers: Iterable[Answer], folder: Path) -> Iterator[Answer]:
+def _written(model: ViT, images: Any, answers: Iterable[Prediction], folder: Path) -> Iterator[Prediction]:
     taken: set[str] = set()
     for answer, (_, read) in zip(answers, pictures_of(images), strict=False):  # both in the order of the images
         if answer.error is None:

@@ -13,11 +13,11 @@ from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTCon
 from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
-from vitreous.weights.compatibility import Part, bit_differences, cover, token_differences, vit_differences
+from vitreous.weights.compatibility import Difference, bit_differences, cover, token_differences, vit_differences
 from vitreous.weights.formats import Draft, Format, Hints, choose_image_size
 from vitreous.weights.google import (
-    DENSE,
-    SCALE,
+    KERNEL_AND_BIAS,
+    SCALE_AND_BIAS,
     google_in,
     google_in_bias,
     google_out,
@@ -27,31 +27,31 @@ from vitreous.weights.google import (
     vit_rules,
     write,
 )
-from vitreous.weights.layouts import FRONT, KERNEL, PLANES, TURNED, Rule, pair, rule
-from vitreous.weights.tensor_files import MOST_TENSORS, Found, Tensors, by
+from vitreous.weights.layouts import CHANNEL_PLANES, KERNEL, LEADING_AXIS, TRANSPOSED, Rule, pair, rule
+from vitreous.weights.tensor_files import MAX_TENSORS, RawCheckpoint, Tensors, by
 
-PREFIXES = ("params/img/", "opt/target/", "params/", "img/", "")
-MARKS = ("embedding/kernel", "root_block/conv_root/kernel")
+BIG_VISION_PREFIXES = ("params/img/", "opt/target/", "params/", "img/", "")
+RECOGNISED_BY = ("embedding/kernel", "root_block/conv_root/kernel")
 
 
 def prefix_of(names: Iterable[str]) -> str | None:
-    """Where in the file the image model lies."""
+    """The prefix of the image model's tensors."""
     names = set(names)
-    return next((p for p in PREFIXES if any(p + mark in names for mark in MARKS)), None)
+    return next((p for p in BIG_VISION_PREFIXES if any(p + mark in names for mark in RECOGNISED_BY)), None)
 
 
-def recognises(found: Found) -> bool:
+def recognises(found: RawCheckpoint) -> bool:
     return prefix_of(found.tensors) is not None
 
 
 def tidy(tensors: Tensors, hints: Hints) -> Tensors:
-    """Present-day big_vision names, blocks apart, the class row of an older table folded into the class token.
+    """Tensors under current names, one set per block; adds an older table's class row to the class token.
 
-    Blocks take the names that `google` uses (its published ones), so that one set of rules serves both.
+    Blocks take the published names that `google` uses, so one set of rules serves both.
     """
     prefix = prefix_of(tensors)
     if prefix is None:
-        raise CheckpointError(f"{tensors.path} has no {MARKS[0]}; is it a big_vision ViT?")
+        raise CheckpointError(f"{tensors.path} has no {RECOGNISED_BY[0]}; is it a big_vision ViT?")
     plain = tensors.only(lambda name: name.startswith(prefix)).renamed(lambda name: name.removeprefix(prefix))
     if prefix == "":
         plain = plain.only(lambda name: not name.startswith(("opt/", "chrono/", "txt/")))
@@ -62,7 +62,7 @@ def tidy(tensors: Tensors, hints: Hints) -> Tensors:
 
 
 def with_present_parts(name: str) -> str:
-    """An older name of positions or MAP head as big_vision has it now."""
+    """The current name for an older one of positions or MAP head."""
     if name in ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding"):
         return "pos_embedding"
     if name.split("/")[0] in ("probe", "MlpBlock_0", "MultiHeadDotProductAttention_0", "LayerNorm_0"):
@@ -71,12 +71,12 @@ def with_present_parts(name: str) -> str:
 
 
 def unstack(tensors: Tensors) -> Tensors:
-    """Blocks apart, where a scan has stacked each of their tensors along a first axis."""
+    """Split tensors that a scan stacked over the blocks along the first axis."""
     first = "Transformer/encoderblock/LayerNorm_0/scale"
     if first not in tensors:
         return tensors
     depth = tensors.shape(first, 2)[0]
-    if depth > MOST_TENSORS // 10:
+    if depth > MAX_TENSORS // 10:
         raise CheckpointError(f"tensor {first} of {tensors.path} says {depth} blocks; do not trust this file")
     new = Tensors({}, tensors.path)
     for name, tensor in tensors.items():
@@ -93,9 +93,9 @@ def unstack(tensors: Tensors) -> Tensors:
 
 
 def fold_class_row(tensors: Tensors, hints: Hints) -> Tensors:
-    """A table of k² + 1 rows has one for the class token: added to that token, which is what the sum did anyway.
+    """Add the class row of a table with k² + 1 rows to the class token; the sum of both is unchanged.
 
-    Unless the image is known to have so many patches: 2 x 5 are 10 as well.
+    Not if the image is known to have k² + 1 patches: 2 x 5 are 10 as well.
     """
     if "pos_embedding" not in tensors:
         return tensors
@@ -110,8 +110,8 @@ def fold_class_row(tensors: Tensors, hints: Hints) -> Tensors:
     return new
 
 
-def draft(found: Found, hints: Hints) -> Draft:
-    if (prefix_of(found.tensors) or "") + MARKS[1] in found.tensors:
+def draft(found: RawCheckpoint, hints: Hints) -> Draft:
+    if (prefix_of(found.tensors) or "") + RECOGNISED_BY[1] in found.tensors:
         return draft_bit(found, hints)
     tensors = tidy(found.tensors, hints)
     pool = "map" if "MAPHead_0/probe" in tensors else "cls" if "cls" in tensors else "gap"
@@ -150,7 +150,7 @@ def rules(config: Config) -> list[Rule]:
         return bit_rules(config)
     out = vit_rules(config)
     if config.embedding.positions == "learned":
-        out.append(rule("embedding.positions.table", "pos_embedding", move=FRONT))
+        out.append(rule("embedding.positions.table", "pos_embedding", move=LEADING_AXIS))
     if config.readout.pool == "map":
         out += map_rules(config)
     return out
@@ -160,20 +160,20 @@ def map_rules(config: ViTConfig) -> list[Rule]:
     attention, heads = "MAPHead_0/MultiHeadDotProductAttention_0", config.encoder.heads
     two = ("key", "value")
     return [
-        rule("pool.probe", "MAPHead_0/probe", move=FRONT),
+        rule("pool.probe", "MAPHead_0/probe", move=LEADING_AXIS),
         rule("pool.query.weight", f"{attention}/query/kernel", move=google_in(heads, 1)),
         rule("pool.query.bias", f"{attention}/query/bias", move=google_in_bias(heads, 1)),
         rule("pool.key_value.weight", *(f"{attention}/{n}/kernel" for n in two), move=google_in(heads, 2)),
         rule("pool.key_value.bias", *(f"{attention}/{n}/bias" for n in two), move=google_in_bias(heads, 2)),
         rule("pool.merge.weight", f"{attention}/out/kernel", move=google_out(heads)),
         rule("pool.merge.bias", f"{attention}/out/bias"),
-        *pair("pool.norm", "MAPHead_0/LayerNorm_0", names=SCALE, join="/"),
-        *pair("pool.expand", "MAPHead_0/MlpBlock_0/Dense_0", weight=TURNED, names=DENSE, join="/"),
-        *pair("pool.contract", "MAPHead_0/MlpBlock_0/Dense_1", weight=TURNED, names=DENSE, join="/"),
+        *pair("pool.norm", "MAPHead_0/LayerNorm_0", names=SCALE_AND_BIAS, join="/"),
+        *pair("pool.expand", "MAPHead_0/MlpBlock_0/Dense_0", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/"),
+        *pair("pool.contract", "MAPHead_0/MlpBlock_0/Dense_1", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/"),
     ]
 
 
-def draft_bit(found: Found, hints: Hints) -> Draft:
+def draft_bit(found: RawCheckpoint, hints: Hints) -> Draft:
     prefix = prefix_of(found.tensors) or ""
     tensors = found.tensors.only(lambda name: name.startswith(prefix)).renamed(lambda name: name.removeprefix(prefix))
     _, _, channels, root = tensors.shape("root_block/conv_root/kernel", 4)
@@ -194,17 +194,17 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
             ours, theirs = f"stages.{s}.units.{u}", f"block{s + 1}/unit{u + 1:02d}"
             for k in (1, 2, 3):
                 out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}/conv{k}/kernel", move=KERNEL))
-                out += group_norm_rules(f"{ours}.norm{k}", f"{theirs}/gn{k}", move=PLANES)
+                out += group_norm_rules(f"{ours}.norm{k}", f"{theirs}/gn{k}", move=CHANNEL_PLANES)
             if u == 0:
                 out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/conv_proj/kernel", move=KERNEL))
-    out += group_norm_rules("last_norm", "norm-pre-head", move=PLANES)
+    out += group_norm_rules("last_norm", "norm-pre-head", move=CHANNEL_PLANES)
     if config.readout.classes:
-        out += pair("head", "head", weight=TURNED, names=DENSE, join="/")
+        out += pair("head", "head", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/")
     return out
 
 
 def present(name: str) -> str:
-    """A published name of a block's part as big_vision writes it."""
+    """big_vision's name for the published name of a block's part."""
     if not name.startswith("Transformer/encoderblock"):
         return name
     return re.sub(
@@ -214,7 +214,7 @@ def present(name: str) -> str:
     )
 
 
-def refuses(config: Config) -> list[Part]:
+def refuses(config: Config) -> list[Difference]:
     if isinstance(config, BiTConfig):
         return bit_differences(config, root_pad="infinity", standardise_eps=1e-10)
     pools = ("cls", "gap", "map")
@@ -241,7 +241,7 @@ def write_present(model: Model, tensors: Mapping[str, Tensor], path: Path) -> li
     return write(model, {present(name): tensor for name, tensor in tensors.items()}, path)
 
 
-FORMAT = Format(
+BIG_VISION_FORMAT = Format(
     name="big_vision",
     holds="ViT (class token, GAP, MAP; learned or sin-cos positions) and BiT of big_vision, npz",
     recognises=recognises,

@@ -1,4 +1,4 @@
-"""What a format can hold of a model: folds that change tensors but not the function, and refusals by part and value."""
+"""What a format can hold of a model: rewrites that keep the function, and the parts it cannot hold."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from vitreous.models.config import BiTConfig, Config, ViTConfig, options
 
-# What a plain ViT of the paper is. A format says where it can have more: None is anything, else the values it holds.
-PLAIN: dict[str, tuple[Any, ...] | None] = {
+# The paper's plain ViT. A format lists the options where it allows more: None allows any value.
+PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
     "image_size": None,
     "channels": None,
-    "dynamic_image_size": None,  # how we run it, not what it is
+    "dynamic_image_size": None,  # affects how we run the model, not its function
     "stem": ("patch",),
     "patch": None,
     "patch_bias": (True,),
@@ -25,7 +25,7 @@ PLAIN: dict[str, tuple[Any, ...] | None] = {
     "class_token": (True,),
     "distillation_token": (False,),
     "registers": (0,),
-    "mask_token": None,  # no part of the function
+    "mask_token": None,  # not used in the forward pass
     "norm_before_blocks": (False,),
     "token_start": None,
     "position_start": None,
@@ -51,13 +51,13 @@ PLAIN: dict[str, tuple[Any, ...] | None] = {
     "classes": None,
     "distillation_head": (False,),
 }
-NOTHING_TO_COVER = ("positions_cover",)  # no difference where there are no tokens in front
+NOTHING_TO_COVER = ("positions_cover",)  # makes no difference without tokens in front
 
 
-class Part(NamedTuple):
+class Difference(NamedTuple):
     """A part of a model that a format cannot hold, or that its library would run differently."""
 
-    name: str  # of an option, or what it is
+    name: str  # an option, or a description
     value: Any = ""
     why: str = ""  # follows the value
 
@@ -65,44 +65,44 @@ class Part(NamedTuple):
         return f"{self.name}{'' if self.value == '' else f'={self.value}'} {self.why}".rstrip()
 
 
-def vit_differences(config: Any, **allowed: tuple[Any, ...] | None) -> list[Part]:
+def vit_differences(config: Any, **allowed: tuple[Any, ...] | None) -> list[Difference]:
     """Each option that is neither plain nor allowed."""
     if not isinstance(config, ViTConfig):
-        return [Part("a BiT")]
-    holds = {**PLAIN, **allowed}
+        return [Difference("a BiT")]
+    holds = {**PLAIN_VIT, **allowed}
     out = []
     for group, name, _, value in options(config):
         if group == "resnet" or (name in NOTHING_TO_COVER and not config.prefix):
             continue
         values = holds[name]
         if values is not None and value not in values:
-            out.append(Part(name, value))
+            out.append(Difference(name, value))
     return out
 
 
-def bit_differences(config: BiTConfig, **stated: Any) -> list[Part]:
+def bit_differences(config: BiTConfig, **stated: Any) -> list[Difference]:
     """Each option of a BiT's ResNet that the format's library would run differently."""
     wanted = {"root": "imagenet", "standardise_eps_at": "variance", "group_norm_eps": 1e-5, **stated}
     return resnet_differences(config, wanted)
 
 
-def resnet_differences(config: Config, wanted: Mapping[str, Any]) -> list[Part]:
+def resnet_differences(config: Config, wanted: Mapping[str, Any]) -> list[Difference]:
     has = {name: getattr(config.resnet, name) for name in wanted}
-    return [Part(name, has[name]) for name, value in wanted.items() if has[name] != value]
+    return [Difference(name, has[name]) for name, value in wanted.items() if has[name] != value]
 
 
-def token_differences(config: ViTConfig) -> list[Part]:
-    """Where a class token tells the pool: it is there if and only if it is read."""
+def token_differences(config: ViTConfig) -> list[Difference]:
+    """For formats that infer the pool from the class token: the model has one if and only if the pool reads it."""
     pool, token = config.readout.pool, config.embedding.class_token
-    return [Part("pool", pool, f"with class_token={token}")] if pool != "cls" and token else []
+    return [Difference("pool", pool, f"with class_token={token}")] if pool != "cls" and token else []
 
 
 State = Mapping[str, Tensor]
 
 
 def cover(config: Config, state: State, which: str) -> tuple[Config, State]:
-    """Let positions cover `which` tokens, the function unchanged: a row that must go is added to its token; a token
-    that must have one gets zeros."""
+    """Make positions cover `which` tokens without changing the function: a removed row is added to its token, a new
+    row is zero."""
     if (
         not isinstance(config, ViTConfig)
         or config.embedding.positions != "learned"

@@ -1,6 +1,6 @@
-"""Whose checkpoints we speak: a table of formats, each one value in a file of its own.
+"""The formats of checkpoints that we read and write, one file each.
 
-To add one: a module with a `Format`, and a line in FORMATS (or an entry point in the group `vitreous.formats`).
+To add one, write a module with a `Format` and a line in FORMATS, or an entry point in the group `vitreous.formats`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
 from vitreous.models.preprocess import Preprocess
 from vitreous.registry import Registry
-from vitreous.weights.compatibility import Part
+from vitreous.weights.compatibility import Difference
 from vitreous.weights.layouts import Rule
-from vitreous.weights.tensor_files import Found, Tensors, by
+from vitreous.weights.tensor_files import RawCheckpoint, Tensors, by
 from vitreous.words import one_line
 
 
 @dataclass(frozen=True)
 class Hints:
-    """What tensors cannot tell, as the user said it; else a config beside them says, else the source's convention."""
+    """What tensors cannot tell: the user's values. A None falls back to the config beside them, then to convention."""
 
     image_size: Size | None = None
     heads: int | None = None
     activation: str | None = None
     norm_eps: float | None = None
-    architecture: str | None = None  # a name of the format's own, to run the tensors as
+    architecture: str | None = None  # one of the format's own names, to run the tensors as
 
 
 @dataclass
 class Draft:
-    """A model read from a stranger's file: its config, where each tensor goes, and what had to be assumed."""
+    """A model read from another library's file: config, tensors, and what was assumed."""
 
     config: Config
     preprocess: Preprocess
@@ -54,23 +54,25 @@ class Draft:
 class Format:
     name: str
     holds: str  # one line for people
-    recognises: Callable[[Found], bool]
-    draft: Callable[[Found, Hints], Draft]
+    recognises: Callable[[RawCheckpoint], bool]
+    draft: Callable[[RawCheckpoint, Hints], Draft]
     rules: Callable[[Config], list[Rule]]  # for reading and writing alike
-    refuses: Callable[[Config], list[Part]]  # parts that the format cannot hold, or its library would run differently
-    write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # to a file, or into a folder, that is new
+    refuses: Callable[
+        [Config], list[Difference]
+    ]  # parts that the format cannot hold, or its library would run differently
+    write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # writes a new file, or into a new folder
     to_hold: Callable[[Config, Mapping[str, Tensor]], tuple[Config, Mapping[str, Tensor]]] = lambda config, state: (
         config,
         state,
     )
-    is_folder: bool = False  # whether a checkpoint is a folder or a single file
-    suffixes: tuple[str, ...] = (".safetensors",)  # of a single file; the first is given to a name without one
-    ignores: Callable[[str], bool] = lambda name: False  # tensors that play no part in the function
-    names_architectures: bool = False  # whether a config names what it is, so that `architecture=` has a meaning
+    is_folder: bool = False  # True: a checkpoint is a folder; False: a single file
+    suffixes: tuple[str, ...] = (".safetensors",)  # of a single file; a name without a suffix gets the first
+    ignores: Callable[[str], bool] = lambda name: False  # tensors that the forward pass does not use
+    names_architectures: bool = False  # True: a config names its architecture, so `architecture=` applies
 
 
 def _lazy(name: str) -> Callable[[], Format]:
-    return lambda: import_module(f"vitreous.weights.{name}").FORMAT
+    return lambda: getattr(import_module(f"vitreous.weights.{name}"), f"{name.upper()}_FORMAT")
 
 
 FORMATS: Registry[Any] = Registry(
@@ -92,8 +94,8 @@ def get(name: str) -> Format:
     return found if isinstance(found, Format) else found()
 
 
-def recognise(found: Found) -> Format:
-    """Whose file this is, by the names of its tensors."""
+def recognise(found: RawCheckpoint) -> Format:
+    """Find the format by the names of the tensors."""
     for name in FORMATS:
         if (known := get(name)).recognises(found):
             return known
@@ -105,12 +107,12 @@ def recognise(found: Found) -> Format:
     )
 
 
-# Heads of the published sizes, by width; elsewhere somebody must say.
-HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+# Heads of the published sizes, by width; for other widths the user must give them.
+HEADS_BY_WIDTH = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
 
 
-def choose_heads(width: int, found: Found, hints: Hints, stated: Any) -> tuple[int, list[str]]:
-    """By the argument, else the config beside the tensors, else the published size of that width."""
+def choose_heads(width: int, found: RawCheckpoint, hints: Hints, stated: Any) -> tuple[int, list[str]]:
+    """The number of heads: from the argument, the config, or the published size of that width, in this order."""
     if hints.heads is not None:
         return hints.heads, []
     if stated is not None:
@@ -119,24 +121,24 @@ def choose_heads(width: int, found: Found, hints: Hints, stated: Any) -> tuple[i
                 f"the config of {found.path} says {one_line(stated)} heads at width {width}; say heads="
             )
         return stated, []
-    if width in HEADS:
-        return HEADS[width], [f"heads {HEADS[width]}: the published size of width {width}"]
+    if width in HEADS_BY_WIDTH:
+        return HEADS_BY_WIDTH[width], [f"heads {HEADS_BY_WIDTH[width]}: the published size of width {width}"]
     raise CheckpointError(f"{found.path} does not tell the number of heads at width {width}; say heads=")
 
 
 def choose_image_size(
     places: int,
     cell: Size,
-    found: Found,
+    found: RawCheckpoint,
     hints: Hints,
     stated: Any = None,
     grid_of: Callable[[Size], Size] | None = None,
     assumed: list[str] | None = None,
 ) -> Size:
-    """The image a table of `places` positions was made for: the config's, else the user's if it fits, else a square.
+    """The image size behind a table of `places` positions: the config's, the user's if it fits, or a square.
 
-    cell: pixels of a place.  grid_of: places of an image, where that is not plain division.  assumed: gets a line where
-    the config does not fit the table, or another grid would have as many places.
+    cell: pixels per place.  grid_of: grid of an image, if not plain division.  assumed: gets a line if the config does
+    not fit the table, or another grid has as many places.
     """
 
     def grid(size: Size) -> Size:
@@ -169,10 +171,10 @@ def choose_image_size(
     )
 
 
-def stated_size(stated: Any, found: Found) -> Size:
-    """An image size as a config states it."""
+def stated_size(stated: Any, found: RawCheckpoint) -> Size:
+    """Parse an image size from a config."""
     wrong = CheckpointError(
-        f"the config of {found.path} says the image size {one_line(stated)}, which is none; mend config.json"
+        f"the config of {found.path} says the image size {one_line(stated)}, which is not valid; correct config.json"
     )
     if not isinstance(stated, int | list | tuple) or isinstance(stated, bool):
         raise wrong
@@ -182,8 +184,8 @@ def stated_size(stated: Any, found: Found) -> Size:
         raise wrong from None
 
 
-def stated_preprocess(found: Found, **said: Any) -> Preprocess:
-    """What a config says of preprocessing, if it makes sense."""
+def stated_preprocess(found: RawCheckpoint, **said: Any) -> Preprocess:
+    """Parse a config's preprocessing; refuse nonsense."""
     try:
         rule = preprocesses.from_json(said)
         side = rule.short_side if rule.short_side is not None else 1
@@ -197,6 +199,6 @@ def stated_preprocess(found: Found, **said: Any) -> Preprocess:
 
 
 def stem_of(config: ViTConfig) -> Stem:
-    """What patches are cut from, without memory: for its grid and channels."""
+    """The stem on the meta device, for its grid and channels."""
     with torch.device("meta"):
         return make_stem(config)

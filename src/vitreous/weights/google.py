@@ -1,7 +1,7 @@
 """Google's npz: the official ViT and hybrid (vision_transformer), and BiT (big_transfer).
 
-Two generations of names exist for a block's parts: (attention, second norm, MLP) = (1, 2, 3) in the published files,
-and (0, 1, 0) in what the present code writes. Both are read; the published ones, which every reader knows, are written.
+A block's parts have two generations of names: (attention, second norm, MLP) = (1, 2, 3) in the published files, and
+(0, 1, 0) in what the current code writes. We read both and write the published ones, which every reader knows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vitreous.models.config import (
 from vitreous.models.model import Model
 from vitreous.models.preprocess import google as google_preprocess
 from vitreous.weights.compatibility import (
-    Part,
+    Difference,
     bit_differences,
     cover,
     resnet_differences,
@@ -37,9 +37,9 @@ from vitreous.weights.compatibility import (
 )
 from vitreous.weights.formats import Draft, Format, Hints, choose_image_size, stem_of
 from vitreous.weights.layouts import (
-    FRONT,
     KERNEL,
-    TURNED,
+    LEADING_AXIS,
+    TRANSPOSED,
     VECTOR,
     Move,
     Rule,
@@ -50,19 +50,21 @@ from vitreous.weights.layouts import (
     patch_kernel,
     rule,
 )
-from vitreous.weights.tensor_files import Found, Tensors
+from vitreous.weights.tensor_files import RawCheckpoint, Tensors
 
-SCALE = ("scale", "bias")
-DENSE = ("kernel", "bias")
-
-
-TABLE = "Transformer/posembed_input/pos_embedding"  # big_vision keeps its own elsewhere
+SCALE_AND_BIAS = ("scale", "bias")
+KERNEL_AND_BIAS = ("kernel", "bias")
 
 
-def recognises(found: Found) -> bool:
+POSITION_TABLE = "Transformer/posembed_input/pos_embedding"  # big_vision keeps its own elsewhere
+
+
+def recognises(found: RawCheckpoint) -> bool:
     names = {strip_prefix(name) for name in found.tensors}
-    is_big_vision = names & {"probe", "MAPHead_0/probe"}  # its older files have the table where Google's have it
-    return (TABLE in names and not is_big_vision) or any(name.startswith("resnet/root_block/") for name in names)
+    is_big_vision = names & {"probe", "MAPHead_0/probe"}  # its older files keep the table where Google's do
+    return (POSITION_TABLE in names and not is_big_vision) or any(
+        name.startswith("resnet/root_block/") for name in names
+    )
 
 
 def strip_prefix(name: str) -> str:
@@ -70,8 +72,8 @@ def strip_prefix(name: str) -> str:
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """Published names, whatever generation the file is of."""
-    if any(name.startswith("opt/target/") for name in tensors):  # other opt/… keys are the optimiser's
+    """Tensors under the published names."""
+    if any(name.startswith("opt/target/") for name in tensors):  # other opt/… keys belong to the optimiser
         tensors = tensors.only(lambda name: name.startswith("opt/target/"))
     plain = tensors.renamed(strip_prefix)
     is_new = not any("/LayerNorm_2/" in name for name in plain)
@@ -79,7 +81,7 @@ def tidy(tensors: Tensors) -> Tensors:
 
 
 def published(name: str) -> str:
-    """A present-day name of a block's part as the published files have it."""
+    """The published name for the current name of a block's part."""
     for now, then in (
         ("MultiHeadDotProductAttention_0", "MultiHeadDotProductAttention_1"),
         ("LayerNorm_1", "LayerNorm_2"),
@@ -90,12 +92,12 @@ def published(name: str) -> str:
     return name
 
 
-def draft(found: Found, hints: Hints) -> Draft:
+def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     if any(strip_prefix(name).startswith("resnet/") for name in found.tensors):
         return draft_bit(found, hints)
     tensors = tidy(found.tensors)
     config, assumed = vit_config(tensors, found, hints, pool="cls" if "cls" in tensors else "gap")
-    table = tensors.shape(TABLE, 3)
+    table = tensors.shape(POSITION_TABLE, 3)
     grid_of = None if config.embedding.stem == "patch" else stem_of(config).grid
     size = choose_image_size(
         table[1] - config.prefix, stem_cell(config), found, hints, grid_of=grid_of, assumed=assumed
@@ -106,14 +108,14 @@ def draft(found: Found, hints: Hints) -> Draft:
 
 
 def stem_cell(config: ViTConfig) -> tuple[int, int]:
-    """Pixels of the image that one patch covers."""
+    """Image pixels that one patch covers."""
     p = config.embedding.patch
     stride = 1 if config.embedding.stem == "patch" else 4 * 2 ** max(len(config.resnet.units) - 1, 0)
     return p[0] * stride, p[1] * stride
 
 
-def vit_config(tensors: Tensors, found: Found, hints: Hints, *, pool: str) -> tuple[ViTConfig, list[str]]:
-    """What the tensors of an official or big_vision ViT tell: all but the image's size, activation and eps."""
+def vit_config(tensors: Tensors, found: RawCheckpoint, hints: Hints, *, pool: str) -> tuple[ViTConfig, list[str]]:
+    """The config that the tensors of an official or big_vision ViT imply: all but image size, activation and eps."""
     p, q, _, width = tensors.shape("embedding/kernel", 4)
     depth = tensors.depth("Transformer/encoderblock_{}/")
     first = "Transformer/encoderblock_0/"
@@ -151,36 +153,44 @@ def vit_config(tensors: Tensors, found: Found, hints: Hints, *, pool: str) -> tu
 def rules(config: Config) -> list[Rule]:
     if isinstance(config, BiTConfig):
         return bit_rules(config)
-    return [*vit_rules(config), rule("embedding.positions.table", TABLE, move=FRONT)]
+    return [*vit_rules(config), rule("embedding.positions.table", POSITION_TABLE, move=LEADING_AXIS)]
 
 
 def vit_rules(config: ViTConfig) -> list[Rule]:
-    """Everything but the positions, which the official code and big_vision keep in different places."""
+    """Rules for all but the positions, which the official code and big_vision name differently."""
     e, r = config.encoder, config.readout
     stem = stem_of(config)
     out = pair(
         "embedding.projection",
         "embedding",
         weight=patch_kernel(stem.channels, stem.patch, theirs="google"),
-        names=DENSE,
+        names=KERNEL_AND_BIAS,
         join="/",
     )
     if config.embedding.class_token:
-        out.append(rule("embedding.class_token", "cls", move=FRONT))
+        out.append(rule("embedding.class_token", "cls", move=LEADING_AXIS))
     if config.embedding.stem == "resnet":
         out += stem_rules(config)
     for i in range(e.depth):
         theirs = f"Transformer/encoderblock_{i}"
-        out += pair(f"blocks.{i}.norm1", f"{theirs}/LayerNorm_0", names=SCALE, join="/")
+        out += pair(f"blocks.{i}.norm1", f"{theirs}/LayerNorm_0", names=SCALE_AND_BIAS, join="/")
         out += attention_rules(f"blocks.{i}.attention", f"{theirs}/MultiHeadDotProductAttention_1", e.heads)
-        out += pair(f"blocks.{i}.norm2", f"{theirs}/LayerNorm_2", names=SCALE, join="/")
-        out += pair(f"blocks.{i}.mlp.expand", f"{theirs}/MlpBlock_3/Dense_0", weight=TURNED, names=DENSE, join="/")
-        out += pair(f"blocks.{i}.mlp.contract", f"{theirs}/MlpBlock_3/Dense_1", weight=TURNED, names=DENSE, join="/")
-    out += pair("norm", "Transformer/encoder_norm", names=SCALE, join="/")
+        out += pair(f"blocks.{i}.norm2", f"{theirs}/LayerNorm_2", names=SCALE_AND_BIAS, join="/")
+        out += pair(
+            f"blocks.{i}.mlp.expand", f"{theirs}/MlpBlock_3/Dense_0", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/"
+        )
+        out += pair(
+            f"blocks.{i}.mlp.contract",
+            f"{theirs}/MlpBlock_3/Dense_1",
+            weight=TRANSPOSED,
+            names=KERNEL_AND_BIAS,
+            join="/",
+        )
+    out += pair("norm", "Transformer/encoder_norm", names=SCALE_AND_BIAS, join="/")
     if r.representation:
-        out += pair("representation.linear", "pre_logits", weight=TURNED, names=DENSE, join="/")
+        out += pair("representation.linear", "pre_logits", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/")
     if r.classes:
-        out += pair("head", "head", weight=TURNED, names=DENSE, join="/")
+        out += pair("head", "head", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/")
     return out
 
 
@@ -194,7 +204,9 @@ def attention_rules(ours: str, theirs: str, heads: int) -> list[Rule]:
     ]
 
 
-def group_norm_rules(ours: str, theirs: str, names: tuple[str, str] = SCALE, move: Move = VECTOR) -> list[Rule]:
+def group_norm_rules(
+    ours: str, theirs: str, names: tuple[str, str] = SCALE_AND_BIAS, move: Move = VECTOR
+) -> list[Rule]:
     return [
         rule(f"{ours}.weight", f"{theirs}/{names[0]}", move=move),
         rule(f"{ours}.bias", f"{theirs}/{names[1]}", move=move),
@@ -223,7 +235,7 @@ def tidy_bit(tensors: Tensors) -> Tensors:
     return tensors.renamed(lambda name: re.sub(r"(standardized_conv2d|group_norm)_\d+", r"\1", strip_prefix(name)))
 
 
-def draft_bit(found: Found, hints: Hints) -> Draft:
+def draft_bit(found: RawCheckpoint, hints: Hints) -> Draft:
     tensors = tidy_bit(found.tensors)
     _, _, channels, root = tensors.shape("resnet/root_block/standardized_conv2d/kernel", 4)
     units = tensors.units(r"resnet/block(\d{1,3})/unit(\d{1,3})/", 1)
@@ -252,11 +264,11 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
                 out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/a/proj/{conv}", move=KERNEL))
     out += group_norm_rules("last_norm", "resnet/group_norm", norm)
     if config.readout.classes:
-        out += pair("head", "resnet/head/conv2d", weight=HEAD_KERNEL, names=DENSE, join="/")
+        out += pair("head", "resnet/head/conv2d", weight=HEAD_KERNEL, names=KERNEL_AND_BIAS, join="/")
     return out
 
 
-def refuses(config: Config) -> list[Part]:
+def refuses(config: Config) -> list[Difference]:
     if isinstance(config, BiTConfig):
         return bit_differences(config, root_pad="zeros", standardise_eps=1e-10)
     pools = ("cls", "gap")
@@ -277,7 +289,7 @@ def refuses(config: Config) -> list[Part]:
 
 
 def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
-    """Here every token has a position."""
+    """In this format every token has a position."""
     return cover(config, state, "all")
 
 
@@ -288,7 +300,7 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
     return [path]
 
 
-FORMAT = Format(
+GOOGLE_FORMAT = Format(
     name="google",
     holds="ViT, hybrid and BiT of Google's vision_transformer and big_transfer, npz",
     recognises=recognises,

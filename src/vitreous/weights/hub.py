@@ -1,4 +1,4 @@
-"""The Hugging Face hub, when somebody names it: `hf:OWNER/NAME` and `timm:NAME`. Nothing else here uses a network."""
+"""The Hugging Face hub: `hf:OWNER/NAME` and `timm:NAME`. Nothing else here uses a network."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vitreous.errors import HubError, MissingExtraError
 from vitreous.words import one_line
 
 SCHEMES = ("hf:", "timm:")
-CONFIGS = ["*.json"]
-LIGHT = ["model*.safetensors", "*.npz"]
-HEAVY = [*LIGHT, "pytorch_model*.bin"]  # where there is nothing light
+CONFIG_PATTERNS = ["*.json"]
+SAFE_WEIGHT_PATTERNS = ["model*.safetensors", "*.npz"]
+ALL_WEIGHT_PATTERNS = [*SAFE_WEIGHT_PATTERNS, "pytorch_model*.bin"]  # if there are no safe ones
 
 
 def repository(source: str) -> tuple[str, str | None]:
-    """OWNER/NAME and the revision, if one follows an @; `timm:NAME` is timm's own page of that name."""
+    """OWNER/NAME, and the revision after an @; `timm:NAME` is timm's own repository of that name."""
     scheme, _, rest = source.partition(":")
     name, _, revision = rest.partition("@")
     name = f"timm/{name}" if scheme == "timm" and "/" not in name else name
@@ -32,14 +32,14 @@ def repository(source: str) -> tuple[str, str | None]:
 
 
 def check_target(target: str) -> None:
-    """Refuse what nobody can push to."""
+    """Refuse a target that cannot be pushed to."""
     if not target.startswith("hf:"):
         raise HubError(f"{target} is timm's own page, to read from; push to hf:OWNER/NAME, or name a folder")
     repository(target)
 
 
 def fetch(source: str) -> Path:
-    """A folder with the weights and configs of a repository: from the cache if they are there, else from the hub."""
+    """A folder with a repository's weights and configs, from the cache or else from the hub."""
     try:
         from huggingface_hub import constants, list_repo_files, snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -48,8 +48,8 @@ def fetch(source: str) -> Path:
         raise MissingExtraError("hub", f"{source} needs huggingface_hub") from None
 
     name, revision = repository(source)
-    for kinds in (LIGHT, HEAVY):
-        wanted = [*CONFIGS, *kinds]
+    for kinds in (SAFE_WEIGHT_PATTERNS, ALL_WEIGHT_PATTERNS):
+        wanted = [*CONFIG_PATTERNS, *kinds]
         try:
             cached = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
         except (LocalEntryNotFoundError, FileNotFoundError):
@@ -64,25 +64,31 @@ def fetch(source: str) -> Path:
         )
     try:
         with _quiet():
-            get_session().head(constants.ENDPOINT, timeout=10)  # the calls below try for half a minute
-            kinds = LIGHT if has_weights(list_repo_files(name, revision=revision), LIGHT) else HEAVY
-            fetched = Path(snapshot_download(name, revision=revision, allow_patterns=[*CONFIGS, *kinds]))
+            get_session().head(constants.ENDPOINT, timeout=10)  # fail fast: the calls below retry for half a minute
+            kinds = (
+                SAFE_WEIGHT_PATTERNS
+                if has_weights(list_repo_files(name, revision=revision), SAFE_WEIGHT_PATTERNS)
+                else ALL_WEIGHT_PATTERNS
+            )
+            fetched = Path(snapshot_download(name, revision=revision, allow_patterns=[*CONFIG_PATTERNS, *kinds]))
     except HfHubHTTPError as error:
         raise HubError(
             f"the hub refused {source}: {one_line(error)}; check the name, or log in with: hf auth login"
         ) from None
-    except Exception as error:  # no network shows itself in many ways
+    except Exception as error:  # a missing network raises many kinds of error
         raise HubError(
             f"{source} is not in the cache and the hub cannot be reached ({type(error).__name__}); "
             f"name a file, or go online"
         ) from None
-    if not has_weights(_names_in(fetched), HEAVY):
-        raise HubError(f"{source} holds no weights that we read ({', '.join(HEAVY)}); name another repository")
+    if not has_weights(_names_in(fetched), ALL_WEIGHT_PATTERNS):
+        raise HubError(
+            f"{source} holds no weights that we read ({', '.join(ALL_WEIGHT_PATTERNS)}); name another repository"
+        )
     return fetched
 
 
 def has_weights(files: Iterable[str], kinds: list[str]) -> bool:
-    """Whether a repository's own folder, not one inside it, has weights of these kinds."""
+    """True if the repository's top folder has weights that match these patterns."""
     return any(fnmatchcase(file, kind) for file in files if "/" not in file for kind in kinds)
 
 
@@ -92,7 +98,7 @@ def _names_in(folder: Path) -> list[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The library's own warnings held back: what went wrong is said once, by us."""
+    """Silence the library's warnings; our error reports the failure once."""
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -103,7 +109,7 @@ def _quiet() -> Iterator[None]:
 
 
 def push(folder: Path, target: str) -> None:
-    """Upload a folder of weights as one commit, making the repository if there is none."""
+    """Upload a folder of weights as one commit; create the repository if needed."""
     try:
         from huggingface_hub import HfApi
     except ImportError:
@@ -116,5 +122,5 @@ def push(folder: Path, target: str) -> None:
         with _quiet():
             HfApi().create_repo(name, exist_ok=True)
             HfApi().upload_folder(repo_id=name, folder_path=folder, revision=revision, commit_message=message)
-    except Exception as error:  # a missing login, a wrong name and no network show themselves in many ways
+    except Exception as error:  # a missing login, a wrong name and no network raise many kinds of error
         raise HubError(f"{target} could not be pushed: {one_line(error)}; log in with: hf auth login") from None

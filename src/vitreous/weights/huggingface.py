@@ -15,26 +15,26 @@ from torch import Tensor
 from vitreous.errors import CheckpointError, FormatError
 from vitreous.models.config import Config, Size, ViTConfig
 from vitreous.models.model import Model
-from vitreous.models.preprocess import HALF, IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.weights.compatibility import Part, cover, vit_differences
+from vitreous.models.preprocess import HALF_RGB, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.weights.compatibility import Difference, cover, vit_differences
 from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size, stated_preprocess
-from vitreous.weights.layouts import FRONT, STACK, Rule, pair, patch_kernel, rule
-from vitreous.weights.tensor_files import Found, Tensors, by
+from vitreous.weights.layouts import LEADING_AXIS, STACKED_QKV, Rule, pair, patch_kernel, rule
+from vitreous.weights.tensor_files import RawCheckpoint, Tensors, by
 from vitreous.words import one_line
 
-PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.")
-ACTIVATIONS = {
+TRANSFORMERS_PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.")
+TRANSFORMERS_ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu-tanh",
     "gelu_new": "gelu-tanh",
     "relu": "relu",
 }
-RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
+RESAMPLE_NAMES = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-PROJECTION = "embeddings.patch_embeddings.projection"
+PROJECTION_PATH = "embeddings.patch_embeddings.projection"
 QKV = {"q": "query", "k": "key", "v": "value"}
-IN_MEMORY = (  # names of transformers 5's modules, and what it writes to disk
+MODULE_TO_FILE_NAMES = (  # module names in transformers 5 -> names in its files
     (r"^layers\.", "encoder.layer."),
     (r"\.attention\.(q|k|v)_proj\.", lambda m: f".attention.attention.{QKV[m[1]]}."),
     (r"\.attention\.o_proj\.", ".attention.output.dense."),
@@ -42,23 +42,23 @@ IN_MEMORY = (  # names of transformers 5's modules, and what it writes to disk
 )
 
 
-def recognises(found: Found) -> bool:
-    return any(strip(name) == f"{PROJECTION}.weight" for name in found.tensors)
+def recognises(found: RawCheckpoint) -> bool:
+    return any(strip(name) == f"{PROJECTION_PATH}.weight" for name in found.tensors)
 
 
 def strip(name: str) -> str:
-    for prefix in PREFIXES:
+    for prefix in TRANSFORMERS_PREFIXES:
         name = name.removeprefix(prefix)
     return name
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """The names on disk, without the model's prefix."""
+    """Tensors under the names in files, without the model's prefix."""
     is_dino = any(strip(n).endswith(".layer_scale1.lambda1") for n in tensors)
 
     def on_disk(name: str) -> str:
         plain = strip(name)
-        for pattern, to in IN_MEMORY:
+        for pattern, to in MODULE_TO_FILE_NAMES:
             plain = re.sub(pattern, to, plain)
         if not is_dino:
             plain = re.sub(r"(encoder\.layer\.\d+)\.mlp\.fc1\.", r"\1.intermediate.dense.", plain)
@@ -73,14 +73,14 @@ def tidy(tensors: Tensors) -> Tensors:
     return new
 
 
-RUNS = {  # model types whose function is the one built here, and the eps of their config class
+EPS_BY_MODEL_TYPE = {  # the eps of their config class, for the model types that we can build
     "vit": 1e-12,
     "deit": 1e-12,
     "vit_msn": 1e-6,
     "dinov2": 1e-6,
     "dinov2_with_registers": 1e-6,
 }
-REFUSED = {
+REFUSED_MODEL_TYPES = {
     "vit_mae": "it hides three quarters of the patches at random, which is",
     "ijepa": "a mean of patches without a class token is, in this format,",
     "beit": "relative position biases are",
@@ -93,14 +93,14 @@ REFUSED = {
 }
 
 
-def model_type(found: Found, hints: Hints, assumed: list[str]) -> str | None:
-    """The kind of model, by the user's word, else the config's; none where nobody says. Another function is refused."""
+def model_type(found: RawCheckpoint, hints: Hints, assumed: list[str]) -> str | None:
+    """The model type from the user or the config, or None if unknown; refuses types that we cannot build."""
     stated = found.config.get("model_type")
     if hints.architecture is not None:
-        if hints.architecture not in RUNS:
+        if hints.architecture not in EPS_BY_MODEL_TYPE:
             raise FormatError(
-                f"architecture={one_line(hints.architecture)} is no model_type of transformers' that runs here; "
-                f"take one of {', '.join(RUNS)}"
+                f"architecture={one_line(hints.architecture)} is not a transformers model_type that runs here; "
+                f"take one of {', '.join(EPS_BY_MODEL_TYPE)}"
             )
         instead = "" if stated in (None, hints.architecture) else f", though the config names {one_line(stated)}"
         assumed.append(f"architecture {hints.architecture}: as said{instead}")
@@ -108,23 +108,23 @@ def model_type(found: Found, hints: Hints, assumed: list[str]) -> str | None:
     if "auto_map" in found.config:
         raise FormatError(
             f"{found.path} names code of its own (auto_map), which is never run here; "
-            f"where it is one of {', '.join(RUNS)} all the same, say architecture="
+            f"where it is one of {', '.join(EPS_BY_MODEL_TYPE)} all the same, say architecture="
         )
-    if stated is not None and (not isinstance(stated, str) or stated not in RUNS):
-        why = REFUSED.get(stated) if isinstance(stated, str) else None
+    if stated is not None and (not isinstance(stated, str) or stated not in EPS_BY_MODEL_TYPE):
+        why = REFUSED_MODEL_TYPES.get(stated) if isinstance(stated, str) else None
         why = f"{why} not built here" if why else "that type is not among those known to run here as they do there"
         raise FormatError(
             f"{found.path} is transformers' {one_line(stated)}: {why}; to run its tensors as another type, "
-            f"say architecture=, one of {', '.join(RUNS)}"
+            f"say architecture=, one of {', '.join(EPS_BY_MODEL_TYPE)}"
         )
     return stated
 
 
-def draft(found: Found, hints: Hints) -> Draft:
+def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     assumed: list[str] = []
     kind = model_type(found, hints, assumed)
     tensors, said = tidy(found.tensors), found.config
-    width, channels, p, q = tensors.shape(f"{PROJECTION}.weight", 4)
+    width, channels, p, q = tensors.shape(f"{PROJECTION_PATH}.weight", 4)
     is_dino = "encoder.layer.0.layer_scale1.lambda1" in tensors
     if kind is not None and is_dino != kind.startswith("dinov2"):
         raise FormatError(f"{found.path} is a {kind} by its config and not by its tensors; mend config.json")
@@ -133,13 +133,13 @@ def draft(found: Found, hints: Hints) -> Draft:
     is_gated = "encoder.layer.0.mlp.weights_in.weight" in tensors
     hidden_name = "mlp.weights_out" if is_gated else "mlp.fc2" if is_dino else "output.dense"
     mlp = tensors.shape(f"encoder.layer.0.{hidden_name}.weight", 2)[1]
-    usual = RUNS[kind or ("dinov2" if is_dino else "vit")]
+    usual = EPS_BY_MODEL_TYPE[kind or ("dinov2" if is_dino else "vit")]
     activation, eps = choose_function(found, hints, is_gated, usual, assumed)
     has_two_heads = "distillation_classifier.weight" in tensors
     head = "cls_classifier" if has_two_heads else "classifier"
     classes = tensors.shape(f"{head}.weight", 2)[0] if f"{head}.weight" in tensors else 0
-    reads_both = is_dino and classes > 0  # DINOv2's classifier reads class token and mean of patches
-    pooler = "pooler.dense.weight"  # the bare model's; a classifier does not read it
+    reads_both = is_dino and classes > 0  # DINOv2's classifier reads the class token and the mean of patches
+    pooler = "pooler.dense.weight"  # only the bare model has it; a classifier does not read it
     reads_pooler = pooler in tensors and not classes
     if reads_pooler and said.get("pooler_act", "tanh") != "tanh":
         raise FormatError(
@@ -174,7 +174,9 @@ def draft(found: Found, hints: Hints) -> Draft:
     return Draft(config, preprocess(found, config, assumed), tensors, labels(said, classes), assumed)
 
 
-def choose_function(found: Found, hints: Hints, is_gated: bool, usual: float, assumed: list[str]) -> tuple[str, float]:
+def choose_function(
+    found: RawCheckpoint, hints: Hints, is_gated: bool, usual: float, assumed: list[str]
+) -> tuple[str, float]:
     said = found.config
     stated = said.get("hidden_act")
     if is_gated:
@@ -184,8 +186,8 @@ def choose_function(found: Found, hints: Hints, is_gated: bool, usual: float, as
     elif stated is None:
         activation = "gelu"
         assumed.append("activation gelu: transformers' default")
-    elif isinstance(stated, str) and stated in ACTIVATIONS:
-        activation = ACTIVATIONS[stated]
+    elif isinstance(stated, str) and stated in TRANSFORMERS_ACTIVATIONS:
+        activation = TRANSFORMERS_ACTIVATIONS[stated]
     else:
         raise FormatError(
             f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
@@ -200,7 +202,7 @@ def choose_function(found: Found, hints: Hints, is_gated: bool, usual: float, as
 
 
 def labels(said: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
-    """Names of the classes, where they are more than LABEL_0, LABEL_1, …"""
+    """Class names, unless they are only LABEL_0, LABEL_1, …"""
     named = said.get("id2label")
     if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(classes))) or not classes:
         return None
@@ -208,18 +210,18 @@ def labels(said: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
     return None if words == tuple(f"LABEL_{i}" for i in range(classes)) else words
 
 
-def preprocess(found: Found, config: ViTConfig, assumed: list[str]) -> Preprocess:
+def preprocess(found: RawCheckpoint, config: ViTConfig, assumed: list[str]) -> Preprocess:
     size = config.image_size
     if not found.preprocessor:
         assumed.append("preprocessing: the default of transformers' image processor")
         return default_preprocess(config)
     said = with_defaults(found.preprocessor, assumed)
     number = said["resample"]
-    if type(number) is not int or number not in RESAMPLE:
+    if type(number) is not int or number not in RESAMPLE_NAMES:
         assumed.append(f"interpolation bilinear: resample {one_line(number)} is not built here")
         number = 2
     mean, std = normalisation(found, said, config.channels)
-    common: dict[str, Any] = {"interpolation": RESAMPLE[number], "antialias": True, "mean": mean, "std": std}
+    common: dict[str, Any] = {"interpolation": RESAMPLE_NAMES[number], "antialias": True, "mean": mean, "std": std}
     common |= {"centre": "floor", "source": "huggingface"}
     resized, cut = _edges(said.get("size"), size), _edges(said.get("crop_size"), size)
     if said.get("do_resize", True) is False:
@@ -229,21 +231,21 @@ def preprocess(found: Found, config: ViTConfig, assumed: list[str]) -> Preproces
         assumed.append(f"centre crop {by(size)}: do_center_crop is not true, and the network takes no other size")
     if not said.get("do_center_crop") and "shortest_edge" not in resized:
         return stated_preprocess(found, size=_pair(resized), **common).at(size)
-    # The processor may cut another size than the network was made for (DINOv2: 224 for 518): the ratio is what it says.
+    # The processor may crop to another size than the network's (DINOv2: 224 for 518): keep the ratio.
     fit = "crop" if "shortest_edge" in resized else "squash-crop"
     side = resized["shortest_edge"] if fit == "crop" else _pair(resized)[0]
     return stated_preprocess(found, size=_pair(cut), fit=fit, short_side=side, **common).at(size)
 
 
-DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' image processors
-    "ViT": {"resample": 2, "image_mean": HALF, "image_std": HALF},
+PROCESSOR_DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' image processors
+    "ViT": {"resample": 2, "image_mean": HALF_RGB, "image_std": HALF_RGB},
     "DeiT": {
         "size": {"height": 256, "width": 256},
         "do_center_crop": True,
         "crop_size": {"height": 224, "width": 224},
         "resample": 3,
-        "image_mean": HALF,
-        "image_std": HALF,
+        "image_mean": HALF_RGB,
+        "image_std": HALF_RGB,
     },
     "Bit": {
         "size": {"shortest_edge": 224},
@@ -254,23 +256,23 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' image processors
         "image_std": CLIP_STD,
     },
 }
-DEFAULTS["CLIP"] = DEFAULTS["Bit"]
+PROCESSOR_DEFAULTS["CLIP"] = PROCESSOR_DEFAULTS["Bit"]
 
 
 def with_defaults(said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """A processor's config, what it leaves out filled in by its class; an unknown class's by ViT's, which is said."""
+    """A processor's config with its class's defaults filled in; an unknown class gets ViT's, noted in `assumed`."""
     word = said.get("image_processor_type", said.get("feature_extractor_type"))
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast)?$", "", word) if isinstance(word, str) else "ViT"
-    left_out = [name for name in DEFAULTS["ViT"] if name not in said]
+    left_out = [name for name in PROCESSOR_DEFAULTS["ViT"] if name not in said]
     if said.get("do_normalize") is False:
         left_out = [name for name in left_out if name == "resample"]
-    if kind not in DEFAULTS or word is None:
+    if kind not in PROCESSOR_DEFAULTS or word is None:
         assumed += [f"{', '.join(left_out)}: ViTImageProcessor's default"] if left_out else []
-    return {**DEFAULTS.get(kind, DEFAULTS["ViT"]), **said}
+    return {**PROCESSOR_DEFAULTS.get(kind, PROCESSOR_DEFAULTS["ViT"]), **said}
 
 
 def _edges(said: Any, default: Size) -> dict[str, Any]:
-    """A size of an image processor: a number, {height, width} or {shortest_edge}; left out, the network's."""
+    """A processor's size: a number, {height, width} or {shortest_edge}; by default the network's."""
     if isinstance(said, dict) and ("shortest_edge" in said or {"height", "width"} <= set(said)):
         return said
     return {"height": default[0], "width": default[1]} if said is None else {"height": said, "width": said}
@@ -281,8 +283,8 @@ def _pair(edges: Mapping[str, Any]) -> tuple[Any, Any]:
     return (edges["height"], edges["width"]) if side is None else (side, side)
 
 
-def normalisation(found: Found, said: Mapping[str, Any], channels: int) -> tuple[Any, Any]:
-    """Mean and deviation for pixels of 0 … 1; the processor's are for pixels after its own rescaling."""
+def normalisation(found: RawCheckpoint, said: Mapping[str, Any], channels: int) -> tuple[Any, Any]:
+    """Mean and std for pixels in 0 … 1; the processor's apply after its own rescaling."""
     mean, std = said["image_mean"], said["image_std"]
     if said.get("do_normalize") is False:
         mean, std = [0.0] * channels, [1.0] * channels
@@ -312,16 +314,16 @@ def rules(config: Config) -> list[Rule]:
     assert isinstance(config, ViTConfig)
     b, e, r = config.embedding, config.encoder, config.readout
     is_dino, is_gated = e.layer_scale is not None, e.activation == "swiglu"
-    out = pair("embedding.projection", PROJECTION, weight=patch_kernel(config.channels, b.patch, theirs="torch"))
-    out.append(rule("embedding.class_token", "embeddings.cls_token", move=FRONT))
+    out = pair("embedding.projection", PROJECTION_PATH, weight=patch_kernel(config.channels, b.patch, theirs="torch"))
+    out.append(rule("embedding.class_token", "embeddings.cls_token", move=LEADING_AXIS))
     out += (
-        [rule("embedding.distillation_token", "embeddings.distillation_token", move=FRONT)]
+        [rule("embedding.distillation_token", "embeddings.distillation_token", move=LEADING_AXIS)]
         if b.distillation_token
         else []
     )
-    out += [rule("embedding.registers", "embeddings.register_tokens", move=FRONT)] if b.registers else []
+    out += [rule("embedding.registers", "embeddings.register_tokens", move=LEADING_AXIS)] if b.registers else []
     out += [rule("embedding.mask_token", "embeddings.mask_token")] if b.mask_token else []
-    out.append(rule("embedding.positions.table", "embeddings.position_embeddings", move=FRONT))
+    out.append(rule("embedding.positions.table", "embeddings.position_embeddings", move=LEADING_AXIS))
     norms = ("norm1", "norm2") if is_dino else ("layernorm_before", "layernorm_after")
     mlp = (
         ("mlp.weights_in", "mlp.weights_out")
@@ -334,7 +336,7 @@ def rules(config: Config) -> list[Rule]:
         ours, theirs = f"blocks.{i}", f"encoder.layer.{i}"
         for kind in ("weight", "bias")[: 2 if e.qkv_bias else 1]:
             three = [f"{theirs}.attention.attention.{n}.{kind}" for n in ("query", "key", "value")]
-            out.append(rule(f"{ours}.attention.qkv.{kind}", *three, move=STACK))
+            out.append(rule(f"{ours}.attention.qkv.{kind}", *three, move=STACKED_QKV))
         out += pair(f"{ours}.attention.merge", f"{theirs}.attention.output.dense")
         out += pair(f"{ours}.norm1", f"{theirs}.{norms[0]}") + pair(f"{ours}.norm2", f"{theirs}.{norms[1]}")
         out += pair(f"{ours}.mlp.expand", f"{theirs}.{mlp[0]}") + pair(f"{ours}.mlp.contract", f"{theirs}.{mlp[1]}")
@@ -351,9 +353,9 @@ def rules(config: Config) -> list[Rule]:
     return out
 
 
-def refuses(config: Config) -> list[Part]:
+def refuses(config: Config) -> list[Difference]:
     if not isinstance(config, ViTConfig):
-        return [Part("a BiT")]
+        return [Difference("a BiT")]
     b, e, r = config.embedding, config.encoder, config.readout
     is_dino = e.layer_scale is not None
     pools = (
@@ -377,7 +379,7 @@ def refuses(config: Config) -> list[Part]:
         representation=(0,) if r.classes or is_dino else None,
     )
     if is_dino and b.patch[0] != b.patch[1]:
-        out.append(Part("patch", by(b.patch)))
+        out.append(Difference("patch", by(b.patch)))
     return out
 
 
@@ -430,7 +432,7 @@ def hf_config(model: Model, kind: str) -> dict[str, Any]:
         else "Model"
     )
     labels = model.labels or tuple(f"LABEL_{i}" for i in range(r.classes))
-    back = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    back = {ours: theirs for theirs, ours in reversed(TRANSFORMERS_ACTIVATIONS.items())}
     out: dict[str, Any] = {
         "architectures": [ARCHITECTURES[kind] + task],
         "model_type": kind,
@@ -476,7 +478,7 @@ def hf_preprocessor(model: Model) -> dict[str, Any]:
         "image_processor_type": PROCESSORS[pre.fit],
         "do_resize": True,
         "size": {"height": h, "width": w},
-        "resample": {name: number for number, name in RESAMPLE.items()}[pre.interpolation],
+        "resample": {name: number for number, name in RESAMPLE_NAMES.items()}[pre.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -494,7 +496,7 @@ def _plain(size: Size) -> int | list[int]:
     return size[0] if size[0] == size[1] else list(size)
 
 
-FORMAT = Format(
+HUGGINGFACE_FORMAT = Format(
     name="huggingface",
     holds="ViT, DeiT and DINOv2 of transformers, a folder with config.json",
     recognises=recognises,

@@ -1,4 +1,4 @@
-"""How a tensor of ours lies in somebody else's file; each rule reads and writes, so that trips end where they began."""
+"""How our tensors map to another library's; each rule reads and writes, so a round trip changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitreous.weights.tensor_files import Tensors, by
 
 @dataclass(frozen=True)
 class Move:
-    """A change of layout that loses nothing: some tensors of theirs <-> one of ours."""
+    """A lossless change of layout: one or more of their tensors <-> one of ours."""
 
     read: Callable[[list[Tensor]], Tensor]
     write: Callable[[Tensor], list[Tensor]]
@@ -30,27 +30,27 @@ class Rule:
 
 
 def rule(ours: str, *theirs: str, move: Move | None = None) -> Rule:
-    return Rule(ours, theirs, move or SAME)
+    return Rule(ours, theirs, move or UNCHANGED)
 
 
 def pair(
     ours: str, theirs: str, *, weight: Move | None = None, names: tuple[str, str] = ("weight", "bias"), join: str = "."
 ) -> list[Rule]:
-    """Weight and bias of a layer; `names` are theirs."""
+    """Rules for weight and bias of a layer; `names` are theirs."""
     return [
         rule(f"{ours}.weight", f"{theirs}{join}{names[0]}", move=weight),
         rule(f"{ours}.bias", f"{theirs}{join}{names[1]}"),
     ]
 
 
-SAME = Move(lambda t: t[0], lambda x: [x])
-TURNED = Move(lambda t: t[0].mT, lambda x: [x.mT])  # in × out <-> out × in
-FRONT = Move(lambda t: t[0].squeeze(0), lambda x: [x[None]])  # an axis of length 1 before
-STACK = Move(lambda t: torch.cat(t), lambda x: list(x.chunk(3)))  # q, k, v apart <-> rows q, k, v
+UNCHANGED = Move(lambda t: t[0], lambda x: [x])
+TRANSPOSED = Move(lambda t: t[0].mT, lambda x: [x.mT])  # in × out <-> out × in
+LEADING_AXIS = Move(lambda t: t[0].squeeze(0), lambda x: [x[None]])  # with a leading axis of length 1
+STACKED_QKV = Move(lambda t: torch.cat(t), lambda x: list(x.chunk(3)))  # separate q, k, v <-> stacked rows q, k, v
 KERNEL = Move(lambda t: t[0].permute(3, 2, 0, 1), lambda x: [x.permute(2, 3, 1, 0)])  # H W in out <-> out in H W
-ONE_BY_ONE = Move(lambda t: t[0].flatten(1), lambda x: [x[:, :, None, None]])  # a 1×1 convolution <-> a linear map
+ONE_BY_ONE_CONV = Move(lambda t: t[0].flatten(1), lambda x: [x[:, :, None, None]])  # a 1×1 convolution <-> a linear map
 VECTOR = Move(lambda t: t[0].flatten(), lambda x: [x])
-PLANES = Move(lambda t: t[0].flatten(), lambda x: [x[None, None, None]])  # 1 1 1 C <-> C
+CHANNEL_PLANES = Move(lambda t: t[0].flatten(), lambda x: [x[None, None, None]])  # 1 1 1 C <-> C
 
 
 def patch_kernel(channels: int, patch: Size, *, theirs: str) -> Move:
@@ -90,10 +90,10 @@ def read_with(
     *,
     ignore: Callable[[str], bool],
 ) -> dict[str, Tensor]:
-    """Our tensors, by the rules; what is missing, left over, or of a wrong shape or type is named.
+    """Convert their tensors to ours by the rules; an error names a tensor that is missing, left over, or wrong.
 
-    blueprint: our tensors without memory; asked for once nothing is missing, so that no file makes us build what it
-    does not hold.
+    blueprint: returns our tensors on the meta device. It is called only when nothing is missing, so a file cannot make
+    us build a model that it does not hold.
     """
     gathered = [(r, [tensors[name] for name in r.theirs]) for r in rules]
     state: dict[str, Tensor] = {}
@@ -106,7 +106,7 @@ def read_with(
             ours = r.move.read(parts)
         except (RuntimeError, IndexError, ValueError):
             ours = torch.empty(0)
-        assert r.ours in model, f"a rule speaks of {r.ours}, which this model has not"
+        assert r.ours in model, f"a rule names {r.ours}, which this model lacks"
         wanted = model[r.ours]
         if ours.shape != wanted.shape or not _lies_as_written(parts, r.move.write(ours)):
             found = " and ".join(by(p.shape) for p in parts)
@@ -123,12 +123,12 @@ def read_with(
         raise CheckpointError(
             f"{tensors.path} has tensors that belong to no part of the model: {', '.join(extra[:3])}{more}"
         )
-    assert set(model) == set(state), f"no rule speaks of {sorted(set(model) - set(state))[:3]}"
+    assert set(model) == set(state), f"no rule names {sorted(set(model) - set(state))[:3]}"
     return state
 
 
 def _lies_as_written(parts: list[Tensor], written: list[Tensor]) -> bool:
-    """Whether each tensor has the shape we would write, axes of length 1 in front aside: some generations have them."""
+    """True if each tensor has the shape we would write, ignoring leading axes of length 1, which some files have."""
 
     def plain(shape: torch.Size) -> tuple[int, ...]:
         return tuple(dropwhile(lambda n: n == 1, shape))
@@ -137,7 +137,7 @@ def _lies_as_written(parts: list[Tensor], written: list[Tensor]) -> bool:
 
 
 def write_with(rules: Iterable[Rule], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their tensors, by the same rules."""
+    """Convert our tensors to theirs by the same rules."""
     theirs: dict[str, Tensor] = {}
     for r in rules:
         for name, tensor in zip(r.theirs, r.move.write(state[r.ours]), strict=True):

@@ -1,4 +1,4 @@
-"""`vitreous.load`: anything that names a model becomes one."""
+"""`vitreous.load`: a model from a file, a folder, the hub or a catalog name."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from vitreous.weights.own_format import (
 )
 from vitreous.weights.quantised import is_quantised, read_quantised
 from vitreous.weights.surgery import resize_images, swap_head
-from vitreous.weights.tensor_files import Found, read
+from vitreous.weights.tensor_files import RawCheckpoint, read
 from vitreous.words import one_line
 
-SIDECAR = "vitreous.sidecar/1"
+SIDECAR_SCHEMA = "vitreous.sidecar/1"
 
 
 def load(
@@ -57,12 +57,13 @@ def load(
         vitreous.load("deit-tiny/", classes=5, image_size=384)   # a new head, positions resized
         vitreous.load("hf:facebook/dino-vits16")
 
-    What tensors cannot tell (heads, activation, eps, the grid of a table) comes from the argument, else the
-    config beside them, else the source's convention; `model.source["assumed"]` lists what was assumed.
+    What tensors cannot tell (heads, activation, eps, the grid of a table) comes from the argument, the config beside
+    them, or the source's convention, in this order; `model.source["assumed"]` lists what was assumed.
     architecture: a name of timm's, or a model_type of transformers, to run the tensors as. Without it the name in
-    config.json decides, and one that does not run here as it does there is refused. Whether it fits is your word.
-    classes: a new head of zeros in place of head and representation layer; where the number is the model's own, its
-    head stays.  position_resize: whose rule takes positions to `image_size` (of a catalog name: the model's own rule).
+    config.json decides, and a name that we cannot run faithfully is refused. You vouch that it fits.
+    classes: a new head of zeros in place of head and representation layer; if the model already has that many
+    classes, its head stays.  position_resize: whose method resizes positions to `image_size`
+    (for a catalog name: the model's own).
     """
     wanted = None if image_size is None else as_size(image_size)
     hints = Hints(wanted, heads, activation, norm_eps, architecture)
@@ -90,12 +91,12 @@ def load(
     opened.usage.give(model)
     model.source = opened.source or {}
     if starter.is_meant(os.fspath(source)) and (terms := starter.terms()):
-        model.source = {**model.source, "terms": terms}  # they go with whatever is made of it
+        model.source = {**model.source, "terms": terms}  # every model made from it carries them
     return with_labels(model.eval(), labels)
 
 
 def assemble(config: configs.Config, state: dict[str, torch.Tensor]) -> Model:
-    """A network of this config that holds these tensors."""
+    """A network with this config and these tensors."""
     model = blueprint(config)
     model.load_state_dict(state, assign=True)
     return model.requires_grad_(True)
@@ -108,8 +109,8 @@ def with_labels(model: Model, labels: tuple[str, ...] | list[str] | None) -> Mod
     return model
 
 
-def find(source: str | os.PathLike[str]) -> Found | None:
-    """What lies where `source` says; None for the name of a new model. An existing path wins."""
+def find(source: str | os.PathLike[str]) -> RawCheckpoint | None:
+    """The files at `source`, or None for a catalog name. An existing path wins."""
     text = os.fspath(source)
     restore_folder(text)
     if is_new(text):
@@ -118,15 +119,15 @@ def find(source: str | os.PathLike[str]) -> Found | None:
         return read(Path(text))
     if text.startswith(hub.SCHEMES):
         return dataclasses.replace(read(hub.fetch(text)), path=text)
-    if text == starter.NAME:
+    if text == starter.STARTER_NAME:
         return dataclasses.replace(read(starter.file()), path=text)
     return read(newest_run())
 
 
 def is_new(text: str) -> bool:
-    """Whether `text` can only be a name of the catalog; what looks like something else that is not there is said."""
+    """True if `text` is a catalog name; an error if it looks like a path or hub name that does not exist."""
     path = Path(text)
-    if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.NAME):
+    if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.STARTER_NAME):
         return False
     looks_like_a_path = (
         path.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin")
@@ -143,7 +144,7 @@ def is_new(text: str) -> bool:
         )
     if re.fullmatch(r"(vit|deit|deit3|eva|resnetv2|flexivit)_\w+(\.\w+)?", text, re.ASCII):
         raise ModelNameError(f"no model here is called {text!r}; timm's of that name is timm:{text}")
-    if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number there
+    if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number after the slash
         raise CheckpointError(f"{text} is not there, and no name of the catalog; on the hub it would be hf:{text}")
     if os.sep in text and " " not in text and text.count("/") > 1:
         raise CheckpointError(f"{one_line(text)} is not there; give a file or folder of weights")
@@ -153,7 +154,7 @@ def is_new(text: str) -> bool:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name that no file can have
+    except OSError:  # not a possible file name
         return False
 
 
@@ -164,8 +165,8 @@ def newest_run(runs: Path = Path("runs")) -> Path:
     return done[-1].parent
 
 
-def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
-    """Config and tensors in our own terms, whoever wrote them."""
+def open_found(found: RawCheckpoint, format: str | None, hints: Hints) -> Opened:
+    """Config and tensors in our own format, whoever wrote them."""
     if is_checkpoint(found) and format in (None, "vitreous"):
         if hints.architecture is not None:
             raise FormatError(f"{found.path} says itself what it is; leave architecture= out")
@@ -174,7 +175,7 @@ def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
         opened.config = opened.config.change(**{k: v for k, v in said.items() if v is not None})
         return opened
     if format == "vitreous":
-        raise CheckpointError(f"{found.path} has no manifest, so it is no vitreous checkpoint; leave format= out")
+        raise CheckpointError(f"{found.path} has no manifest, so it is not a vitreous checkpoint; leave format= out")
     if format is None and is_ours_without_manifest(found):
         raise CheckpointError(
             f"{found.path} has our tensors but lost its manifest, or never had one; write it with vitreous.save, "
@@ -193,7 +194,7 @@ def open_found(found: Found, format: str | None, hints: Hints) -> Opened:
         ) from error
 
 
-def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
+def open_foreign(found: RawCheckpoint, known: Format, hints: Hints) -> Opened:
     record, note = sidecar(found)
     beside = None if record is None else described(record.get("config"), found)
     stated: Usage | None = None
@@ -228,9 +229,9 @@ def open_foreign(found: Found, known: Format, hints: Hints) -> Opened:
     return Opened(draft.config, state, stated, source)
 
 
-def sidecar(found: Found) -> tuple[dict[str, Any] | None, list[str]]:
-    """What we wrote beside a format that holds tensors only, if it is of this very file."""
-    if found.sidecar.get("schema") != SIDECAR:
+def sidecar(found: RawCheckpoint) -> tuple[dict[str, Any] | None, list[str]]:
+    """Read our sidecar, if it belongs to this very file."""
+    if found.sidecar.get("schema") != SIDECAR_SCHEMA:
         return None, []
     record = None if found.file is None else entry_of(found.sidecar, found.file)
     if record is None:
@@ -239,7 +240,7 @@ def sidecar(found: Found) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def entry_of(record: dict[str, Any], file: Path) -> dict[str, Any] | None:
-    """What a sidecar says of this very file: while a file is replaced, its sidecar speaks of the older one too."""
+    """The sidecar's entry for this very file; while a file is replaced, its sidecar describes old and new."""
     entries = [entry for entry in (record, record.get("replaces")) if isinstance(entry, dict) and "digest" in entry]
     seal = digest(file) if entries else None
     own = next((entry for entry in entries if entry["digest"] == seal), None)

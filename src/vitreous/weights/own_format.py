@@ -1,8 +1,8 @@
 """Our own format: one safetensors file whose metadata holds the manifest.
 
-The manifest says everything that the tensors do not: config, preprocessing, labels, temperature, threshold, whether
-images have one label or several, recipe, metrics, source, and a digest of each tensor and of itself, so that a damaged
-file is refused by the name of what is damaged.
+The manifest holds everything that the tensors do not: config, preprocessing, labels, temperature, threshold, whether
+images have one label or several, recipe, metrics and source. Digests of each tensor and of the manifest let an error
+name what is damaged.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from vitreous.models.model import Model, state_of
 from vitreous.models.preprocess import Preprocess
 from vitreous.printable import storable
 from vitreous.weights.formats import stated_preprocess, stem_of
-from vitreous.weights.tensor_files import READERS, Found, by, bytes_of
+from vitreous.weights.tensor_files import READERS, RawCheckpoint, by, bytes_of
 from vitreous.words import one_line
 
-KEY = "vitreous"
-VERSION = 1
+MANIFEST_KEY = "vitreous"
+MANIFEST_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How a model is asked and its answers read, which no tensor tells."""
+    """How to prepare a model's input and read its output; the tensors do not tell."""
 
     preprocess: Preprocess
     labels: tuple[str, ...] | None = None
@@ -46,11 +46,11 @@ class Usage:
     answers: Literal["one", "several"] = "one"
 
     def for_new_head(self) -> Usage:
-        """What stays true when the answers are others."""
+        """What stays valid for a new head."""
         return Usage(self.preprocess)
 
     def give(self, model: Model) -> None:
-        """To a model whose answers these are."""
+        """Set these on a model."""
         model.preprocess = self.preprocess.at(model.config.image_size)
         labels = tuple(map(storable, self.labels or ()))
         model.labels = labels if labels and len(labels) == model.config.readout.classes else None
@@ -59,7 +59,7 @@ class Usage:
 
 @dataclass
 class Opened:
-    """Everything of a model but its memory."""
+    """A checkpoint that was read: all that a model needs."""
 
     config: Config
     state: dict[str, Tensor]
@@ -74,7 +74,7 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
     if state.keys() != blueprint(model.config).state_dict().keys():
         raise CheckpointError(f"the model no longer has the parts of its config, so {path} could not be read back")
     manifest = {
-        "version": VERSION,
+        "version": MANIFEST_VERSION,
         "config": model.config.to_json(),
         **usage_to_json(model),
         "recipe": recipe,
@@ -87,40 +87,40 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
             json.dumps(manifest[name], sort_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"{name} is no JSON: {one_line(error)}; give plain numbers, words, lists, dicts"
+                f"{name} is not JSON: {one_line(error)}; give plain numbers, words, lists, dicts"
             ) from None
     text = json.dumps(manifest, sort_keys=True)
     sealed = json.dumps({"digest": digest(text.encode()), "manifest": text})
-    write_bytes(path, save(state, metadata={KEY: sealed}), force=force)
+    write_bytes(path, save(state, metadata={MANIFEST_KEY: sealed}), force=force)
 
 
-def is_checkpoint(found: Found) -> bool:
-    return KEY in found.metadata
+def is_checkpoint(found: RawCheckpoint) -> bool:
+    return MANIFEST_KEY in found.metadata
 
 
-def is_ours_without_manifest(found: Found) -> bool:
+def is_ours_without_manifest(found: RawCheckpoint) -> bool:
     names = set(found.tensors)
     return {"embedding.projection.weight", "blocks.0.norm1.weight"} <= names or "last_norm.weight" in names
 
 
-def read_manifest(found: Found) -> dict[str, Any]:
-    """The manifest of our file, whole and as it was written."""
+def read_manifest(found: RawCheckpoint) -> dict[str, Any]:
+    """Read our file's manifest and check its digest."""
     try:
-        sealed = json.loads(found.metadata[KEY])
+        sealed = json.loads(found.metadata[MANIFEST_KEY])
         text = sealed["manifest"]
         manifest = json.loads(text) if digest(text.encode()) == sealed["digest"] else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict):
         raise CheckpointError(f"the manifest of {found.path} is damaged; fetch or write the file again")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") != MANIFEST_VERSION:
         raise CheckpointError(
-            f"{found.path} is of format version {manifest.get('version')}, we read {VERSION}; upgrade vitreous"
+            f"{found.path} is of format version {manifest.get('version')}, we read {MANIFEST_VERSION}; upgrade vitreous"
         )
     return manifest
 
 
-def read_checkpoint(found: Found) -> Opened:
+def read_checkpoint(found: RawCheckpoint) -> Opened:
     manifest = read_manifest(found)
     try:
         config = described(manifest.get("config"), found)
@@ -135,11 +135,11 @@ def read_checkpoint(found: Found) -> Opened:
     return Opened(config, dict(found.tensors), stated, source if isinstance(source, dict) else {})
 
 
-def described(record: Any, found: Found) -> Config:
-    """The config of a record, if the file beside it can hold such a model: no file makes us build what it has not."""
+def described(record: Any, found: RawCheckpoint) -> Config:
+    """Parse a config, if the file can hold such a model: a file must not make us build more than it holds."""
     config = configs.from_json(record)
     if not all(0 < n < 2**16 for n in config.image_size):
-        raise ConfigError(f"images of {by(config.image_size)} are no images")
+        raise ConfigError(f"image_size {by(config.image_size)} is not valid")
     if not isinstance(config, ViTConfig):
         fewest = 9 * sum(config.resnet.units)
     else:
@@ -157,23 +157,23 @@ def described(record: Any, found: Found) -> Config:
 
 
 def usage_to_json(model: Model) -> dict[str, Any]:
-    """As manifests and sidecars say it."""
+    """As JSON, for manifests and sidecars."""
     names = ("labels", "temperature", "threshold", "answers")
     return {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
 
 
-def usage(record: Mapping[str, Any], found: Found) -> Usage:
-    """Of a manifest or sidecar."""
+def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
+    """From the JSON of a manifest or sidecar."""
     said = record.get("preprocess")
     preprocess = stated_preprocess(found, **said) if isinstance(said, dict) else preprocesses.from_json(said)
     labels, temperature = record.get("labels"), record.get("temperature", 1.0)
     threshold, answers = record.get("threshold"), record.get("answers", "one")
     if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
-        raise ConfigError("labels are no list of words")
+        raise ConfigError("labels are not a list of words")
     if type(temperature) not in (int, float) or not 0 < temperature < math.inf:
-        raise ConfigError(f"temperature {one_line(temperature)} is no positive number")
+        raise ConfigError(f"temperature {one_line(temperature)} is not a positive number")
     if threshold is not None and not _is_finite(threshold):
-        raise ConfigError(f"threshold {one_line(threshold)} is no number")
+        raise ConfigError(f"threshold {one_line(threshold)} is not a number")
     if answers not in ("one", "several"):
         raise ConfigError(f"answers {one_line(answers)} is neither one nor several")
     limit = None if threshold is None else float(threshold)
@@ -184,9 +184,11 @@ def check_usage(model: Model) -> None:
     """Refuse to write labels, a temperature or a threshold that would not be read back."""
     check_labels(model.labels, model.config.readout.classes)
     if type(model.temperature) not in (int, float) or not 0 < model.temperature < math.inf:
-        raise ConfigError(f"temperature {one_line(model.temperature)} is no positive number; set model.temperature")
+        raise ConfigError(f"temperature {one_line(model.temperature)} is not a positive number; set model.temperature")
     if model.threshold is not None and not _is_finite(model.threshold):
-        raise ConfigError(f"threshold {one_line(model.threshold)} is no number; set model.threshold, or None for none")
+        raise ConfigError(
+            f"threshold {one_line(model.threshold)} is not a number; set model.threshold, or None for none"
+        )
     if model.answers not in ("one", "several"):
         raise ConfigError(f"answers {one_line(model.answers)} is neither one nor several; set model.answers")
 
@@ -196,19 +198,19 @@ def _is_finite(value: Any) -> bool:
 
 
 def check_labels(labels: Any, classes: int) -> None:
-    """One word per answer, or none at all."""
+    """Labels must be one word per class, or None."""
     if labels is None:
         return
     if not isinstance(labels, list | tuple) or not all(isinstance(name, str) for name in labels):
-        raise ConfigError(f"labels {one_line(labels)[:40]!r} are no list of words; give one label per answer")
+        raise ConfigError(f"labels {one_line(labels)[:40]!r} are not a list of words; give one label per answer")
     if len(labels) != classes:
         raise ConfigError(f"{len(labels)} labels were given and the model answers {classes}; give one label per answer")
     if halves := [name for name in labels if storable(name) != name]:
         raise ConfigError(f"label {storable(halves[0])!r} holds half a character, which no file can hold; correct it")
 
 
-def check_tensors(found: Found, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:
-    """Names, shapes, types and digests, each refusal naming the tensor."""
+def check_tensors(found: RawCheckpoint, blueprint: Mapping[str, Tensor], digests: Mapping[str, Any]) -> None:
+    """Check names, shapes, types and digests; an error names the tensor."""
     for name, wanted in blueprint.items():
         if name not in found.tensors:
             raise CheckpointError(f"{found.path} lacks the tensor {name}; fetch or write the file again")
@@ -240,7 +242,7 @@ def tensor_digest(tensor: Tensor) -> str:
 
 
 def default_name(path: str | os.PathLike[str], endings: tuple[str, ...] = (".safetensors",)) -> Path:
-    """A file for one checkpoint: a name without an ending gets the first; one that would be misread is refused."""
+    """The path of one checkpoint file: adds the first ending if there is none, refuses one that would be misread."""
     if os.fspath(path).endswith(("/", os.sep)) or not Path(path).name:
         raise FormatError(f"{os.fspath(path) or 'an empty path'} names no file; give one such as model{endings[0]}")
     path = Path(path)

@@ -1,12 +1,11 @@
-"""Weights in few bits: each row of a kernel as whole numbers of one step, Huffman-coded, in a plain safetensors file.
+"""Weights in few bits: each row of a kernel as integer multiples of a step, Huffman-coded, in a safetensors file.
 
     w ≈ step · code        step = max(rms / fineness, max |w| / 127), the row's, in half precision
 
-So nothing is cut off, every weight is within half a step, and rare large codes cost only themselves: at 4.4 bits a
-weight this moved DeiT-Ti's answers half as far as five bits with the best step for them (docs/evidence/starter.md). A
-weight takes about 2 + log₂ fineness bits. Vectors and small tensors are kept in half precision. Read back, it is a
-model of float32 numbers like any other. A Huffman code spends at least a bit on a number, so no file grows to more than
-32 times its size.
+No weight is clipped, each is within half a step, and rare large codes cost nothing elsewhere: at 4.4 bits a weight
+this moved DeiT-Ti's answers half as far as five plain bits at their best step (docs/evidence/starter.md). A weight
+takes about 2 + log₂ fineness bits. Vectors and small tensors stay in half precision. Read back, the model is float32.
+A Huffman code spends at least one bit per number, so unpacking grows a file at most 32 times.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from vitreous.models.catalog import blueprint
 from vitreous.models.model import Model, state_of
 from vitreous.weights import own_format
 from vitreous.weights.own_format import Opened, check_usage, described, read_manifest, tensor_digest, usage
-from vitreous.weights.tensor_files import Found, by
+from vitreous.weights.tensor_files import RawCheckpoint, by
 from vitreous.words import one_line
 
 __all__ = [
@@ -44,31 +43,31 @@ __all__ = [
     "write_quantised",
 ]
 
-KEY = "quantised"  # beside the manifest; its value is the version of the packing
-VERSION = 1
-FINENESS = (16.0, 12.0, 10.0, 8.0, 7.0, 6.5, 6.0, 5.5, 5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0)  # to choose from
-STEP = ".step"  # after a kernel's name: the steps of its rows
-WHOLE = 2**12  # numbers below which a tensor is kept in half precision
-FINE = 2**16  # numbers below which a kernel is kept as finely as bytes can
-MOST = 127  # the largest code
-ZERO = 128  # the byte of code 0
-LEAST = 2.0**-24  # the smallest half-precision number
+QUANTISED_KEY = "quantised"  # a key beside the manifest; its value is PACKING_VERSION
+PACKING_VERSION = 1
+FINENESS = (16.0, 12.0, 10.0, 8.0, 7.0, 6.5, 6.0, 5.5, 5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0)  # tried in this order
+STEP_SUFFIX = ".step"  # NAME.step holds the steps of kernel NAME's rows
+HALF_PRECISION_BELOW = 2**12  # a tensor with fewer numbers stays in half precision
+FINEST_BELOW = 2**16  # a kernel with fewer numbers uses the whole range of a byte
+MAX_CODE = 127  # the largest code
+ZERO_BYTE = 128  # the byte of code 0
+SMALLEST_HALF = 2.0**-24  # the smallest half-precision number
 
 
 # One tensor --------------------------------------------------------------------------------------------------------
 
 
 def quantise(rows: Tensor, fineness: float) -> tuple[Tensor, Tensor]:
-    """Codes (n d, int8) and steps (n, float16) of rows.  fineness: steps to a row's root mean square."""
+    """Codes (n d, int8) and steps (n, float16) of rows.  fineness: steps per root mean square of a row."""
     if not fineness > 0:
-        raise ConfigError(f"a fineness of {fineness} is none; give a positive number of steps, such as 6")
+        raise ConfigError(f"fineness={fineness} is not positive; give a number of steps, such as 6")
     w = rows.double()
-    step = torch.maximum(w.square().mean(1).sqrt() / fineness, w.abs().amax(1) / MOST)  # n
+    step = torch.maximum(w.square().mean(1).sqrt() / fineness, w.abs().amax(1) / MAX_CODE)  # n
     if not bool((step <= torch.finfo(torch.float16).max).all()):
-        raise CheckpointError("weights are no numbers, or too large for half precision; pack a model that trained well")
+        raise CheckpointError("weights are not finite, or too large for half precision; pack a model that trained well")
     step = _upward(step)
-    codes = torch.where(step > 0, w.mT / step.clamp(min=LEAST), 0.0).mT.round()
-    return codes.clamp(-MOST, MOST).to(torch.int8), step.half()
+    codes = torch.where(step > 0, w.mT / step.clamp(min=SMALLEST_HALF), 0.0).mT.round()
+    return codes.clamp(-MAX_CODE, MAX_CODE).to(torch.int8), step.half()
 
 
 def restore(codes: Tensor, steps: Tensor) -> Tensor:
@@ -77,7 +76,7 @@ def restore(codes: Tensor, steps: Tensor) -> Tensor:
 
 
 def _upward(step: Tensor) -> Tensor:
-    """The nearest half-precision number that is no smaller, so that the largest weight still has a code."""
+    """Round up to half precision, so the largest weight still has a code."""
     half = step.numpy().astype(np.float16)
     higher = np.nextafter(half, np.float16(np.inf))
     return torch.from_numpy(np.where(half < step.numpy(), higher, half)).double()
@@ -91,13 +90,13 @@ def as_rows(shape: torch.Size | tuple[int, ...]) -> tuple[int, int]:
 
 def _coded(codes: Tensor) -> Tensor:
     """Codes as a Huffman-coded stream of bytes."""
-    raw = (codes.to(torch.int16) + ZERO).to(torch.uint8).numpy().tobytes()
+    raw = (codes.to(torch.int16) + ZERO_BYTE).to(torch.uint8).numpy().tobytes()
     coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
     return torch.frombuffer(bytearray(coder.compress(raw) + coder.flush()), dtype=torch.uint8)
 
 
 def _decoded(stream: Tensor, count: int) -> Tensor:
-    """So many codes, exactly; nothing grows beyond them."""
+    """Decode exactly `count` codes, and allocate no more."""
     if stream.dtype != torch.uint8:  # before numpy, which has no bfloat16
         raise ValueError(f"its stream is of {str(stream.dtype).removeprefix('torch.')}, not of bytes")
     raw = stream.numpy().tobytes()
@@ -107,31 +106,33 @@ def _decoded(stream: Tensor, count: int) -> Tensor:
     found = decoder.decompress(raw, count + 1)
     if len(found) != count or not decoder.eof or decoder.unused_data:
         raise ValueError(f"its stream does not hold {count} numbers")
-    return torch.frombuffer(bytearray(found), dtype=torch.uint8).to(torch.int16) - ZERO
+    return torch.frombuffer(bytearray(found), dtype=torch.uint8).to(torch.int16) - ZERO_BYTE
 
 
-# All of a model's --------------------------------------------------------------------------------------------------
+# All tensors of a model -----------------------------------------------------------------------------------------------
 
 
 def pack(state: Mapping[str, Tensor], fineness: float) -> dict[str, Tensor]:
-    """The tensors of a file: streams and steps of kernels, halves of the rest; whole numbers stay as they are."""
+    """The tensors to write: streams and steps of kernels, float16 for the rest; integers stay as they are."""
     packed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         value = tensor.detach().cpu().contiguous()
         if not value.is_floating_point():
             packed[name] = value
-        elif value.ndim < 2 or value.numel() < WHOLE:
+        elif value.ndim < 2 or value.numel() < HALF_PRECISION_BELOW:
             packed[name] = value.half()
             if not packed[name].isfinite().all():
                 raise CheckpointError(f"{name} has numbers that half precision cannot hold; pack another model")
         else:
-            codes, steps = quantise(value.reshape(as_rows(value.shape)), fineness if value.numel() >= FINE else MOST)
-            packed[name], packed[name + STEP] = _coded(codes), steps
+            codes, steps = quantise(
+                value.reshape(as_rows(value.shape)), fineness if value.numel() >= FINEST_BELOW else MAX_CODE
+            )
+            packed[name], packed[name + STEP_SUFFIX] = _coded(codes), steps
     return packed
 
 
 def finest(state: Mapping[str, Tensor], room: int) -> float:
-    """The greatest fineness with which the packed tensors take no more than `room` bytes."""
+    """The greatest fineness at which the packed tensors fit into `room` bytes."""
     for fineness in FINENESS:
         if sum(tensor.nbytes for tensor in pack(state, fineness).values()) <= room:
             return fineness
@@ -139,12 +140,12 @@ def finest(state: Mapping[str, Tensor], room: int) -> float:
 
 
 def unpack(packed: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], path: str) -> dict[str, Tensor]:
-    """The tensors of these names and shapes, in float32; a refusal names the tensor."""
+    """Unpack the tensors with these names and shapes to float32; an error names the tensor."""
     state: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         if name not in packed:
             raise CheckpointError(f"{path} lacks the tensor {name}; fetch or write the file again")
-        value, steps = packed[name], packed.get(name + STEP)
+        value, steps = packed[name], packed.get(name + STEP_SUFFIX)
         if steps is not None:
             try:
                 rows, length = as_rows(shape)
@@ -159,7 +160,7 @@ def unpack(packed: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], path:
                 f"write the file again"
             )
         state[name] = value.float() if value.is_floating_point() else value
-    if extra := sorted(set(packed) - set(shapes) - {name + STEP for name in shapes}):
+    if extra := sorted(set(packed) - set(shapes) - {name + STEP_SUFFIX for name in shapes}):
         raise CheckpointError(f"{path} has a tensor {extra[0]} that its config does not know; write the file again")
     return state
 
@@ -170,13 +171,13 @@ def unpack(packed: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], path:
 def write_quantised(
     model: Model, path: Path, *, fineness: float, force: bool = False, recipe: Any = None, metrics: Any = None
 ) -> int:
-    """Write a model in few bits; the same model gives the same bytes. Returns how many."""
+    """Write a model in few bits and return the size in bytes; the same model gives the same bytes."""
     from safetensors.torch import save
 
     check_usage(model)
     packed = pack(state_of(model), fineness)
     manifest = {
-        "version": own_format.VERSION,
+        "version": own_format.MANIFEST_VERSION,
         "config": model.config.to_json(),
         **own_format.usage_to_json(model),
         "recipe": recipe,
@@ -186,29 +187,29 @@ def write_quantised(
         "tensors": _digest(packed),
     }
     text = json.dumps(manifest, sort_keys=True)
-    sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, KEY: VERSION})
-    raw = save(packed, metadata={own_format.KEY: sealed})  # of two keys the order would be any
+    sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, QUANTISED_KEY: PACKING_VERSION})
+    raw = save(packed, metadata={own_format.MANIFEST_KEY: sealed})  # a single key: the order of two would vary
     write_bytes(path, raw, force=force)
     return len(raw)
 
 
-def is_quantised(found: Found) -> bool:
+def is_quantised(found: RawCheckpoint) -> bool:
     return _version(found) is not None
 
 
-def _version(found: Found) -> Any:
-    """Of the packing; None of a plain checkpoint, and of one that is damaged, which its reader will say."""
+def _version(found: RawCheckpoint) -> Any:
+    """The version of the packing; None for a plain or damaged checkpoint, whose reader reports the damage."""
     try:
-        return json.loads(found.metadata[own_format.KEY]).get(KEY)
+        return json.loads(found.metadata[own_format.MANIFEST_KEY]).get(QUANTISED_KEY)
     except (ValueError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def read_quantised(found: Found) -> Opened:
-    """Config and float32 tensors of a packed file, its digest checked before anything is unpacked."""
-    if (version := _version(found)) != VERSION:
+def read_quantised(found: RawCheckpoint) -> Opened:
+    """Config and float32 tensors of a packed file; checks the digest before unpacking."""
+    if (version := _version(found)) != PACKING_VERSION:
         raise CheckpointError(
-            f"{found.path} is packed in version {one_line(version)}, we read {VERSION}; upgrade vitreous"
+            f"{found.path} is packed in version {one_line(version)}, we read {PACKING_VERSION}; upgrade vitreous"
         )
     manifest = read_manifest(found)
     if manifest.get("tensors") != _digest(found.tensors):

@@ -20,9 +20,9 @@ from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.weights import formats, hub
 from vitreous.weights.formats import Draft, Format, Hints
 from vitreous.weights.layouts import write_with
-from vitreous.weights.load_model import SIDECAR, assemble, entry_of, is_new, load
+from vitreous.weights.load_model import SIDECAR_SCHEMA, assemble, entry_of, is_new, load
 from vitreous.weights.own_format import check_usage, default_name, usage_to_json, write_checkpoint
-from vitreous.weights.tensor_files import FOLDER_SIDECAR, READERS, Found, Tensors, read_json
+from vitreous.weights.tensor_files import FOLDER_SIDECAR, READERS, RawCheckpoint, Tensors, read_json
 
 
 def save(
@@ -37,10 +37,10 @@ def save(
 ) -> list[Path]:
     """Write a model for us or for another library; returns the files.
 
-    A model that the format cannot hold is refused by the part. So is one that the format's library would run
-    differently (another GELU, another eps), unless `anyway`. Beside formats of tensors alone goes NAME.json, so that
-    we read back what they cannot say. Others' formats hold float32, whatever the model computes in. Nothing is
-    overwritten without `force`; a file is whole or absent.
+    An error names the part that the format cannot hold, or that its library would run differently (another GELU,
+    another eps); `anyway` allows the latter. A file of tensors alone gets a sidecar NAME.json with the rest. Formats of
+    other libraries hold float32, whatever the model computes in. Nothing is overwritten without `force`; a file is
+    whole or absent.
     """
     model = unwrapped(model)
     check_usage(model)
@@ -54,7 +54,7 @@ def save(
 def save_foreign(
     model: Model, path: str | os.PathLike[str], known: Format, *, anyway: bool, force: bool
 ) -> tuple[list[Path], list[str]]:
-    """The files of a model in another's format, and what that format cannot say."""
+    """Write a model in another library's format; returns the files, and notes on what the format cannot hold."""
     held = hold(model, known, anyway=anyway)
     tensors = write_with(known.rules(held.config), held.state_dict())
     if not known.is_folder:
@@ -74,13 +74,13 @@ def save_foreign(
 
 
 def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], target: Path, *, force: bool) -> list[Path]:
-    """One file of tensors, and beside it what tensors cannot tell.
+    """Write one file of tensors, and a sidecar with what tensors cannot tell.
 
-    The sidecar comes first, so that no file is ever there without it. It names its file by digest. While an older file
-    is replaced it speaks of both, so that a kill leaves neither with the labels of the other.
+    The sidecar is written first, so no file ever lacks it. It names its file by digest. While an older file is
+    replaced it describes both, so after a kill neither gets the labels of the other.
     """
     sidecar = target.with_name(target.name + ".json")
-    is_ours = bool(earlier_sidecar(sidecar))  # one without its file is of a writer that was killed
+    is_ours = bool(earlier_sidecar(sidecar))  # a sidecar without its file: a writer was killed
     if not force:
         for taken in (target, *([] if is_ours else [sidecar])):
             if os.path.lexists(taken):
@@ -115,16 +115,16 @@ def _json(record: Mapping[str, Any]) -> Callable[[BinaryIO], object]:
 
 
 def earlier_sidecar(path: Path) -> dict[str, Any]:
-    """The sidecar that lies there; nothing where what lies there is somebody else's."""
+    """Our sidecar at this path; empty if the file there is not ours."""
     try:
         record = read_json(path)
     except (VitreousError, OSError):
         return {}
-    return record if record.get("schema") == SIDECAR else {}
+    return record if record.get("schema") == SIDECAR_SCHEMA else {}
 
 
 def read_alone(model: Model, known: Format, tensors: Mapping[str, Tensor], folder: Path | None = None) -> Draft | None:
-    """What a reader without our sidecar sees: the configs of a folder, or tensors and the source's convention."""
+    """What a reader without our sidecar would assume, from a folder's configs or by convention."""
     hints = Hints(model.config.image_size)
     config: dict[str, Any] = {}
     preprocessor: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def read_alone(model: Model, known: Format, tensors: Mapping[str, Tensor], folde
         hints = replace(hints, heads=e.heads, activation=e.activation, norm_eps=e.norm_eps)
     where = str(folder or "the file")
     try:
-        found = Found(where, Tensors(tensors, where), config=config, preprocessor=preprocessor)
+        found = RawCheckpoint(where, Tensors(tensors, where), config=config, preprocessor=preprocessor)
         draft = known.draft(found, hints)
     except VitreousError:
         return None
@@ -145,7 +145,7 @@ def read_alone(model: Model, known: Format, tensors: Mapping[str, Tensor], folde
 
 
 def says_it_all(model: Model, draft: Draft | None) -> bool:
-    """Whether a reader without our sidecar is told everything that the tensors do not tell."""
+    """True if a reader needs no sidecar."""
     if draft is None:
         return False
     same_use = replace(draft.preprocess, source=model.preprocess.source)
@@ -155,7 +155,7 @@ def says_it_all(model: Model, draft: Draft | None) -> bool:
 
 
 def unsaid(model: Model, known: Format, draft: Draft | None) -> list[str]:
-    """Lines on what another library would do differently, or not know, because the format has no word for it."""
+    """Notes on what another library would run differently or lose, because the format cannot say it."""
     parts = known.refuses(model.config)
     notes = [f"{known.name} would run this model differently: {', '.join(map(str, parts))}"] if parts else []
     if draft is not None:
@@ -178,7 +178,7 @@ def unsaid(model: Model, known: Format, draft: Draft | None) -> list[str]:
 
 
 def essence(config: Config) -> Config:
-    """A config without what plays no part in the function of a trained model at its own size."""
+    """The config without options that do not affect a trained model at its own image size."""
     if isinstance(config, BiTConfig):
         return config
     scale = None if config.encoder.layer_scale is None else 1.0
@@ -188,16 +188,16 @@ def essence(config: Config) -> Config:
 
 
 def sidecar_of(model: Model, weights: Path) -> dict[str, Any]:
-    """What a format cannot say, tied to one file of weights by its digest."""
+    """The sidecar's content, tied to one file of weights by its digest."""
     return {
-        "schema": SIDECAR,
+        "schema": SIDECAR_SCHEMA,
         "digest": digest(weights),
         "config": model.config.to_json(),
         **usage_to_json(model),
     }
 
 
-# Numbers and words that live in no tensor: they can be written down beside, where another architecture cannot.
+# Options that no tensor shows; a sidecar can hold them.
 IN_NO_TENSOR = (
     "activation",
     "norm_eps",
@@ -210,7 +210,7 @@ IN_NO_TENSOR = (
 
 
 def hold(model: Model, known: Format, *, anyway: bool) -> Model:
-    """The model as the format has it; refuses by part what it cannot hold."""
+    """The model rewritten for the format; an error names the parts that it cannot hold."""
     config, state = known.to_hold(model.config, state_of(model))
     parts = known.refuses(config)
     only_function = all(part.name in IN_NO_TENSOR and part.value != "swiglu" for part in parts)
@@ -227,11 +227,11 @@ def hold(model: Model, known: Format, *, anyway: bool) -> Model:
 
 @dataclass
 class Converted:
-    """What `convert` wrote, and what to know of it: what was assumed, what the format cannot say."""
+    """The files that `convert` wrote, with notes on what was assumed and what the format cannot hold."""
 
     files: list[str]
     notes: list[str] = field(default_factory=list)
-    pushed: bool | None = None  # None: nothing was to be pushed
+    pushed: bool | None = None  # None: the target is not on the hub
 
     def to_json(self) -> dict[str, Any]:
         return {"files": self.files, "notes": self.notes, "pushed": self.pushed}

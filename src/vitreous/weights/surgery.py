@@ -1,4 +1,4 @@
-"""Changing a model that was read: another head, another image size. All other tensors stay as they are."""
+"""Change a loaded model's head or image size; all other tensors stay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = dict[str, Tensor]
 
 
 def swap_head(config: Config, state: Mapping[str, Tensor], classes: int) -> tuple[Config, State]:
-    """A new head of zeros in place of head and representation layer; `classes=0` takes the head off only."""
+    """Replace head and representation layer by a new head of zeros; `classes=0` only removes the head."""
     changes: dict[str, Any] = {"classes": classes}
     if isinstance(config, BiTConfig):
         pass
@@ -38,7 +38,7 @@ def swap_head(config: Config, state: Mapping[str, Tensor], classes: int) -> tupl
 def resize_images(
     config: Config, state: Mapping[str, Tensor], size: Size, *, rule: str = "paper"
 ) -> tuple[Config, State]:
-    """The same weights for images of another size: learned positions move to the new grid."""
+    """The same weights for another image size; resizes learned positions to the new grid."""
     if size == config.image_size or isinstance(config, BiTConfig):
         return config.change(image_size=size), dict(state)
     new = config.change(image_size=size)

@@ -1,4 +1,4 @@
-"""Files to tensors, from strangers: nothing in a file is run, and memory is bounded by the file's own size."""
+"""Read tensors from untrusted files: no code in a file runs, and the file's size bounds the memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from torch import Tensor
 from vitreous.errors import CheckpointError, FormatError
 from vitreous.words import one_line
 
-HEADER_LIMIT = 16 * 2**20  # bytes of a safetensors header
-JSON_LIMIT = 16 * 2**20
-MOST_TENSORS = 20_000  # the largest model of the papers has 1,200
-MOST_AXES = 16
-EXPANSION_LIMIT = 20  # times its own size an npz may grow; weights hardly compress
-SMALL = 256 * 2**20  # bytes that an npz of any size may grow to
+MAX_HEADER_BYTES = 16 * 2**20  # of a safetensors file
+MAX_JSON_BYTES = 16 * 2**20
+MAX_TENSORS = 20_000  # the largest model of the papers has 1,200
+MAX_AXES = 16
+MAX_EXPANSION = 20  # an npz may unpack to this many times its size; weights hardly compress
+ALWAYS_ALLOWED_BYTES = 256 * 2**20  # an npz of any size may unpack to this
 
-TYPES = {  # of a safetensors file
+SAFETENSORS_TYPES = {  # of a safetensors file
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -44,7 +44,7 @@ TYPES = {  # of a safetensors file
 
 
 class Tensors(dict[str, Tensor]):
-    """Tensors by name; asking for one that is not there says so."""
+    """Tensors by name; a missing one raises an error that names it."""
 
     def __init__(self, tensors: Mapping[str, Tensor], path: str):
         super().__init__(tensors)
@@ -54,7 +54,7 @@ class Tensors(dict[str, Tensor]):
         raise CheckpointError(f"{self.path} has no tensor {name}; is the file whole, and of this format?")
 
     def shape(self, name: str, dims: int) -> tuple[int, ...]:
-        """The shape of a tensor that must have so many axes."""
+        """The shape of a tensor, which must have `dims` axes."""
         shape = tuple(self[name].shape)
         if len(shape) != dims or 0 in shape:
             raise CheckpointError(
@@ -63,7 +63,7 @@ class Tensors(dict[str, Tensor]):
         return shape
 
     def depth(self, pattern: str) -> int:
-        """How many blocks there are, by the largest number that {} has at the start of a name."""
+        """The number of blocks, from the largest number in place of {} in the names."""
         front, _, end = pattern.partition("{}")
         blocks = re.compile(re.escape(front) + r"(\d{1,6})" + re.escape(end))
         depth = 1 + max((int(found[1]) for name in self if (found := blocks.match(name))), default=-1)
@@ -72,7 +72,7 @@ class Tensors(dict[str, Tensor]):
         return depth
 
     def units(self, pattern: str, first: int) -> tuple[int, ...]:
-        """How many units each stage of a ResNet has; pattern: a regex of stage and unit, both numbered from `first`."""
+        """The number of units in each ResNet stage.  pattern: a regex of stage and unit, both numbered from `first`."""
         places = [(int(found[1]), int(found[2])) for name in self if (found := re.match(pattern, name))]
         stages = range(first, 1 + max((stage for stage, _ in places), default=first - 1))
         counts = tuple(1 - first + max((unit for s, unit in places if s == stage), default=-1) for stage in stages)
@@ -81,7 +81,7 @@ class Tensors(dict[str, Tensor]):
         return counts
 
     def renamed(self, rename: Callable[[str], str]) -> Tensors:
-        """The same tensors under other names; two may not become one."""
+        """Rename the tensors; no two may get the same name."""
         new = Tensors({}, self.path)
         before: dict[str, str] = {}
         for name, tensor in self.items():
@@ -96,19 +96,19 @@ class Tensors(dict[str, Tensor]):
 
 
 @dataclass(frozen=True)
-class Found:
-    """What lies at a path before it is a model: tensors, and the JSON files beside them."""
+class RawCheckpoint:
+    """A checkpoint as read from disk: tensors, and the JSON files beside them."""
 
-    path: str  # as the user said it
+    path: str  # as the user wrote it
     tensors: Tensors
     metadata: dict[str, str] = field(default_factory=dict)  # of a safetensors file
     config: dict[str, Any] = field(default_factory=dict)  # config.json
     preprocessor: dict[str, Any] = field(default_factory=dict)  # preprocessor_config.json
-    sidecar: dict[str, Any] = field(default_factory=dict)  # what we wrote beside, where the format could not say it
+    sidecar: dict[str, Any] = field(default_factory=dict)  # written by us, for what the format cannot hold
     file: Path | None = None  # the file of the tensors
 
 
-WEIGHT_FILES = (  # as the hub names them; a config belongs to these
+WEIGHT_FILES = (  # the hub's names; a config.json belongs to these
     "model.safetensors",
     "pytorch_model.bin",
     "model.safetensors.index.json",
@@ -117,7 +117,7 @@ WEIGHT_FILES = (  # as the hub names them; a config belongs to these
 FOLDER_SIDECAR = "vitreous.json"
 
 
-def read(path: Path) -> Found:
+def read(path: Path) -> RawCheckpoint:
     """Open a file or a folder of weights, whatever wrote it."""
     if path.is_dir():
         return _read_file(_weights_in(path), str(path))
@@ -129,7 +129,7 @@ def read(path: Path) -> Found:
 
 
 def _weights_in(folder: Path) -> Path:
-    """The one file of weights that a folder is about."""
+    """The one file of weights in a folder."""
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return folder / name
@@ -145,13 +145,13 @@ def _weights_in(folder: Path) -> Path:
     return only[0]
 
 
-def _read_file(path: Path, said: str) -> Found:
-    """A file, and what lies beside it.  said: what the user called it."""
+def _read_file(path: Path, said: str) -> RawCheckpoint:
+    """Read a file and the JSON beside it.  said: the path as the user wrote it."""
     tensors, metadata = _read_shards(path) if path.name.endswith(".index.json") else read_tensors(path)
     beside = path.parent
     has_config = path.name in WEIGHT_FILES
     sidecar = read_json(path.with_name(path.name + ".json"))
-    return Found(
+    return RawCheckpoint(
         said,
         unwrapped(Tensors(tensors, str(path))),
         metadata,
@@ -163,7 +163,7 @@ def _read_file(path: Path, said: str) -> Found:
 
 
 def unwrapped(tensors: Tensors) -> Tensors:
-    """Names without what DataParallel puts before all of them, and torch.compile into any."""
+    """Strip the prefixes that DataParallel and torch.compile add to names."""
     plain = tensors.renamed(lambda name: name.replace("_orig_mod.", ""))
     while plain and all(name.startswith("module.") for name in plain):
         plain = plain.renamed(lambda name: name.removeprefix("module."))
@@ -171,7 +171,7 @@ def unwrapped(tensors: Tensors) -> Tensors:
 
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Weights in several files, as an index lists them."""
+    """Read weights from the several files that an index lists."""
     where = read_json(index).get("weight_map")
     if (
         not isinstance(where, dict)
@@ -192,7 +192,7 @@ def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def is_plain_name(file: str) -> bool:
-    """Whether a name from a stranger stays in its folder."""
+    """True if an untrusted file name stays inside its folder."""
     return file.isprintable() and not set(file) & set("/\\:") and file not in ("", ".", "..")
 
 
@@ -208,24 +208,24 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def check_names(names: Iterable[str], path: Path) -> None:
-    """Names that fit on a line, and not more of them than a model has."""
+    """Refuse names that are not one line, and more tensors than any model has."""
     names = list(names)
-    if len(names) > MOST_TENSORS:
+    if len(names) > MAX_TENSORS:
         raise CheckpointError(f"{path} has {len(names)} tensors, more than any model; do not trust this file")
     for name in names:
         if not name.isprintable() or len(name) > 300:
-            raise CheckpointError(f"{path} has a tensor whose name is no name: {name[:40]!r}; do not trust this file")
+            raise CheckpointError(f"{path} has a tensor with an invalid name: {name[:40]!r}; do not trust this file")
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor in memory of its own: a file that is mapped and then overwritten would change the model."""
+    """Copy each tensor into memory: if a mapped file is overwritten, the model would change."""
     tensors: dict[str, Tensor] = {}
     with path.open("rb") as file:
         entries, metadata = _read_header(file, path)
         for name, dtype, shape, begin, end in entries:
             try:
-                tensor = torch.empty(shape, dtype=TYPES[dtype])
-            except RuntimeError:  # torch's word for no memory
+                tensor = torch.empty(shape, dtype=SAFETENSORS_TYPES[dtype])
+            except RuntimeError:  # torch is out of memory
                 raise CheckpointError(
                     f"tensor {name} of {path} takes {(end - begin) / 2**30:,.1f} GiB, more than the memory here has"
                 ) from None
@@ -236,7 +236,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a tensor that is contiguous and not empty."""
+    """The memory of a contiguous, non-empty tensor."""
     return tensor.flatten().view(torch.uint8).numpy().data
 
 
@@ -244,20 +244,20 @@ Entry = tuple[str, str, list[int], int, int]  # name, type, shape, begin, end
 
 
 def check_safetensors(path: Path) -> dict[str, str]:
-    """Refuse a header that does not tile the file exactly; returns its metadata."""
+    """Refuse a header whose tensors do not fill the file exactly; returns its metadata."""
     with path.open("rb") as file:
         return _read_header(file, path)[1]
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[list[Entry], dict[str, str]]:
-    """Entries in the file's order, and metadata; the file then stands where the first tensor begins."""
+    """Entries in file order, and metadata; leaves the file at the first tensor."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > size - 8:
         raise CheckpointError(
             f"{path} is cut short: {size} bytes, and its header alone says {length}; fetch or write it again"
         )
-    if length > HEADER_LIMIT:
+    if length > MAX_HEADER_BYTES:
         raise CheckpointError(
             f"the header of {path} is {length} bytes, more than any model needs; do not trust this file"
         )
@@ -269,11 +269,11 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[list[Entry], dict[str, str
     end_before = 0
     entries = sorted(((name, *_entry(name, entry, path)) for name, entry in header.items()), key=lambda e: (e[3], e[4]))
     for name, dtype, shape, begin, end in entries:
-        if dtype not in TYPES:
+        if dtype not in SAFETENSORS_TYPES:
             raise CheckpointError(
                 f"tensor {name} of {path} has type {dtype[:20]!r}, which no model here uses; convert it to F32"
             )
-        if math.prod(shape) * TYPES[dtype].itemsize != end - begin:
+        if math.prod(shape) * SAFETENSORS_TYPES[dtype].itemsize != end - begin:
             raise CheckpointError(
                 f"tensor {name} of {path} claims shape {by(shape)} but {end - begin} bytes; do not trust this file"
             )
@@ -290,12 +290,12 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[list[Entry], dict[str, str
 
 
 def _header(raw: bytes, path: Path) -> dict[str, Any]:
-    """The JSON of a header: one object, padded with spaces, no name twice."""
+    """Parse a header: one JSON object, padded with spaces, no name twice."""
     try:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=_no_name_twice)
         if isinstance(header, dict) and raw.rstrip(b" ").endswith(b"}"):
             return header
-        why = "it is no JSON object"
+        why = "it is not a JSON object"
     except (ValueError, RecursionError) as error:
         why = one_line(error)
     raise CheckpointError(f"the header of {path} is damaged ({why}); fetch or write it again")
@@ -311,14 +311,14 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(name: str, entry: Any, path: Path) -> tuple[str, list[int], int, int]:
-    """Type, shape, begin and end of a tensor, as a header states them."""
+    """Type, shape, begin and end of a tensor, from a header."""
     if isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}:
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         numbers_are_whole = (
             isinstance(shape, list)
             and isinstance(offsets, list)
             and len(offsets) == 2
-            and len(shape) <= MOST_AXES
+            and len(shape) <= MAX_AXES
             and all(type(n) is int and 0 <= n < 2**63 for n in [*shape, *offsets])
         )
         if isinstance(dtype, str) and numbers_are_whole:
@@ -327,8 +327,8 @@ def _entry(name: str, entry: Any, path: Path) -> tuple[str, list[int], int, int]
 
 
 def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Arrays by name, without pickle; bfloat16 may come as raw two-byte items."""
-    limit = max(SMALL, EXPANSION_LIMIT * path.stat().st_size)
+    """Read arrays by name, without pickle; raw two-byte items are bfloat16."""
+    limit = max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * path.stat().st_size)
     tensors: dict[str, Tensor] = {}
     try:
         with zipfile.ZipFile(path) as file:
@@ -345,7 +345,7 @@ def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                         tensors[name] = _read_array(stream, entry.file_size, f"array {name} of {path}")
     except CheckpointError:
         raise
-    except Exception as error:  # a damaged zip shows itself in many ways
+    except Exception as error:  # a damaged zip raises many kinds of error
         raise CheckpointError(f"{path} is damaged or no npz: {one_line(error)}; fetch or write it again") from None
     return tensors, {}
 
@@ -356,10 +356,10 @@ def _read_array(stream: IO[bytes], size: int, what: str) -> Tensor:
     if not (is_half or (dtype.kind in "fib" and dtype.itemsize <= 8) or dtype == np.uint8):
         raise CheckpointError(f"{what} holds {one_line(dtype)}, not numbers of a model; do not trust this file")
     bytes_wanted = math.prod(shape) * dtype.itemsize
-    if bytes_wanted > size or any(n < 0 for n in shape) or len(shape) > MOST_AXES:
+    if bytes_wanted > size or any(n < 0 for n in shape) or len(shape) > MAX_AXES:
         raise CheckpointError(f"{what} claims shape {by(shape)} but has {size} bytes; do not trust this file")
     raw = bytearray(stream.read(bytes_wanted))
-    if len(raw) != bytes_wanted or stream.read(1):  # reading to the end also checks the zip's own sum
+    if len(raw) != bytes_wanted or stream.read(1):  # reading to the end also checks the zip's checksum
         raise CheckpointError(f"{what} is not {bytes_wanted} bytes long; fetch or write it again")
     plain = np.frombuffer(raw, np.dtype(np.uint16) if is_half else dtype)
     array = plain.reshape(shape[::-1]).T if in_columns else plain.reshape(shape)
@@ -376,25 +376,25 @@ def _array_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, 
         raise CheckpointError(f"{what} has an unknown version {version}; write it again with numpy")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a file of Python 2 is as good as another
+            warnings.simplefilter("ignore")  # a file from Python 2 is fine
             return reader(stream, max_header_size=4096)
-    except Exception:  # Python's own parser reads it, and has many errors
+    except Exception:  # Python's own parser raises many kinds of error
         raise CheckpointError(f"the header of {what} is damaged; fetch or write it again") from None
 
 
 def read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """A torch file, tensors only (`weights_only=True`): code inside it is refused, not run."""
+    """Read a torch file, tensors only (`weights_only=True`): code inside it is refused, not run."""
     size = path.stat().st_size
     try:
         is_zip = zipfile.is_zipfile(path)
         check_pickle(path, is_zip=is_zip)
-        # Mapped, a tensor cannot reach beyond the file, whatever length it claims.
+        # In a mapped file a tensor cannot reach beyond the end, whatever length it claims.
         content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=is_zip)
     except CheckpointError:
         raise
     except pickle.UnpicklingError:
         raise _not_only_tensors(path) from None
-    except Exception as error:  # torch raises many kinds on a damaged file
+    except Exception as error:  # torch raises many kinds of error on a damaged file
         raise CheckpointError(f"{path} is damaged: {one_line(error)}; fetch or write it again") from None
     tensors = _state_dict(content)
     if not tensors:
@@ -403,7 +403,7 @@ def read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     for name, tensor in tensors.items():
         is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
         total += tensor.numel() * tensor.element_size() if is_plain else 0
-        if not is_plain or total > 4 * size:  # a few may share their numbers
+        if not is_plain or total > 4 * size:  # a few tensors may share memory
             raise CheckpointError(
                 f"tensor {name!r} of {path} claims shape {by(tensor.shape)}, more than the file holds; do not trust it"
             )
@@ -416,7 +416,7 @@ def _not_only_tensors(path: Path) -> CheckpointError:
     )
 
 
-CALLS = {  # all that a pickle of tensors needs; others that torch allows can claim any memory
+ALLOWED_PICKLE_CALLS = {  # all that a pickle of tensors needs; torch allows others, which can claim any memory
     "collections OrderedDict",
     "torch Size",
     "torch device",
@@ -430,10 +430,10 @@ CALLS = {  # all that a pickle of tensors needs; others that torch allows can cl
 
 
 def check_pickle(path: Path, *, is_zip: bool) -> None:
-    """Refuse a torch file whose pickle calls more than the making of tensors needs, or whose numbers are damaged."""
+    """Refuse a torch file whose pickle calls more than tensors need, or whose data are damaged."""
     if not is_zip:
         with path.open("rb") as file:
-            for _ in range(4):  # a mark, a version, a machine, the tensors: the form of torch before 1.6
+            for _ in range(4):  # the form of torch before 1.6: magic number, version, machine, tensors
                 _check_calls(file, path)
         return
     with zipfile.ZipFile(path) as file:
@@ -454,13 +454,13 @@ def _check_calls(stream: IO[bytes], path: Path) -> None:
             is_storage = home in ("torch", "torch.storage") and name.endswith("Storage")
             is_type = home == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
             makes_tensor = home == "torch._utils" and name.startswith(("_rebuild_tensor", "_rebuild_parameter"))
-            if not (is_storage or is_type or makes_tensor or argument in CALLS):
+            if not (is_storage or is_type or makes_tensor or argument in ALLOWED_PICKLE_CALLS):
                 raise _not_only_tensors(path)
         elif opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
             raise _not_only_tensors(path)
 
 
-WRAPPERS = (  # the first that is there wins
+WRAPPERS = (  # the first one present wins
     "state_dict",
     "model",
     "model_state_dict",
@@ -474,7 +474,7 @@ WRAPPERS = (  # the first that is there wins
 
 
 def _state_dict(content: Any) -> dict[str, Tensor]:
-    """The tensors of a file, out of the wrappers that training scripts put around them."""
+    """The state dict inside the wrappers that training scripts add."""
     for _ in range(4):
         if not isinstance(content, Mapping):
             return {}
@@ -497,12 +497,12 @@ READERS = {
 def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    if path.stat().st_size > JSON_LIMIT:
+    if path.stat().st_size > MAX_JSON_BYTES:
         raise CheckpointError(f"{path} is larger than any config; do not trust it")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no JSON: {one_line(error)}; fetch or write it again") from None
+        raise CheckpointError(f"{path} is not JSON: {one_line(error)}; fetch or write it again") from None
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} holds no JSON object; fetch or write it again")
     return data
@@ -511,4 +511,4 @@ def read_json(path: Path) -> dict[str, Any]:
 def by(shape: Iterable[int]) -> str:
     """A shape for people: 3x4."""
     sizes = [str(n) if abs(n) < 10**15 else "huge" for n in shape]
-    return "x".join(sizes[:MOST_AXES]) + ("x…" if len(sizes) > MOST_AXES else "") or "scalar"
+    return "x".join(sizes[:MAX_AXES]) + ("x…" if len(sizes) > MAX_AXES else "") or "scalar"

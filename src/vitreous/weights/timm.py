@@ -18,8 +18,8 @@ from vitreous.models.catalog import BIT_UNITS
 from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.positions import square_grid
-from vitreous.models.preprocess import HALF, Preprocess
-from vitreous.weights.compatibility import Part, bit_differences, cover, resnet_differences, vit_differences
+from vitreous.models.preprocess import HALF_RGB, Preprocess
+from vitreous.weights.compatibility import Difference, bit_differences, cover, resnet_differences, vit_differences
 from vitreous.weights.formats import (
     Draft,
     Format,
@@ -31,27 +31,27 @@ from vitreous.weights.formats import (
     stem_of,
 )
 from vitreous.weights.google import stem_cell
-from vitreous.weights.layouts import FRONT, ONE_BY_ONE, Rule, pair, patch_kernel, rule
-from vitreous.weights.tensor_files import Found, Tensors, by
+from vitreous.weights.layouts import LEADING_AXIS, ONE_BY_ONE_CONV, Rule, pair, patch_kernel, rule
+from vitreous.weights.tensor_files import RawCheckpoint, Tensors, by
 from vitreous.weights.timm_names import BIT_BY_HAND, HYBRID_BY_HAND, Implied, implied, runs
 from vitreous.words import one_line
 
 TIMM_HYBRID = ResNetConfig(root_pad="infinity", standardise_eps=1e-8, group_norm_eps=1e-5)
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "relu": "relu"}
-POOLS = {"token": "cls", "avg": "gap", "map": "map", "max": "max"}
-HYBRIDS = {  # units of the stem and patch on its map
+TIMM_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu-tanh", "relu": "relu"}
+TIMM_POOLS = {"token": "cls", "avg": "gap", "map": "map", "max": "max"}
+TIMM_HYBRIDS = {  # units of the stem and patch on its map
     ((), 8): "vit_tiny_r_s16_p8_224",
     ((2, 2, 2, 2), 1): "vit_small_r26_s32_224",
     ((3, 4, 9), 1): "vit_base_r50_s16_224",
     ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
 }
-PROJECTION = "patch_embed.proj.weight"
-UNIT = r"stages\.(\d{1,3})\.blocks\.(\d{1,3})\."
+PROJECTION_WEIGHT = "patch_embed.proj.weight"
+UNIT_PATTERN = r"stages\.(\d{1,3})\.blocks\.(\d{1,3})\."
 
 
-def recognises(found: Found) -> bool:
+def recognises(found: RawCheckpoint) -> bool:
     names = {strip(name) for name in found.tensors}
-    is_vit = PROJECTION in names and any(name.startswith("blocks.0.attn.") for name in names)
+    is_vit = PROJECTION_WEIGHT in names and any(name.startswith("blocks.0.attn.") for name in names)
     return is_vit or ("stem.conv.weight" in names and any(name.startswith("stages.0.blocks.0.") for name in names))
 
 
@@ -62,32 +62,34 @@ def strip(name: str) -> str:
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """Present-day names: no wrappers, DeiT-3's gains and DINOv2's parts renamed, flat patch kernels given axes."""
+    """Tensors under current names: wrappers removed, DeiT-3 and DINOv2 parts renamed, flat patch kernels reshaped."""
     new = tensors.renamed(lambda name: strip(name).replace(".gamma_1", ".ls1.gamma").replace(".gamma_2", ".ls2.gamma"))
     if is_original_dinov2(new):
-        new = new.renamed(lambda name: re.sub("|".join(map(re.escape, DINOV2)), lambda part: DINOV2[part[0]], name))
-        del new["mask_token"]  # plays no part in the function
-    kernel = new.get(PROJECTION)
+        new = new.renamed(
+            lambda name: re.sub("|".join(map(re.escape, DINOV2_NAMES)), lambda part: DINOV2_NAMES[part[0]], name)
+        )
+        del new["mask_token"]  # not used in the forward pass
+    kernel = new.get(PROJECTION_WEIGHT)
     if kernel is not None and kernel.dim() == 2:
         side = square_grid(kernel.shape[1] // 3)
         if side is None or kernel.shape[1] % 3:
             raise CheckpointError(
-                f"{PROJECTION} of {tensors.path} has {kernel.shape[1]} columns; no square patches of 3 colours"
+                f"{PROJECTION_WEIGHT} of {tensors.path} has {kernel.shape[1]} columns; no square patches of 3 colours"
             )
-        new[PROJECTION] = kernel.unflatten(1, (3, *side))
+        new[PROJECTION_WEIGHT] = kernel.unflatten(1, (3, *side))
     return new
 
 
-DINOV2 = {"register_tokens": "reg_token", ".mlp.w12.": ".mlp.fc1.", ".mlp.w3.": ".mlp.fc2."}
+DINOV2_NAMES = {"register_tokens": "reg_token", ".mlp.w12.": ".mlp.fc1.", ".mlp.w3.": ".mlp.fc2."}
 
 
 def is_original_dinov2(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a file is of DINOv2's own code: timm's names, but for the registers, the gated MLP and a mask token."""
+    """True for a file of DINOv2's own code: timm's names, except registers, gated MLP and mask token."""
     return {"mask_token", "pos_embed", "blocks.0.ls1.gamma"} <= {strip(name) for name in tensors}
 
 
-def settings(found: Found, known: Implied | None) -> dict[str, Any]:
-    """What config.json says, model_args first; else what the architecture implies."""
+def settings(found: RawCheckpoint, known: Implied | None) -> dict[str, Any]:
+    """The arguments from config.json, model_args first, then what the architecture implies."""
     config = found.config if "architecture" in found.config else {}
     implies: dict[str, Any] = {}
     if known is not None and known.family != "bit":
@@ -102,9 +104,9 @@ def settings(found: Found, known: Implied | None) -> dict[str, Any]:
     }
 
 
-# What model_args may say. The tensors tell the first, or we read them; the second play no part in the function of a
-# trained model at its own size; the third must have one of these values. Others name another function, or may.
-TOLD = {
+# What model_args may hold. READ_ARGUMENTS: tensors show them, or we read them. IGNORED_ARGUMENTS: no effect on a
+# trained model at its own size. ONLY_VALUES: must have one of these values. Any other may change the function.
+READ_ARGUMENTS = {
     "img_size",
     "patch_size",
     "in_chans",
@@ -129,7 +131,7 @@ TOLD = {
     "stem_chs",
     "width_factor",
 }
-FREE = {
+IGNORED_ARGUMENTS = {
     "dynamic_img_size",
     "dynamic_img_pad",
     "strict_img_size",
@@ -143,7 +145,7 @@ FREE = {
     "fix_init",
     "zero_init_last",
 }
-ONLY: dict[str, tuple[Any, ...]] = {
+ONLY_VALUES: dict[str, tuple[Any, ...]] = {
     "pos_embed": ("learn", "none", ""),
     "final_norm": (True,),
     "proj_bias": (True,),
@@ -155,20 +157,20 @@ ONLY: dict[str, tuple[Any, ...]] = {
 }
 
 
-def check_args(found: Found, hints: Hints) -> None:
-    """Refuse by name what would be another function than the one we build."""
+def check_args(found: RawCheckpoint, hints: Hints) -> None:
+    """Refuse arguments that change the function, by name."""
     args = found.config.get("model_args") if "architecture" in found.config else None
     for name, value in args.items() if isinstance(args, dict) else ():
         is_said = name == "norm_layer" and value == "layernorm" and hints.norm_eps is not None
-        is_held = name in ONLY and isinstance(value, bool | str) and value in ONLY[name]
-        if not (name in TOLD or name in FREE or value is None or is_held or is_said):
+        is_held = name in ONLY_VALUES and isinstance(value, bool | str) and value in ONLY_VALUES[name]
+        if not (name in READ_ARGUMENTS or name in IGNORED_ARGUMENTS or value is None or is_held or is_said):
             end = "; say norm_eps=" if name == "norm_layer" and value == "layernorm" else ""
             raise FormatError(
                 f"{found.path} says {one_line(name)}={one_line(value)} in model_args, which is not built here{end}"
             )
 
 
-def draft(found: Found, hints: Hints) -> Draft:
+def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     assumed: list[str] = []
     known = implied(found, hints, assumed)
     tensors, said = tidy(found.tensors), settings(found, known)
@@ -176,7 +178,7 @@ def draft(found: Found, hints: Hints) -> Draft:
     check_keys(tensors, found, hints, known)
     if "stem.conv.weight" in tensors:
         return draft_bit(found, tensors, said, hints, assumed)
-    width, channels, p, q = tensors.shape(PROJECTION, 4)
+    width, channels, p, q = tensors.shape(PROJECTION_WEIGHT, 4)
     q_norm = "blocks.0.attn.q_norm.weight"
     told = width // tensors.shape(q_norm, 1)[0] if q_norm in tensors else stated_heads(said, known, width)
     heads, note = choose_heads(width, found, hints, told)
@@ -212,7 +214,7 @@ def draft(found: Found, hints: Hints) -> Draft:
     return Draft(config, preprocess(found, said, config.image_size, assumed), tensors, labels(said), assumed)
 
 
-FOREIGN = {  # what a tensor's name tells of a file without a config
+FOREIGN_TENSORS = {  # parts that tensor names reveal in a file without a config
     "rope": "rotary positions are",
     "freqs": "rotary positions are",
     "relative_position": "relative position biases are",
@@ -224,10 +226,10 @@ FOREIGN = {  # what a tensor's name tells of a file without a config
 }
 
 
-def check_keys(tensors: Tensors, found: Found, hints: Hints, known: Implied | None) -> None:
-    """Refuse a file whose tensors are those of another function than its name's, or than a plain ViT's."""
+def check_keys(tensors: Tensors, found: RawCheckpoint, hints: Hints, known: Implied | None) -> None:
+    """Refuse a file whose tensors contradict its name, or do not make a plain ViT."""
     for name in tensors:
-        if why := next((why for word, why in FOREIGN.items() if word in name), None):
+        if why := next((why for word, why in FOREIGN_TENSORS.items() if word in name), None):
             raise FormatError(f"{found.path} has the tensor {name}: {why} not built here; run it with its own code")
     is_bit = "stem.conv.weight" in tensors
     if known is not None and is_bit != (known.family == "bit"):
@@ -239,7 +241,7 @@ def check_keys(tensors: Tensors, found: Found, hints: Hints, known: Implied | No
             f"{found.path} is a distilled DeiT without its heads, whose answer is the mean of two tokens, and no pool "
             f"here gives that; to read the class token alone, say architecture=deit_base_patch16_224"
         )
-    if known is None and PROJECTION in tensors and "pos_embed" not in tensors:
+    if known is None and PROJECTION_WEIGHT in tensors and "pos_embed" not in tensors:
         raise FormatError(
             f"{found.path} has no pos_embed: its positions may be rotary, which leave no tensor; where it has none at "
             f"all, say architecture= (such as vit_base_patch16_224)"
@@ -247,18 +249,18 @@ def check_keys(tensors: Tensors, found: Found, hints: Hints, known: Implied | No
 
 
 def stated_heads(said: Mapping[str, Any], known: Implied | None, width: int) -> Any:
-    """Heads by model_args, else by the name, whose word holds for its own width or one that model_args say."""
+    """Heads from model_args, else from the architecture's name, if the width is the name's or model_args gives it."""
     if known is None or "num_heads" in said:
         return said.get("num_heads")
     return known.heads if width in (known.width, said.get("embed_dim")) else None
 
 
 def choose_function(
-    found: Found, hints: Hints, said: Mapping[str, Any], known: Implied | None, default: str, assumed: list[str]
+    found: RawCheckpoint, hints: Hints, said: Mapping[str, Any], known: Implied | None, default: str, assumed: list[str]
 ) -> tuple[str, float]:
-    """Activation and eps: by the argument, else the config, else the architecture, else timm's convention."""
+    """Activation and eps, from the argument, the config, the architecture or timm's convention, in this order."""
     stated = said.get("act_layer")
-    if hints.activation is None and stated is not None and not (isinstance(stated, str) and stated in ACTIVATIONS):
+    if hints.activation is None and stated is not None and not (isinstance(stated, str) and stated in TIMM_ACTIVATIONS):
         raise FormatError(
             f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
         )
@@ -266,12 +268,12 @@ def choose_function(
         assumed += [] if hints.activation or stated else [f"activation {default}: timm's convention"]
         assumed += ["norm_eps 1e-6: timm's convention"] if hints.norm_eps is None else []
     usual = Implied("vit", activation=default) if known is None else known
-    activation = hints.activation or (ACTIVATIONS[stated] if stated else usual.activation)
+    activation = hints.activation or (TIMM_ACTIVATIONS[stated] if stated else usual.activation)
     return activation, usual.norm_eps if hints.norm_eps is None else hints.norm_eps
 
 
-def choose_pool(found: Found, tensors: Tensors, said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
-    """By the tensors where they tell (attn_pool, fc_norm, a second head), else the config, else timm's default."""
+def choose_pool(found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
+    """The pool, from the tensors (attn_pool, fc_norm, a second head), the config or timm's default, in this order."""
     order = "mean-first" if "fc_norm.weight" in tensors else "norm-first"
     if "head_dist.weight" in tensors:
         return {"pool": "cls-and-distillation", "distillation_head": True}
@@ -283,10 +285,10 @@ def choose_pool(found: Found, tensors: Tensors, said: Mapping[str, Any], assumed
         assumed.append(f"pool {default}: the config says none, and a model here has one")
     if not stated:
         return {"pool": default, "pool_order": order}
-    if not isinstance(stated, str) or stated not in POOLS or stated == "map":
-        why = "there is no attn_pool in the file" if stated == "map" else f"it is not one of {', '.join(POOLS)}"
+    if not isinstance(stated, str) or stated not in TIMM_POOLS or stated == "map":
+        why = "there is no attn_pool in the file" if stated == "map" else f"it is not one of {', '.join(TIMM_POOLS)}"
         raise FormatError(f"{found.path} says global_pool {one_line(stated)!r}, and {why}; mend config.json")
-    return {"pool": POOLS[stated], "pool_order": order}
+    return {"pool": TIMM_POOLS[stated], "pool_order": order}
 
 
 def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
@@ -297,23 +299,23 @@ def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
     root_width, channels, _, _ = tensors.shape(root, 4)
     stem = {
         **vars(TIMM_HYBRID),
-        "units": tensors.units(re.escape(at) + UNIT, 0),
+        "units": tensors.units(re.escape(at) + UNIT_PATTERN, 0),
         "resnet_width": root_width / 64,
     }
     return config.change(stem="resnet", channels=channels, **stem)
 
 
 def stated_image_size(said: Mapping[str, Any]) -> Any:
-    """The config's word on the image, of the network first: the input of the preprocessing may be another."""
+    """The config's image size, the network's first: preprocessing may use another."""
     stated = said.get("img_size")
     of_input = said["pretrained"].get("input_size")
     return of_input[-2:] if stated is None and isinstance(of_input, list) else stated
 
 
 def place_positions(
-    config: ViTConfig, tensors: Tensors, found: Found, hints: Hints, said: Mapping[str, Any], assumed: list[str]
+    config: ViTConfig, tensors: Tensors, found: RawCheckpoint, hints: Hints, said: Mapping[str, Any], assumed: list[str]
 ) -> ViTConfig:
-    """The grid of the table, and whether it covers the tokens in front (timm's no_embed_class)."""
+    """The table's grid, and whether it covers the tokens in front (timm's no_embed_class)."""
     stated = stated_image_size(said)
     if "pos_embed" not in tensors:
         size = (224, 224) if stated is None else stated_size(stated, found)
@@ -348,9 +350,15 @@ def _places(size: Size, config: ViTConfig, grid_of: Callable[[Size], Size] | Non
 
 
 def preprocess(
-    found: Found, said: Mapping[str, Any], size: Size, assumed: list[str], *, crop: float = 0.9, how: str = "bicubic"
+    found: RawCheckpoint,
+    said: Mapping[str, Any],
+    size: Size,
+    assumed: list[str],
+    *,
+    crop: float = 0.9,
+    how: str = "bicubic",
 ) -> Preprocess:
-    """pretrained_cfg's: short side to ⌊size / crop_pct⌋, centre crop; without it, what timm gives Google's weights."""
+    """From pretrained_cfg: short side to ⌊size / crop_pct⌋, centre crop; else timm's for Google's weights."""
     cfg = said["pretrained"]
     if not cfg:
         assumed.append(f"preprocessing: timm's for Google's weights (crop_pct {crop}, {how}, -1 to 1)")
@@ -364,8 +372,8 @@ def preprocess(
         "size": size,
         "interpolation": "bicubic" if interpolation == "random" else interpolation,
         "antialias": True,
-        "mean": cfg.get("mean", HALF),
-        "std": cfg.get("std", HALF),
+        "mean": cfg.get("mean", HALF_RGB),
+        "std": cfg.get("std", HALF_RGB),
         "source": "timm" if cfg else "timm (assumed)",
     }
     side, mode = math.floor(min(size) / share), cfg.get("crop_mode") or "center"
@@ -377,7 +385,7 @@ def preprocess(
 
 
 def crop_share(size: int, side: int) -> float:
-    """The crop_pct of which ⌊size / crop_pct⌋ is `side` again, in floating point too."""
+    """The crop_pct for which ⌊size / crop_pct⌋ is `side` again, in floating point too."""
     share = size / side
     while math.floor(size / share) < side:
         share = math.nextafter(share, 0)
@@ -397,10 +405,10 @@ def rules(config: Config) -> list[Rule]:
     kernel = patch_kernel(stem.channels, stem.patch, theirs="torch")
     out = pair("embedding.projection", "patch_embed.proj", weight=kernel)[: 2 if b.patch_bias else 1]
     out += stem_rules(config) if b.stem == "resnet" else []
-    out += [rule("embedding.class_token", "cls_token", move=FRONT)] if b.class_token else []
-    out += [rule("embedding.distillation_token", "dist_token", move=FRONT)] if b.distillation_token else []
-    out += [rule("embedding.registers", "reg_token", move=FRONT)] if b.registers else []
-    out += [rule("embedding.positions.table", "pos_embed", move=FRONT)] if b.positions == "learned" else []
+    out += [rule("embedding.class_token", "cls_token", move=LEADING_AXIS)] if b.class_token else []
+    out += [rule("embedding.distillation_token", "dist_token", move=LEADING_AXIS)] if b.distillation_token else []
+    out += [rule("embedding.registers", "reg_token", move=LEADING_AXIS)] if b.registers else []
+    out += [rule("embedding.positions.table", "pos_embed", move=LEADING_AXIS)] if b.positions == "learned" else []
     out += pair("embedding.norm", "norm_pre") if b.norm_before_blocks else []
     for i in range(e.depth):
         at = f"blocks.{i}"
@@ -436,7 +444,7 @@ def map_rules(ours: str) -> list[Rule]:
         "expand": "mlp.fc1",
         "contract": "mlp.fc2",
     }
-    probe = rule(f"{ours}.probe", "attn_pool.latent", move=FRONT)
+    probe = rule(f"{ours}.probe", "attn_pool.latent", move=LEADING_AXIS)
     return [probe, *(r for mine, theirs in names.items() for r in pair(f"{ours}.{mine}", f"attn_pool.{theirs}"))]
 
 
@@ -458,9 +466,11 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
     return out
 
 
-def draft_bit(found: Found, tensors: Tensors, said: Mapping[str, Any], hints: Hints, assumed: list[str]) -> Draft:
+def draft_bit(
+    found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any], hints: Hints, assumed: list[str]
+) -> Draft:
     root, channels, _, _ = tensors.shape("stem.conv.weight", 4)
-    units = tensors.units(UNIT, 0)
+    units = tensors.units(UNIT_PATTERN, 0)
     if said.get("global_pool") not in (None, "", "avg"):
         raise FormatError(f"{found.path} says global_pool {one_line(said['global_pool'])!r}, and a BiT here has avg")
     stated = stated_image_size(said)
@@ -485,10 +495,10 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
             if u == 0:
                 out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
     out += pair("last_norm", "norm")
-    return out + (pair("head", "head.fc", weight=ONE_BY_ONE) if config.readout.classes else [])
+    return out + (pair("head", "head.fc", weight=ONE_BY_ONE_CONV) if config.readout.classes else [])
 
 
-def refuses(config: Config) -> list[Part]:
+def refuses(config: Config) -> list[Difference]:
     if isinstance(config, BiTConfig):
         return bit_differences(config, root_pad="zeros", standardise_eps=1e-8)
     out = vit_differences(
@@ -512,13 +522,13 @@ def refuses(config: Config) -> list[Part]:
     )
     r, b, e = config.readout, config.embedding, config.encoder
     if b.distillation_token and not r.distillation_head:
-        out.append(Part("distillation_token", True, "without its head"))
+        out.append(Difference("distillation_token", True, "without its head"))
     if e.activation == "swiglu" and e.layer_scale is None:
-        out.append(Part("activation", "swiglu", "without layer_scale"))
+        out.append(Difference("activation", "swiglu", "without layer_scale"))
     if r.pool_order == "mean-first" and r.pool not in ("gap", "max"):
-        out.append(Part("pool_order", "mean-first", f"with pool={r.pool}"))
+        out.append(Difference("pool_order", "mean-first", f"with pool={r.pool}"))
     if b.patch[0] != b.patch[1]:
-        out.append(Part("patch", by(b.patch)))
+        out.append(Difference("patch", by(b.patch)))
     if b.stem == "resnet":
         stem = {n: v for n, v in vars(TIMM_HYBRID).items() if n not in ("units", "resnet_width")}
         out += resnet_differences(config, stem)
@@ -526,13 +536,13 @@ def refuses(config: Config) -> list[Part]:
 
 
 def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
-    """All tokens have positions here, or patches alone: DINOv2's class row is added to the class token."""
+    """Here positions cover all tokens or patches alone; adds DINOv2's class row to the class token."""
     between = isinstance(config, ViTConfig) and config.covered not in (0, config.prefix)
     return cover(config, state, "patches") if between else (config, state)
 
 
 def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
-    """A folder as the hub has it: config.json and model.safetensors."""
+    """Write a folder as on the hub: config.json and model.safetensors."""
     path.mkdir(parents=True, exist_ok=True)
     save_file(
         {n: t.to(torch.float32) for n, t in tensors.items()}, path / "model.safetensors", metadata={"format": "pt"}
@@ -562,7 +572,7 @@ def timm_config(model: Model) -> dict[str, Any]:
         pretrained |= {"first_conv": "stem.conv", "classifier": "head.fc"}
         return {"architecture": name, "num_classes": config.readout.classes, **names, "pretrained_cfg": pretrained}
     b, e, r = config.embedding, config.encoder, config.readout
-    pool = {ours: theirs for theirs, ours in POOLS.items()}.get(r.pool, "token")
+    pool = {ours: theirs for theirs, ours in TIMM_POOLS.items()}.get(r.pool, "token")
     args = {
         "img_size": list(config.image_size),
         "patch_size": b.patch[0],
@@ -587,13 +597,13 @@ def timm_config(model: Model) -> dict[str, Any]:
         args["act_layer"] = {"gelu-tanh": "gelu_tanh", "relu": "relu"}[e.activation]
     if b.positions == "none":
         args["pos_embed"] = "none"
-    architecture = "vit_base_patch16_224"  # model_args say the rest
+    architecture = "vit_base_patch16_224"  # model_args hold the rest
     if r.distillation_head:
         architecture = "deit_base_distilled_patch16_224"
     elif e.activation == "swiglu":
         architecture = "vit_giant_patch14_dinov2"
     elif b.stem == "resnet":
-        architecture = HYBRIDS.get((config.resnet.units, b.patch[0]), HYBRID_BY_HAND)
+        architecture = TIMM_HYBRIDS.get((config.resnet.units, b.patch[0]), HYBRID_BY_HAND)
     return {
         "architecture": architecture,
         "num_classes": r.classes,
@@ -605,7 +615,7 @@ def timm_config(model: Model) -> dict[str, Any]:
     }
 
 
-FORMAT = Format(
+TIMM_FORMAT = Format(
     name="timm",
     holds="ViT, distilled DeiT, hybrid and BiT of timm, a folder with config.json",
     recognises=recognises,

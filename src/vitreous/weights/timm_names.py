@@ -1,6 +1,6 @@
-"""Which of timm's names run here exactly, what each implies that tensors do not tell, and why others are refused.
+"""Which timm names we run exactly, what each implies beyond its tensors, and why others are refused.
 
-The table is made by benchmarks/timm_names.py --table, which looks inside timm's own models.
+benchmarks/timm_names.py --table makes the table from timm's own models.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any
 
 from vitreous.errors import FormatError
 from vitreous.weights.formats import Hints
-from vitreous.weights.tensor_files import Found, one_line, read_json
+from vitreous.weights.tensor_files import RawCheckpoint, one_line, read_json
 
-TABLE = Path(__file__).with_name("timm_names.json")
-BIT_BY_HAND, HYBRID_BY_HAND = "resnetv2_bit", "vit_hybrid"  # our words for sizes that timm has no name for
+NAMES_FILE = Path(__file__).with_name("timm_names.json")
+BIT_BY_HAND, HYBRID_BY_HAND = "resnetv2_bit", "vit_hybrid"  # our names for sizes that timm does not name
 
 
 @dataclass(frozen=True)
 class Implied:
-    """What a name says beside the tensors."""
+    """What a name tells beyond the tensors."""
 
     family: str  # vit, distilled or bit
     activation: str = "gelu"
     norm_eps: float = 1e-6
     pool: str = "token"
-    no_embed_class: bool | None = False  # none: the table of positions tells
+    no_embed_class: bool | None = False  # None: the position table tells
     width: int | None = None
     heads: int | None = None
 
 
 @cache
 def runs() -> dict[str, Implied]:
-    """Every name that runs as timm runs it, timm's old names too."""
-    table = read_json(TABLE)
+    """Every name that we run as timm does, including timm's old names."""
+    table = read_json(NAMES_FILE)
     out = {BIT_BY_HAND: Implied("bit"), HYBRID_BY_HAND: Implied("vit", no_embed_class=None)}
     for group in table["runs"]:
         said: dict[str, Any] = {key: value for key, value in group.items() if key != "names"}
@@ -48,18 +48,18 @@ def runs() -> dict[str, Implied]:
 
 @cache
 def refused() -> dict[str, str]:
-    """Names that timm has and we do not run, and why."""
-    return {name: why for why, names in read_json(TABLE)["refused"].items() for name in names.split()}
+    """timm's names that we do not run, and why."""
+    return {name: why for why, names in read_json(NAMES_FILE)["refused"].items() for name in names.split()}
 
 
-def implied(found: Found, hints: Hints, assumed: list[str]) -> Implied | None:
-    """What the named architecture implies; none where there is no config and nobody said a name."""
+def implied(found: RawCheckpoint, hints: Hints, assumed: list[str]) -> Implied | None:
+    """What the named architecture implies; None without a name in argument or config."""
     stated = found.config.get("architecture")
     if hints.architecture is not None:
         name = without_tag(hints.architecture)
         if name not in runs():
             near = ", ".join(difflib.get_close_matches(name, runs(), 3, 0.5)) or "vit_base_patch16_224"
-            raise FormatError(f"architecture={one_line(name)} is no name of timm's that runs here; near: {near}")
+            raise FormatError(f"architecture={one_line(name)} is not a timm name that runs here; near: {near}")
         named = stated if stated is not None else found.config.get("model_type")
         instead = "" if named in (None, name) else f", though the config names {one_line(named)}"
         assumed.append(f"architecture {name}: as said{instead}")
@@ -83,6 +83,6 @@ def implied(found: Found, hints: Hints, assumed: list[str]) -> Implied | None:
 
 
 def without_tag(name: Any) -> str:
-    """`vit_base_patch16_224.augreg_in21k` is a vit_base_patch16_224: a tag says whose weights, not which function."""
+    """`vit_base_patch16_224.augreg_in21k` is a vit_base_patch16_224: the tag names weights, not a function."""
     text = name if isinstance(name, str) else one_line(name)
     return re.sub(r"^(hf[-_]hub:)?timm/", "", text).split(".")[0]

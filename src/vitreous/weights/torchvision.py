@@ -1,4 +1,4 @@
-"""torchvision's ViT: one file of tensors; what it was trained with is known by the size of its images."""
+"""torchvision's ViT: one file of tensors; the image size tells how it was trained."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from torch import Tensor
 from vitreous.models.config import Config, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.weights.compatibility import Part, cover, vit_differences
+from vitreous.weights.compatibility import Difference, cover, vit_differences
 from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size
-from vitreous.weights.layouts import FRONT, Rule, pair, patch_kernel, rule
-from vitreous.weights.tensor_files import Found, Tensors, by
+from vitreous.weights.layouts import LEADING_AXIS, Rule, pair, patch_kernel, rule
+from vitreous.weights.tensor_files import RawCheckpoint, Tensors, by
 
-LAYER = "encoder.layers.encoder_layer_{}"
+LAYER_PATH = "encoder.layers.encoder_layer_{}"
 
 
-def recognises(found: Found) -> bool:
+def recognises(found: RawCheckpoint) -> bool:
     names = found.tensors
-    return "conv_proj.weight" in names and any(name.startswith(LAYER.format(0)) for name in names)
+    return "conv_proj.weight" in names and any(name.startswith(LAYER_PATH.format(0)) for name in names)
 
 
 def tidy(tensors: Tensors) -> Tensors:
-    """The MLP's present names (before its version 2: linear_1, linear_2)."""
+    """Rename an MLP from before torchvision's version 2 (linear_1, linear_2)."""
     return tensors.renamed(lambda name: name.replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3."))
 
 
-def draft(found: Found, hints: Hints) -> Draft:
+def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     tensors = tidy(found.tensors)
     width, channels, p, q = tensors.shape("conv_proj.weight", 4)
     heads, assumed = choose_heads(width, found, hints, None)
-    first = LAYER.format(0)
+    first = LAYER_PATH.format(0)
     config = ViTConfig().change(
         width=width,
-        depth=tensors.depth(LAYER + "."),
+        depth=tensors.depth(LAYER_PATH + "."),
         heads=heads,
         mlp=tensors.shape(f"{first}.mlp.0.weight", 2)[0],
         channels=channels,
@@ -72,16 +72,16 @@ def rules(config: Config) -> list[Rule]:
     assert isinstance(config, ViTConfig)
     e, r = config.encoder, config.readout
     out = [
-        rule("embedding.class_token", "class_token", move=FRONT),
+        rule("embedding.class_token", "class_token", move=LEADING_AXIS),
         *pair(
             "embedding.projection",
             "conv_proj",
             weight=patch_kernel(config.channels, config.embedding.patch, theirs="torch"),
         ),
-        rule("embedding.positions.table", "encoder.pos_embedding", move=FRONT),
+        rule("embedding.positions.table", "encoder.pos_embedding", move=LEADING_AXIS),
     ]
     for i in range(e.depth):
-        ours, theirs = f"blocks.{i}", LAYER.format(i)
+        ours, theirs = f"blocks.{i}", LAYER_PATH.format(i)
         out += pair(f"{ours}.norm1", f"{theirs}.ln_1") + pair(f"{ours}.norm2", f"{theirs}.ln_2")
         out += pair(f"{ours}.attention.qkv", f"{theirs}.self_attention.in_proj", join="_")
         out += pair(f"{ours}.attention.merge", f"{theirs}.self_attention.out_proj")
@@ -91,12 +91,12 @@ def rules(config: Config) -> list[Rule]:
     return out + (pair("head", "heads.head") if r.classes else [])
 
 
-def refuses(config: Config) -> list[Part]:
+def refuses(config: Config) -> list[Difference]:
     out = vit_differences(config, representation=None)
     if isinstance(config, ViTConfig):
         sizes = {"image_size": config.image_size, "patch": config.embedding.patch}
-        out += [Part(name, by((h, w)), "(square only)") for name, (h, w) in sizes.items() if h != w]
-        out += [Part("channels", config.channels, "(3 only)")] if config.channels != 3 else []
+        out += [Difference(name, by((h, w)), "(square only)") for name, (h, w) in sizes.items() if h != w]
+        out += [Difference("channels", config.channels, "(3 only)")] if config.channels != 3 else []
     return out
 
 
@@ -109,7 +109,7 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
     return [path]
 
 
-FORMAT = Format(
+TORCHVISION_FORMAT = Format(
     name="torchvision",
     holds="ViT of torchvision, one file (.safetensors or .pth)",
     recognises=recognises,

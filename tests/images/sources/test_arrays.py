@@ -102,13 +102,13 @@ def test_labels_by_name_one_hot_and_several(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "line"),
     [
-        ({"images": X, "labels": Y[:5]}, "has 20 pictures in images and 5 labels in labels"),
+        ({"images": X, "labels": Y[:5]}, "has 20 images in images and 5 labels in labels"),
         ({"images": X, "labels": Y - 3}, "the label -3 of images/0 is outside the 1 classes"),
         ({"images": X, "labels": Y, "class_names": np.array(["a", "b"])}, "2 of images/2 is outside the 2 classes"),
-        ({"images": X, "labels": Y + 0.5}, "labels of float64 that are no class numbers"),
-        ({"images": X.reshape(20, -1)}, "holds no pictures"),
-        ({"images": RNG.random((4, 8, 8, 7))}, "pictures have 1, 3 or 4 channels"),
-        ({"a": X, "b": X}, r"several arrays of pictures \(a, b\)"),
+        ({"images": X, "labels": Y + 0.5}, "labels of float64 that are not class numbers"),
+        ({"images": X.reshape(20, -1)}, "holds no images"),
+        ({"images": RNG.random((4, 8, 8, 7))}, "images have 1, 3 or 4 channels"),
+        ({"a": X, "b": X}, r"several arrays of images \(a, b\)"),
         ({"images": np.array([{}, {}], object), "labels": Y}, "holds Python objects, which are not read"),
     ],
 )  # fmt: skip
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_named(tmp_path, arrays, line):
 def test_a_cut_npz_is_named(tmp_path):
     np.savez(tmp_path / "a.npz", images=X, labels=Y)
     (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:1000])
-    with pytest.raises(DataError, match=r"a\.npz is no whole \.npz file"):
+    with pytest.raises(DataError, match=r"a\.npz is not a whole \.npz file"):
         images.open(tmp_path / "a.npz")
     np.save(tmp_path / "b.npy", X)
     (tmp_path / "b.npy").write_bytes((tmp_path / "b.npy").read_bytes()[:1000])
@@ -151,13 +151,13 @@ def test_idx_faults_are_named(tmp_path):
     with pytest.raises(DataError, match=r"has no labels beside it; add train-labels-idx1-ubyte"):
         images.open(tmp_path)
     labels.write_bytes(idx_bytes(Y[:7]))
-    with pytest.raises(DataError, match=r"has 20 pictures and .* has 7 labels"):
+    with pytest.raises(DataError, match=r"has 20 images and .* has 7 labels"):
         images.open(tmp_path)
     labels.write_bytes(idx_bytes(Y)[:-3])
     with pytest.raises(DataError, match="says 20 and holds 17 bytes; fetch it again"):
         images.open(tmp_path)
     labels.write_bytes(b"<html>")
-    with pytest.raises(DataError, match=r"is no IDX file of bytes \(magic 3c68746d\)"):
+    with pytest.raises(DataError, match=r"is not an IDX file of bytes \(magic 3c68746d\)"):
         images.open(tmp_path)
     file.with_suffix(".gz").write_bytes(gzip.compress(idx_bytes(X[:, :, :, 0]))[:60])
     file.unlink()

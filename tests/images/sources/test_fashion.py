@@ -39,8 +39,8 @@ def test_it_is_balanced_at_every_stretch_and_fits_the_package():
     for split in ("train", "test"):
         assert set(data.split(split).take(range(500)).counts.tolist()) == {50}
     assert (len(data.split("train")), len(data.split("test"))) == (8700, 2200)
-    assert fashion.FILE.stat().st_size <= 3_900_000
-    assert "MIT" in fashion.FILE.with_name("fashion-LICENSE.txt").read_text("utf-8")
+    assert fashion.FASHION_FILE.stat().st_size <= 3_900_000
+    assert "MIT" in fashion.FASHION_FILE.with_name("fashion-LICENSE.txt").read_text("utf-8")
     assert np.array_equal(pickle.loads(pickle.dumps(data)).read(5), data.read(5))
     assert data.source.whole().shape == (10900, 28, 28, 1)
 

@@ -99,9 +99,9 @@ def test_junk_is_left_out_and_said(tmp_path):
     assert data.classes == ("cat", "dog")
     text = said(data)
     assert "left out 5 hidden or system files" in text
-    assert "left out 1 files that are no pictures: cat/readme.txt" in text
-    assert "left out 1 pictures of the top folder that lie in no class folder" in text
-    assert "1 pictures lie deeper than their class folder" in text
+    assert "left out 1 files that are not images: cat/readme.txt" in text
+    assert "left out 1 images of the top folder that lie in no class folder" in text
+    assert "1 images lie deeper than their class folder" in text
     assert "left out 1 empty folders: bird" in text
 
 
@@ -143,10 +143,10 @@ def test_links_are_followed_and_loops_left_out(tmp_path):
 
 
 def test_empty_and_pictureless_folders_are_refused(tmp_path):
-    with pytest.raises(DataError, match=r"is empty; make one folder of pictures for each class in it$"):
+    with pytest.raises(DataError, match=r"is empty; make one folder of images for each class in it$"):
         images.open(tmp_path)
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(DataError, match="holds 1 files and none is a picture"):
+    with pytest.raises(DataError, match="holds 1 files and none is an image"):
         images.open(tmp_path)
 
 
@@ -162,7 +162,7 @@ def test_pictures_without_class_folders_have_no_label(tmp_path):
     root = class_folders(tmp_path, {".": 3})
     data = images.open(root)
     assert (data.classes, data.labels.tolist()) == ((), [-1, -1, -1])
-    assert "no picture has a label" in said(data)
+    assert "no image has a label" in said(data)
     one = images.open(root / "1.png")
     assert np.array_equal(one.read(0), np.asarray(photo(1)))
     assert len(images.open(root / "[01].png")) == 2
@@ -170,14 +170,14 @@ def test_pictures_without_class_folders_have_no_label(tmp_path):
 
 def test_a_class_of_test_that_train_has_not_is_refused(tmp_path):
     class_folders(tmp_path, {"train/cat": 2, "train/dog": 2, "val/images": 2})
-    with pytest.raises(DataError, match=r"val has pictures of images, outside the 2 classes of train; move them"):
+    with pytest.raises(DataError, match=r"val has images of images, outside the 2 classes of train; move them"):
         images.open(tmp_path)
 
 
 def test_a_test_folder_without_classes_is_left_out_and_said(tmp_path):
     data = images.open(class_folders(tmp_path, {"train/cat": 5, "train/dog": 5, "test": 4}))
     assert len(data) == 10
-    assert "left out 4 pictures of test that lie in no class folder" in said(data)
+    assert "left out 4 images of test that lie in no class folder" in said(data)
     assert "no test split was given" in said(data)
 
 
@@ -227,9 +227,7 @@ def test_what_may_not_be_read_is_named(readers_folder):
 
 def test_splits_of_other_names_are_no_classes(tmp_path):
     class_folders(tmp_path, {f"{s}/{c}": 2 for s in ("train", "query", "gallery") for c in ("cat", "dog")})
-    line = (
-        r"gallery, query hold the same folders as train \(cat, dog\) but are no split known here; call them train, val"
-    )
+    line = r"gallery, query hold the same folders as train \(cat, dog\) but are not splits known here; call them train"
     with pytest.raises(DataError, match=line):
         images.open(tmp_path)
 

@@ -76,10 +76,10 @@ def test_a_label_outside_the_classes_is_refused(tmp_path):
 
 def test_broken_and_pictureless_files_are_named(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match=r"a\.parquet is no whole Parquet file"):
+    with pytest.raises(DataError, match=r"a\.parquet is not a whole Parquet file"):
         images.open(tmp_path / "a.parquet")
     parquet.write_table(pa.table({"label": [1]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"b\.parquet has no column of pictures .*; it has: label"):
+    with pytest.raises(DataError, match=r"b\.parquet has no column of images .*; it has: label"):
         images.open(tmp_path / "b.parquet")
 
 
@@ -92,5 +92,5 @@ def test_a_row_without_a_picture_is_named_when_read(tmp_path):
     )
     parquet.write_table(table, tmp_path / "a.parquet")
     data = images.open(tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet: row 1 has no picture; drop the row"):
+    with pytest.raises(DataError, match=r"a\.parquet: row 1 has no image; drop the row"):
         data.read(1)

@@ -33,7 +33,7 @@ def test_lossless_files_give_their_pixels(format):
 def test_a_picture_stands_upright_however_the_camera_was_held(orientation):
     """The stored picture turned as EXIF says is the scene; the inverse turn makes the stored picture."""
     inverse = {6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}
-    turn = picture.TURNS.get(orientation)
+    turn = picture.EXIF_TURNS.get(orientation)
     stored = photo(2) if turn is None else photo(2).transpose(inverse.get(orientation, turn))
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -113,9 +113,9 @@ HEIC = struct.pack(">I", 24) + b"ftypheic\0\0\0\0mif1heic" + bytes(100)
         (b"", "x.jpg is empty (0 bytes); delete it, or fetch it again"),
         (encoded(1, "JPEG")[:400], "x.jpg is cut short; delete it, or fetch it again"),
         (encoded(1)[:300], "x.jpg is cut short; delete it, or fetch it again"),
-        (b"<html>not found</html>", "x.jpg is no picture that Pillow knows; delete it, or fetch it again"),
+        (b"<html>not found</html>", "x.jpg is not an image that Pillow knows; delete it, or fetch it again"),
         (bomb(20_000), "x.jpg has far more than 100 megapixels; at most 50 are read here: shrink it"),
-        (HEIC, "x.jpg is a HEIC picture; pip install 'vitreous[heic]' to read it"),
+        (HEIC, "x.jpg is a HEIC image; pip install 'vitreous[heic]' to read it"),
     ],
 )
 def test_what_cannot_be_read_is_named_in_one_line(raw, line):
@@ -168,7 +168,7 @@ def test_what_memory_cannot_hold_is_named(monkeypatch):
 
 @pytest.mark.parametrize("format", ["EPS", "ICO", "PCX", "PDF", "SGI", "DDS"])
 def test_other_formats_are_not_even_tried(format):
-    with pytest.raises(DataError, match="is no picture that Pillow knows"):
+    with pytest.raises(DataError, match="is not an image that Pillow knows"):
         picture.decode(saved(photo(1), format), "a.jpg")
 
 
@@ -216,7 +216,7 @@ def test_damaged_exif_is_no_exif():
 
 def test_when_and_by_what_a_photograph_was_taken():
     exif = Image.Exif()
-    exif[picture.MAKE], exif[picture.MODEL] = "Vitreous", "One"
-    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN] = "2026:11:15 10:00:00"
+    exif[picture.CAMERA_MAKE], exif[picture.CAMERA_MODEL] = "Vitreous", "One"
+    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN_AT] = "2026:11:15 10:00:00"
     image = picture.open_image(encoded(1, "JPEG", exif=exif), "a")
     assert picture.taken(image) == ("2026:11:15 10:00:00", "Vitreous One")

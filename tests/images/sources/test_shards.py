@@ -129,15 +129,15 @@ def test_no_tar_and_compressed_tars_are_named(tmp_path):
     with pytest.raises(DataError, match=r"x\.tar is damaged, or no tar file; fetch the shard again"):
         images.open(tmp_path / "x.tar")
     (tmp_path / "x.tar.gz").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"is compressed, so its pictures have no places; unpack it to \.tar first"):
+    with pytest.raises(DataError, match=r"is compressed, so its images have no places; unpack it to \.tar first"):
         images.open(tmp_path / "x.tar.gz")
 
 
 def test_missing_labels_are_minus_one_and_said(tmp_path):
     data = images.open(tar_of(tmp_path / "train.tar", shard(range(6)) | {"x.jpg": encoded(50), "y.txt": b"caption"}))
     assert data.labels[data.ids == 6].tolist() == [-1]
-    assert "1 pictures have no label" in str(data)
-    assert "left out 1 keys without a picture: y" in str(data)
+    assert "1 images have no label" in str(data)
+    assert "left out 1 keys without an image: y" in str(data)
 
 
 def test_a_pickled_set_reads_on(shards):

@@ -98,7 +98,7 @@ def test_paths_may_lack_folder_and_ending(tmp_path):
     [
         (
             "path,label\npics/0.png,a\npics/none.png,b\n",
-            r"names 1 pictures that are not there \(pics/none\.png\); paths count",
+            r"names 1 images that are not there \(pics/none\.png\); paths count",
         ),
         ("path,label\npics/0.png\n", r"row 2, has 1 columns where the first has 2; mend the row"),
         ("path,label\n", "has a header and no rows"),
@@ -122,7 +122,7 @@ def test_another_encoding_is_named(folder):
 
 
 def test_a_word_that_is_no_split_is_refused_in_every_table(folder):
-    line = r"column 'split' says 'holdout', which is no split known here; use train, val or test"
+    line = r"column 'split' says 'holdout', which is not a split known here; use train, val or test"
     text = "path,label,split\n" + rows("a,train", "b,train", "a,holdout", "b,holdout")
     with pytest.raises(DataError, match=line):
         images.open(table(folder, text))

@@ -126,7 +126,7 @@ def test_damage_is_noticed_where_it_is(tmp_path):
 def test_a_cut_zip_and_no_zip_are_named(tmp_path):
     file = zip_of(tmp_path / "a.zip", SET)
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(DataError, match=r"a\.zip is no whole zip file \(cut short, or damaged\); fetch it again"):
+    with pytest.raises(DataError, match=r"a\.zip is not a whole zip file \(cut short, or damaged\); fetch it again"):
         images.open(file)
 
 
@@ -145,7 +145,7 @@ def test_folders_of_pictures_beside_a_download_win(tmp_path, name):
     (tmp_path / name).write_bytes(b"whatever")
     data = images.open(tmp_path)
     assert data.kind == "folders"
-    assert f"left out 1 files that are no pictures: {name}" in str(data)
+    assert f"left out 1 files that are not images: {name}" in str(data)
 
 
 @needs_shared

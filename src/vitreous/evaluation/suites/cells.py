@@ -1,4 +1,4 @@
-"""The cells of a suite: each measured once, kept in a file of its own, and found again by what decides its numbers."""
+"""The cells of a suite: each is measured once and kept in its own file, found by a key of all that decides it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ from vitreous.evaluation.few_shot import fewshot
 from vitreous.evaluation.learning_curve import nested_rows
 from vitreous.evaluation.predict import Precision
 from vitreous.evaluation.probes import probe_features
-from vitreous.evaluation.suites.file import Accuracy, Data, FewShots, Fit, Knn, Logistic, Plan, Suite
+from vitreous.evaluation.suites.file import (
+    AccuracyTask,
+    Data,
+    FewShotTask,
+    FitTask,
+    KnnTask,
+    LogisticTask,
+    PlannedCell,
+    Suite,
+)
 from vitreous.files import digest, write_json
 from vitreous.images import open_data
 from vitreous.images.imageset import TRAIN, ImageSet
@@ -34,14 +43,14 @@ from vitreous.words import few
 
 __all__ = ["Bench", "Cell", "Cost", "Measured", "Ran", "Trainer", "check_set", "watched"]
 
-FORMAT = 1
-UNSAID = {"models", "data", "name", "seeds"}  # of a task, what does not decide a cell's numbers
-SAID = {"data", "model", "weights", "recipe", "out", "resume", "device", "workers", "check", "folds", "seed"}  # to fit
-PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")  # where Linux tells the largest memory, and forgets it
+CELL_VERSION = 1
+NOT_IN_CELL_KEY = {"models", "data", "name", "seeds"}  # task fields that do not affect a cell's numbers
+GIVEN_TO_FIT = {"data", "model", "weights", "recipe", "out", "resume", "device", "workers", "check", "folds", "seed"}
+PEAK_MEMORY_FILES = (Path("/proc/self/status"), Path("/proc/self/clear_refs"))  # to read it on Linux, and to reset it
 
 
 class Ran(Protocol):
-    """What `vitreous.fit` returns, as far as a suite looks at it."""
+    """The part of `vitreous.fit`'s result that a suite uses."""
 
     @property
     def metrics(self) -> dict[str, Any]: ...
@@ -52,7 +61,7 @@ Trainer = Callable[..., Ran]  # `vitreous.fit`
 
 @dataclass(frozen=True)
 class Measured:
-    """Right answers of each seed; for few-shot, at one number of shots."""
+    """Right answers per seed; for few-shot, at one number of shots."""
 
     right: tuple[int, ...]
     images: int
@@ -70,11 +79,11 @@ class Cell:
     notes: tuple[str, ...] = ()
     about: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
-    left_out: str | None = None  # why there is nothing to measure: the model's classes are others
+    left_out: str | None = None  # why there is nothing to measure: other classes
 
 
 class Bench:
-    """Holds what neighbouring cells share: one model, one set, its features."""
+    """What neighbouring cells share: one model, one set, its features."""
 
     def __init__(
         self,
@@ -92,25 +101,29 @@ class Bench:
         self._data: tuple[str, ImageSet] | None = None
         self._features: tuple[tuple[str, str], tuple[Features, Features]] | None = None
 
-    def cells(self, plan: Plan) -> Iterator[Cell]:
-        """Of a task: one, or one for each training."""
-        if isinstance(plan.task, Fit):
+    def cells(self, plan: PlannedCell) -> Iterator[Cell]:
+        """The seeds of a task: one, or one per training."""
+        if isinstance(plan.task, FitTask):
             for seed in range(plan.task.seeds or self.suite.seeds):
                 yield self._cell(plan, seed)
         else:
             yield self._cell(plan, None)
 
-    def _cell(self, plan: Plan, seed: int | None) -> Cell:
-        """As it was kept, or measured now; a failure is told and not kept, so that the next call tries again."""
+    def _cell(self, plan: PlannedCell, seed: int | None) -> Cell:
+        """Load the cell or measure it; a failure is reported and not kept, so the next call retries."""
         try:
             key = self._key(plan, seed)
             file = self.folder / "cells" / f"{plan.model}-{plan.data}-{plan.kind}-{key[:16]}.json"
             if (kept := _read(file, key)) is not None:
                 return kept
-            if isinstance(plan.task, Accuracy) and (why := self._unlike(plan)) is not None:
+            if isinstance(plan.task, AccuracyTask) and (why := self._unlike(plan)) is not None:
                 return Cell(left_out=why)
-            cell = self._fitted(plan, plan.task, seed or 0, key) if isinstance(plan.task, Fit) else self._measured(plan)
-            body = {"format": FORMAT, "key": key, "cell": asdict(cell)}
+            cell = (
+                self._fitted(plan, plan.task, seed or 0, key)
+                if isinstance(plan.task, FitTask)
+                else self._measured(plan)
+            )
+            body = {"format": CELL_VERSION, "key": key, "cell": asdict(cell)}
             write_json(file, body, force=True, indent=1, allow_nan=True)
         except torch.OutOfMemoryError:
             return Cell(error="the device's memory is too small; say a smaller batch, or device=cpu")
@@ -122,18 +135,18 @@ class Bench:
 
     # What decides the numbers ------------------------------------------------------------------------------------
 
-    def _key(self, plan: Plan, seed: int | None) -> str:
+    def _key(self, plan: PlannedCell, seed: int | None) -> str:
         model, data, said = self.model(plan.model), self.data(plan.data), self.suite.models[plan.model]
-        task = {k: v for k, v in msgspec.to_builtins(plan.task).items() if k not in UNSAID}
-        needs_head = isinstance(plan.task, Accuracy | Fit)  # a training goes on from the head where classes match
-        parts: dict[str, Any] = {"format": FORMAT, "version": self._version, "task": task, "seed": seed}
-        is_from_nothing = isinstance(plan.task, Fit) and is_new(said)
+        task = {k: v for k, v in msgspec.to_builtins(plan.task).items() if k not in NOT_IN_CELL_KEY}
+        needs_head = isinstance(plan.task, AccuracyTask | FitTask)  # training keeps the head if classes match
+        parts: dict[str, Any] = {"format": CELL_VERSION, "version": self._version, "task": task, "seed": seed}
+        is_from_nothing = isinstance(plan.task, FitTask) and is_new(said)
         parts["model"] = said if is_from_nothing else model_digest(model, with_head=needs_head)
         parts["preprocess"] = model.preprocess.to_json()
         parts["labels"] = model.labels if needs_head else None
-        if isinstance(plan.task, FewShots):
+        if isinstance(plan.task, FewShotTask):
             parts["seeds"] = plan.task.seeds or self.suite.seeds
-        if isinstance(plan.task, Fit):
+        if isinstance(plan.task, FitTask):
             parts["device"] = choose_device(self.device, near=model).type
         chosen = data.ids.tobytes() + "".join(data.splits.tolist()).encode()
         parts["data"] = [data.content_id, digest(chosen), data.classes]
@@ -153,8 +166,8 @@ class Bench:
             self._data = name, found if wanted.train is None else _fewer(found, wanted.train, wanted.seed)
         return self._data[1]
 
-    def features(self, plan: Plan) -> tuple[Features, Features]:
-        """Of train and test; read once for all probes, and the time it took kept beside the cells."""
+    def features(self, plan: PlannedCell) -> tuple[Features, Features]:
+        """Features of train and test, computed once for all probes; keeps the time beside the cells."""
         pair = plan.model, plan.data
         if self._features is None or self._features[0] != pair:
             model, data = self.model(plan.model), self.data(plan.data)
@@ -167,19 +180,19 @@ class Bench:
                 write_json(self._features_file(plan), body, force=True, indent=1, allow_nan=True)
         return self._features[1]
 
-    def reading(self, plan: Plan) -> dict[str, Any] | None:
-        """What reading the features took, where this suite has read them."""
+    def reading(self, plan: PlannedCell) -> dict[str, Any] | None:
+        """The time to compute the features, if this suite did."""
         with suppress(OSError, ValueError):
             return dict(json.loads(self._features_file(plan).read_bytes()))
         return None
 
-    def _features_file(self, plan: Plan) -> Path:
+    def _features_file(self, plan: PlannedCell) -> Path:
         return self.folder / "features" / f"{plan.model}-{plan.data}.json"
 
     # The work ------------------------------------------------------------------------------------------------------
 
-    def _unlike(self, plan: Plan) -> str | None:
-        """Why the model's own answers cannot be judged on this set; None where they can."""
+    def _unlike(self, plan: PlannedCell) -> str | None:
+        """Why the model's own answers cannot be measured on this set; None if they can."""
         model, data = self.model(plan.model), self.data(plan.data)
         if not model.config.readout.classes:
             return "the model has no head"
@@ -189,11 +202,11 @@ class Bench:
             return str(error).partition(";")[0]
         return None
 
-    def _measured(self, plan: Plan) -> Cell:
+    def _measured(self, plan: PlannedCell) -> Cell:
         device = choose_device(self.device, near=self.model(plan.model))
         measured: tuple[Measured, ...]
         notes: Sequence[str]
-        if isinstance(plan.task, Accuracy):
+        if isinstance(plan.task, AccuracyTask):
             with watched(device) as cost:
                 how: dict[str, Any] = {"device": self.device, "workers": self.workers, "precision": self.precision}
                 result = evaluate(self.model(plan.model), self.data(plan.data), **how)
@@ -205,25 +218,29 @@ class Bench:
         return Cell(measured, None, cost.seconds, cost.peak_memory, tuple(notes), {"device": device.type})
 
     def _probed(
-        self, task: FewShots | Knn | Logistic | Accuracy | Fit, train: Features, test: Features, device: torch.device
+        self,
+        task: FewShotTask | KnnTask | LogisticTask | AccuracyTask | FitTask,
+        train: Features,
+        test: Features,
+        device: torch.device,
     ) -> tuple[tuple[Measured, ...], Sequence[str]]:
         unread = [*train.skipped, *test.skipped]
         notes = [f"{len(unread):,} images could not be read and were left out: {few(unread)}"] if unread else []
-        if isinstance(task, FewShots):
+        if isinstance(task, FewShotTask):
             rows = train.only, train.labels, test.only, test.labels, train.classes
             how: dict[str, Any] = {"shots": task.shots, "seeds": task.seeds or self.suite.seeds, "l2": task.l2}
             found = fewshot(*rows, **how, device=device)
             each = zip(found.shots, found.right[0], strict=True)
             measured = tuple(Measured(tuple(right.tolist()), found.images, shots) for shots, right in each)
             return measured, [*found.notes, *notes]
-        if isinstance(task, Knn):
+        if isinstance(task, KnnTask):
             probed = probe_features(train, test, by="knn", neighbours=task.neighbours)
         else:
-            probed = probe_features(train, test, by="logistic", l2=task.l2 if isinstance(task, Logistic) else None)
+            probed = probe_features(train, test, by="logistic", l2=task.l2 if isinstance(task, LogisticTask) else None)
         return (Measured((probed.rows[0].right,), probed.images),), notes
 
-    def _fitted(self, plan: Plan, task: Fit, seed: int, key: str) -> Cell:
-        """A run of `fit` in a folder of its own, gone on with where it was ended."""
+    def _fitted(self, plan: PlannedCell, task: FitTask, seed: int, key: str) -> Cell:
+        """Run `fit` in its own folder, resuming an earlier run."""
         if self.fit is None:
             raise ConfigError("training is not at hand here; call suite(..., fit=vitreous.fit)")
         where = self.folder / "fits" / f"{plan.model}-{plan.data}-{seed}-{key[:8]}"
@@ -250,31 +267,31 @@ class Bench:
 
 
 def check_set(tasks: Iterable[Any], fit: Trainer) -> None:
-    """`set` names fields of the recipe that `fit` takes, and none of what a suite says to `fit` itself."""
+    """`set` may name recipe fields, but no argument that the suite itself gives to `fit`."""
     fields = _fields(fit)
     for task in tasks:
-        for name in task.set if isinstance(task, Fit) else ():
-            if name in SAID:
+        for name in task.set if isinstance(task, FitTask) else ():
+            if name in GIVEN_TO_FIT:
                 raise ConfigError(
-                    f"a fit task sets {name!r}, which the suite itself says to each training; take it out of set"
+                    f"a fit task sets {name!r}, which the suite itself gives to each training; remove it from set"
                 )
             if fields and name not in fields:
                 do = advice(name, fields, otherwise=f"such as {', '.join(fields[:6])}")
-                raise ConfigError(f"a fit task sets {name!r}, which is no field of a recipe; {do}")
+                raise ConfigError(f"a fit task sets {name!r}, which is not a recipe field; {do}")
 
 
 def _fields(fit: Trainer) -> list[str]:
-    """Of the recipe, augmentation's among them, by the type in the signature of `fit`; none where it names no type."""
+    """Fields of recipe and augmentation, from the type hints of `fit`; empty without hints."""
     with suppress(TypeError, NameError):  # a partial has no hints
         for kind in get_args(get_type_hints(fit).get("recipe")):
             if hasattr(kind, "to_json"):
                 said = kind().to_json()
-                return sorted({*said, *said["augment"]} - {"augment", "size", *SAID})
+                return sorted({*said, *said["augment"]} - {"augment", "size", *GIVEN_TO_FIT})
     return []
 
 
 def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:
-    """So many training images, spread over the classes, and all test images; fewer lie within more."""
+    """That many training images, spread over the classes, and all test images; smaller choices are nested."""
     places = np.flatnonzero(data.splits == TRAIN)
     if train > len(places):
         raise ConfigError(f"{data.path} has {len(places):,} training images, not {train:,}; say fewer")
@@ -283,10 +300,10 @@ def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:
 
 
 def _read(file: Path, key: str) -> Cell | None:
-    """A cell that is whole and of these very numbers."""
+    """Load a cell that is whole and has this key."""
     try:
         said = json.loads(file.read_bytes())
-        if said["format"] != FORMAT or said["key"] != key:
+        if said["format"] != CELL_VERSION or said["key"] != key:
             return None
         return msgspec.convert(said["cell"], Cell)
     except (OSError, ValueError, KeyError, TypeError):
@@ -298,15 +315,15 @@ def _read(file: Path, key: str) -> Cell | None:
 
 @dataclass
 class Cost:
-    """Of a piece of work, once it is over."""
+    """Time and memory of a piece of work, once done."""
 
     seconds: float = 0.0
-    peak_memory: int | None = None  # bytes; None where the system does not tell
+    peak_memory: int | None = None  # bytes; None if the system cannot tell
 
 
 @contextmanager
 def watched(device: torch.device) -> Iterator[Cost]:
-    """Time, and the most memory of the device: of a GPU what torch held there, else what this process had."""
+    """Measure time and peak memory: torch's on a GPU, else this process's."""
     cost, begin = Cost(), time.perf_counter()
     is_fresh = False
     if device.type == "cuda":
@@ -324,12 +341,12 @@ def watched(device: torch.device) -> Iterator[Cost]:
 
 def _forget_peak() -> bool:
     try:
-        PEAK[1].write_text("5")
+        PEAK_MEMORY_FILES[1].write_text("5")
     except OSError:
         return False
     return True
 
 
 def _peak() -> int | None:
-    lines = [line for line in PEAK[0].read_text().splitlines() if line.startswith("VmHWM")]
+    lines = [line for line in PEAK_MEMORY_FILES[0].read_text().splitlines() if line.startswith("VmHWM")]
     return 1024 * int(lines[0].split()[1]) if lines else None

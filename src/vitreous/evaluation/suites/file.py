@@ -1,4 +1,4 @@
-"""A suite as a file: models, sets of images, and what is asked of every pair of them.
+"""A suite as a file: models, sets of images, and tasks for every pair of them.
 
 [models]
 deit = "weights/deit-tiny"              # any MODEL
@@ -23,71 +23,82 @@ import msgspec
 from msgspec import Struct
 
 from vitreous.errors import ConfigError, advice
-from vitreous.evaluation.few_shot import L2, SHOTS
+from vitreous.evaluation.few_shot import DEFAULT_L2, DEFAULT_SHOTS
 from vitreous.evaluation.probes import NEIGHBOURS
 
-__all__ = ["Accuracy", "Data", "FewShots", "Fit", "Knn", "Logistic", "Plan", "Suite", "Task", "read"]
+__all__ = [
+    "AccuracyTask",
+    "Data",
+    "FewShotTask",
+    "FitTask",
+    "KnnTask",
+    "LogisticTask",
+    "PlannedCell",
+    "Suite",
+    "Task",
+    "read",
+]
 
-NAME = re.compile(r"[\w.+-]+")  # of a model or set: it becomes a part of a file's name
+NAME_PATTERN = re.compile(r"[\w.+-]+")  # a model or set; used in file names
 
 
 class Data(Struct, frozen=True, forbid_unknown_fields=True):
-    """Images, and how many of them."""
+    """A set of images, or a part of it."""
 
     path: str
-    train: int | None = None  # training images, spread over the classes; None is all. Test stays whole
-    limit: int | None = None  # images of both splits
+    train: int | None = None  # training images, spread over the classes; None is all. Test is never cut
+    limit: int | None = None  # images over both splits
     classes: tuple[str, ...] | None = None
-    seed: int = 0  # of the choice
+    seed: int = 0  # chooses the images
 
 
 class _Task(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What every task may say."""
+    """Fields that every task has."""
 
-    models: tuple[str, ...] | None = None  # names; None is all
+    models: tuple[str, ...] | None = None  # by name; None is all
     data: tuple[str, ...] | None = None
-    name: str | None = None  # in the table
+    name: str | None = None  # title in the table
 
 
-class FewShots(_Task, frozen=True, tag="few-shot"):
+class FewShotTask(_Task, frozen=True, tag="few-shot"):
     """The papers' least squares on frozen features."""
 
-    shots: tuple[int, ...] = SHOTS
-    seeds: int | None = None  # None is the suite's
-    l2: float = L2
+    shots: tuple[int, ...] = DEFAULT_SHOTS
+    seeds: int | None = None  # None: the suite's
+    l2: float = DEFAULT_L2
 
 
-class Knn(_Task, frozen=True, tag="knn"):
+class KnnTask(_Task, frozen=True, tag="knn"):
     """Nearest neighbours among the features of all training images."""
 
     neighbours: int = NEIGHBOURS
 
 
-class Logistic(_Task, frozen=True, tag="logistic"):
+class LogisticTask(_Task, frozen=True, tag="logistic"):
     """Logistic regression on the features of all training images."""
 
-    l2: float | None = None  # None is chosen on a fifth of train
+    l2: float | None = None  # None: chosen on a fifth of train
 
 
-class Accuracy(_Task, frozen=True, tag="accuracy"):
-    """The model as it is, where its classes are those of the set."""
+class AccuracyTask(_Task, frozen=True, tag="accuracy"):
+    """The model as it is, if its classes are those of the set."""
 
 
-class Fit(_Task, frozen=True, tag="fit"):
-    """`vitreous fit`: trained on the set and judged on its test split."""
+class FitTask(_Task, frozen=True, tag="fit"):
+    """`vitreous fit`: train on the set and measure on its test split."""
 
     recipe: str = "auto"
     seeds: int | None = None
-    set: dict[str, str | int | float | bool] = {}  # fields of the recipe
+    set: dict[str, str | int | float | bool] = {}  # recipe fields
 
 
-Task = FewShots | Knn | Logistic | Accuracy | Fit
-KINDS: dict[str, type[_Task]] = {
-    "few-shot": FewShots,
-    "knn": Knn,
-    "logistic": Logistic,
-    "accuracy": Accuracy,
-    "fit": Fit,
+Task = FewShotTask | KnnTask | LogisticTask | AccuracyTask | FitTask
+TASK_KINDS: dict[str, type[_Task]] = {
+    "few-shot": FewShotTask,
+    "knn": KnnTask,
+    "logistic": LogisticTask,
+    "accuracy": AccuracyTask,
+    "fit": FitTask,
 }
 
 
@@ -100,16 +111,16 @@ class Suite(Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
     seeds: int = 3  # draws of few-shot, trainings of fit
 
-    def plans(self) -> Iterator[Plan]:
-        """What is to be done, set by set and model by model, so that features are read once."""
+    def plans(self) -> Iterator[PlannedCell]:
+        """All cells, set by set and model by model, so features are computed once."""
         for data in self.data:
             for model in self.models:
                 for task in self.tasks:
                     if model in (task.models or self.models) and data in (task.data or self.data):
-                        yield Plan(model, data, task)
+                        yield PlannedCell(model, data, task)
 
 
-class Plan(Struct, frozen=True):
+class PlannedCell(Struct, frozen=True):
     """One task for one model and one set."""
 
     model: str
@@ -122,16 +133,16 @@ class Plan(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Of the task, in the table: its name, or what it is."""
+        """The task's title in the table: its name, or a description."""
         if self.task.name:
             return self.task.name
-        if not isinstance(self.task, Fit):
+        if not isinstance(self.task, FitTask):
             return self.kind
         return ", ".join([f"fit {self.task.recipe}", *(f"{key}={value}" for key, value in self.task.set.items())])
 
 
 def read(source: str | os.PathLike[str] | Mapping[str, Any] | Suite) -> Suite:
-    """A suite from its file, or from the same as a dict; what is wrong with it is one line."""
+    """Read a suite from a file or a dict; an error is one line."""
     if isinstance(source, Suite):
         return source
     if isinstance(source, Mapping):
@@ -140,7 +151,7 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any] | Suite) -> Suite:
     try:
         said = tomllib.loads(path.read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no TOML: {' '.join(str(error).split())}; mend that line") from None
+        raise ConfigError(f"{path} is not TOML: {' '.join(str(error).split())}; correct that line") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8; save it as UTF-8") from None
     except OSError as error:
@@ -152,7 +163,7 @@ def _checked(said: dict[str, Any], where: str) -> Suite:
     _known(said, Suite, where)
     for name, value in _table(said, "models", where).items():
         if not isinstance(value, str):
-            raise ConfigError(f"{where}: models.{name} is no text; name a model: {EXAMPLES['models']}")
+            raise ConfigError(f"{where}: models.{name} is not text; name a model: {EXAMPLES['models']}")
     for name, value in _table(said, "data", where).items():
         if isinstance(value, Mapping):
             _known(value, Data, f"{where}, data.{name}")
@@ -181,7 +192,7 @@ EXAMPLES = {"models": 'deit = "weights/deit-tiny"', "data": 'pets = "photos"'}
 
 
 def _known(said: Mapping[str, Any], kind: type[Struct], where: str, more: tuple[str, ...] = ()) -> None:
-    """Only keys that this part of the file has."""
+    """Refuse unknown keys."""
     keys = [*more, *kind.__struct_fields__]
     for key in said:
         if key not in keys:
@@ -191,19 +202,19 @@ def _known(said: Mapping[str, Any], kind: type[Struct], where: str, more: tuple[
 def _known_task(task: Any, where: str) -> None:
     kind = task.get("kind") if isinstance(task, Mapping) else None
     if not isinstance(kind, str):
-        raise ConfigError(f'{where} does not say which; add a line such as kind = "few-shot" ({", ".join(KINDS)})')
-    if kind not in KINDS:
-        raise ConfigError(f"{where} has no kind {kind!r}; {advice(kind, list(KINDS))}")
-    _known(task, KINDS[kind], f"{where} ({kind})", ("kind",))
+        raise ConfigError(f'{where} does not say which; add a line such as kind = "few-shot" ({", ".join(TASK_KINDS)})')
+    if kind not in TASK_KINDS:
+        raise ConfigError(f"{where} has no kind {kind!r}; {advice(kind, list(TASK_KINDS))}")
+    _known(task, TASK_KINDS[kind], f"{where} ({kind})", ("kind",))
 
 
 def _check_values(suite: Suite, where: str) -> None:
-    """What types alone do not say."""
+    """Checks beyond types."""
     for name in [*suite.models, *suite.data]:
-        if not NAME.fullmatch(name):
-            raise ConfigError(f"{where}: {name!r} is no name for a table; use letters, digits and . _ + - alone")
+        if not NAME_PATTERN.fullmatch(name):
+            raise ConfigError(f"{where}: {name!r} is not a valid name; use letters, digits and . _ + - alone")
     if not suite.tasks:
-        raise ConfigError(f'{where} asks for nothing; add a [[tasks]] with kind = "few-shot" ({", ".join(KINDS)})')
+        raise ConfigError(f'{where} asks for nothing; add a [[tasks]] with kind = "few-shot" ({", ".join(TASK_KINDS)})')
     counts: list[tuple[str, float | None]] = [("seeds", suite.seeds)]
     for data in suite.data.values():
         if isinstance(data, Data):
@@ -214,16 +225,16 @@ def _check_values(suite: Suite, where: str) -> None:
                 if name not in known:
                     raise ConfigError(f"{where}: a task is for the {kind} {name!r}; {advice(name, list(known))}")
         counts += [(name, getattr(task, name, None)) for name in ("seeds", "neighbours", "l2")]
-        if isinstance(task, FewShots):
+        if isinstance(task, FewShotTask):
             counts += [("shots", shots) for shots in task.shots or (0,)]
     for name, value in counts:
         if value is not None and not value > 0:
-            raise ConfigError(f"{where}: {name} = {value} is none; say a number above 0")
+            raise ConfigError(f"{where}: {name} = {value} is not positive; give a number above 0")
     _check_titles(suite, where)
 
 
 def _check_titles(suite: Suite, where: str) -> None:
-    """A row is found by its model, set and title."""
+    """Refuse two cells with the same model, set and title: rows are found by these."""
     seen = set()
     for plan in suite.plans():
         row = plan.model, plan.data, plan.title

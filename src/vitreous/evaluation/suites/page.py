@@ -1,4 +1,4 @@
-"""A suite's table as a page: models against sets for each measure, plots, every number with what it cost."""
+"""A suite's table as a page: models against sets for each measure, plots, every number with its cost."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from vitreous.report.page import Block, Drawing, Drawings, Listing, Note, Number
 
 __all__ = ["page", "write"]
 
-LETTERS = 14  # of a name in a legend
-DRAWN = 3  # lines that one chart tells apart
-MARKS = "Percent right; ± is half of the 95 % interval, and ★ marks the highest of its measure."
+MAX_LEGEND_LETTERS = 14
+LINES_PER_CHART = 3  # more are hard to tell apart
+LEGEND = "Percent right; ± is half of the 95 % interval, and ★ marks the highest of its measure."
 
-HOW = (
-    "Few-shot draws so many images of every class from train, by each seed, and solves regularised least squares on "
+SUITE_METHOD = (
+    "Few-shot draws that many images of every class from train for each seed, and solves regularised least squares on "
     "frozen features in closed form (arXiv 2010.11929); knn and logistic use all training images; accuracy is the "
-    "model as it is; fit trains it. All are judged on the test images. With several seeds the interval is Student's, "
-    "over them: it covers what was drawn. With one number it is Wilson's, over test images. Seconds and memory are of "
-    "one training; of a probe they are of fitting and answering, all seeds and shots together, after the features "
-    "were read."
+    "model as it is; fit trains it. All are measured on the test images. With several seeds the interval is Student's, "
+    "over the draws. With one number it is Wilson's, over test images. Seconds and memory are for one training; for "
+    "a probe they cover fitting and answering, all seeds and shots together, without computing the features."
 )
 
 
@@ -40,10 +39,10 @@ def page(found: SuiteTable) -> Page:
     numbers: list[Block] = [Table(head, cells, "lllrrrrrr")]
     sections = [
         *([Section("What failed", failed, tone="bad", badge=str(len(found.failures)))] if failed else []),
-        Section("Models and sets", [Text(MARKS), _side_by_side(found, sets, models)]),
+        Section("Models and sets", [Text(LEGEND), _side_by_side(found, sets, models)]),
         *([Section("In pictures", [Drawings(drawings)])] if drawings else []),
         Section("Every number, and what it cost", numbers),
-        Section("How it was measured", [Text(HOW), *_listings(found)]),
+        Section("How it was measured", [Text(SUITE_METHOD), *_listings(found)]),
     ]
     done = sum(row.mean is not None for row in found.rows)
     return Page(
@@ -66,7 +65,7 @@ def _count(those: Sequence[str], what: str) -> str:
 
 
 def _best(rows: Sequence[SuiteRow], sets: Sequence[str]) -> list[SuiteRow]:
-    """Of every set, the row that is right most often."""
+    """The row with the highest accuracy for every set."""
     found = [[row for row in rows if row.data == data and row.mean is not None] for data in sets]
     return [max(own, key=lambda row: row.mean or 0) for own in found if own]
 
@@ -78,7 +77,7 @@ def _number(row: SuiteRow) -> Number:
 
 
 def _side_by_side(found: SuiteTable, sets: Sequence[str], models: Sequence[str]) -> Table:
-    """Measures and models down, sets across; the highest of its measure is marked."""
+    """Measures and models down, sets across; ★ marks the highest of each measure."""
     at = {(row.measure, row.model, row.data): row for row in found.rows}
     cells = []
     for measure in _names(found.rows, "measure"):
@@ -106,13 +105,13 @@ def _brief(row: SuiteRow | None) -> str:
 
 
 def _drawings(data: str, rows: Sequence[SuiteRow]) -> list[Drawing]:
-    """Lines over shots where several were measured, bars for all else."""
+    """Lines over several shots, bars for all else."""
     found = []
     by_shots = {row.task: [r for r in rows if r.task == row.task and r.mean is not None] for row in rows if row.shots}
     for task, own in by_shots.items():
         models = _names(own, "model")
-        for first in range(0, len(models), DRAWN):
-            lines = [_line(m, [r for r in own if r.model == m]) for m in models[first : first + DRAWN]]
+        for first in range(0, len(models), LINES_PER_CHART):
+            lines = [_line(m, [r for r in own if r.model == m]) for m in models[first : first + LINES_PER_CHART]]
             title = f"{task} on {data}"
             svg = charts.lines(lines, title=title, x_title="labelled images of each class", is_share=True)
             found.append(Drawing(svg, "The band is 95 %, over seeds.", title))
@@ -125,7 +124,7 @@ def _drawings(data: str, rows: Sequence[SuiteRow]) -> list[Drawing]:
 
 
 def _line(model: str, rows: Sequence[SuiteRow]) -> charts.Line:
-    name = model if len(model) <= LETTERS else f"{model[: LETTERS - 1]}…"
+    name = model if len(model) <= MAX_LEGEND_LETTERS else f"{model[: MAX_LEGEND_LETTERS - 1]}…"
     x, means = [row.shots or 0 for row in rows], [row.mean or 0 for row in rows]
     spans = [row.interval or (mean, mean) for row, mean in zip(rows, means, strict=True)]
     return charts.Line(name, x, means, [low for low, _ in spans], [high for _, high in spans], has_points=True)

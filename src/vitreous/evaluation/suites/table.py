@@ -1,7 +1,7 @@
 """`vitreous eval --suite`: several models, several sets, several tasks; the papers' kind of table.
 
-Every cell is kept in a file as soon as it is measured, so a suite that was ended goes on where it was; one that fails
-is named in the table, and the others are not lost.
+Every cell is saved as soon as it is measured, so an interrupted suite resumes; the table names a cell that fails, and
+the others are not lost.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.few_shot import mean_interval
 from vitreous.evaluation.predict import Precision
 from vitreous.evaluation.suites.cells import Bench, Cell, Measured, Trainer, check_set
-from vitreous.evaluation.suites.file import FewShots, Fit, Plan, Suite, read
+from vitreous.evaluation.suites.file import FewShotTask, FitTask, PlannedCell, Suite, read
 from vitreous.files import lock, write_json
 from vitreous.machine import record
 
 __all__ = ["SuiteRow", "SuiteTable", "suite"]
 
-TABLE, PAGE = "suite.json", "suite.html"
-OURS = {TABLE, PAGE, "lock", "cells", "features", "fits"}
+SUITE_JSON, SUITE_PAGE = "suite.json", "suite.html"
+SUITE_FILES = {SUITE_JSON, SUITE_PAGE, "lock", "cells", "features", "fits"}
 MIB = 2**20
 
-Tell = Callable[[int, int, "SuiteRow"], None]  # done, of, what is new
+Tell = Callable[[int, int, "SuiteRow"], None]  # done, total, new row
 
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """One line of the table. accuracy: of each seed; of one, where nothing is drawn."""
+    """One row of the table. accuracy: one per seed, or a single one if nothing is drawn."""
 
     model: str
     data: str
@@ -45,9 +45,9 @@ class SuiteRow:
     kind: str
     shots: int | None = None
     accuracy: tuple[float, ...] = ()
-    images: int = 0  # judged by
+    images: int = 0  # test images
     steps: int | None = None
-    seconds: float | None = None  # of one training; of a probe's fit and answers, all seeds and shots together
+    seconds: float | None = None  # for one training; for a probe, fit and answers of all seeds and shots together
     peak_memory: int | None = None  # bytes
     notes: tuple[str, ...] = ()
     error: str | None = None
@@ -66,7 +66,7 @@ class SuiteRow:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %: Student's over seeds; of a single number Wilson's, over the test images."""
+        """The 95 % interval: Student's over seeds; for a single number Wilson's, over test images."""
         if self.mean is None:
             return None
         if len(self.accuracy) > 1:
@@ -86,7 +86,7 @@ class SuiteRow:
         return body | {"notes": list(self.notes), "error": self.error, "left_out": self.left_out}
 
     def cells(self) -> list[str]:
-        """Task, right, interval, seeds, steps, seconds, memory: for people."""
+        """Task, right, interval, seeds, steps, seconds, memory as text."""
         if self.mean is None:
             return [self.measure, "failed" if self.error else "no match", *[""] * 5]
         between = "–" if self.interval is None else "{:.1f} to {:.1f}".format(*(100 * v for v in self.interval))
@@ -98,7 +98,7 @@ class SuiteRow:
         return [self.measure, f"{100 * self.mean:.1f} %", between, over, steps, seconds, memory]
 
 
-HEAD = ["data", "model", "task", "right", "95 % interval", "over", "steps", "seconds", "peak memory"]
+COLUMNS = ["data", "model", "task", "right", "95 % interval", "over", "steps", "seconds", "peak memory"]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class SuiteTable:
 
     name: str
     rows: tuple[SuiteRow, ...]
-    readings: tuple[dict[str, Any], ...] = ()  # what reading each pair's features took
+    readings: tuple[dict[str, Any], ...] = ()  # time to compute each pair's features
     about: dict[str, Any] = field(default_factory=dict)
     folder: str = ""
 
@@ -121,7 +121,7 @@ class SuiteTable:
         return body | dict(self.about)
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Head and cells, for people; a name stands once."""
+        """Head and cells as text; repeated names are left blank."""
         cells = []
         before: SuiteRow | None = None
         for row in self.rows:
@@ -129,17 +129,17 @@ class SuiteTable:
             is_new_model = is_new_set or before is None or row.model != before.model
             cells.append([row.data if is_new_set else "", row.model if is_new_model else "", *row.cells()])
             before = row
-        return HEAD, cells
+        return COLUMNS, cells
 
     def blamed(self) -> list[tuple[str, str]]:
-        """What failed, and why: a model's cells that failed alike together."""
+        """What failed, and why; a model's cells with the same error together."""
         found: dict[tuple[str, str], list[str]] = {}
         for row in self.failures:
             found.setdefault((row.model, row.error or ""), []).append(f"{row.task} on {row.data}")
         return [(f"{model}, {', '.join(dict.fromkeys(cells))}", error) for (model, error), cells in found.items()]
 
     def said(self) -> list[str]:
-        """What else should be known, line by line: failures first."""
+        """Notes, one per line, failures first."""
         lines = [f"failed  {who}: {error}" for who, error in self.blamed()]
         for row in self.rows:
             lines += [f"note    {row.data}: {note}" for note in row.notes]
@@ -173,19 +173,18 @@ def suite(
     precision: Precision = "auto",
     tell: Tell | None = None,
 ) -> SuiteTable:
-    """Every task for every model and set of a suite; table and page are written into a folder.
+    """Run every task for every model and set of a suite; write table and page into a folder.
 
         vitreous.evaluation.suite("suite.toml", fit=vitreous.fit)
 
-    source: a TOML file, or the same as a dict.  out: the folder (suites/NAME); cells that lie there and are of the very
-    same model, images and task are not measured again.  fit: `vitreous.fit`, for tasks that train.  tell: called with
-    (done, of, row).
+    source: a TOML file, or the same as a dict.  out: the folder (suites/NAME); cells there with the same model, images
+    and task are not measured again.  fit: `vitreous.fit`, for tasks that train.  tell: called with (done, total, row).
     """
     wanted = read(source)
     folder = Path(out) if out is not None else Path("suites") / (wanted.name or "suite")
     plans = list(wanted.plans())
-    if fit is None and any(isinstance(plan.task, Fit) for plan in plans):
-        raise ConfigError("the suite has a task that trains; hand training over: suite(..., fit=vitreous.fit)")
+    if fit is None and any(isinstance(plan.task, FitTask) for plan in plans):
+        raise ConfigError("the suite has a task that trains; pass the trainer: suite(..., fit=vitreous.fit)")
     if fit is not None:
         check_set(wanted.tasks, fit)
     _refuse_strangers(folder)
@@ -193,10 +192,10 @@ def suite(
         with lock(folder / "lock", seconds=0):
             return _measure(wanted, plans, Bench(wanted, folder, fit, device, workers, precision), tell)
     except BusyError:
-        raise BusyError(f"another process is at work in {folder}; wait until it ends, or name another --out") from None
+        raise BusyError(f"another process uses {folder}; wait until it ends, or name another --out") from None
 
 
-def _measure(wanted: Suite, plans: Sequence[Plan], bench: Bench, tell: Tell | None) -> SuiteTable:
+def _measure(wanted: Suite, plans: Sequence[PlannedCell], bench: Bench, tell: Tell | None) -> SuiteTable:
     rows: list[SuiteRow] = []
     for done, plan in enumerate(plans, 1):
         new = _rows(plan, list(bench.cells(plan)))
@@ -212,23 +211,23 @@ def _measure(wanted: Suite, plans: Sequence[Plan], bench: Bench, tell: Tell | No
     ]
     about = {"models": dict(wanted.models), "sets": {name: _plain(data) for name, data in wanted.data.items()}}
     table = SuiteTable(wanted.name, tuple(rows), tuple(readings), about | {"record": record()}, str(bench.folder))
-    write_json(bench.folder / TABLE, {"schema": "vitreous.suite/1", **table.to_json()}, force=True, allow_nan=True)
+    write_json(bench.folder / SUITE_JSON, {"schema": "vitreous.suite/1", **table.to_json()}, force=True, allow_nan=True)
     from vitreous.evaluation.suites import page as suite_page
 
-    suite_page.write(table, bench.folder / PAGE, force=True)
+    suite_page.write(table, bench.folder / SUITE_PAGE, force=True)
     return table
 
 
-def _rows(plan: Plan, cells: Sequence[Cell]) -> list[SuiteRow]:
+def _rows(plan: PlannedCell, cells: Sequence[Cell]) -> list[SuiteRow]:
     """Trainings of several seeds make one row; few-shot makes one for each number of shots."""
     first = SuiteRow(plan.model, plan.data, plan.title, plan.kind)
     error = next((cell.error for cell in cells if cell.error is not None), None)
     done = [cell for cell in cells if cell.error is None]
-    if not done and isinstance(plan.task, FewShots):
+    if not done and isinstance(plan.task, FewShotTask):
         return [replace(first, shots=shots, error=error) for shots in plan.task.shots]
     if not done or done[0].left_out:
         return [replace(first, error=error, left_out=done[0].left_out if done else None)]
-    if isinstance(plan.task, FewShots):
+    if isinstance(plan.task, FewShotTask):
         return [_with(first, (measured,), done, error) for measured in done[0].measured]
     return [_with(first, tuple(cell.measured[0] for cell in done), done, error)]
 
@@ -251,16 +250,16 @@ def _with(row: SuiteRow, measured: Sequence[Measured], cells: Sequence[Cell], er
 
 
 def _plain(data: Any) -> Any:
-    """A set as the file says it."""
+    """Open a set as the file describes it."""
     return data if isinstance(data, str) else {k: v for k, v in asdict(data).items() if v is not None}
 
 
 def _refuse_strangers(folder: Path) -> None:
-    """A suite writes into a folder that is new, empty or a suite's."""
+    """Refuse a folder that is neither new, nor empty, nor a suite's."""
     if not os.path.lexists(folder):
         return
     if not folder.is_dir():
         raise ExistsError(f"{folder} is a file; name a folder for the suite: --out DIR")
     names = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-    if others := [name for name in names if name not in OURS]:
-        raise ExistsError(f"{folder} holds {others[0]}, which is no suite's; name another folder: --out DIR")
+    if others := [name for name in names if name not in SUITE_FILES]:
+        raise ExistsError(f"{folder} holds {others[0]}, which belongs to no suite; name another folder: --out DIR")

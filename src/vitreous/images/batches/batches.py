@@ -1,15 +1,15 @@
-"""Batches of uint8 pictures on the device, in an order that nothing but the seed decides.
+"""Batches of uint8 images on the device, in an order that depends only on the seed.
 
 The order of an epoch is one list of places 0 … N − 1. A step takes the next `batch` places, and each rank an equal run
-of them: so batch size, workers and ranks change who reads a picture, never which pictures come, in which order, with
-which pixels. Where a run stands is (epoch, place), two numbers, and starting there reads nothing that went before.
+of them. So batch size, workers and ranks change who reads an image, never the images, their order or their pixels. The
+position of a run is (epoch, place); starting there reads nothing before it.
 
-With `repeats` an epoch shows that many times fewer pictures, each that often (DeiT's repeated augmentation): N places
-still, each copy of a picture with draws of its own.
+With `repeats` an epoch shows that many times fewer images, each that often (DeiT's repeated augmentation). It still has
+N places, and each copy of an image has its own draws.
 
-Pictures come in one of two ways (feeds.py). *Resident*: a set of equal pictures that fits lies whole on the device
-(resident.py), and a batch is an index into it. *Streamed*: workers (threads, or processes where many cores must feed
-one device) read, crop and resize ahead (loader.py), into pinned memory.
+Images come in one of two ways (workers.py). *Resident*: a set of equal images that fits is held whole on the device
+(stores/device.py), and a batch is an index into it. *Streamed*: workers (threads, or processes if many cores feed one
+device) read, crop and resize ahead (loader.py), into pinned memory.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from torch import Tensor
 from vitreous.errors import ConfigError, DataError
 from vitreous.files import digest
 from vitreous.images.batches.loader import Loader, Places
-from vitreous.images.batches.workers import Feed, Processes, Resident, Step, Threads, crops
+from vitreous.images.batches.workers import BatchStep, Feed, Processes, Resident, Threads, crops
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels import decode
-from vitreous.images.pixels.augment import Augment, Plan
+from vitreous.images.pixels.augment import Augment, AugmentPlan
 from vitreous.images.sources.shards import Shards
 from vitreous.images.stores.device import Whole, lay_whole
 from vitreous.images.stores.memory import HeldPixels
@@ -42,51 +42,51 @@ from vitreous.ranks import Ranks, gather, here
 
 __all__ = ["Batch", "Batches", "Coverage"]
 
-MANY = 50_000  # pictures to read from which worker processes give back the seconds that their start takes
-COPY = 2**40  # added to a picture's id to draw for its next copy
-APART = 8  # pictures between two copies of one
-DRAWS = 8  # of pictures to take the place of one that cannot be read
+PROCESSES_FROM = 50_000  # images to read; worker processes start too slowly for fewer
+COPY_ID_STEP = 2**40  # added to an image's id for the draws of its next copy
+IMAGES_BETWEEN_COPIES = 8  # between two copies of one image
+REPLACEMENT_DRAWS = 8  # images tried in place of an unreadable one
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some pictures of one epoch, in the epoch's order.
+    """Some images of one epoch, in the epoch's order.
 
-    plan: what the augmentation does to each, drawn on the host; None where there is none. On to the model:
+    plan: the augmentation of each image, drawn on the host, or None. To get the model's input:
     `augment.apply(batch.images, batch.plan, rule, cropped=batch.is_cropped)`.
     """
 
     images: Tensor  # B C H W, uint8
     labels: Tensor  # B, or B K
-    ids: Places  # B: the pictures' numbers in their source
-    places: Places  # B: where in the epoch's order
+    ids: Places  # B: image numbers in the source
+    places: Places  # B: in the epoch's order
     epoch: int
-    plan: Plan | None = None
+    plan: AugmentPlan | None = None
     is_cropped: bool = True  # else `augment.apply` crops: call it with cropped=batch.is_cropped
-    sizes: Places | None = None  # B 2: rows, columns of each picture where they differ, at the images' upper left
-    copies: Places | None = None  # B: the how manieth of its picture, from 0, where an epoch repeats pictures
+    sizes: Places | None = None  # B 2: rows, columns of each image, at the upper left, if sizes differ
+    copies: Places | None = None  # B: which copy of the image, from 0, if an epoch repeats images
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def drawn_ids(self) -> Places:
-        """B: what stands for the id in every draw, so that two copies of one picture differ."""
+        """B: the id used in every draw; two copies of one image differ."""
         return _drawn_ids(self.ids, self.copies)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which pictures an evaluation really saw, on all ranks together."""
+    """The images that an evaluation saw, over all ranks."""
 
     images: int  # in the set
     seen: int
     unique: int
-    skipped: tuple[str, ...] = ()  # why, for each picture that could not be read
+    skipped: tuple[str, ...] = ()  # the reason for each unreadable image
 
     @property
     def is_exact(self) -> bool:
-        """Every picture once, and none left out."""
+        """True if every image was seen exactly once."""
         return self.seen == self.unique == self.images
 
     def to_json(self) -> dict[str, Any]:
@@ -98,15 +98,15 @@ class Coverage:
 
 
 class Batches:
-    """Iterate over batches; once through is all epochs that are left, and one that went through begins again.
+    """Iterate over batches: once through all remaining epochs; iterating again starts over.
 
-    batch: images per step, all ranks together.  preprocess: its size is that of the batches, and without augmentation
-    its pixels are theirs, exactly.  shuffle, drop_last: as augmented or not.  start: an earlier `state()`.
+    batch: images per step, over all ranks.  preprocess: sets the size of the batches and, without augmentation, their
+    exact pixels.  shuffle, drop_last: by default, on with augmentation.  start: an earlier `state()`.
     workers: 0 reads in the calling thread; more than two are processes in a long run, unless `processes` says.
-    resident: None decides by itself.  repeats: times that an epoch shows each of its pictures.  reads: pictures that
-    will be read in all, where `epochs` does not say.  on_unreadable: "replace" shows another picture of the set, drawn
-    by address, with its own label and id; `replaced` has name and reason of each that was missing, once.
-    labelled: False gives pictures without a label the label 0.
+    resident: None decides by itself.  repeats: how often an epoch shows each of its images.  reads: images to read in
+    all, if `epochs` does not tell.  on_unreadable: "replace" shows another image of the set, drawn by address, with
+    its own label and id; `replaced` lists name and reason of each missing image once.
+    labelled: False gives images without a label the label 0.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Batches:
         self._noted: set[int] = set()  # of these
         self._workers = min(core_count(), 8) if workers is None else workers
         reads = len(data) * epochs if reads is None else reads
-        is_long = reads >= MANY and not isinstance(data.source, HeldPixels)
-        many = self._workers > 2 and is_long  # more threads than that wait for each other, but processes start slowly
+        is_long = reads >= PROCESSES_FROM and not isinstance(data.source, HeldPixels)
+        many = self._workers > 2 and is_long  # more than 2 threads wait for each other, but processes start slowly
         self._processes = (many if processes is None else processes) and self._workers > 0
         self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer, repeats)
         self._loader = Loader(data, preprocess, decode.is_fast(fast))
@@ -165,7 +165,7 @@ class Batches:
             self._start_at(start)
 
     def __len__(self) -> int:
-        """Steps that are left, the same on every rank."""
+        """Remaining steps, the same on every rank."""
         left = len(self.data) - self._place
         now = left // self.batch if self.drop_last else -(-left // self.batch)
         if self._is_through:
@@ -178,18 +178,18 @@ class Batches:
         return n // self.batch if self.drop_last else -(-n // self.batch)
 
     def state(self) -> dict[str, Any]:
-        """Where the next batch comes from; holds for any batch size and number of ranks."""
+        """The position of the next batch; valid for any batch size and number of ranks."""
         return {"epoch": self._epoch, "place": self._place, **self._identity()}
 
     def seek(self, epoch: int, place: int) -> None:
-        """Begin there: the next batch is the one at that place of that epoch."""
+        """Continue from this epoch and place."""
         if epoch < 0 or not 0 <= place < len(self.data):
-            raise ConfigError(f"epoch {epoch}, place {place} is no place among {len(self.data)} pictures")
+            raise ConfigError(f"epoch {epoch}, place {place} is not a place among {len(self.data)} images")
         self._epoch, self._place, self._is_through = epoch, place, False
 
     def coverage(self) -> Coverage:
-        """What all ranks saw in this pass; every rank calls it."""
-        if self.ranks.world not in (1, here().world):  # one alone has seen what there is
+        """What all ranks saw in this pass; every rank must call it."""
+        if self.ranks.world not in (1, here().world):  # a single rank has seen everything
             raise ConfigError(
                 f"these are batches of rank {self.ranks.rank} of {self.ranks.world}, and no such process group runs; "
                 "coverage needs all ranks"
@@ -207,7 +207,7 @@ class Batches:
             self._epoch, self._place, self._seen, self._skipped, self._is_through = 0, 0, 0, [], False
             self._unique[:] = False
         feed = self._feed()
-        waiting: deque[tuple[Step, Any]] = deque()
+        waiting: deque[tuple[BatchStep, Any]] = deque()
         steps = self._steps(self._epoch, self._place)
         try:
             for step in steps:
@@ -220,7 +220,7 @@ class Batches:
         finally:
             feed.close()
 
-    def _next(self, waiting: deque[tuple[Step, Any]], feed: Feed) -> Batch:
+    def _next(self, waiting: deque[tuple[BatchStep, Any]], feed: Feed) -> Batch:
         step, begun = waiting.popleft()
         images, failed = feed.finish(step, begun)
         places, members, copies = step.places, step.members, step.copies
@@ -249,13 +249,17 @@ class Batches:
             images, labels, self.data.ids[members], places, step.epoch, step.plan, whole is None, sizes, copies
         )
 
-    def _replacement(self, step: Step, row: int, why: str, feed: Feed) -> tuple[int, Tensor]:
-        """Another picture for one that cannot be read, by the address of that one alone."""
+    def _replacement(self, step: BatchStep, row: int, why: str, feed: Feed) -> tuple[int, Tensor]:
+        """An image in place of an unreadable one, drawn by that one's address alone."""
         missing, tried = int(step.members[row]), why
         self._note(missing, why)
         address = _drawn_ids(self.data.ids[missing : missing + 1], None if step.copies is None else step.copies[[row]])
         others = len(self.data) - 1
-        for k in integers(self.seed, "replacement", step.epoch, address, others, DRAWS)[0].tolist() if others else []:
+        for k in (
+            integers(self.seed, "replacement", step.epoch, address, others, REPLACEMENT_DRAWS)[0].tolist()
+            if others
+            else []
+        ):
             member = k + (k >= missing)  # never itself
             try:
                 return member, feed.one(member, crops(step.plan, slice(row, row + 1)))
@@ -263,8 +267,8 @@ class Batches:
                 tried = str(error)
                 self._note(member, tried)
         raise DataError(
-            f"{self.data.name(missing)} cannot be read, nor can {min(others, DRAWS)} pictures drawn in its place "
-            f"({tried}); look at the set with: vitreous check {self.data.path}"
+            f"{self.data.name(missing)} cannot be read, nor can {min(others, REPLACEMENT_DRAWS)} images drawn in "
+            f"its place ({tried}); look at the set with: vitreous check {self.data.path}"
         )
 
     def _note(self, member: int, why: str) -> None:
@@ -283,7 +287,7 @@ class Batches:
 
     @cached_property
     def _whole(self) -> Whole | None:
-        """The set as it lies on the device; decided when first asked for."""
+        """The set on the device, or None; decided on first use."""
         if self._want_resident is False:
             return None
         return lay_whole(
@@ -295,14 +299,14 @@ class Batches:
             may_miss=self.skip_unreadable or self.on_unreadable != "raise",
         )
 
-    def _draw(self, epoch: int, members: Places, copies: Places | None, places: Places) -> Plan | None:
+    def _draw(self, epoch: int, members: Places, copies: Places | None, places: Places) -> AugmentPlan | None:
         if self.augment is None:
             return None
         ids = _drawn_ids(self.data.ids[members], copies)
         return augmenting.draw(self.augment, self.seed, epoch, ids, places, len(self.data))
 
-    def _steps(self, epoch: int, place: int) -> Iterator[Step]:
-        """This rank's share of every step from (epoch, place) on."""
+    def _steps(self, epoch: int, place: int) -> Iterator[BatchStep]:
+        """This rank's part of every step, from (epoch, place) on."""
         n, world, rank = len(self.data), self.ranks.world, self.ranks.rank
         while epoch < self.epochs:
             last = place + (n - place) // self.batch * self.batch if self.drop_last else n
@@ -313,11 +317,11 @@ class Batches:
                 mine = np.arange(begin + min(rank * share, count), begin + min((rank + 1) * share, count))
                 members, copies = self._order.at(epoch, mine)
                 draw = partial(self._draw, epoch, members, copies, mine)
-                yield Step(epoch, mine, members, copies, end, begin + self.batch >= last, draw)
+                yield BatchStep(epoch, mine, members, copies, end, begin + self.batch >= last, draw)
             epoch, place = epoch + 1, 0
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same for a state to mean the same place: these very pictures, labels and order."""
+        """What a saved position depends on: images, labels and order."""
         chosen = digest(self.data.ids.tobytes() + self.data.labels.tobytes())
         return {
             "seed": self.seed,
@@ -338,13 +342,13 @@ class Batches:
         epoch, place = state.get("epoch"), state.get("place")
         if not isinstance(epoch, int) or not isinstance(place, int) or epoch < 0 or not 0 <= place <= len(self.data):
             where = f"epoch {epoch}, place {place}"
-            raise DataError(f"the state says {where}, which is no place in {self.data.path}; start afresh")
+            raise DataError(f"the state says {where}, which is not a place in {self.data.path}; start afresh")
         self._epoch, self._place = epoch, place
 
     def _check(self) -> None:
         n, world = len(self.data), self.ranks.world
         if n == 0:
-            raise DataError(f"{self.data.path} has no pictures; look at it with: vitreous check {self.data.path}")
+            raise DataError(f"{self.data.path} has no images; look at it with: vitreous check {self.data.path}")
         if self._workers < 0 or self.epochs < 0 or self.prefetch < 0:
             raise ConfigError(
                 f"workers {self._workers}, epochs {self.epochs} and prefetch {self.prefetch} must each be 0 or more"
@@ -352,7 +356,7 @@ class Batches:
         nameless = np.flatnonzero(self.data.labels < 0) if self.data.labels.ndim == 1 else np.array([], int)
         if self.labelled and self.augment is not None and len(nameless):
             raise DataError(
-                f"{len(nameless):,} pictures of {self.data.path} have no label, "
+                f"{len(nameless):,} images of {self.data.path} have no label, "
                 f"such as {self.data.name(int(nameless[0]))}; "
                 "label them, or take them out with data.take(data.labels >= 0)"
             )
@@ -362,14 +366,14 @@ class Batches:
             raise ConfigError(f"a batch of {self.batch} is more than {self.data.path} has; give its {n} images or less")
         if self.repeats < 1 or (self.repeats > 1 and (not self.shuffle or self._order.distinct < 2)):
             raise ConfigError(
-                f"repeats={self.repeats} of {n} pictures leaves no two to show, or the same ones in every epoch where "
+                f"repeats={self.repeats} of {n} images leaves no two to show, or the same ones in every epoch where "
                 "they are not shuffled; give 1, or fewer repeats and shuffle"
             )
         if self.on_unreadable not in ("raise", "replace"):
             raise ConfigError(f"on_unreadable={self.on_unreadable!r} is unknown; give raise or replace")
         if self.on_unreadable == "replace" and (not self.shuffle or self.skip_unreadable):
             raise ConfigError(
-                "on_unreadable='replace' is for training, and an evaluation must not see a picture twice; "
+                "on_unreadable='replace' is for training, and an evaluation must not see an image twice; "
                 "leave it out, or say skip_unreadable alone"
             )
         if self.augment is not None and self.augment.mixes and (self.batch // world) % 2:
@@ -385,27 +389,27 @@ class Batches:
 
 @dataclass
 class _Order:
-    """Which picture comes at which place of an epoch.
+    """The image at each place of an epoch.
 
-    Shards are read nearly in order: whole shards are permuted, and pictures within windows of `buffer` places. So a
-    reader keeps at most one window, and any place can be found without what goes before.
+    Shards are read nearly in order: whole shards are permuted, and images within windows of `buffer` places. So a
+    reader keeps at most one window, and any place can be found directly.
 
-    With R repeats an epoch shows the first D = ⌈N / R⌉ pictures of its order. Place R·j + r has copy r of number
-    (j − r·apart) mod D of them: copies of one picture are R·apart + 1 places apart, so mostly in one step, as DeiT has
-    them; never neighbours, so no pair is mixed from two copies; and in each copy beside another picture.
+    With R repeats an epoch shows the first D = ⌈N / R⌉ images of its order. Place R·j + r has copy r of number
+    (j − r·apart) mod D of them: copies of one image are R·apart + 1 places apart, so mostly in one step, as DeiT has
+    them; never neighbours, so no pair is mixed from two copies; and in each copy beside another image.
     """
 
     count: int
     seed: int
     is_shuffled: bool
-    shards: Places | None  # the shard of each picture
+    shards: Places | None  # the shard of each image
     buffer: int
     repeats: int = 1
     _known: tuple[int, Places] | None = None
 
     @property
     def kind(self) -> str:
-        """What a place means: it differs where pictures come in another order."""
+        """A description of the order; orders that differ have different ones."""
         again = "" if self.repeats == 1 else f", each {self.repeats} times"
         if not self.is_shuffled:
             return "as it lies" + again
@@ -413,24 +417,24 @@ class _Order:
 
     @property
     def distinct(self) -> int:
-        """Pictures that an epoch shows."""
+        """The number of images that an epoch shows."""
         return -(-self.count // self.repeats)
 
     @cached_property
     def apart(self) -> int:
         """Less than D, so that neighbours r, r + 1 differ; and so that R·j + R − 1 differs from R·(j + 1)."""
-        far = range(min(APART, self.distinct - 1), 0, -1)
+        far = range(min(IMAGES_BETWEEN_COPIES, self.distinct - 1), 0, -1)
         return next(k for k in far if self.repeats % 2 == 0 or ((self.repeats - 1) * k + 1) % self.distinct)
 
     def at(self, epoch: int, places: Places) -> tuple[Places, Places | None]:
-        """The pictures at these places, and which copy each is."""
+        """The image numbers at these places, and which copy each is."""
         if self.repeats == 1:
             return self.members(epoch, places), None
         j, copies = np.divmod(places, self.repeats)
         return self.members(epoch, (j - copies * self.apart) % self.distinct), copies
 
     def members(self, epoch: int, numbers: Places) -> Places:
-        """The pictures of these numbers in the order of the epoch."""
+        """The images at these positions of the epoch's order."""
         if not self.is_shuffled:
             return numbers
         if self._known is None or self._known[0] != epoch:
@@ -449,9 +453,9 @@ class _Order:
 
 
 def _shards(data: ImageSet) -> Places | None:
-    """The shard each picture lies in, where the source has shards."""
+    """The shard of each image, or None for a source without shards."""
     return data.source.file[data.ids].astype(np.int64) if isinstance(data.source, Shards) else None
 
 
 def _drawn_ids(ids: Places, copies: Places | None) -> Places:
-    return ids if copies is None else ids + copies * COPY
+    return ids if copies is None else ids + copies * COPY_ID_STEP

@@ -1,4 +1,4 @@
-"""One picture of a set as pixels: read, cropped and resized as a training or an evaluation wants it."""
+"""Images of a set as pixels: read, cropped and resized for training or evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels import decode
-from vitreous.images.pixels.augment import Plan
+from vitreous.images.pixels.augment import AugmentPlan
 from vitreous.images.stores.disk import PackedPixels, same_pixels
 from vitreous.images.stores.memory import HeldPixels, find_places
 from vitreous.models import preprocess as rules
@@ -28,7 +28,7 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Loader:
-    """Everything that decides a picture's pixels; goes to worker processes."""
+    """Everything that decides an image's pixels; sent to worker processes."""
 
     data: ImageSet
     preprocess: Preprocess
@@ -36,11 +36,11 @@ class Loader:
 
     @property
     def channels(self) -> int:
-        """As many as the model wants."""
+        """The channels that the model expects."""
         return len(self.preprocess.mean)
 
-    def load(self, members: Places, plan: Plan | None, out: NDArray[np.uint8]) -> dict[int, str]:
-        """Fill `out` (B H W C) with these pictures; returns why for each row that could not be filled."""
+    def load(self, members: Places, plan: AugmentPlan | None, out: NDArray[np.uint8]) -> dict[int, str]:
+        """Fill `out` (B H W C) with these images; returns the reason for each unreadable row."""
         failed: dict[int, str] = {}
         if plan is None:
             for row, i in enumerate(members):
@@ -66,26 +66,26 @@ class Loader:
                 failed[row] = str(error)
         return failed
 
-    def one(self, member: int, crop: Plan | None, shape: tuple[int, ...]) -> Tensor:
-        """A single picture, C H W, as `load` fills it."""
+    def one(self, member: int, crop: AugmentPlan | None, shape: tuple[int, ...]) -> Tensor:
+        """A single image, C H W, as `load` fills it."""
         out = torch.empty((1, *shape), dtype=torch.uint8)
         if failed := self.load(np.array([member]), crop, rows_first(out.numpy())):
             raise DataError(failed[0])
         return out[0]
 
     def whole(self, i: int) -> NDArray[np.uint8]:
-        """Picture i as an evaluation sees it, in Pillow's own pixels."""
+        """Image i as an evaluation sees it, in Pillow's own pixels."""
         pixels = self.data.read(i)
         if self.is_finished[i]:
             return decode.with_channels(pixels, self.channels)
         return decode.finish(pixels, self.preprocess)
 
     def plain(self, i: int) -> NDArray[np.uint8]:
-        """Picture i as it lies there."""
+        """Image i as stored."""
         return decode.with_channels(self.data.read(i), self.channels)
 
     def check(self) -> None:
-        """Finished test pixels serve one rule alone."""
+        """Refuse finished test pixels of another preprocessing."""
         if self.is_finished.any():
             rule = rules.from_json(self.data.about["pack"]["preprocess"])
             if not same_pixels(rule, self.preprocess):
@@ -96,14 +96,14 @@ class Loader:
 
     @cached_property
     def is_finished(self) -> NDArray[np.bool_]:
-        """Of each picture: it lies as an evaluation sees it."""
+        """For each image: True if it is stored with its evaluation pixels."""
         source = self.data.source
         if not isinstance(source, PackedPixels | HeldPixels):
             return np.zeros(len(self.data), bool)
         return source.is_finished[find_places(source.ids, self.data.ids)]
 
     def _open(self, i: int) -> _Opened:
-        """A picture whose size is known: a JPEG by its header, another one decoded."""
+        """An image with a known size: a JPEG's from its header, any other decoded."""
         raw = self.data.raw(i) if self.fast else None
         if raw is not None and (header := decode.header(raw)) is not None:
             return _Opened(i, (header.rows, header.columns), raw, header, None)

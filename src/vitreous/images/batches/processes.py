@@ -1,4 +1,4 @@
-"""Worker processes that Ctrl-C does not reach: the parent hears it and ends them."""
+"""Worker processes that ignore Ctrl-C; the parent gets the signal and ends them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from vitreous.errors import DataError
 
 __all__ = ["died", "one_thread", "start"]
 
-PIPE = 2**15  # bytes of arguments from which a file carries them: a full pipe would start one process after the other
+PIPE_BYTES = (
+    2**15
+)  # bytes of arguments from which a file carries them: a full pipe would start one process after the other
 
 
 def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
-    """Spawned processes, each prepared once by `prepare(*arguments)`.
+    """Spawn processes, each prepared once by `prepare(*arguments)`.
 
-    They do not run the calling script again, so it needs no `if __name__ == "__main__":` unless `arguments` hold
-    something that it defines. They start with the signal blocked: a mask outlives the start of another program, and a
-    handler of theirs would come only after their imports.
+    They do not run the calling script again, so it needs no `if __name__ == "__main__":`, unless `arguments` use
+    something that it defines. They start with the signal blocked: a mask survives exec, and a handler would be set only
+    after their imports.
     """
     packed = _packed_without_main(arguments)
     context = _Spawn() if packed is not None else multiprocessing.get_context("spawn")
-    file = None if packed is None or len(packed) < PIPE else _written(packed)
+    file = None if packed is None or len(packed) < PIPE_BYTES else _written(packed)
     how = (prepare, arguments) if file is None else (_prepare_from, (prepare, file))
     pool = ProcessPoolExecutor(workers, context, *how)
     if file is not None:
@@ -42,14 +44,14 @@ def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> Proces
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         for _ in range(workers):
-            pool.submit(_nothing)  # each starts a process, since none is idle yet
+            pool.submit(_nothing)  # each call starts a process, since none is idle yet
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pool
 
 
 class _Process(SpawnProcess):
-    """Starts without the module that is `__main__` here."""
+    """Starts without the caller's `__main__` module."""
 
     def start(self) -> None:
         with _main_hidden():
@@ -71,7 +73,7 @@ def _main_hidden() -> Iterator[None]:
 
 
 def _packed_without_main(arguments: Any) -> bytes | None:
-    """None where they hold something that the calling script defines."""
+    """Pickled arguments; None if they use something that the calling script defines."""
     with _main_hidden():
         try:
             return pickle.dumps(arguments)
@@ -90,15 +92,15 @@ def _prepare_from(prepare: Callable[..., None], file: str) -> None:
 
 
 def one_thread() -> None:
-    """For the start of a worker: as many threads as processes would be too many."""
+    """Start a worker: one thread each, and no Ctrl-C."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where no mask could be inherited
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for systems without signal masks
     torch.set_num_threads(1)
 
 
 def died(doing: str) -> DataError:
-    """The line for a process that is gone. doing: what it did, such as `packed photos`."""
+    """The error for a process that died.  doing: what it did, such as `packed photos`."""
     return DataError(
         f"a process that {doing} ended by itself; memory may have run out (try fewer workers=), or the calling script "
         'lacks its `if __name__ == "__main__":`'

@@ -1,1 +1,1 @@
-"""Pictures that come with the package: nothing to fetch, nobody's photographs."""
+"""Images that come with the package: nothing to fetch, nobody's photographs."""

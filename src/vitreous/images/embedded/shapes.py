@@ -1,32 +1,32 @@
-"""Generated pictures: one shape somewhere on a cloudy ground. The label is its kind; colour and place say nothing."""
+"""Generated images: one shape somewhere on a cloudy ground. The label is its kind; colour and place say nothing."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-KINDS = ("disc", "square", "triangle", "cross")
+SHAPE_NAMES = ("disc", "square", "triangle", "cross")
 SIZE = 48  # pixels
 
 
 def draw(index: int, seed: int = 0) -> tuple[NDArray[np.uint8], int]:
-    """Picture number `index`: 48×48×3, and the number of its kind. The same numbers always give the same picture."""
+    """Image number `index`: 48×48×3, and the number of its kind. The same numbers always give the same image."""
     picture, kind, _ = _drawn(index, seed)
     return picture, kind
 
 
 def mask(index: int, seed: int = 0) -> NDArray[np.bool_]:
-    """Which pixels of that picture are the shape."""
+    """Which pixels of that image are the shape."""
     return _drawn(index, seed)[2]
 
 
 def _drawn(index: int, seed: int) -> tuple[NDArray[np.uint8], int, NDArray[np.bool_]]:
     rng = np.random.default_rng((seed, index))
-    kind = int(rng.integers(len(KINDS)))
+    kind = int(rng.integers(len(SHAPE_NAMES)))
     ground = _clouds(rng)
     colour = rng.uniform(0, 1, 3)
     colour = colour + 0.45 * np.sign(colour - ground.mean((0, 1)))  # apart from the ground, in a direction of its own
-    inside = _shape(KINDS[kind], centre=rng.uniform(12, SIZE - 12, 2), radius=rng.uniform(6, 10))
+    inside = _shape(SHAPE_NAMES[kind], centre=rng.uniform(12, SIZE - 12, 2), radius=rng.uniform(6, 10))
     picture = np.where(inside[..., None], colour, ground) + rng.normal(0, 0.04, (SIZE, SIZE, 3))
     return (255 * picture.clip(0, 1)).astype(np.uint8), kind, inside
 

@@ -1,10 +1,10 @@
 """What is wrong with a set of images, before a model learns it.
 
-facts       what each picture is, taken alone
-gather      facts about all of them, in several processes, resumable
-duplicates  which are the same, or nearly
-judge       facts and relations to findings, each rule stated
-shown       the findings with their pictures, as a page
+facts       facts about one image
+scan        facts about all images, in several processes, resumable
+duplicates  exact and near duplicates
+judge       from facts and duplicates to findings, each rule stated
+page        the findings with their pictures, as a page
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 
 from vitreous.errors import DataError
 from vitreous.files import claim
-from vitreous.images.health.duplicates import DISTANCE, find_twins, remember
-from vitreous.images.health.facts import FINE, Facts
+from vitreous.images.health.duplicates import DEFAULT_DISTANCE, find_twins, remember
+from vitreous.images.health.facts import READABLE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
 from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
 from vitreous.images.health.scan import Progress, Readers, cache_file, choose_workers, gather
@@ -28,14 +28,14 @@ from vitreous.randomness import uniform
 
 __all__ = ["Case", "Finding", "Health", "check", "confident_errors"]
 
-SEED = 0  # of the sample
+SAMPLE_SEED = 0
 
 
 def check(
     data: ImageSet | str | os.PathLike[str],
     *,
     probabilities: ArrayLike | None = None,
-    near: int = DISTANCE,
+    near: int = DEFAULT_DISTANCE,
     sample: int | None = None,
     workers: int | None = None,
     cache: bool | str | os.PathLike[str] = True,
@@ -43,11 +43,11 @@ def check(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Health:
-    """Say what is wrong with a set of images; change nothing.
+    """Report what is wrong with a set of images; change nothing.
 
     probabilities: N K, out-of-fold, to suspect label errors.  near: bits of 64 that near duplicates may differ in.
-    sample: read that many images drawn at random instead of all.  cache: whether and where facts about a large set are
-    kept, so that a check that was ended goes on.  out: a page with the pictures.  progress: called with (done, of).
+    sample: read that many images drawn at random instead of all.  cache: whether, or where, to keep facts about a large
+    set, so an interrupted check resumes.  out: a page with the pictures.  progress: called with (done, total).
     """
     claim(out, force=force)
     whole = data if isinstance(data, ImageSet) else _open(data, progress)
@@ -60,7 +60,7 @@ def check(
     with Readers(some.source, choose_workers(some, workers)) as readers:
         seen = gather(readers, some, kept, progress)
         twins = find_twins(readers, some, seen.facts, near)
-    if near == DISTANCE:
+    if near == DEFAULT_DISTANCE:
         remember(some, seen.facts, twins)
     findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
     health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
@@ -78,18 +78,18 @@ def _open(path: str | os.PathLike[str], progress: Progress | None) -> ImageSet:
 
 
 def _sample(data: ImageSet, size: int | None) -> np.ndarray | None:
-    """Places of a random sample in their order; None for all."""
+    """Sorted places of a random sample; None for all."""
     if size is None or size >= len(data):
         return None
     if size < 1:
         raise DataError(f"sample is {size}; give 1 or more images, or leave it out to read all")
-    return np.sort(np.argsort(uniform(SEED, "health sample", 0, data.ids)[:, 0], kind="stable")[:size])
+    return np.sort(np.argsort(uniform(SAMPLE_SEED, "health sample", 0, data.ids)[:, 0], kind="stable")[:size])
 
 
 def _health(
     whole: ImageSet, some: ImageSet, facts: Facts, findings: tuple[Finding, ...], near: int, *, is_sample: bool
 ) -> Health:
-    fine = facts[facts["problem"] == FINE]
+    fine = facts[facts["problem"] == READABLE]
     sizes = {
         side: (int(fine[side].min()), int(np.median(fine[side])), int(fine[side].max()))
         for side in ("width", "height")
@@ -101,7 +101,7 @@ def _health(
         content_id=whole.content_id,
         images=len(whole),
         checked=len(some),
-        sample_seed=SEED if is_sample else None,
+        sample_seed=SAMPLE_SEED if is_sample else None,
         splits={s: int((whole.splits == s).sum()) for s in (TRAIN, TEST) if (whole.splits == s).any()},
         classes=whole.classes,
         counts=tuple(int(n) for n in whole.counts[: len(whole.classes)]),

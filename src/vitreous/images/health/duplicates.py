@@ -1,9 +1,9 @@
-"""Which pictures of a set are the same, or nearly.
+"""Exact and near duplicates in a set of images.
 
 Exact: the same upright RGB pixels, in whatever file. Near: pHashes at most `distance` bits apart (of 64), and then a
-second measure on 32 × 32 grey cells, because flat or simple pictures share hashes: their 16 × 16 means correlate, and
-so does the fine detail that is left after the 8 × 8 means are taken off. Pictures below SMALL pixels show so little
-that shirts and digits look alike; of them more is asked.
+second measure on 32 × 32 grey cells, because flat or simple images share hashes: their 16 × 16 means correlate, and
+so does the fine detail that is left after subtracting the 8 × 8 means. Images below SMALL_IMAGE_SIDE pixels show so
+little that shirts and digits look alike, so they must correlate more.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images import perceptual_hash
-from vitreous.images.health.facts import BLANK, FINE, FLAT, Facts, Problem, digest_of_pixels, grey_cells
+from vitreous.images.health.facts import BLANK, FLAT_SPREAD, READABLE, Facts, Problem, digest_of_pixels, grey_cells
 from vitreous.images.health.scan import Readers
 from vitreous.images.imageset import ImageSet, Source
 
-DISTANCE = 6  # bits; on Oxford-IIIT Pets 42 of 42 known pairs lie within 4, and chance pairs begin at 6
-MOST = 16  # bits; beyond, chance pairs are more than the set
-SMALL = 64  # pixels of the short side
-ENOUGH, ENOUGH_SMALL = (0.95, 0.8), (0.995, 0.93)  # correlation of the means, of the detail
-BLOCK = 4096  # pairs measured at once
+DEFAULT_DISTANCE = 6  # bits; on Oxford-IIIT Pets 42 of 42 known pairs lie within 4, and chance pairs begin at 6
+MAX_DISTANCE = 16  # bits; beyond, chance pairs outnumber the set
+SMALL_IMAGE_SIDE = 64  # pixels of the short side
+MIN_CORRELATION, MIN_CORRELATION_SMALL = (0.95, 0.8), (0.995, 0.93)  # correlation of the means, of the detail
+PAIRS_AT_ONCE = 4096  # pairs measured at once
 
 
 @dataclass(frozen=True)
-class Near:
-    """Two pictures (places in the set, i < j) that are nearly one."""
+class NearPair:
+    """Two near-duplicate images (places in the set, i < j)."""
 
     i: int
     j: int
@@ -43,18 +43,18 @@ class Twins:
     """exact: groups of places, each ascending, two or more. near: pairs of first members of different groups."""
 
     exact: list[list[int]]
-    near: list[Near]
+    near: list[NearPair]
 
-    def pairs(self) -> Iterable[tuple[list[int], list[int], Near | None]]:
-        """Every relation as two lists of places: a group with itself, or the groups of a near pair."""
+    def pairs(self) -> Iterable[tuple[list[int], list[int], NearPair | None]]:
+        """Every relation as two lists of places: a group with itself, or the two groups of a near pair."""
         members = {group[0]: group for group in self.exact}
         yield from ((group, group, None) for group in self.exact)
         yield from ((members.get(n.i, [n.i]), members.get(n.j, [n.j]), n) for n in self.near)
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What was found about a whole set, kept for whoever asks again about a part of it."""
+class RememberedScan:
+    """The result for a whole set, kept for later questions about a part of it."""
 
     source: weakref.ref[Source]
     ids: NDArray[np.int64]
@@ -62,16 +62,16 @@ class Found:
     twins: Twins
 
 
-_found: list[Found] = []  # of the last set alone
+_found: list[RememberedScan] = []  # holds the last set only
 
 
 def remember(data: ImageSet, facts: Facts, twins: Twins) -> None:
-    """For `recall`, as long as the source lives."""
-    _found[:] = [Found(weakref.ref(data.source), data.ids, facts, twins)]
+    """Keep a result for `recall`, as long as the source lives."""
+    _found[:] = [RememberedScan(weakref.ref(data.source), data.ids, facts, twins)]
 
 
 def recall(data: ImageSet) -> tuple[Facts, Twins] | None:
-    """What would be found about these pictures, where the last set remembered holds them all."""
+    """The result for these images, if the remembered set holds them all."""
     if not _found or _found[0].source() is not data.source or not np.isin(data.ids, _found[0].ids).all():
         return None
     whole = _found[0]
@@ -88,10 +88,12 @@ def recall(data: ImageSet) -> tuple[Facts, Twins] | None:
     return whole.facts[places], Twins(exact, near)
 
 
-def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = DISTANCE) -> Twins:
-    """All exact and near duplicates. Fills in the digests of pixels that turn out to matter."""
-    if not 0 <= distance <= MOST:
-        raise DataError(f"near is {distance}; give 0 to {MOST} bits (0: equal hashes alone; {DISTANCE} is usual)")
+def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = DEFAULT_DISTANCE) -> Twins:
+    """All exact and near duplicates. Fills in the pixel digests that it needs."""
+    if not 0 <= distance <= MAX_DISTANCE:
+        raise DataError(
+            f"near is {distance}; give 0 to {MAX_DISTANCE} bits (0: equal hashes alone; {DEFAULT_DISTANCE} is usual)"
+        )
     exact = exact_groups(facts)
     near = _near(readers, data, facts, exact, distance)
     if _fill_digests(readers, data, facts, near):
@@ -102,9 +104,9 @@ def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = D
 
 
 def exact_groups(facts: Facts) -> list[list[int]]:
-    """Places with the same pixels; where those are not known, with the same file."""
+    """Places with the same pixels, or the same file if pixel digests are unknown."""
     groups: dict[bytes, list[int]] = {}
-    for place in np.flatnonzero(facts["problem"] == FINE).tolist():
+    for place in np.flatnonzero(facts["problem"] == READABLE).tolist():
         row = facts[place]
         key = row["pixels"] if row["pixels"].any() else row["file"]
         groups.setdefault(key.tobytes(), []).append(place)
@@ -112,7 +114,7 @@ def exact_groups(facts: Facts) -> list[list[int]]:
 
 
 def detail_alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Correlation of what is left of 32 × 32 cells after their 8 × 8 means are taken off, pair by pair."""
+    """Correlation of 32 × 32 cells minus their 8 × 8 means, pair by pair."""
     return perceptual_hash.alike(_detail(a), _detail(b))
 
 
@@ -121,11 +123,11 @@ def means_alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float6
     return perceptual_hash.alike(_means(a, 2), _means(b, 2))
 
 
-def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]], distance: int) -> list[Near]:
+def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]], distance: int) -> list[NearPair]:
     copies = np.zeros(len(facts), bool)
     copies[[place for group in exact for place in group[1:]]] = True
-    is_flat = (facts["spread"] < FLAT) | (facts["traits"] & BLANK > 0)
-    alone = np.flatnonzero((facts["problem"] == FINE) & ~copies & ~is_flat)
+    is_flat = (facts["spread"] < FLAT_SPREAD) | (facts["traits"] & BLANK > 0)
+    alone = np.flatnonzero((facts["problem"] == READABLE) & ~copies & ~is_flat)
     pairs = alone[perceptual_hash.near_pairs(facts["hash"][alone], distance)]
     if not len(pairs):
         return []
@@ -133,23 +135,23 @@ def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]]
     where = where.reshape(pairs.shape)
     cells = _cells_of(readers, data, places)
     sides = np.minimum(facts["width"], facts["height"])
-    found: list[Near] = []
-    for at in range(0, len(pairs), BLOCK):
-        (a, b), (i, j) = where[at : at + BLOCK].T, pairs[at : at + BLOCK].T
+    found: list[NearPair] = []
+    for at in range(0, len(pairs), PAIRS_AT_ONCE):
+        (a, b), (i, j) = where[at : at + PAIRS_AT_ONCE].T, pairs[at : at + PAIRS_AT_ONCE].T
         means, detail = means_alike(cells[a], cells[b]), detail_alike(cells[a], cells[b])
-        is_small = np.minimum(sides[i], sides[j]) < SMALL
-        enough = [np.where(is_small, ENOUGH_SMALL[k], ENOUGH[k]) for k in (0, 1)]
+        is_small = np.minimum(sides[i], sides[j]) < SMALL_IMAGE_SIDE
+        enough = [np.where(is_small, MIN_CORRELATION_SMALL[k], MIN_CORRELATION[k]) for k in (0, 1)]
         bits = perceptual_hash.distances(facts["hash"][i], facts["hash"][j])
         found += [
-            Near(int(i[k]), int(j[k]), int(bits[k]), round(float(means[k]), 4))
+            NearPair(int(i[k]), int(j[k]), int(bits[k]), round(float(means[k]), 4))
             for k in np.flatnonzero((means >= enough[0]) & (detail >= enough[1])).tolist()
         ]
     return found
 
 
-def _between_groups(near: list[Near], first: dict[int, int]) -> list[Near]:
-    """Pairs of first members alone, each once: the nearest of those that two groups have."""
-    kept: dict[tuple[int, int], Near] = {}
+def _between_groups(near: list[NearPair], first: dict[int, int]) -> list[NearPair]:
+    """One pair for each two groups, of their first members: the nearest."""
+    kept: dict[tuple[int, int], NearPair] = {}
     for n in sorted(near, key=lambda n: (n.bits, -n.correlation)):
         i, j = sorted((first.get(n.i, n.i), first.get(n.j, n.j)))
         if i != j:
@@ -167,12 +169,12 @@ def _cells(source: Source, numbers: list[int]) -> NDArray[np.uint8]:
     for k, i in enumerate(numbers):
         try:
             cells[k] = grey_cells(source, i)
-        except (OSError, Problem):  # it went away since its facts were taken; nothing is like it
+        except (OSError, Problem):  # the file is gone since the scan; it matches nothing
             cells[k] = np.indices((32, 32)).sum(0) % 2 * 255
     return cells
 
 
-def _fill_digests(readers: Readers, data: ImageSet, facts: Facts, near: list[Near]) -> bool:
+def _fill_digests(readers: Readers, data: ImageSet, facts: Facts, near: list[NearPair]) -> bool:
     known: NDArray[np.bool_] = np.any(facts["pixels"] != 0, axis=1)
     size = facts[["width", "height"]]
     doubtful = sorted(

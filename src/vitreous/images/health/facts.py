@@ -1,7 +1,7 @@
-"""What one picture is, taken alone: 116 bytes about each, made in the workers.
+"""Facts about one image: 116 bytes each, computed in the workers.
 
-Every file is decoded whole, since only that shows a cut one. A large JPEG is decoded at a half, quarter or eighth of
-its size: that reads every byte too, and changes no verdict. The digest of the pixels is left for later: pictures with
+Every file is decoded whole, since only that detects a truncated one. A large JPEG is decoded at a half, quarter or
+eighth of its size: that reads every byte too, and changes no finding. The digest of the pixels comes later: images with
 the same pixels have near hashes, so only pairs with near hashes need it (see duplicates.py); flat ones get it here.
 """
 
@@ -23,45 +23,45 @@ from vitreous.images import perceptual_hash
 from vitreous.images.imageset import Source
 from vitreous.images.sources import picture
 
-VERSION = 3  # of what is written here about a picture: facts kept in a file by another version are made anew
+FACTS_VERSION = 3  # of these facts; facts kept by another version are computed again
 FACTS = np.dtype(
     [
-        ("file", "<u8", 2),  # digest of the file as it lies; 0 where pictures lie decoded
+        ("file", "<u8", 2),  # digest of the file; 0 for decoded sources
         ("pixels", "<u8", 2),  # digest of the upright RGB pixels; 0 until it is needed
         ("hash", "<u8"),  # pHash
         ("width", "<u4"),  # upright
         ("height", "<u4"),
-        ("format", "S8"),  # "JPEG", …; "pixels" where pictures lie decoded
+        ("format", "S8"),  # "JPEG", …; "pixels" where images lie decoded
         ("traits", "<u2"),
         ("orientation", "u1"),  # EXIF: 1 is upright
         ("problem", "u1"),
-        ("taken", "<i8"),  # EXIF's moment in seconds since 1970, on the camera's clock; 0 where it is not said
-        ("camera", "<u8"),  # digest of its make and model; 0 where they are not said
+        ("taken", "<i8"),  # EXIF's time in seconds since 1970, on the camera's clock; 0 if unknown
+        ("camera", "<u8"),  # digest of make and model; 0 if unknown
         ("spread", "<f4"),  # standard deviation of the brightness of 16 × 16 cells, of 255
-        ("check", "<u4"),  # CRC-32 of all before, once it lies in a file
+        ("check", "<u4"),  # CRC-32 of all fields above, in a file
     ]
 )
 Facts = NDArray[np.void]
 
 CMYK, SIXTEEN_BIT, ALPHA, PALETTE, ANIMATED, BLANK, HEIC = (1 << bit for bit in range(7))  # traits
-FINE, EMPTY, NO_PICTURE, TRUNCATED, NO_HEIC, BOMB, DAMAGED, UNREADABLE = range(8)  # problems
+READABLE, EMPTY, NOT_AN_IMAGE, TRUNCATED, NO_HEIC, BOMB, DAMAGED, UNREADABLE = range(8)  # problems
 
-KEPT = 512  # a large JPEG is decoded no smaller than this short side
-CELLS = 64  # pictures are hashed from means of whole pixels, at least so many a side
-FLAT = 4.0  # a spread below this may be a picture of one colour
-ONE_COLOUR = 6.0  # a standard deviation of every channel below this is one
+MIN_DECODED_SIDE = 512  # a large JPEG is decoded no smaller than this short side
+HASHED_SIDE = 64  # images are hashed from means of whole pixels, at least this many a side
+FLAT_SPREAD = 4.0  # an image with less spread may have one colour
+ONE_COLOUR_DEVIATION = 6.0  # an image whose channels all deviate less has one colour
 
 
 @dataclass
 class Seen:
-    """Facts about some pictures, and in words what was wrong with the unreadable ones (by place)."""
+    """Facts about some images, and the errors of unreadable ones (by place)."""
 
     facts: Facts
     words: dict[int, str] = field(default_factory=dict)
 
 
 class Problem(Exception):
-    """Why a picture cannot be read: one of the problems, and words."""
+    """Why an image cannot be read: one of the problems, and a message."""
 
     def __init__(self, problem: int, words: str):
         super().__init__(problem, words)
@@ -69,7 +69,7 @@ class Problem(Exception):
 
 
 def look(source: Source, numbers: Iterable[int], known: dict[bytes, Facts] | Any = None) -> Seen:
-    """Facts about those pictures of a source; known: facts by the digest of a file, from an earlier check."""
+    """Facts about these images of a source.  known: facts by file digest, from an earlier check."""
     rows: list[Facts] = []
     words: dict[int, str] = {}
     for place, i in enumerate(numbers):
@@ -101,7 +101,7 @@ def _look_at(source: Source, i: int, known: Any) -> Facts:
         row = _of_file(raw)
     except Problem:
         raise
-    except Exception as error:  # whatever Pillow meets in a file that was made to be met
+    except Exception as error:  # a hostile file can raise anything in Pillow
         raise Problem(DAMAGED, _line(error)) from None
     row["file"] = np.frombuffer(file, "<u8")
     return row
@@ -126,15 +126,15 @@ def _of_pixels(pixels: NDArray[np.uint8]) -> Facts:
 def _of_file(raw: bytes) -> Facts:
     row = np.zeros((), FACTS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of odd metadata; what matters is whether pixels come
+        warnings.simplefilter("ignore")  # Pillow warns of odd metadata; only the pixels matter
         image = open_picture(raw)
         if not picture.has_palette(image):
             raise Problem(DAMAGED, "its palette is missing")
         row["format"] = (image.format or "?")[:8].encode()
         row["traits"] = _traits(image, raw)
         size = image.size
-        if image.format == "JPEG" and min(size) >= 2 * KEPT:
-            image.draft(image.mode, (KEPT, KEPT))
+        if image.format == "JPEG" and min(size) >= 2 * MIN_DECODED_SIDE:
+            image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
         row["orientation"] = orientation = _orientation(image)
         row["taken"], row["camera"] = _taken(image)
@@ -142,15 +142,15 @@ def _of_file(raw: bytes) -> Facts:
             row["traits"] &= ~np.uint16(ALPHA)
         image = pixels_of(image, raw)
     row["width"], row["height"] = size[::-1] if orientation >= 5 else size
-    small = image.reduce(shrink) if (shrink := min(image.size) // CELLS) > 1 else image
+    small = image.reduce(shrink) if (shrink := min(image.size) // HASHED_SIDE) > 1 else image
     _measure(row, small.convert("L"), lambda: np.asarray(image))
-    if row["spread"] < FLAT:
+    if row["spread"] < FLAT_SPREAD:
         row["pixels"] = _digest(image)
     return row
 
 
 def digest_of_pixels(source: Source, i: int) -> bytes:
-    """The digest that `look` leaves out."""
+    """The pixel digest, which `look` skips."""
     raw = source.raw(i)
     assert raw is not None
     with warnings.catch_warnings():
@@ -161,7 +161,7 @@ def digest_of_pixels(source: Source, i: int) -> bytes:
 
 
 def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
-    """The picture in side × side grey cells, as the second measure of near duplicates needs it."""
+    """The image as side × side grey cells, for the second test of near duplicates."""
     raw = source.raw(i)
     if raw is None:
         return perceptual_hash.thumbnail(source.read(i), side).round().clip(0, 255).astype(np.uint8)
@@ -169,16 +169,16 @@ def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
         warnings.simplefilter("ignore")
         image = open_picture(raw)
         if image.format == "JPEG":
-            image.draft(image.mode, (KEPT, KEPT))
+            image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
         image = pixels_of(image, raw)
     return perceptual_hash.thumbnail(image, side).round().clip(0, 255).astype(np.uint8)
 
 
 def open_picture(raw: bytes) -> Image.Image:
-    """Pillow's picture, not yet decoded, or a Problem."""
+    """Pillow's image, not yet decoded, or a Problem."""
     if picture.is_heic(raw) and not picture.reads_heic():
-        raise Problem(NO_HEIC, "an HEIC picture")
+        raise Problem(NO_HEIC, "an HEIC image")
     try:
         image = picture.open_image(raw, "it")
     except TooLargeError as error:
@@ -193,10 +193,10 @@ def open_picture(raw: bytes) -> Image.Image:
 
 
 def pixels_of(image: Image.Image, raw: bytes) -> Image.Image:
-    """The loaded picture as a model sees it: upright RGB, in the pixels of `picture.decode`."""
+    """The loaded image as a model sees it: upright RGB, in the pixels of `picture.decode`."""
     if image.mode not in ("RGB", "L") or "transparency" in image.info:
         try:
-            return Image.fromarray(picture.decode(raw, "it"))  # CMYK, 16 bits, transparency: one place decides
+            return Image.fromarray(picture.decode(raw, "it"))  # one place converts CMYK, 16 bits and transparency
         except Exception as error:
             raise Problem(DAMAGED, _line(error)) from None
     image = picture.upright(image)
@@ -227,12 +227,12 @@ def _is_cut(raw: bytes, format: str, words: str) -> bool:
 
 
 def _nature(raw: bytes, format: str | None) -> tuple[int, str]:
-    """What a file is that Pillow cannot open: a cut picture, or none."""
+    """The problem of a file that Pillow cannot open: truncated, or not an image."""
     if format:
         return TRUNCATED, f"{format}, cut short or damaged ({len(raw):,} bytes)"
     if raw.lstrip()[:1] == b"<":
-        return NO_PICTURE, "no picture: it looks like a web page or XML"
-    return NO_PICTURE, "no picture in any format known here"
+        return NOT_AN_IMAGE, "no image: it looks like a web page or XML"
+    return NOT_AN_IMAGE, "no image in any format known here"
 
 
 def _traits(image: Image.Image, raw: bytes) -> int:
@@ -247,12 +247,12 @@ def _traits(image: Image.Image, raw: bytes) -> int:
 
 
 def _has_deep_tiles(image: Image.Image) -> bool:
-    """Pillow turns 16-bit RGB into 8 bits on its own; only the layout of the file tells."""
+    """True for 16-bit RGB, which Pillow silently turns into 8 bits; only the file's layout shows it."""
     return image.format in ("PNG", "TIFF") and any(";16" in str(tile[-1]) for tile in getattr(image, "tile", ()))
 
 
 def _is_transparent(image: Image.Image) -> bool:
-    """Whether any pixel lets something through; many files carry an alpha of 255 throughout."""
+    """True if any pixel is transparent; many files have an alpha of 255 throughout."""
     lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
     return float(lowest) < 255  # type: ignore[arg-type]
 
@@ -262,13 +262,13 @@ def _orientation(image: Image.Image) -> int:
         return 1
     try:
         found = image.getexif().get(0x0112, 1)
-    except Exception:  # damaged metadata; the picture is taken as it lies
+    except Exception:  # damaged metadata; take the image unturned
         return 1
     return found if isinstance(found, int) and 1 <= found <= 8 else 1
 
 
 def _taken(image: Image.Image) -> tuple[int, int]:
-    """When and by which camera, as numbers."""
+    """Time and camera, as numbers."""
     if image.format in ("JPEG", "WEBP", "PNG") and "exif" not in image.info:
         return 0, 0
     taken, camera = picture.taken(image)
@@ -281,7 +281,7 @@ def _taken(image: Image.Image) -> tuple[int, int]:
 
 
 def _digest(image: Image.Image) -> NDArray[np.uint64]:
-    """Of size and pixels; SHA-256, which processors have in hardware, is twice as fast here as BLAKE2."""
+    """A digest of size and pixels; SHA-256 in hardware is twice as fast as BLAKE2."""
     pixels = hashlib.sha256(f"{image.width}x{image.height}".encode())
     pixels.update(image.tobytes())
     return np.frombuffer(pixels.digest()[:16], "<u8")
@@ -290,7 +290,7 @@ def _digest(image: Image.Image) -> NDArray[np.uint64]:
 def _measure(row: Facts, grey: Image.Image, pixels: Any) -> None:
     row["hash"] = perceptual_hash.phash(grey)
     row["spread"] = spread = np.asarray(grey.resize((16, 16), Image.Resampling.BOX), np.float32).std()
-    if spread < FLAT and pixels().reshape(-1, pixels().shape[2]).std(0).max() < ONE_COLOUR:
+    if spread < FLAT_SPREAD and pixels().reshape(-1, pixels().shape[2]).std(0).max() < ONE_COLOUR_DEVIATION:
         row["traits"] |= np.uint16(BLANK)
 
 

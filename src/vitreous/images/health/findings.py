@@ -1,4 +1,4 @@
-"""The answer of a check, as plain values."""
+"""The result of a check, as plain values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from vitreous.images.imageset import ImageSet
 
 FAULT, NOTICE = "fault", "notice"
-WIDTH = 80  # columns that every terminal has
+TERMINAL_COLUMNS = 80  # every terminal has them
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind of finding. what: a sentence after the number of cases, one and many; do: what helps."""
+class FindingKind:
+    """One kind of finding. one, many: the sentence after the number of cases; do: the remedy."""
 
     severity: str
     title: str
@@ -26,131 +26,131 @@ class Kind:
     do: str
 
 
-KINDS = {
-    "unreadable": Kind(
+FINDING_KINDS = {
+    "unreadable": FindingKind(
         FAULT, "Unreadable files", "file cannot be read", "files cannot be read", "Replace or delete them."
     ),
-    "truncated": Kind(
+    "truncated": FindingKind(
         FAULT, "Files cut short", "file is cut short", "files are cut short", "Copy or download them again."
     ),
-    "heic": Kind(
+    "heic": FindingKind(
         FAULT,
-        "HEIC pictures",
+        "HEIC images",
         "file is HEIC, which is not read here",
         "files are HEIC, which is not read here",
         "Install the reader: pip install 'vitreous[heic]'; or turn them into JPEG.",
     ),
-    "too-large": Kind(
+    "too-large": FindingKind(
         FAULT,
         "Decompression bombs",
         "file costs more to decode than is safe",
         "files cost more to decode than is safe",
         "Make them smaller, or delete them if you do not know where they come from.",
     ),
-    "leak": Kind(
+    "leak": FindingKind(
         FAULT,
         "Leaks between splits",
-        "picture lies in train and in test",
-        "pictures lie in train and in test",
+        "image lies in train and in test",
+        "images lie in train and in test",
         "Delete one side: the model has seen these answers, so test accuracy comes out too high.",
     ),
-    "label-conflict": Kind(
+    "label-conflict": FindingKind(
         FAULT,
-        "Same picture, different labels",
-        "picture carries different labels",
-        "pictures carry different labels",
+        "Same image, different labels",
+        "image carries different labels",
+        "images carry different labels",
         "Decide which label is right and delete the other copy.",
     ),
-    "wrong-label": Kind(
+    "wrong-label": FindingKind(
         FAULT,
         "Labels outside the classes",
         "image has a label outside the classes",
         "images have a label outside the classes",
         "Mend the labels, or name the classes that are missing.",
     ),
-    "one-class": Kind(
-        FAULT, "Nothing to tell apart", "class in all", "classes in all", "Add pictures of a second class."
+    "one-class": FindingKind(
+        FAULT, "Nothing to tell apart", "class in all", "classes in all", "Add images of a second class."
     ),
-    "small-class": Kind(
+    "small-class": FindingKind(
         FAULT,
         "Classes too small to split",
         "class has too few images to be in train and in test",
         "classes have too few images to be in train and in test",
-        "Add pictures, or leave the class out.",
+        "Add images, or leave the class out.",
     ),
-    "label-error": Kind(
+    "label-error": FindingKind(
         NOTICE,
         "Suspected label errors",
         "label is doubted by the model",
         "labels are doubted by the model",
         "Look at them, the most doubtful first, and mend those that are wrong.",
     ),
-    "exact-duplicate": Kind(
+    "exact-duplicate": FindingKind(
         NOTICE,
         "Exact duplicates",
-        "picture is there more than once",
-        "pictures are there more than once",
+        "image is there more than once",
+        "images are there more than once",
         "Keep one of each: copies weigh double in training and in accuracy.",
     ),
-    "near-duplicate": Kind(
+    "near-duplicate": FindingKind(
         NOTICE,
         "Near duplicates",
-        "pair is nearly the same picture",
-        "pairs are nearly the same picture",
+        "pair is nearly the same image",
+        "pairs are nearly the same image",
         "Keep one of each, or make sure that both stay on one side of a split.",
     ),
-    "blank": Kind(
-        NOTICE, "Blank pictures", "image is almost one colour", "images are almost one colour", "Look, and delete them."
+    "blank": FindingKind(
+        NOTICE, "Blank images", "image is almost one colour", "images are almost one colour", "Look, and delete them."
     ),
-    "imbalance": Kind(
+    "imbalance": FindingKind(
         NOTICE,
         "Imbalance",
         "class is far smaller than the largest",
         "classes are far smaller than the largest",
-        "Read accuracy class by class; add pictures of the rare classes.",
+        "Read accuracy class by class; add images of the rare classes.",
     ),
-    "unlabelled": Kind(
+    "unlabelled": FindingKind(
         NOTICE, "Images without a label", "image has no label", "images have no label", "Label them, or move them away."
     ),
-    "tiny": Kind(
+    "tiny": FindingKind(
         NOTICE,
-        "Tiny pictures",
+        "Tiny images",
         "image is far smaller than the others",
         "images are far smaller than the others",
-        "Replace thumbnails by the pictures they stand for.",
+        "Replace thumbnails by the images they stand for.",
     ),
-    "extreme-aspect": Kind(
+    "extreme-aspect": FindingKind(
         NOTICE,
         "Extreme aspect",
         "image is more than four times longer than wide",
         "images are more than four times longer than wide",
         "Cut them: a square crop sees less than a quarter.",
     ),
-    "wrong-extension": Kind(
+    "wrong-extension": FindingKind(
         NOTICE,
         "Names that say another format",
         "file is not in the format that its name says",
         "files are not in the format that their names say",
         "Read by content here; rename them for other programs.",
     ),
-    "rotated": Kind(
+    "rotated": FindingKind(
         NOTICE,
         "Turned by EXIF",
         "image lies turned, with a note of how to turn it back",
         "images lie turned, with a note of how to turn them back",
         "Turned upright here; programs that ignore EXIF see them lying.",
     ),
-    "cmyk": Kind(NOTICE, "CMYK", "image is CMYK", "images are CMYK", "Turned into RGB here; colours may shift."),
-    "sixteen-bit": Kind(
+    "cmyk": FindingKind(NOTICE, "CMYK", "image is CMYK", "images are CMYK", "Turned into RGB here; colours may shift."),
+    "sixteen-bit": FindingKind(
         NOTICE, "16 bits", "image has 16 bits a channel", "images have 16 bits a channel", "Scaled to 8 bits here."
     ),
-    "transparent": Kind(
+    "transparent": FindingKind(
         NOTICE, "Transparency", "image is transparent in part", "images are transparent in part", "Laid on white here."
     ),
-    "palette": Kind(
+    "palette": FindingKind(
         NOTICE, "Palettes", "image has a palette", "images have a palette", "Turned into RGB here; nothing to do."
     ),
-    "animated": Kind(
+    "animated": FindingKind(
         NOTICE, "Animations", "file is animated", "files are animated", "The first frame is used; take others by hand."
     ),
 }
@@ -173,28 +173,28 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was found, every case of it."""
+    """One kind of problem, with every case."""
 
     kind: str
     cases: tuple[Case, ...]
-    detail: str = ""  # what else there is to say about all cases together
+    detail: str = ""  # a sentence about all cases together
 
     @property
     def severity(self) -> str:
-        return KINDS[self.kind].severity
+        return FINDING_KINDS[self.kind].severity
 
     @property
     def title(self) -> str:
-        return KINDS[self.kind].title
+        return FINDING_KINDS[self.kind].title
 
     @property
     def do(self) -> str:
         """What helps."""
-        return KINDS[self.kind].do
+        return FINDING_KINDS[self.kind].do
 
     @property
     def what(self) -> str:
-        kind = KINDS[self.kind]
+        kind = FINDING_KINDS[self.kind]
         text = f"{len(self.cases):,} {kind.one if len(self.cases) == 1 else kind.many}"
         return f"{text}; {self.detail}" if self.detail else text
 
@@ -216,13 +216,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Health:
-    """What a check found. Nothing was changed and nothing left out."""
+    """What a check found. A check changes and removes nothing."""
 
     path: str
     kind: str
     content_id: str
     images: int  # in the set
-    checked: int  # of them
+    checked: int  # of these images
     sample_seed: int | None  # of the random sample; None: all were read
     splits: Mapping[str, int]
     classes: tuple[str, ...]
@@ -230,18 +230,18 @@ class Health:
     formats: Mapping[str, int]
     sizes: Mapping[str, tuple[int, int, int]]  # width, height: smallest, median, largest
     findings: tuple[Finding, ...]
-    rules: Mapping[str, str]  # how each kind was judged
+    rules: Mapping[str, str]  # the rule behind each kind
     notes: tuple[str, ...] = ()
     data: ImageSet | None = field(default=None, repr=False, compare=False)
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """What makes a number wrong or a file useless."""
+        """Findings that make a number wrong or a file useless."""
         return tuple(f for f in self.findings if f.severity == FAULT)
 
     @property
     def notices(self) -> tuple[Finding, ...]:
-        """What was dealt with, or is worth a look."""
+        """Findings that are handled already, or worth a look."""
         return tuple(f for f in self.findings if f.severity == NOTICE)
 
     def find(self, kind: str) -> Finding | None:
@@ -262,7 +262,7 @@ class Health:
 
     @property
     def read(self) -> str:
-        """Which images were read, in words."""
+        """How many images were read, as text."""
         if self.sample_seed is None:
             return f"all {self.images:,} images read"
         return f"{self.checked:,} of {self.images:,} images read, a random sample (seed {self.sample_seed})"
@@ -297,7 +297,7 @@ class Health:
 
 
 def lines(health: Health, most: int = 3) -> Iterator[str]:
-    """The table for a terminal, at most WIDTH columns."""
+    """The table for a terminal, at most TERMINAL_COLUMNS wide."""
     splits = ", ".join(f"{count:,} {name}" for name, count in health.splits.items())
     yield from _wrapped(
         f"{health.path}: {health.kind}, {health.images:,} images ({splits}), {len(health.classes):,} classes"
@@ -312,28 +312,32 @@ def lines(health: Health, most: int = 3) -> Iterator[str]:
             yield from _case(case)
         if len(finding.cases) > most:
             yield f"          and {len(finding.cases) - most:,} more"
-        yield from (f"        {line}" for line in _wrapped(f"-> {finding.do}", 3, WIDTH - 8))
+        yield from (f"        {line}" for line in _wrapped(f"-> {finding.do}", 3, TERMINAL_COLUMNS - 8))
     yield ""
     yield from _wrapped(health.verdict)
 
 
 def _case(case: Case) -> Iterator[str]:
-    names = [shorten(printable_line(name), WIDTH - 14) for name in case.names[:4]]
+    names = [shorten(printable_line(name), TERMINAL_COLUMNS - 14) for name in case.names[:4]]
     more = [f"and {len(case.names) - 4:,} more"] if len(case.names) > 4 else []
     together = " = ".join([*names, *more])
-    parts = [together] if cells(together) <= WIDTH - 10 else [names[0], *(f"= {name}" for name in names[1:]), *more]
+    parts = (
+        [together]
+        if cells(together) <= TERMINAL_COLUMNS - 10
+        else [names[0], *(f"= {name}" for name in names[1:]), *more]
+    )
     if note := printable_line(case.note):
-        if parts[-1] and cells(parts[-1]) + 2 + cells(note) <= WIDTH - 10:
+        if parts[-1] and cells(parts[-1]) + 2 + cells(note) <= TERMINAL_COLUMNS - 10:
             parts[-1] += f": {note}"
         else:
-            parts += _wrapped(note, width=WIDTH - 12)
+            parts += _wrapped(note, width=TERMINAL_COLUMNS - 12)
     first, *rest = [part for part in parts if part]
     yield f"          {first}"
     yield from (f"            {part}" for part in rest)
 
 
 def shorten(text: str, width: int) -> str:
-    """The text with its middle left out, so that it takes at most `width` columns."""
+    """Shorten the middle of a text to at most `width` columns."""
     if cells(text) <= width:
         return text
     head, tail = text[: width // 3], text[-(width - width // 3 - 1) :]
@@ -349,7 +353,7 @@ def cells(text: str) -> int:
     return cell_len(text)
 
 
-def _wrapped(text: str, indent: int = 0, width: int = WIDTH) -> Iterator[str]:
+def _wrapped(text: str, indent: int = 0, width: int = TERMINAL_COLUMNS) -> Iterator[str]:
     words, line = printable_line(text).split(" "), ""
     for word in words:
         candidate = f"{line} {word}" if line else word
@@ -366,5 +370,5 @@ def _wrapped(text: str, indent: int = 0, width: int = WIDTH) -> Iterator[str]:
 
 
 def names_of(data: ImageSet, places: Sequence[int]) -> tuple[str, ...]:
-    """Where those pictures lie."""
+    """The names of these images."""
     return tuple(data.name(place) for place in places)

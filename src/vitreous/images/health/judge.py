@@ -1,4 +1,4 @@
-"""From facts to findings: each rule once, with its numbers, in the words that the page repeats."""
+"""From facts to findings: each rule once, with its numbers, in the words of the page."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from vitreous.errors import DataError
 from vitreous.images.health import facts as f
-from vitreous.images.health.duplicates import ENOUGH, ENOUGH_SMALL, SMALL, Near, Twins
+from vitreous.images.health.duplicates import MIN_CORRELATION, MIN_CORRELATION_SMALL, SMALL_IMAGE_SIDE, NearPair, Twins
 from vitreous.images.health.facts import Facts, Seen
-from vitreous.images.health.findings import KINDS, Case, Finding, names_of
+from vitreous.images.health.findings import FINDING_KINDS, Case, Finding, names_of
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources.picture import PIXEL_LIMIT, SCAN_LIMIT
 
-FEWEST = 3  # images of a class: one each for train, dev and test
-UNEVEN = 10  # times
-TINY, TINY_ALWAYS, TINY_SHARE = 32, 8, 0.5  # short side in pixels, in pixels, of the set's median
-LONG = 4.0  # long side to short side
+MIN_IMAGES_PER_CLASS = 3  # one each for train, dev and test
+UNEVEN_RATIO = 10  # largest class to this one
+TINY_SIDE, ALWAYS_TINY_SIDE, TINY_SHARE = 32, 8, 0.5  # short side in pixels, in pixels, of the set's median
+LONG_RATIO = 4.0  # long side to short side
 
-FORMATS = {  # what a name promises; a name that promises nothing else is never wrong
+FORMAT_SUFFIXES = {  # suffixes of each format; an unknown suffix is never wrong
     "JPEG": {"jpg", "jpeg", "jpe", "jfif", "jif"},
     "PNG": {"png", "apng"},
     "GIF": {"gif"},
@@ -33,19 +33,20 @@ FORMATS = {  # what a name promises; a name that promises nothing else is never 
     "PPM": {"ppm", "pgm", "pbm", "pnm"},
     "JPEG2000": {"jp2", "j2k", "jpx", "jpf"},
 }
-SAME_FORMAT = {"MPO": "JPEG", "DIB": "BMP"}  # what Pillow calls otherwise
-TURNS = {2: "mirrored", 3: "upside down", 4: "mirrored, upside down", 5: "mirrored, on its side", 6: "on its side"}
-TURNS |= {7: "mirrored, on its side", 8: "on its side"}
+SAME_FORMAT = {"MPO": "JPEG", "DIB": "BMP"}  # Pillow's other names
+TURN_WORDS = {2: "mirrored", 3: "upside down", 4: "mirrored, upside down", 5: "mirrored, on its side", 6: "on its side"}
+TURN_WORDS |= {7: "mirrored, on its side", 8: "on its side"}
 
 
 def rules(near: int) -> dict[str, str]:
-    """How each kind was judged, in words."""
+    """The rule behind each kind, as text."""
     return {
         "exact-duplicate": "the same upright RGB pixels, or the same bytes",
         "near-duplicate": (
             f"pHashes at most {near} of 64 bits apart; then, on 32 × 32 grey cells, 16 × 16 means that correlate at "
-            f"{ENOUGH[0]} and detail at {ENOUGH[1]} or more ({ENOUGH_SMALL[0]} and {ENOUGH_SMALL[1]} below {SMALL} "
-            "pixels); flat pictures are not compared"
+            f"{MIN_CORRELATION[0]} and detail at {MIN_CORRELATION[1]} or more "
+            f"({MIN_CORRELATION_SMALL[0]} and {MIN_CORRELATION_SMALL[1]} below {SMALL_IMAGE_SIDE} pixels); "
+            "flat images are not compared"
         ),
         "leak": "exact or near duplicates, one in train and one in test",
         "label-conflict": "exact or near duplicates under different labels",
@@ -55,13 +56,13 @@ def rules(near: int) -> dict[str, str]:
             "the class suggested is the likeliest of all, and not the one given"
         ),
         "blank": (
-            f"the brightness of 16 × 16 cells has a standard deviation below {f.FLAT:g} of 255, "
-            f"and the pixels of every channel one below {f.ONE_COLOUR:g}"
+            f"the brightness of 16 × 16 cells has a standard deviation below {f.FLAT_SPREAD:g} of 255, "
+            f"and the pixels of every channel one below {f.ONE_COLOUR_DEVIATION:g}"
         ),
-        "imbalance": f"the largest class has {UNEVEN} times the images of this one, or more",
-        "small-class": f"fewer than {FEWEST} images, or none in train or in test where there are both",
-        "tiny": f"short side below {TINY} pixels and half the set's median, or below {TINY_ALWAYS} pixels",
-        "extreme-aspect": f"long side more than {LONG:g} times the short side",
+        "imbalance": f"the largest class has {UNEVEN_RATIO} times the images of this one, or more",
+        "small-class": f"fewer than {MIN_IMAGES_PER_CLASS} images, or none in train or in test where there are both",
+        "tiny": f"short side below {TINY_SIDE} pixels and half the set's median, or below {ALWAYS_TINY_SIDE} pixels",
+        "extreme-aspect": f"long side more than {LONG_RATIO:g} times the short side",
         "too-large": f"more than {PIXEL_LIMIT // 10**6} million pixels, or {SCAN_LIMIT} scans of a JPEG",
     }
 
@@ -69,7 +70,7 @@ def rules(near: int) -> dict[str, str]:
 def judge(
     whole: ImageSet, data: ImageSet, seen: Seen, twins: Twins, probabilities: NDArray[np.float64] | None
 ) -> tuple[Finding, ...]:
-    """All findings, in the order of KINDS. whole: the set; data: the images of it that were read."""
+    """All findings, in the order of FINDING_KINDS. whole: the set; data: the images of it that were read."""
     found = [
         *_problems(data, seen),
         *_relations(data, twins),
@@ -78,7 +79,7 @@ def judge(
     ]
     if probabilities is not None:
         found.append(_label_errors(data, probabilities))
-    order = list(KINDS)
+    order = list(FINDING_KINDS)
     return tuple(sorted((x for x in found if x.cases), key=lambda x: (x.severity != "fault", order.index(x.kind))))
 
 
@@ -87,7 +88,7 @@ def confident_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArr
 
         t_j = mean of p[i, j] over the images i that carry label j
         suspected: the j with the largest p[i, j] among those with p[i, j] ≥ t_j is not the label of i
-        suggested: the j with the largest p[i, j] of all; where that is the label of i, nothing is suspected
+        suggested: the j with the largest p[i, j] of all; if that is the label of i, nothing is suspected
 
     labels: N; probabilities: N K, each row from a model that has not seen i.  Returns places, and the label suggested.
     """
@@ -107,7 +108,7 @@ def confident_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArr
 
 
 def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.float64]:
-    """Out-of-fold probabilities as an array that fits the set, or one clear line."""
+    """Out-of-fold probabilities as an array; refuses one that does not fit the set."""
     p = np.asarray(probabilities, np.float64)
     wanted = (len(data), len(data.classes))
     if data.labels.ndim != 1:
@@ -122,7 +123,7 @@ def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.
 def _problems(data: ImageSet, seen: Seen) -> Iterator[Finding]:
     kinds = {f.TRUNCATED: "truncated", f.NO_HEIC: "heic", f.BOMB: "too-large"}
     cases: dict[str, list[Case]] = {}
-    for place in np.flatnonzero(seen.facts["problem"] != f.FINE).tolist():
+    for place in np.flatnonzero(seen.facts["problem"] != f.READABLE).tolist():
         kind = kinds.get(int(seen.facts["problem"][place]), "unreadable")
         cases.setdefault(kind, []).append(_case(data, [place], seen.words.get(place, "")))
     for kind, those in cases.items():
@@ -169,12 +170,14 @@ def _labels(whole: ImageSet) -> Iterator[Finding]:
     small: list[Case] = []
     for k, name in enumerate(names):
         missing = [s for s, of in present.items() if len(present) == 2 and of[k] == 0]
-        if counts[k] < FEWEST or missing:
+        if counts[k] < MIN_IMAGES_PER_CLASS or missing:
             lack = f", none in {' or '.join(missing)}" if missing and counts[k] else ""
             small.append(Case((), (), f"class {name}: {counts[k]} image{'' if counts[k] == 1 else 's'}{lack}"))
     yield Finding("small-class", tuple(small))
     largest = int(counts.max(initial=0))
-    rare = [k for k in np.argsort(counts, kind="stable").tolist() if counts[k] > 0 and largest >= UNEVEN * counts[k]]
+    rare = [
+        k for k in np.argsort(counts, kind="stable").tolist() if counts[k] > 0 and largest >= UNEVEN_RATIO * counts[k]
+    ]
     if rare:
         most = names[int(counts.argmax())]
         cases = tuple(Case((), (), f"class {names[k]}: {counts[k]:,}") for k in rare)
@@ -182,7 +185,7 @@ def _labels(whole: ImageSet) -> Iterator[Finding]:
 
 
 def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
-    fine = facts["problem"] == f.FINE
+    fine = facts["problem"] == f.READABLE
     width, height = facts["width"].astype(np.int64), facts["height"].astype(np.int64)
     short, long = np.minimum(width, height), np.maximum(width, height)
     median = float(np.median(short[fine])) if fine.any() else 0.0
@@ -195,9 +198,9 @@ def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
 
     traits = facts["traits"]
     yield all_of("blank", (traits & f.BLANK) > 0)
-    yield all_of("tiny", (short < TINY_ALWAYS) | ((short < TINY) & (short < TINY_SHARE * median)), size)
-    yield all_of("extreme-aspect", (long > LONG * short) & (short > 0), size)
-    yield all_of("rotated", facts["orientation"] > 1, lambda i: TURNS[int(facts["orientation"][i])])
+    yield all_of("tiny", (short < ALWAYS_TINY_SIDE) | ((short < TINY_SIDE) & (short < TINY_SHARE * median)), size)
+    yield all_of("extreme-aspect", (long > LONG_RATIO * short) & (short > 0), size)
+    yield all_of("rotated", facts["orientation"] > 1, lambda i: TURN_WORDS[int(facts["orientation"][i])])
     yield all_of("cmyk", (traits & f.CMYK) > 0)
     yield all_of("sixteen-bit", (traits & f.SIXTEEN_BIT) > 0)
     yield all_of("transparent", (traits & f.ALPHA) > 0)
@@ -208,7 +211,7 @@ def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
         format = facts["format"][i].decode()
         format = SAME_FORMAT.get(format, format)
         ending = PurePosixPath(data.name(i)).suffix[1:].lower()
-        promised = next((name for name, endings in FORMATS.items() if ending in endings), None)
+        promised = next((name for name, endings in FORMAT_SUFFIXES.items() if ending in endings), None)
         if promised and promised != format:
             wrong.append(_case(data, [i], f"{format}, not {promised}"))
     yield Finding("wrong-extension", tuple(wrong))
@@ -229,7 +232,7 @@ def _case(data: ImageSet, places: Sequence[int], note: str = "") -> Case:
     return Case(tuple(places), names_of(data, places), note)
 
 
-def _distance(near: Near) -> str:
+def _distance(near: NearPair) -> str:
     return f"{near.bits} {'bit' if near.bits == 1 else 'bits'} apart, correlation {near.correlation:.3f}"
 
 

@@ -14,11 +14,19 @@ from vitreous.images.sources import picture
 from vitreous.report import page as pages
 from vitreous.report.page import Bar, Block, Group, Listing, Note, Number, Numbers, Page, Pictures, Section, Table, Text
 
-CASES = 24  # of a kind shown as pictures
-COPIES = 4  # of one picture
-NAMES = 500  # of a kind listed
-CLASSES = 60  # listed
-ORDINARY = {"rotated", "cmyk", "sixteen-bit", "transparent", "palette", "animated", "wrong-extension"}  # dealt with
+MAX_CASES_SHOWN = 24  # of a kind shown as pictures
+MAX_COPIES_SHOWN = 4  # of one picture
+MAX_NAMES_LISTED = 500  # of a kind listed
+MAX_CLASSES_LISTED = 60  # listed
+HANDLED_KINDS = {
+    "rotated",
+    "cmyk",
+    "sixteen-bit",
+    "transparent",
+    "palette",
+    "animated",
+    "wrong-extension",
+}  # dealt with
 
 
 def write(health: Health, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -79,21 +87,21 @@ def _section(health: Health, finding: Finding) -> Section:
     data = health.data
     with_pictures = [case for case in finding.cases if case.images]
     if data is not None and with_pictures:
-        shown = with_pictures[:CASES]
+        shown = with_pictures[:MAX_CASES_SHOWN]
         left = len(with_pictures) - len(shown)
         blocks.append(Pictures([_group(data, case) for case in shown], f"and {left:,} more" if left else ""))
-    listed = [str(case) for case in finding.cases[:NAMES]]
+    listed = [str(case) for case in finding.cases[:MAX_NAMES_LISTED]]
     left = len(finding.cases) - len(listed)
     more = f"and {left:,} more; vitreous check --json lists all" if left else ""
     if not with_pictures:
-        blocks.append(Table(["class", "images"], [_class_row(case) for case in finding.cases[:NAMES]]))
-    elif len(with_pictures) > CASES or any(len(case.images) > COPIES for case in with_pictures):
+        blocks.append(Table(["class", "images"], [_class_row(case) for case in finding.cases[:MAX_NAMES_LISTED]]))
+    elif len(with_pictures) > MAX_CASES_SHOWN or any(len(case.images) > MAX_COPIES_SHOWN for case in with_pictures):
         blocks.append(Listing(f"All {len(finding.cases):,} by name", listed, more))
     return Section(
         finding.title,
         blocks,
         badge=finding.severity,
-        tone="bad" if is_fault else "warn" if finding.kind not in ORDINARY else "plain",
+        tone="bad" if is_fault else "warn" if finding.kind not in HANDLED_KINDS else "plain",
         summary=f"{len(finding.cases):,}",
     )
 
@@ -110,7 +118,7 @@ def _class_row(case: Case) -> list[str]:
 def _group(data: ImageSet, case: Case) -> Group:
     pictures = [
         pages.picture(_shown(data, i), name, "" if len(case.images) == 1 else _place(data, i))
-        for i, name in zip(case.images[:COPIES], case.names, strict=False)
+        for i, name in zip(case.images[:MAX_COPIES_SHOWN], case.names, strict=False)
     ]
     left = len(case.images) - len(pictures)
     parts = [case.note, f"and {left:,} more copies" if left else ""]
@@ -154,9 +162,9 @@ def _classes(health: Health) -> Section:
     counts = sorted(zip(health.classes, health.counts, strict=True), key=lambda pair: (-pair[1], pair[0]))
     largest = max(health.counts, default=0) or 1
     rows: list[list[str | Bar]] = [[name, Bar(f"{count:,}", count / largest)] for name, count in counts]
-    if len(rows) > CLASSES:
-        half = CLASSES // 2
-        rows = [*rows[:half], [f"… {len(rows) - CLASSES:,} more …", ""], *rows[-half:]]
+    if len(rows) > MAX_CLASSES_LISTED:
+        half = MAX_CLASSES_LISTED // 2
+        rows = [*rows[:half], [f"… {len(rows) - MAX_CLASSES_LISTED:,} more …", ""], *rows[-half:]]
     return Section("Classes", [Table(["class", "images"], rows)], summary=f"{len(health.classes):,}")
 
 

@@ -1,4 +1,4 @@
-"""Facts about every picture: read in several processes, kept in a file, so that a check that was ended goes on."""
+"""Facts about every image: read in several processes and kept in a file, so an interrupted check resumes."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from numpy.typing import NDArray
 from vitreous.errors import BusyError, DataError
 from vitreous.files import digest, lock
 from vitreous.images.batches import processes
-from vitreous.images.health.facts import FACTS, FINE, VERSION, Facts, Seen, look
+from vitreous.images.health.facts import FACTS, FACTS_VERSION, READABLE, Facts, Seen, look
 from vitreous.images.imageset import ImageSet, Source
 from vitreous.journal import Journal
 from vitreous.machine import core_count
 
-CHUNK = 64  # pictures a worker takes at once
-ALONE = 512  # fewer pictures are read faster than two processes start
-MOST = 8  # workers; more start more slowly than they read
-KEEP = 2_000  # sets of fewer pictures are read again faster than their facts are kept
-HEAD = f"vitreous facts {VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
+IMAGES_PER_TASK = 64  # per call of a worker
+SCAN_IN_PARALLEL_FROM = 512  # images; fewer are read before two processes start
+MAX_SCAN_WORKERS = 8  # more take longer to start than they save
+KEEP_FACTS_FROM = 2_000  # images; smaller sets are read again as fast as facts are kept
+FACTS_HEADER = f"vitreous facts {FACTS_VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"
 
-Progress = Callable[[int, int], object]  # (done, of)
+Progress = Callable[[int, int], object]  # (done, total)
 Answer = TypeVar("Answer")
 
 
 def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progress | None) -> Seen:
-    """Facts about every picture of `data`, in its order."""
+    """Facts about every image of `data`, in its order."""
     facts = np.zeros(len(data), FACTS)
     words: dict[int, str] = {}
-    _KNOWN.clear()  # of an earlier check in this process
+    _KNOWN.clear()  # left by an earlier check in this process
     with ExitStack() as stack:
-        kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP else None
+        kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP_FACTS_FROM else None
         path = kept.path if kept else None
         done = 0
         for _, seen in readers.each(_look, [(chunk, path) for chunk in _chunks(data.ids)]):
@@ -57,7 +57,7 @@ def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progr
 
 
 class Readers:
-    """Workers that hold the source; with none of them, this process."""
+    """Worker processes that hold the source, or this process without workers."""
 
     def __init__(self, source: Source, workers: int):
         self.source, self.workers = source, workers
@@ -71,7 +71,7 @@ class Readers:
             self.pool.shutdown(cancel_futures=True)
 
     def each(self, function: Callable[[Source, Any], Answer], questions: Sequence[Any]) -> Iterator[tuple[Any, Answer]]:
-        """(question, function(source, question)) in order; a few are in flight at any time."""
+        """(question, function(source, question)) in order, a few in flight at a time."""
         if not self.workers or len(questions) < 2:
             yield from ((question, function(self.source, question)) for question in questions)
             return
@@ -89,30 +89,30 @@ class Readers:
                     waiting.append((another, self.pool.submit(_ask, function, another)))
         except BrokenProcessPool:
             raise DataError(
-                "a process that read pictures was ended from outside (often: out of memory); "
+                "a process that read images was ended from outside (often: out of memory); "
                 "try again with fewer workers (workers=0 reads in this process)"
             ) from None
 
 
 def choose_workers(data: ImageSet, workers: int | None) -> int:
-    """As said; else by the cores, or none where they would start more slowly than this process reads."""
+    """The number of workers: as given, else by cores; 0 if this process is faster."""
     if workers is not None:
         if workers < 0:
             raise DataError(f"workers is {workers}; give 0 (this process) or more")
         return workers
     is_of_main = type(data.source).__module__ == "__main__"  # a worker could not find its class
-    if len(data) < ALONE or is_of_main:
+    if len(data) < SCAN_IN_PARALLEL_FROM or is_of_main:
         return 0
-    return min(max(core_count(), 2), MOST, -(-len(data) // ALONE) + 1)
+    return min(max(core_count(), 2), MAX_SCAN_WORKERS, -(-len(data) // SCAN_IN_PARALLEL_FROM) + 1)
 
 
 def cache_file(data: ImageSet) -> Path:
-    """Where facts about a set are kept: by the name of the set; inside, by the content of each file."""
+    """The file of facts about a set, by the set's name; rows are keyed by each file's content."""
     return cache_folder() / "health" / f"{digest(os.fsencode(Path(data.path).absolute()))[:24]}.facts"
 
 
 def cache_folder() -> Path:
-    """$VITREOUS_CACHE, else `vitreous` where this system keeps what can be made again."""
+    """$VITREOUS_CACHE, else `vitreous` in this system's cache folder."""
     if place := os.environ.get("VITREOUS_CACHE"):
         return Path(place)
     if sys.platform == "win32":
@@ -122,8 +122,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
 
 
-class Kept:
-    """An append-only file of facts. A row that was cut or damaged is noticed by its checksum and made anew."""
+class KeptFacts:
+    """An append-only file of facts. Checksums detect damaged rows, whose facts are computed again."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -132,7 +132,7 @@ class Kept:
         self.known = {row.tobytes() for row in read_kept(path)["file"]}
 
     def add(self, facts: Facts) -> None:
-        rows = [row for row in facts if row["problem"] == FINE and row["file"].any()]
+        rows = [row for row in facts if row["problem"] == READABLE and row["file"].any()]
         new = [row for row in rows if row["file"].tobytes() not in self.known]
         if new:
             self.known |= {row["file"].tobytes() for row in new}
@@ -140,12 +140,12 @@ class Kept:
 
 
 @contextmanager
-def keep(path: Path) -> Iterator[Kept | None]:
-    """The file of facts at `path`, held against others; None where it cannot be held or written."""
+def keep(path: Path) -> Iterator[KeptFacts | None]:
+    """The file of facts at `path`, locked; None if it cannot be locked or written."""
     with ExitStack() as stack:
         try:
             stack.enter_context(lock(path.with_suffix(".lock"), seconds=0))
-            kept = Kept(path)
+            kept = KeptFacts(path)
         except (BusyError, OSError):  # another check of the same set runs, or the disk is full or read-only
             yield None
             return
@@ -158,11 +158,11 @@ def read_kept(path: Path) -> Facts:
 
 
 def _journal(path: Path) -> Journal[bytes]:
-    return Journal(path, bytes, header=HEAD, row=FACTS.itemsize)
+    return Journal(path, bytes, header=FACTS_HEADER, row=FACTS.itemsize)
 
 
-class _Known:
-    """Kept facts by the digest of a file, in sorted arrays: a dict of a million rows would not be small."""
+class _KnownFacts:
+    """Kept facts by file digest, in sorted arrays, which are smaller than a dict of a million rows."""
 
     def __init__(self, path: Path):
         rows = read_kept(path)
@@ -180,7 +180,7 @@ class _Known:
 
 
 _SOURCE: Source | None = None
-_KNOWN: dict[Path, _Known] = {}
+_KNOWN: dict[Path, _KnownFacts] = {}
 
 
 def _start(source: Source) -> None:
@@ -198,9 +198,9 @@ def _look(source: Source, question: tuple[NDArray[np.int64], Path | None]) -> Se
     numbers, path = question
     if path and path not in _KNOWN:
         _KNOWN.clear()
-        _KNOWN[path] = _Known(path)
+        _KNOWN[path] = _KnownFacts(path)
     return look(source, numbers.tolist(), _KNOWN.get(path) if path else None)
 
 
 def _chunks(ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    return [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
+    return [ids[at : at + IMAGES_PER_TASK] for at in range(0, len(ids), IMAGES_PER_TASK)]

@@ -1,4 +1,4 @@
-"""Augmentation: drawn on the host from (seed, epoch, sample id) alone, carried out on whole batches on their device.
+"""Augmentation: drawn on the host from (seed, epoch, sample id) alone, applied to whole batches on their device.
 
     plan = draw(augment, seed, epoch, ids, places)      numbers only, the same in any batch, on any rank
     x = apply(batch, plan, rule)                        uint8 in; float, normalised and mixed, out
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vitreous.errors import ConfigError
 from vitreous.images.pixels import operations
-from vitreous.images.pixels.operations import BLUR_ONE, BLUR_TAPS, ONE
+from vitreous.images.pixels.operations import BLUR_TAPS, BLUR_UNIT, UNIT_FACTOR
 from vitreous.images.pixels.preprocess import finish
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
@@ -29,18 +29,18 @@ from vitreous.randomness import bits, uniform
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-TRIES = 10  # for a box that fits, as everywhere
+CROP_TRIES = 10  # for a box that fits, as in every library
 ERASE_AREA, ERASE_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)  # timm's
-BLUR = (0.1, 2.0)  # pixels of deviation, DeiT III's
-LARGEST = 8192  # pixels a side: places are counted in 32 bits, in 1 / 65536 pixels
+BLUR_RANGE = (0.1, 2.0)  # standard deviation in pixels, as in DeiT III
+MAX_SIDE = 8192  # pixels; positions are 32-bit, in 1 / 65536 pixels
 
 OPERATIONS = (
     "nothing", "autocontrast", "equalise", "invert", "rotate", "posterise", "solarise", "solarise-add", "colour",
     "contrast", "brightness", "sharpness", "shear-x", "shear-y", "translate-x", "translate-y", "cutout", "blur",
 )  # fmt: skip
-CODE = {name: code for code, name in enumerate(OPERATIONS)}
+OPERATION_CODES = {name: code for code, name in enumerate(OPERATIONS)}
 GEOMETRIC = ("rotate", "shear-x", "shear-y", "translate-x", "translate-y")
-TABLES = ("autocontrast", "invert", "posterise", "solarise", "solarise-add", "contrast", "brightness")
+LOOKUP_OPERATIONS = ("autocontrast", "invert", "posterise", "solarise", "solarise-add", "contrast", "brightness")
 
 
 def _enhance(level: Floats, sign: Floats) -> Floats:
@@ -51,13 +51,13 @@ def _enhance_increasing(level: Floats, sign: Floats) -> Floats:
     return np.maximum(0.1, 1 + sign * level * 0.9)
 
 
-Argument = Callable[[Floats, Floats], Floats]  # of magnitude / 10 and a random sign; in the units of `encode`
-PLAIN: Argument = lambda level, sign: level * 0  # noqa: E731
+Argument = Callable[[Floats, Floats], Floats]  # (magnitude / 10, random sign) -> units of `encode`
+NO_ARGUMENT: Argument = lambda level, sign: level * 0  # noqa: E731
 
-BIG_VISION: Mapping[str, Argument] = {
-    "autocontrast": PLAIN,
-    "equalise": PLAIN,
-    "invert": PLAIN,
+BIG_VISION_LEVELS: Mapping[str, Argument] = {
+    "autocontrast": NO_ARGUMENT,
+    "equalise": NO_ARGUMENT,
+    "invert": NO_ARGUMENT,
     "rotate": lambda level, sign: sign * level * 30,
     "posterise": lambda level, sign: np.floor(level * 4),
     "solarise": lambda level, sign: np.floor(level * 256),
@@ -73,62 +73,62 @@ BIG_VISION: Mapping[str, Argument] = {
     "solarise-add": lambda level, sign: np.floor(level * 110),
 }
 """What AugReg and "better plain ViT baselines" used (magnitudes 10, 15, 20; colours fade below 5, posterise vanishes at
-20). Theirs moves 100 pixels and cuts 40; ours these at 224 and the same share of other sizes."""
+20). They translate by 100 pixels and cut 40; so do we at 224, and in proportion at other sizes."""
 
-TIMM: Mapping[str, Argument] = {
-    **BIG_VISION,
+TIMM_LEVELS: Mapping[str, Argument] = {
+    **BIG_VISION_LEVELS,
     "posterise": lambda level, sign: 4 - np.floor(level * 4),
     "solarise": lambda level, sign: 256 - np.floor(level * 256),
     "solarise-add": lambda level, sign: np.minimum(128, np.floor(level * 110)),
     **dict.fromkeys(("colour", "contrast", "brightness", "sharpness"), _enhance_increasing),
     **dict.fromkeys(("translate-x", "translate-y"), lambda level, sign: sign * level * 0.45),
 }
-"""timm's "increasing" table, DeiT's: each operation is carried out half of the time, and there is no cutout."""
+"""timm's "increasing" table, DeiT's: each operation is applied half of the time, without cutout."""
 
 RAND_AUGMENT: dict[str, tuple[Mapping[str, Argument], tuple[str, ...], float]] = {
-    "big_vision": (BIG_VISION, tuple(BIG_VISION), 1.0),
-    "timm": (TIMM, tuple(name for name in TIMM if name != "cutout"), 0.5),
-}  # arguments, operations to choose from, how often the chosen one is carried out
+    "big_vision": (BIG_VISION_LEVELS, tuple(BIG_VISION_LEVELS), 1.0),
+    "timm": (TIMM_LEVELS, tuple(name for name in TIMM_LEVELS if name != "cutout"), 0.5),
+}  # arguments, operations to choose from, probability of applying the chosen one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """What is done to a training image. The default is P1's: Inception crop and flip.
+    """The augmentation of a training image. The default is the ViT paper's: Inception crop and flip.
 
     crop  inception: a box of `area` of the image and of aspect `ratio`, resized to `size`;
           window: a box of `window` of both sides, resized (BiT: 480 / 512);  shift: moved by up to `margin` pixels;
           none: the whole image, resized.
     """
 
-    size: Size = (224, 224)  # rows, columns of what comes out
+    size: Size = (224, 224)  # rows, columns of the output
     crop: Literal["inception", "window", "shift", "none"] = "inception"
     area: tuple[float, float] = (0.05, 1.0)  # share of the image, uniform
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width to height, log-uniform
     window: float = 1.0
     margin: int = 4
-    edge: Literal["black", "reflect"] = "black"  # what a shift brings in
-    flip: float = 0.5  # how often
+    edge: Literal["black", "reflect"] = "black"  # fills what a shift uncovers
+    flip: float = 0.5  # probability
     rand_augment: tuple[int, float] | None = None  # operations, magnitude
     rand_augment_table: Literal["big_vision", "timm"] = "big_vision"
-    rand_augment_deviation: float = 0.0  # of the magnitude; then kept within 0 … 10
+    rand_augment_deviation: float = 0.0  # of the magnitude, then clipped to 0 … 10
     three_augment: bool = False  # one of grey, solarise, blur
     colour_jitter: float = 0.0  # brightness, contrast and saturation by 1 ± this, in any order
-    erase: float = 0.0  # how often a box becomes noise
+    erase: float = 0.0  # probability that a box becomes noise
     mixup: float = 0.0  # λ ~ Beta(a, a); 0 is off
-    cutmix: float = 0.0  # likewise; with both on, each pair takes either with equal chance
+    cutmix: float = 0.0  # likewise; with both on, each pair takes either with equal probability
 
     def __post_init__(self) -> None:
         def need(holds: bool, what: str) -> None:
             if not holds:
                 raise ConfigError(f"augmentation {what}")
 
-        fits = all(1 <= n <= LARGEST for n in self.size)
-        need(fits, f"size {self.size} is out of reach; give sides of 1 to {LARGEST}")
+        fits = all(1 <= n <= MAX_SIDE for n in self.size)
+        need(fits, f"size {self.size} is out of reach; give sides of 1 to {MAX_SIDE}")
         for name, top in (("area", 1.0), ("ratio", float("inf"))):
             low, high = getattr(self, name)
-            need(0 < low <= high <= top, f"{name} {low}, {high} is no range; give positive numbers, the smaller first")
+            need(0 < low <= high <= top, f"{name} {low}, {high} is not a range; give positive numbers, smaller first")
         for name in ("flip", "erase", "window"):
-            need(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is no share; give 0 to 1")
+            need(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is not a share; give 0 to 1")
         need(self.window > 0, "window=0 shows nothing; give a share of the side, such as 0.875")
         need(0 <= self.margin < min(self.size), f"margin={self.margin} is out of reach; give less than the side")
         need(0 <= self.colour_jitter <= 1, f"colour_jitter={self.colour_jitter} is out of reach; give 0 to 1")
@@ -142,7 +142,7 @@ class Augment:
 
     @property
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """The operations that each step after the crop chooses from, one for each sample."""
+        """The operations that each step after the crop may apply, one per sample."""
         n = self.rand_augment[0] if self.rand_augment else 0
         steps = [RAND_AUGMENT[self.rand_augment_table][1]] * n
         steps += [("colour", "solarise", "blur")] * self.three_augment
@@ -151,8 +151,8 @@ class Augment:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One step for every sample: which operation, and the parameters of all, changing nothing where it is another's."""
+class AugmentLayer:
+    """One step: the operation of every sample, and parameters that are the identity for samples with another one."""
 
     code: Integers  # B
     number: Integers  # B: a threshold, a mask, an addition, or a factor in 1 / 1024
@@ -162,17 +162,17 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything drawn for some samples, on the host. Row i is sample ids[i]'s, whatever stands beside it."""
+class AugmentPlan:
+    """Everything drawn for some samples, on the host. Row i depends on sample ids[i] alone."""
 
     augment: Augment
     ids: Integers
     crop: Floats  # B 10 4: area, ratio, top, left of each try, as draws of 0 … 1
     flip: NDArray[np.bool_]  # B
-    layers: tuple[Layer, ...]
+    layers: tuple[AugmentLayer, ...]
     erase: Integers  # B 4
-    key: Integers  # B: of the noise
-    partner: Integers  # B: rows of this batch; itself where unmixed
+    key: Integers  # B: seeds the noise
+    partner: Integers  # B: rows of this batch; its own row if unmixed
     share: Floats  # B: of its own pixels, outside the box
     mix_box: Integers  # B 4: the partner's pixels
     own: Floats  # B: of its own label
@@ -181,15 +181,15 @@ class Plan:
         return len(self.ids)
 
     def on(self, device: torch.device | str, size: Size | None) -> DevicePlan:
-        """The plan for a batch of this size, as tensors; None where the decoder has cropped already."""
+        """The plan as tensors for a batch of this size; size None if the decoder has cropped already."""
         arrays = self.arrays(size)
         tensors = {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in arrays.items()}
         return DevicePlan.of(self.augment, tensors)
 
     def arrays(self, size: Size | Integers | None) -> dict[str, NDArray[Any]]:
-        """What a device needs of the plan, by name, in the types it needs; `DevicePlan.of` takes them back.
+        """The arrays that the device needs, by name; `DevicePlan.of` reads them back.
 
-        size: rows and columns of all pictures, or of each (B 2).
+        size: rows and columns of all images, or of each (B 2).
         """
         found: dict[str, NDArray[Any]] = {}
         if size is not None:
@@ -197,7 +197,7 @@ class Plan:
             found["boxes"] = crop_boxes(self, rows, columns)
         found["offsets"] = np.floor(self.crop[:, 0, 2:] * (2 * self.augment.margin + 1)).astype(np.int64)
         for i, layer in enumerate(self.layers):
-            for f in fields(Layer):
+            for f in fields(AugmentLayer):
                 found[f"layers.{i}.{f.name}"] = getattr(layer, f.name).astype(np.int32)
         for name in ("flip", "erase", "key", "partner", "mix_box"):
             found[name] = getattr(self, name)
@@ -208,7 +208,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """A plan where its batch lies; what a compiled `apply` takes."""
+    """A plan on the device of its batch; the input of a compiled `apply`."""
 
     augment: Augment
     boxes: Tensor | None  # B 4
@@ -224,9 +224,9 @@ class DevicePlan:
 
     @classmethod
     def of(cls, augment: Augment, tensors: Mapping[str, Tensor]) -> DevicePlan:
-        """From the arrays of `Plan.arrays`, wherever they now lie."""
+        """From the arrays of `AugmentPlan.arrays`, on any device."""
         layers = tuple(
-            tuple(tensors[f"layers.{i}.{f.name}"] for f in fields(Layer)) for i in range(len(augment.layers))
+            tuple(tensors[f"layers.{i}.{f.name}"] for f in fields(AugmentLayer)) for i in range(len(augment.layers))
         )
         rest = ("erase", "key", "partner", "share", "mix_box", "own")
         return cls(augment, tensors.get("boxes"), tensors["offsets"], tensors["flip"], layers, *map(tensors.get, rest))  # type: ignore[arg-type]
@@ -237,21 +237,21 @@ class DevicePlan:
 
 def draw(
     augment: Augment, seed: int, epoch: int, ids: ArrayLike, places: ArrayLike | None = None, total: int | None = None
-) -> Plan:
+) -> AugmentPlan:
     """The augmentation of these samples in this epoch.
 
     places: each sample's place in the epoch's order, needed for mixing: neighbours 2i and 2i + 1 are a pair, and a
-    batch holds whole pairs. total: samples in the epoch; where it is odd the last one stays unmixed.
+    batch holds whole pairs. total: samples in the epoch; if odd, the last one stays unmixed.
     """
     ids = np.atleast_1d(np.asarray(ids, np.int64))
 
     def drawn(purpose: str, *shape: int) -> Floats:
         return uniform(seed, f"augment/{purpose}", epoch, ids, int(np.prod(shape))).reshape(len(ids), *shape)
 
-    return Plan(
+    return AugmentPlan(
         augment,
         ids,
-        drawn("crop", TRIES, 4),
+        drawn("crop", CROP_TRIES, 4),
         drawn("flip", 1)[:, 0] < augment.flip,
         (*_rand_augment(augment, drawn), *_three_augment(augment, drawn), *_colour_jitter(augment, drawn)),
         _erased(augment, drawn, len(ids)),
@@ -261,17 +261,17 @@ def draw(
 
 
 def _erased(augment: Augment, drawn: Callable[..., Floats], n: int) -> Integers:
-    """Boxes that become noise; empty ones for most."""
+    """Boxes that become noise; most are empty."""
     if not augment.erase:
         return np.zeros((n, 4), np.int64)
-    chance = drawn("erase", 1 + 4 * TRIES)
-    boxes = _boxes(chance[:, 1:].reshape(-1, TRIES, 4), *augment.size, ERASE_AREA, ERASE_RATIO)
+    chance = drawn("erase", 1 + 4 * CROP_TRIES)
+    boxes = _boxes(chance[:, 1:].reshape(-1, CROP_TRIES, 4), *augment.size, ERASE_AREA, ERASE_RATIO)
     boxes[chance[:, 0] >= augment.erase] = 0
     return boxes
 
 
-def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]:
-    """n operations one after the other, each one of the table's, all of the same magnitude (arXiv 1909.13719)."""
+def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[AugmentLayer]:
+    """n operations from the table in turn, all of the same magnitude (arXiv 1909.13719)."""
     if augment.rand_augment is None:
         return []
     n, magnitude = augment.rand_augment
@@ -282,39 +282,39 @@ def _rand_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]
         if augment.rand_augment_deviation:
             normal = np.sqrt(-2 * np.log(1 - u)) * np.cos(2 * np.pi * v)
             level = np.clip(level + augment.rand_augment_deviation * normal, 0, 10)
-        code = np.array([CODE[name] for name in names])[(choice * len(names)).astype(np.int64)]
-        code = np.where(chance < often, code, CODE["nothing"])
+        code = np.array([OPERATION_CODES[name] for name in names])[(choice * len(names)).astype(np.int64)]
+        code = np.where(chance < often, code, OPERATION_CODES["nothing"])
         sign = np.where(side < 0.5, -1.0, 1.0)
         argument = np.zeros(len(code))
         for name in names:
-            argument = np.where(code == CODE[name], arguments[name](level / 10, sign), argument)
+            argument = np.where(code == OPERATION_CODES[name], arguments[name](level / 10, sign), argument)
         out.append(encode(code, argument, augment.size, np.stack(place, 1)))
     return out
 
 
-def _three_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]:
-    """Grey, solarise or blur, each as likely as the others (DeiT III, arXiv 2204.07118)."""
+def _three_augment(augment: Augment, drawn: Callable[..., Floats]) -> list[AugmentLayer]:
+    """Grey, solarise or blur, with equal probability (DeiT III, arXiv 2204.07118)."""
     if not augment.three_augment:
         return []
     choice, strength = drawn("three-augment", 2).T
     which = (choice * 3).astype(np.int64)
-    code = np.array([CODE["colour"], CODE["solarise"], CODE["blur"]])[which]
-    deviation = BLUR[0] + (BLUR[1] - BLUR[0]) * strength
+    code = np.array([OPERATION_CODES["colour"], OPERATION_CODES["solarise"], OPERATION_CODES["blur"]])[which]
+    deviation = BLUR_RANGE[0] + (BLUR_RANGE[1] - BLUR_RANGE[0]) * strength
     argument = np.choose(which, [np.zeros_like(choice), np.full_like(choice, 128), deviation])
     return [encode(code, argument, augment.size)]
 
 
-def _colour_jitter(augment: Augment, drawn: Callable[..., Floats]) -> list[Layer]:
+def _colour_jitter(augment: Augment, drawn: Callable[..., Floats]) -> list[AugmentLayer]:
     if not augment.colour_jitter:
         return []
     numbers = drawn("colour-jitter", 2, 3)
     order = numbers[:, 0].argsort(1)  # B 3
-    code = np.array([CODE["brightness"], CODE["contrast"], CODE["colour"]])[order]
+    code = np.array([OPERATION_CODES["brightness"], OPERATION_CODES["contrast"], OPERATION_CODES["colour"]])[order]
     factor = 1 + augment.colour_jitter * (2 * numbers[:, 1] - 1)
     return [encode(code[:, k], factor[:, k], augment.size) for k in range(3)]
 
 
-def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = None) -> Layer:
+def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = None) -> AugmentLayer:
     """Parameters of one step.
 
     argument: degrees counter-clockwise (rotate), pixels a row or column (shear), share of the side (translate; cutout,
@@ -323,9 +323,9 @@ def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = 
     """
     rows, columns = size
     n = len(code)
-    is_ = {name: code == CODE[name] for name in OPERATIONS}
+    is_ = {name: code == OPERATION_CODES[name] for name in OPERATIONS}
     kept = np.clip(argument, 0, 8).astype(np.int64)
-    number = np.rint(argument * ONE).astype(np.int64)  # factors
+    number = np.rint(argument * UNIT_FACTOR).astype(np.int64)  # factors
     number = np.where(is_["posterise"], 256 - (256 >> kept), number)  # a mask
     number = np.where(is_["solarise"] | is_["solarise-add"], argument.astype(np.int64), number)
 
@@ -333,7 +333,7 @@ def encode(code: Integers, argument: Floats, size: Size, place: Floats | None = 
     half = np.rint(argument * min(size))[:, None] * is_["cutout"][:, None]
     first, last = np.clip(centre - half, 0, (rows, columns)), np.clip(centre + half, 0, (rows, columns))
     box = np.concatenate([first, last - first], 1).astype(np.int64)  # empty for others
-    return Layer(code, number, _matrix(is_, argument, size), box, _gaussian(np.where(is_["blur"], argument, 0)))
+    return AugmentLayer(code, number, _matrix(is_, argument, size), box, _gaussian(np.where(is_["blur"], argument, 0)))
 
 
 def _matrix(is_: Mapping[str, NDArray[np.bool_]], argument: Floats, size: Size) -> Integers:
@@ -356,15 +356,15 @@ def _gaussian(deviation: Floats) -> Integers:
     """exp(−i² / 2σ²) at −6 … 6 as whole numbers adding up to 4096; σ = 0 is the pixel alone.  B 13."""
     i = np.arange(BLUR_TAPS) - BLUR_TAPS // 2
     weight = np.exp(-0.5 * (i / np.maximum(deviation, 1e-3)[:, None]) ** 2)
-    whole = np.rint(BLUR_ONE * weight / weight.sum(1, keepdims=True)).astype(np.int64)
-    whole[:, BLUR_TAPS // 2] += BLUR_ONE - whole.sum(1)
+    whole = np.rint(BLUR_UNIT * weight / weight.sum(1, keepdims=True)).astype(np.int64)
+    whole[:, BLUR_TAPS // 2] += BLUR_UNIT - whole.sum(1)
     return whole
 
 
 def _mixing(
     augment: Augment, seed: int, epoch: int, n: int, places: ArrayLike | None, total: int | None
 ) -> tuple[Integers, Floats, Integers, Floats]:
-    """partner, share, box and the own label's share, both samples of a pair drawing the same.
+    """partner, share, box and the own label's share; both samples of a pair draw the same.
 
     λ is taken as max(λ, 1 − λ): in a pair either value gives the same two images, and so a sample's own label leads.
     """
@@ -404,8 +404,8 @@ def beta(u: Floats, v: Floats, a: float) -> Floats:
         return 0.5 + 0.5 * cos / np.sqrt(1 / g + cos**2)
 
 
-def crop_boxes(plan: Plan, heights: ArrayLike, widths: ArrayLike) -> Integers:
-    """Top, left, height and width of each sample's crop in an image of this size, for whoever crops while decoding.
+def crop_boxes(plan: AugmentPlan, heights: ArrayLike, widths: ArrayLike) -> Integers:
+    """Top, left, height and width of each sample's crop in an image of this size, to crop while decoding.
 
     Resize the box to `plan.augment.size` and call `apply` with cropped=True. A shift has no box inside the image: the
     decoder resizes the whole image and `apply` shifts it.  Returns B 4.
@@ -425,7 +425,7 @@ def crop_boxes(plan: Plan, heights: ArrayLike, widths: ArrayLike) -> Integers:
 def _boxes(
     drawn: Floats, h: Integers | int, w: Integers | int, area: tuple[float, float], ratio: tuple[float, float]
 ) -> Integers:
-    """The first try that fits into h × w; all 0 where none does.  drawn: B tries 4.  Returns B 4."""
+    """The first try that fits into h × w; all 0 if none does.  drawn: B tries 4.  Returns B 4."""
     h, w = (np.broadcast_to(n, len(drawn))[:, None] for n in (h, w))
     share, aspect, top, left = np.moveaxis(drawn, 2, 0)  # each B tries
     pixels = (area[0] + (area[1] - area[0]) * share) * h * w
@@ -439,7 +439,7 @@ def _boxes(
 
 
 def _centre(h: Integers, w: Integers, ratio: tuple[float, float]) -> Integers:
-    """As much of the middle as the aspect allows."""
+    """The largest centred box with an allowed aspect."""
     tall = np.minimum(h, np.maximum(np.rint(w / ratio[0]), 1))
     wide = np.minimum(w, np.maximum(np.rint(h * ratio[1]), 1))
     return np.stack([(h - tall) // 2, (w - wide) // 2, tall, wide], 1).astype(np.int64)
@@ -448,14 +448,16 @@ def _centre(h: Integers, w: Integers, ratio: tuple[float, float]) -> Integers:
 # ------------------------------------------------------------------------------------------------- doing, on the device
 
 
-def apply(batch: Tensor, plan: Plan | DevicePlan, rule: Preprocess | None = None, *, cropped: bool = False) -> Tensor:
+def apply(
+    batch: Tensor, plan: AugmentPlan | DevicePlan, rule: Preprocess | None = None, *, cropped: bool = False
+) -> Tensor:
     """Augment a batch: B C H W or B H W C of uint8.  Returns B C H W at the plan's size.
 
-    With a rule: float32, normalised, as a model takes it. Without: uint8.  cropped: the decoder has cropped already.
-    To compile, hand over `plan.on(device, size)`.
+    With a rule: float32, normalised for the model. Without: uint8.  cropped: the decoder has cropped already.
+    To compile, pass `plan.on(device, size)`.
     """
     x = channels_first(batch)
-    if isinstance(plan, Plan):
+    if isinstance(plan, AugmentPlan):
         plan = plan.on(x.device, None if cropped else (x.shape[2], x.shape[3]))
     augment = plan.augment
     x = _crop(x, plan)
@@ -470,10 +472,10 @@ def apply(batch: Tensor, plan: Plan | DevicePlan, rule: Preprocess | None = None
     return x.contiguous()
 
 
-def targets(labels: Tensor, plan: Plan | DevicePlan, classes: int, smoothing: float = 0.0) -> Tensor:
+def targets(labels: Tensor, plan: AugmentPlan | DevicePlan, classes: int, smoothing: float = 0.0) -> Tensor:
     """Labels mixed as the pixels were.  labels: B class numbers, whose rows then sum to 1, or B K.  Returns B K."""
     device = labels.device
-    if isinstance(plan, Plan):
+    if isinstance(plan, AugmentPlan):
         plan = plan.on(device, None)
     y = labels.float() if labels.ndim == 2 else torch.nn.functional.one_hot(labels, classes).float()
     y = y * (1 - smoothing) + smoothing / classes
@@ -482,14 +484,14 @@ def targets(labels: Tensor, plan: Plan | DevicePlan, classes: int, smoothing: fl
 
 
 def channels_first(batch: Tensor) -> Tensor:
-    """B C H W, whichever way the channels lie."""
+    """B C H W from either layout."""
     if batch.ndim != 4 or (batch.shape[1] not in (1, 3) and batch.shape[3] not in (1, 3)):
-        raise ConfigError(f"a batch of shape {tuple(batch.shape)} is no batch of images; give B C H W or B H W C")
+        raise ConfigError(f"a batch of shape {tuple(batch.shape)} is not a batch of images; give B C H W or B H W C")
     return batch if batch.shape[1] in (1, 3) else batch.permute(0, 3, 1, 2)
 
 
 def _crop(x: Tensor, plan: DevicePlan) -> Tensor:
-    """To size, and mirrored."""
+    """Crop, resize and mirror."""
     augment, size = plan.augment, (x.shape[2], x.shape[3])
     if plan.boxes is None and size != augment.size:
         raise ConfigError(f"cropped images of {size} do not fit augmentation size {augment.size}; resize to it")
@@ -506,33 +508,33 @@ def _crop(x: Tensor, plan: DevicePlan) -> Tensor:
 def _layer(
     x: Tensor, names: tuple[str, ...], code: Tensor, number: Tensor, matrix: Tensor, box: Tensor, taps: Tensor
 ) -> Tensor:
-    """One operation for each sample: every kind in turn, its parameters changing nothing where it is not the one."""
+    """One operation per sample: runs every kind in turn, with identity parameters for samples of another kind."""
 
     def among(some: tuple[str, ...]) -> Tensor:
-        return sum((code == CODE[name] for name in some), torch.zeros_like(code, dtype=torch.bool))
+        return sum((code == OPERATION_CODES[name] for name in some), torch.zeros_like(code, dtype=torch.bool))
 
     def factor(name: str) -> Tensor:
-        return torch.where(code == CODE[name], number, ONE)
+        return torch.where(code == OPERATION_CODES[name], number, UNIT_FACTOR)
 
     if "rotate" in names:
         x = _where(x, among(GEOMETRIC), operations.affine, matrix)
-    if tables := tuple(name for name in TABLES if name in names):
+    if tables := tuple(name for name in LOOKUP_OPERATIONS if name in names):
         x = _where(x, among(tables), _replace, code, number)
     if "equalise" in names:
-        x = _where(x, code == CODE["equalise"], _equalise, code)
+        x = _where(x, code == OPERATION_CODES["equalise"], _equalise, code)
     if "colour" in names:
-        x = _where(x, code == CODE["colour"], operations.saturate, factor("colour"))
+        x = _where(x, code == OPERATION_CODES["colour"], operations.saturate, factor("colour"))
     if "sharpness" in names:
-        x = _where(x, code == CODE["sharpness"], operations.sharpen, factor("sharpness"))
+        x = _where(x, code == OPERATION_CODES["sharpness"], operations.sharpen, factor("sharpness"))
     if "blur" in names:
-        x = _where(x, code == CODE["blur"], operations.blur, taps)
+        x = _where(x, code == OPERATION_CODES["blur"], operations.blur, taps)
     if "cutout" in names:
-        x = _where(x, code == CODE["cutout"], operations.cut_out, box)
+        x = _where(x, code == OPERATION_CODES["cutout"], operations.cut_out, box)
     return x
 
 
 def _where(x: Tensor, needed: Tensor, work: Callable[..., Tensor], *parameters: Tensor) -> Tensor:
-    """The work: on a CPU for the samples that need it, elsewhere for all, most parameters then changing nothing."""
+    """Apply an operation: on a CPU to the samples that need it, elsewhere to all, most with identity parameters."""
     if not operations.is_eager_cpu(x):
         return work(x, *parameters)
     rows = needed.nonzero()[:, 0]
@@ -542,7 +544,7 @@ def _where(x: Tensor, needed: Tensor, work: Callable[..., Tensor], *parameters: 
 
 
 def _replace(x: Tensor, code: Tensor, number: Tensor) -> Tensor:
-    """The operations that give each value another one, whatever its neighbours."""
+    """The operations that map each value by a table."""
     v, code, n = operations.levels(x), code.view(-1, 1, 1), number.view(-1, 1, 1)
     table = v.expand(len(x), x.shape[1], 256)
     for name, entry in (
@@ -554,10 +556,11 @@ def _replace(x: Tensor, code: Tensor, number: Tensor) -> Tensor:
         ("brightness", operations.blend(torch.zeros_like(v), v, n)),
         ("contrast", operations.blend(operations.mean_grey(x), v, n)),
     ):
-        table = torch.where(code == CODE[name], entry, table)
+        table = torch.where(code == OPERATION_CODES[name], entry, table)
     return operations.look_up(x, table)
 
 
 def _equalise(x: Tensor, code: Tensor) -> Tensor:
-    table = torch.where(code.view(-1, 1, 1) == CODE["equalise"], operations.equalised(x), operations.levels(x))
+    is_equalise = code.view(-1, 1, 1) == OPERATION_CODES["equalise"]
+    table = torch.where(is_equalise, operations.equalised(x), operations.levels(x))
     return operations.look_up(x, table)

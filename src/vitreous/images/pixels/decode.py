@@ -1,4 +1,4 @@
-"""From an encoded file to the pixels a batch needs, on one core, as fast as a test against Pillow allows.
+"""From an encoded file to the pixels of a batch, on one core; tests bound the difference from Pillow.
 
 Evaluation takes Pillow's own pixels. Training may take two short cuts, each bounded by tests/images/test_decode.py:
 simplejpeg for JPEG files (the same pixels as Pillow's), and torch's antialiased uint8 resize (within 2 of 255 of
@@ -29,26 +29,26 @@ __all__ = ["Header", "crop", "decode", "decode_crop", "finish", "header", "is_fa
 Pixels = NDArray[np.uint8]  # H W C
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
-SPARE = 2  # a picture decoded smaller keeps this many pixels for each pixel wanted, in both directions
+PIXELS_PER_WANTED = 2  # a reduced decode keeps this many pixels per wanted pixel, in both directions
 
 
 def is_fast(fast: bool | None = None) -> bool:
-    """Whether short cuts are allowed: as said, else unless VITREOUS_EXACT=1."""
+    """True if short cuts are allowed: as given, else unless VITREOUS_EXACT=1."""
     return os.environ.get("VITREOUS_EXACT") != "1" if fast is None else fast
 
 
 @dataclass(frozen=True)
 class Header:
-    """Of a JPEG file that simplejpeg decodes as Pillow does. Rows and columns are those of the upright picture."""
+    """The header of a JPEG file that simplejpeg decodes as Pillow does; rows and columns of the upright image."""
 
     rows: int
     columns: int
     is_grey: bool
-    turn: int  # EXIF's: 1 is upright as it lies
+    turn: int  # EXIF orientation; 1 is upright
 
 
 def header(raw: bytes) -> Header | None:
-    """What a JPEG file says of itself, without decoding it; None for anything else, and without simplejpeg."""
+    """Read a JPEG's header; None for anything else, or without simplejpeg."""
     jpeg = _simplejpeg()
     if jpeg is None or raw[:2] != b"\xff\xd8":
         return None
@@ -65,7 +65,7 @@ def header(raw: bytes) -> Header | None:
 
 
 def decode(raw: bytes, what: str, channels: int = 3, *, fast: bool | None = None) -> Pixels:
-    """A whole picture, upright.  Returns H W C."""
+    """A whole image, upright.  Returns H W C."""
     found = header(raw) if is_fast(fast) else None
     pixels = _jpeg(raw, found, channels) if found else None
     return picture.decode(raw, what, channels) if pixels is None else pixels
@@ -82,10 +82,10 @@ def decode_crop(
     fast: bool | None = None,
     known: Header | None = None,
 ) -> Pixels:
-    """The part of a picture inside `box`, resized.  known: its header, where it was read already.  Returns size C."""
+    """The part of an image inside `box`, resized.  known: its header, where it was read already.  Returns size C."""
     left, top, right, bottom = box
-    scale = SPARE * max(size[0] / (bottom - top), size[1] / (right - left))
-    part = next((part for part in (8, 4, 2) if scale * part <= 1), 1)  # the scales at which libjpeg is quick
+    scale = PIXELS_PER_WANTED * max(size[0] / (bottom - top), size[1] / (right - left))
+    part = next((part for part in (8, 4, 2) if scale * part <= 1), 1)  # libjpeg is fast at these scales
     found = (known or header(raw)) if is_fast(fast) else None
     pixels = _jpeg(raw, found, channels, part) if found else None
     if pixels is None or found is None:
@@ -95,10 +95,10 @@ def decode_crop(
 
 
 def crop(pixels: Pixels, box: Box, size: Size, *, filter: str = "bilinear", fast: bool | None = None) -> Pixels:
-    """The part inside `box`, resized with antialias.  Returns size C, where it is quicker a view of C size."""
+    """The part inside `box`, resized with antialias.  Returns size C, sometimes as a view of C size."""
     if not is_fast(fast) or filter not in ("bilinear", "bicubic"):
         image = preprocess.as_image(pixels, pixels.shape[2])
-        return preprocess.as_array(image.resize((size[1], size[0]), preprocess.RESAMPLE[filter], box=box))
+        return preprocess.as_array(image.resize((size[1], size[0]), preprocess.PILLOW_RESAMPLE[filter], box=box))
     left, top, right, bottom = (round(edge) for edge in box)
     inside = pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
     if inside.shape[:2] == size:
@@ -108,7 +108,7 @@ def crop(pixels: Pixels, box: Box, size: Size, *, filter: str = "bilinear", fast
 
 
 def shrink(pixels: Pixels, short_side: int) -> Pixels:
-    """The whole picture with its short side at most `short_side`: Pillow's bicubic; a small one stays as it is."""
+    """The whole image with its short side at most `short_side`: Pillow's bicubic; a small one stays as it is."""
     rows, columns = pixels.shape[:2]
     if min(rows, columns) <= short_side:
         return pixels
@@ -118,21 +118,21 @@ def shrink(pixels: Pixels, short_side: int) -> Pixels:
 
 
 def finish(pixels: Pixels, rule: Preprocess) -> Pixels:
-    """What the model's rule makes of a picture before it is normalised, in whole numbers.  Returns size C.
+    """Preprocess an image up to normalisation, as uint8.  Returns size C.
 
-    A rule that antialiases gives whole numbers anyway; one that does not is rounded, by at most half a level.
+    With antialiasing the result is whole numbers anyway; without, it is rounded by at most half a level.
     """
     found = preprocess.pixels(pixels, rule)
     return found if found.dtype == np.uint8 else found.round().clip(0, 255).astype(np.uint8)
 
 
 def with_channels(pixels: Pixels, channels: int) -> Pixels:
-    """Grey becomes three equal colours, and colours become grey as Pillow does it."""
+    """Convert grey to RGB, or RGB to grey as Pillow does."""
     return pixels if pixels.shape[2] == channels else preprocess.as_array(preprocess.as_image(pixels, channels))
 
 
 def _has_exif(raw: bytes) -> bool:
-    """Whether one of the segments before the pixels is EXIF."""
+    """True if a segment before the pixels is EXIF."""
     at = 2
     while raw[at : at + 1] == b"\xff" and at + 4 <= len(raw):
         kind, length = raw[at + 1], int.from_bytes(raw[at + 2 : at + 4], "big")
@@ -147,16 +147,16 @@ def _has_exif(raw: bytes) -> bool:
 def _turn(raw: bytes) -> int:
     try:
         turn = picture.open_image(raw, "").getexif().get(picture.ORIENTATION, 1)
-    except Exception:  # damaged EXIF is no EXIF
+    except Exception:  # treat damaged EXIF as missing
         return 1
-    return turn if turn in picture.TURNS else 1
+    return turn if turn in picture.EXIF_TURNS else 1
 
 
 def _jpeg(raw: bytes, head: Header, channels: int, part: int = 1) -> Pixels | None:
-    """Decoded at 1 / part of its size; None where Pillow must."""
+    """Decode at 1 / part of the size; None if Pillow must."""
     jpeg = _simplejpeg()
     if jpeg is None or (channels == 1 and not head.is_grey):
-        return None  # Pillow's grey of a colour picture is not the file's own luma
+        return None  # Pillow's grey of a colour image is not the file's own luma
     rows, columns = (head.columns, head.rows) if head.turn > 4 else (head.rows, head.columns)
     least = {"min_height": -(-rows // part), "min_width": -(-columns // part)} if part > 1 else {}
     try:
@@ -166,7 +166,7 @@ def _jpeg(raw: bytes, head: Header, channels: int, part: int = 1) -> Pixels | No
 
 
 def _upright(pixels: Pixels, turn: int) -> Pixels:
-    """As Pillow turns it; a view."""
+    """Turn upright as Pillow does; a view."""
     if turn > 4:
         pixels = pixels.swapaxes(0, 1)
     rows = -1 if turn in (3, 4, 7, 8) else 1

@@ -1,10 +1,10 @@
-"""What augmentation does to pixels: pure functions of whole batches, with parameters of its own for every sample.
+"""Augmentation operations: pure functions of whole batches, with parameters for every sample.
 
 B images   C channels (1 or 3)   H rows   W columns; uint8 in, uint8 out, on the batch's device.
 
-Everything is counted in whole numbers, so the same parameters give the same bytes on every device, in every batch,
-compiled or not, and, where Pillow has the operation, Pillow's bytes. Each operation has parameters that change nothing,
-so a batch in which every sample wants another operation is one pass of each.
+All arithmetic is in integers, so the same parameters give the same bytes on every device, in every batch, compiled or
+not, and Pillow's bytes if Pillow has the operation. Each operation has identity parameters, so one pass of each serves
+a batch whose samples want different operations.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 from vitreous.errors import DataError
 from vitreous.models.config import Size
 
-ONE = 1024  # a factor of 1: factors are whole multiples of 1 / 1024
-FILL = 128  # what comes in from outside when a picture is turned, sheared or moved
-WEIGHT_BITS = 11  # of the two pixels that one is interpolated from
-CACHED = 400_000  # numbers that a core keeps near
-ONE_BY_ONE = 64 * 64  # pixels; larger pictures are mirrored one at a time, up to 6 times as fast as together
+UNIT_FACTOR = 1024  # a factor of 1: factors are whole multiples of 1 / 1024
+FILL_LEVEL = 128  # fills what rotation, shear and translation uncover
+WEIGHT_BITS = 11  # of interpolation weights
+NUMBERS_IN_CACHE = 400_000  # of one core
+MIRROR_TOGETHER_BELOW = 64 * 64  # pixels; larger images are mirrored one at a time, up to 6 times as fast as together
 BLUR_TAPS = 13  # three deviations of the widest blur, 2 pixels, to each side
-BLUR_ONE = 4096  # the taps of one blur add up to it
+BLUR_UNIT = 4096  # the sum of a blur's taps
 
 
 def crop_and_resize(x: Tensor, boxes: Tensor, flip: Tensor, size: Size) -> Tensor:
@@ -34,8 +34,8 @@ def crop_and_resize(x: Tensor, boxes: Tensor, flip: Tensor, size: Size) -> Tenso
     """
     b, c, _, w = x.shape
     rows, columns = size
-    block = max(CACHED // (c * rows * w), 1)
-    if is_eager_cpu(x) and b > block:  # a few at a time, so that what lies between the steps stays in the cache
+    block = max(NUMBERS_IN_CACHE // (c * rows * w), 1)
+    if is_eager_cpu(x) and b > block:  # a few at a time, so intermediate results stay in the cache
         parts = zip(x.split(block), boxes.split(block), flip.split(block), strict=True)
         return torch.cat([crop_and_resize(*part, size) for part in parts])
     low, high, weight = _taps(boxes[:, 0], boxes[:, 2], rows)                   # each B rows
@@ -88,10 +88,10 @@ def _reflected(n: int, margin: int, device: torch.device) -> Tensor:
 
 
 def mirror(x: Tensor, flip: Tensor) -> Tensor:
-    """Left becomes right where `flip` says so.  flip: B."""
+    """Mirror the images with `flip`.  flip: B."""
     if is_eager_cpu(x):
         y = x.clone()
-        if x.shape[2] * x.shape[3] < ONE_BY_ONE:
+        if x.shape[2] * x.shape[3] < MIRROR_TOGETHER_BELOW:
             y.numpy()[flip.numpy()] = x.numpy()[flip.numpy()][..., ::-1]
         else:
             for i in flip.nonzero()[:, 0].tolist():
@@ -112,7 +112,7 @@ def affine(x: Tensor, matrix: Tensor) -> Tensor:
     inside = (column >= 0) & (column < w) & (row >= 0) & (row < h)
     place = row.clamp(0, h - 1) * w + column.clamp(0, w - 1)
     y = x.reshape(b, channels, h * w).gather(2, place.view(b, 1, h * w).expand(-1, channels, -1))
-    return torch.where(inside[:, None], y.view_as(x), FILL).to(torch.uint8)
+    return torch.where(inside[:, None], y.view_as(x), FILL_LEVEL).to(torch.uint8)
 
 
 def look_up(x: Tensor, table: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def levels(x: Tensor) -> Tensor:
 
 def blend(a: Tensor, b: Tensor, factor: Tensor) -> Tensor:
     """a at factor 0, b at 1, beyond at more; cut off, not rounded, as Pillow does.  factor: in 1 / 1024."""
-    return (a * ONE + factor * (b - a)).clamp(0, 255 * ONE) >> 10
+    return (a * UNIT_FACTOR + factor * (b - a)).clamp(0, 255 * UNIT_FACTOR) >> 10
 
 
 def stretched(x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def stretched(x: Tensor) -> Tensor:
 
 
 def equalised(x: Tensor) -> Tensor:
-    """Every value as frequent as every other, as near as may be, each channel alone.  B C 256."""
+    """equalise: make all values about equally frequent, for each channel alone.  B C 256."""
     b, c = x.shape[:2]
     values = x.flatten(2).long()
     start = 256 * torch.arange(b * c, device=x.device).view(b, c, 1)
@@ -210,7 +210,7 @@ def inside(boxes: Tensor, size: tuple[int, ...] | torch.Size) -> Tensor:
 
 def cut_out(x: Tensor, boxes: Tensor) -> Tensor:
     """A grey box over each image.  boxes: B 4."""
-    return torch.where(inside(boxes, x.shape[2:]), FILL, x).to(torch.uint8)
+    return torch.where(inside(boxes, x.shape[2:]), FILL_LEVEL, x).to(torch.uint8)
 
 
 def erase(x: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ def erase(x: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
     place = torch.arange(x[0].numel(), device=x.device).view(1, *x.shape[1:])
     bits = _hashed(keys.view(-1, 1, 1, 1) ^ _hashed(place + 1))                 # B C H W
     total = (bits & 255) + (bits >> 8 & 255) + (bits >> 16 & 255) + (bits >> 24)  # mean 510, deviation 148
-    noise = (FILL + ((total - 510) * 111 + 128 >> 8)).clamp(0, 255)
+    noise = (FILL_LEVEL + ((total - 510) * 111 + 128 >> 8)).clamp(0, 255)
     return torch.where(inside(boxes, x.shape[2:]), noise, x).to(torch.uint8)
 
 
@@ -245,5 +245,5 @@ def mix(x: Tensor, partner: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
 
 
 def is_eager_cpu(x: Tensor) -> bool:
-    """Where it pays to pick out the samples that need an operation; elsewhere that would wait for the device."""
+    """True on an eager CPU, where picking the samples that need an operation pays; a GPU would have to wait."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()

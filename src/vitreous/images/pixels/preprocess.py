@@ -1,7 +1,7 @@
-"""An image becomes what a model expects: `models.preprocess.Preprocess`, carried out.
+"""Apply `models.preprocess.Preprocess`: an image becomes a model's input.
 
-`pixels` resizes and crops one image, `normalise` makes of it what goes into the model, `apply` does both; `finish`
-normalises a whole batch of bytes on its device.
+`pixels` resizes and crops one image, `normalise` makes the model's input of it, `apply` does both; `finish` normalises
+a whole batch of bytes on its device.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
 
-RESAMPLE = {
+PILLOW_RESAMPLE = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
     "box": Image.Resampling.BOX,
 }
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-LARGEST = 2**26  # pixels
-FAST = ("bilinear", "bicubic")  # where torch resizes bytes as Pillow does, to one level
+PILLOW_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+MAX_PIXELS = 2**26
+TORCH_RESAMPLE = ("bilinear", "bicubic")  # torch resizes bytes as Pillow does, within one level
 
 
 def apply(image: Image.Image | NDArray[Any], rule: Preprocess, *, fast: bool = False) -> Tensor:
@@ -62,23 +62,23 @@ def finish(batch: Tensor, rule: Preprocess, device: torch.device | str | None = 
 
 
 def _on_device(values: tuple[float, ...], x: Tensor) -> Tensor:
-    """C 1 1, filled there: nothing is copied from the host, so that a captured step may do it."""
+    """C 1 1, filled on the device: a captured CUDA graph cannot copy from the host."""
     return torch.stack([torch.full((), v, dtype=torch.float32, device=x.device) for v in values]).view(-1, 1, 1)
 
 
 def as_image(image: Image.Image | NDArray[Any], channels: int) -> Image.Image:
-    """Of as many channels as the model wants. Arrays are H W or H W C of uint8."""
-    if channels not in MODES:
+    """Convert to the model's number of channels. Arrays are H W or H W C of uint8."""
+    if channels not in PILLOW_MODES:
         raise ConfigError(f"an image has 1, 3 or 4 channels, the model wants {channels}; give it tensors of your own")
     if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in MODES)):
-            raise DataError(f"an array {image.shape} of {image.dtype} is no image; give H×W×C of uint8")
+        if image.dtype != np.uint8 or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] in PILLOW_MODES)):
+            raise DataError(f"an array {image.shape} of {image.dtype} is not an image; give H×W×C of uint8")
         image = Image.fromarray(image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image)
-    return image if image.mode == MODES[channels] else image.convert(MODES[channels])
+    return image if image.mode == PILLOW_MODES[channels] else image.convert(PILLOW_MODES[channels])
 
 
 def resize(image: Image.Image, rule: Preprocess, *, fast: bool = False) -> NDArray[Any]:
-    """To the size before the crop.  Returns H W C of 0 … 255.
+    """Resize to the size before the crop.  Returns H W C of 0 … 255.
 
     Pillow always antialiases and rounds to bytes, as timm and transformers do; torch's antialias works in floating
     point and rounds once, as torchvision does with tensors; without antialias the image is sampled in floating point at
@@ -89,9 +89,11 @@ def resize(image: Image.Image, rule: Preprocess, *, fast: bool = False) -> NDArr
         return _sampled(as_array(image), size, rule.interpolation)
     if rule.resized_by == "torch":
         return _antialiased(as_array(image), size, rule.interpolation)
-    if fast and rule.interpolation in FAST and image.mode != "RGBA":  # Pillow weighs colours by alpha, torch does not
+    if (
+        fast and rule.interpolation in TORCH_RESAMPLE and image.mode != "RGBA"
+    ):  # Pillow weighs colours by alpha, torch does not
         return _in_bytes(as_array(image), size, rule.interpolation)
-    return as_array(image.resize((size[1], size[0]), RESAMPLE[rule.interpolation]))
+    return as_array(image.resize((size[1], size[0]), PILLOW_RESAMPLE[rule.interpolation]))
 
 
 def _sampled(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.float32]:
@@ -103,7 +105,7 @@ def _sampled(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.floa
 
 
 def _antialiased(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.uint8]:
-    if mode not in FAST:
+    if mode not in TORCH_RESAMPLE:
         raise ConfigError(f"torch does not antialias {mode}; say interpolation=bilinear or bicubic")
     x = F.interpolate(_batched(array).float(), size, mode=mode, antialias=True)
     return x[0].round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
@@ -114,10 +116,10 @@ def _in_bytes(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.uin
 
 
 def before_crop(size: Size, rule: Preprocess) -> Size:
-    """Rows and columns that an image is resized to.
+    """Rows and columns to resize an image to.
 
-    The short side of a square crop becomes `short_side`; where the crop is no square, both sides reach it with the same
-    margin, so that nothing is framed in black.
+    The short side of a square crop becomes `short_side`; for other crops, both sides keep the same margin, so nothing
+    is padded with black.
     """
     if rule.fit == "squash" or rule.short_side is None:
         return rule.size
@@ -131,23 +133,23 @@ def before_crop(size: Size, rule: Preprocess) -> Size:
 
 
 def _middle(image: Image.Image, rule: Preprocess) -> Image.Image:
-    """All of an image; of one so long that it would be resized to more than LARGEST pixels, the part around the crop.
+    """The whole image; if it is so long that resizing gives more than MAX_PIXELS, only the part around the crop.
 
-    There the long side's rounding may differ from that of the whole; else nothing does.
+    Then the long side may be rounded differently; nothing else changes.
     """
     h, w = image.height, image.width
-    if np.prod(before_crop((h, w), rule), dtype=np.int64) <= LARGEST:
+    if np.prod(before_crop((h, w), rule), dtype=np.int64) <= MAX_PIXELS:
         return image
     keep = 4 * min(h, w) * -(-max(rule.size) // min(rule.size))
     first = (max(h, w) - keep) // 2
     if first <= 0:
         return image
-    last = max(h, w) - first  # as much is left out on either side, so the middle stays
+    last = max(h, w) - first  # cut equally on both sides
     return image.crop((first, 0, last, h) if w > h else (0, first, w, last))
 
 
 def crop_centre(x: NDArray[Any], rule: Preprocess) -> NDArray[Any]:
-    """The middle of an H W C image; an image that is too small is framed in black."""
+    """The centre of an H W C image; pads a small image with black."""
     (h, w), (rows, columns) = x.shape[:2], rule.size
     more_rows, more_columns = max(rows - h, 0), max(columns - w, 0)
     if more_rows or more_columns:
@@ -160,7 +162,7 @@ def crop_centre(x: NDArray[Any], rule: Preprocess) -> NDArray[Any]:
 
 
 def as_array(image: Image.Image) -> NDArray[np.uint8]:
-    """H W C, uint8, of its own memory."""
+    """A copy as H W C, uint8."""
     array = np.array(image)
     return array if array.ndim == 3 else array[:, :, None]
 

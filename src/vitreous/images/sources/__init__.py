@@ -1,8 +1,8 @@
-"""Where pictures may lie: one file for each way, and one line here."""
+"""The kinds of data that we open: one file each, and one line here."""
 
 from vitreous.images.sources.arrays import ARRAYS
 from vitreous.images.sources.fashion import FASHION
-from vitreous.images.sources.finding import Kind
+from vitreous.images.sources.finding import SourceKind
 from vitreous.images.sources.folders import FOLDERS
 from vitreous.images.sources.idx import IDX
 from vitreous.images.sources.packs import PACK
@@ -12,7 +12,7 @@ from vitreous.images.sources.tables import TABLES
 from vitreous.images.sources.zips import ZIP
 from vitreous.registry import Registry
 
-KINDS: Registry[Kind] = Registry(
+SOURCES: Registry[SourceKind] = Registry(
     "sources",
     {  # asked in this order; class folders last of all, since every folder might be one
         "fashion": FASHION,

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import Found, Kind, Labels, Place, by_name, by_number, cannot_read
+from vitreous.images.sources.finding import FoundImages, Labels, Place, SourceKind, by_name, by_number, cannot_read
 from vitreous.images.sources.spellings import split_in
-from vitreous.images.sources.stack import Array, Part, Stack, describe
+from vitreous.images.sources.stack import Array, ArrayPart, Stack, describe
 
 PIXEL_WORDS = {"x", "images", "image", "imgs", "data", "pixels", "pictures", "features", "arr0"}
 LABEL_WORDS = {"y", "labels", "label", "targets", "target", "classes", "t", "arr1"}
@@ -26,18 +26,18 @@ def recognises(place: Place) -> bool:
     return bool(place.ending(".npy") or len(place.ending(".npz")) == 1) and not place.has_picture_folders
 
 
-def open_arrays(place: Place) -> Found:
+def open_arrays(place: Place) -> FoundImages:
     where = _members(place)
     names = _class_names(where)
     pairs = _pairs(where, place.said)
-    parts: list[Part] = []
+    parts: list[ArrayPart] = []
     labels, given, notes, channels = [], [], [], 1
     for split, pixels, answers in pairs:
         part, more, said = describe(load(*where[pixels]), *where[pixels], title=split or pixels)
         found = load(*where[answers]) if answers else np.full(part.count, -1)
         if len(found) != part.count:
             raise DataError(
-                f"{place.said} has {part.count:,} pictures in {pixels} and {len(found):,} labels in {answers}"
+                f"{place.said} has {part.count:,} images in {pixels} and {len(found):,} labels in {answers}"
             )
         parts.append(part)
         labels.append(found)
@@ -47,12 +47,12 @@ def open_arrays(place: Place) -> Found:
     source = Stack(load, tuple(parts), channels)
     numbers, classes = _labels(labels, names, place.said, source)
     if not any(answers for _, _, answers in pairs):
-        notes.append("no labels were found beside the pictures")
-    return Found(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
+        notes.append("no labels were found beside the images")
+    return FoundImages(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
 
 
 def load(file: str, key: str) -> Array:
-    """An array of a file; mapped from the disk unless it is compressed. Never a pickle."""
+    """Read an array, mapped from disk unless compressed. Never a pickle."""
     try:
         if not key:
             return np.load(file, mmap_mode="r", allow_pickle=False)
@@ -64,7 +64,7 @@ def load(file: str, key: str) -> Array:
         raise cannot_read(file, error) from None
     except MemoryError:
         raise
-    except Exception as error:  # numpy and zipfile meet damage in many ways
+    except Exception as error:  # numpy and zipfile raise many kinds of error on damage
         why = (
             "holds Python objects, which are not read" if "pickle" in str(error).lower() else "is cut short or damaged"
         )
@@ -101,11 +101,11 @@ def _members(place: Place) -> dict[str, tuple[str, str]]:
             with zipfile.ZipFile(npz[0]) as archive:
                 keys = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError):
-            raise DataError(f"{npz[0]} is no whole .npz file (cut short, or damaged); write it again") from None
+            raise DataError(f"{npz[0]} is not a whole .npz file (cut short, or damaged); write it again") from None
         found |= {key: (npz[0], key) for key in sorted(keys)}
     else:
         files = place.ending(".npy")
-        if place.folder is None:  # its labels lie beside it
+        if place.folder is None:  # its labels are in a file beside it
             one = Path(files[0])
             files = sorted({str(one), *(str(p) for p in one.parent.glob("*.npy") if _label_twin(one.stem, p.stem))})
         found |= {Path(file).stem: (file, "") for file in files}
@@ -113,7 +113,7 @@ def _members(place: Place) -> dict[str, tuple[str, str]]:
 
 
 def _label_twin(pixels: str, other: str) -> bool:
-    """Whether `other` is called as the labels of `pixels` would be: x_train and y_train, train and train_labels."""
+    """True if `other` is the name of the labels of `pixels`: x_train and y_train, train and train_labels."""
     words, others = _words(pixels), _words(other)
     rest = [word for word in words if word not in PIXEL_WORDS]
     return any(word in LABEL_WORDS for word in others) and [w for w in others if w not in LABEL_WORDS] == rest
@@ -131,7 +131,7 @@ def _pairs(where: dict[str, tuple[str, str]], said: str) -> list[tuple[str, str,
     labels = {key for key in labels if load(*where[key]).ndim in (1, 2)}
     if not pixels:
         raise DataError(
-            f"{said} holds no pictures (N×H×W or N×H×W×C of numbers); it has: {', '.join(where) or 'nothing'}"
+            f"{said} holds no images (N×H×W or N×H×W×C of numbers); it has: {', '.join(where) or 'nothing'}"
         )
     found = []
     for key in sorted(pixels):
@@ -143,7 +143,7 @@ def _pairs(where: dict[str, tuple[str, str]], said: str) -> list[tuple[str, str,
         found.append((split, key, twins[0] if twins else None))
     if len(found) > 1 and len({split for split, _, _ in found}) < len(found):
         raise DataError(
-            f"{said} holds several arrays of pictures ({', '.join(sorted(pixels))}); call them train and test"
+            f"{said} holds several arrays of images ({', '.join(sorted(pixels))}); call them train and test"
         )
     return found
 
@@ -168,7 +168,7 @@ def _labels(
     if labels.dtype.kind in "US":
         return by_name([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in labels.tolist()])
     if labels.dtype.kind not in "uibf" or not np.array_equal(labels, np.round(labels)):
-        raise DataError(f"{said} has labels of {labels.dtype} that are no class numbers; write whole numbers or names")
+        raise DataError(f"{said} has labels of {labels.dtype} that are not class numbers; write whole numbers or names")
     if labels.ndim == 1:
         return by_number(labels.astype(np.int64), names, said, source.name)
     if not np.isin(labels, (0, 1)).all():
@@ -183,4 +183,6 @@ def _labels(
     return labels.astype(np.int64), tuple(classes)
 
 
-ARRAYS = Kind("arrays", ".npz or .npy arrays: x_train y_train x_test y_test, or images labels", recognises, open_arrays)
+ARRAYS = SourceKind(
+    "arrays", ".npz or .npy arrays: x_train y_train x_test y_test, or images labels", recognises, open_arrays
+)

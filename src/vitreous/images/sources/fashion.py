@@ -9,42 +9,65 @@ import numpy as np
 
 from vitreous.files import digest
 from vitreous.images import embedded
-from vitreous.images.sources.finding import Found, Kind, Place
-from vitreous.images.sources.stack import Array, Part, Stack
+from vitreous.images.sources.finding import FoundImages, Place, SourceKind
+from vitreous.images.sources.stack import Array, ArrayPart, Stack
 
-NAME = "fashion"
-FILE = Path(embedded.__file__).with_name("fashion.xz")  # made by benchmarks/make_fashion.py
+FASHION_NAME = "fashion"
+FASHION_FILE = Path(embedded.__file__).with_name("fashion.xz")  # made by benchmarks/make_fashion.py
 TRAIN_PER_CLASS, TEST_PER_CLASS = 870, 220
-CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-# of all pictures as the file has them: class after class, train then test
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+# of all images as the file has them: class after class, train then test
 PIXELS_SHA256 = "e733237804366348801f1c063c83be8f8558587a1b426b7f2be33f76f2ca4d73"
 
 
 def recognises(place: Place) -> bool:
-    return place.said == NAME and place.folder is None and not place.files
+    return place.said == FASHION_NAME and place.folder is None and not place.files
 
 
-def open_fashion(place: Place) -> Found:
+def open_fashion(place: Place) -> FoundImages:
     train, test = 10 * TRAIN_PER_CLASS, 10 * TEST_PER_CLASS
-    source = Stack(load, (Part(str(FILE), "train", "train", train), Part(str(FILE), "test", "test", test)), channels=1)
+    source = Stack(
+        load,
+        (ArrayPart(str(FASHION_FILE), "train", "train", train), ArrayPart(str(FASHION_FILE), "test", "test", test)),
+        channels=1,
+    )
     labels = np.concatenate([np.arange(train) % 10, np.arange(test) % 10])
     notes = (
         f"Fashion-MNIST (MIT licence): {TRAIN_PER_CLASS} of its 6,000 and {TEST_PER_CLASS} of its 1,000 of each class",
     )
     given = ["train"] * train + ["test"] * test
-    return Found(source, labels.astype(np.int64), CLASSES, given, [digest(FILE)] * (train + test), notes, channels=1)
+    return FoundImages(
+        source,
+        labels.astype(np.int64),
+        FASHION_CLASSES,
+        given,
+        [digest(FASHION_FILE)] * (train + test),
+        notes,
+        channels=1,
+    )
 
 
 def unpack() -> Array:
-    """All pictures as the file has them, class after class, train then test: N × 28 × 28."""
-    return np.frombuffer(lzma.decompress(FILE.read_bytes()), np.uint8).reshape(-1, 28, 28).swapaxes(1, 2)
+    """All images as the file has them, class after class, train then test: N × 28 × 28."""
+    return np.frombuffer(lzma.decompress(FASHION_FILE.read_bytes()), np.uint8).reshape(-1, 28, 28).swapaxes(1, 2)
 
 
 _unpacked: dict[str, Array] = {}
 
 
 def load(file: str, key: str) -> Array:
-    """Train or test with the classes by turns, so that every stretch is balanced: picture i is of class i % 10."""
+    """Train or test with the classes by turns, so that every stretch is balanced: image i is of class i % 10."""
     if not _unpacked:
         pixels = unpack()
         train, test = pixels[: 10 * TRAIN_PER_CLASS], pixels[10 * TRAIN_PER_CLASS :]
@@ -53,4 +76,4 @@ def load(file: str, key: str) -> Array:
     return _unpacked[key]
 
 
-FASHION = Kind(NAME, "the embedded part of Fashion-MNIST", recognises, open_fashion)
+FASHION = SourceKind(FASHION_NAME, "the embedded part of Fashion-MNIST", recognises, open_fashion)

@@ -1,4 +1,4 @@
-"""What the user named (`Place`), what a source made of it (`Found`), and what a source is (`Kind`)."""
+"""What the user named (`Place`), what a source made of it (`FoundImages`), and what a source is (`SourceKind`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vitreous.printable import storable
 from vitreous.words import one_line
 
 Labels = NDArray[np.int64]
-PICTURES = {
+IMAGE_SUFFIXES = {
     ".jpg",
     ".jpeg",
     ".jpe",
@@ -38,38 +38,48 @@ PICTURES = {
     ".heic",
     ".heif",
 }
-PICTURES |= {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
-JUNK = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
-JUNK |= {"__pycache__", "ehthumbs.db", "icon\r"}
+IMAGE_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
+JUNK_NAMES = {
+    "__macosx",
+    "thumbs.db",
+    "desktop.ini",
+    "@eadir",
+    "$recycle.bin",
+    "system volume information",
+    "lost+found",
+}
+JUNK_NAMES |= {"__pycache__", "ehthumbs.db", "icon\r"}
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[a-z0-9]+::")
-SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
-SPECIAL |= {stat.S_IFDIR: "a folder"}
-WHOLE = 1 << 30  # bytes of a set up to which every byte goes into its content id; beyond, sizes, heads and tails do
+SPECIAL_FILES = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+SPECIAL_FILES |= {stat.S_IFDIR: "a folder"}
+HASH_WHOLE_BELOW = (
+    1 << 30
+)  # bytes of a set up to which every byte goes into its content id; beyond, sizes, heads and tails do
 
 
 @dataclass(frozen=True)
-class Found:
-    """All pictures of a set as a source found them; `images.opening` makes an `ImageSet` of it."""
+class FoundImages:
+    """All images of a set as a source found them; `images.open_data` turns it into an `ImageSet`."""
 
     source: Source
-    labels: Labels  # N, or N × K of 0 and 1; −1 where there is none
+    labels: Labels  # N, −1 for none; or N × K of 0 and 1
     classes: tuple[str, ...]
-    given: Sequence[str]  # each picture's split as the set names it: train, val, test or nothing
-    fingerprints: Sequence[str]  # of each picture: changes when the picture does
+    given: Sequence[str]  # each image's own split: train, val, test or ""
+    fingerprints: Sequence[str]  # of each image: changes when the image does
     notes: tuple[str, ...] = ()
-    columns: dict[str, Sequence[str]] = field(default_factory=dict)  # what else is said of each picture
+    columns: dict[str, Sequence[str]] = field(default_factory=dict)  # further facts about each image
     channels: int = 3
     about: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One way in which sets lie about."""
+class SourceKind:
+    """One kind of data, and how to open it."""
 
     name: str
     holds: str  # one line for people
     recognises: Callable[[Place], bool]
-    open: Callable[[Place], Found | ImageSet]  # an ImageSet where the set lies split already
+    open: Callable[[Place], FoundImages | ImageSet]  # an ImageSet if the set is already split
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,7 @@ class Place:
     files: tuple[str, ...] = ()
 
     def ending(self, *suffixes: str) -> list[str]:
-        """The named files if all of them end so; of a folder, those directly inside."""
+        """The named files if all have such a suffix; for a folder, the files directly inside that do."""
         if self.folder is None:
             return list(self.files) if self.files and all(f.lower().endswith(suffixes) for f in self.files) else []
         return [
@@ -90,7 +100,7 @@ class Place:
 
     @cached_property
     def names(self) -> list[str]:
-        """What lies directly in the folder, hidden things and junk left out, sorted."""
+        """Sorted names directly in the folder, without hidden files and junk."""
         if self.folder is None:
             return []
         try:
@@ -100,7 +110,7 @@ class Place:
 
     @cached_property
     def has_picture_folders(self) -> bool:
-        """Whether a picture lies somewhere below a folder of this folder."""
+        """True if a subfolder holds an image, at any depth."""
         if self.folder is None:
             return False
         folders = (self.folder / name for name in self.names if (self.folder / name).is_dir())
@@ -140,7 +150,7 @@ def find_place(said: str | os.PathLike[str]) -> Place:
 
 
 def _files(said: str, files: list[str]) -> Place:
-    """Named files. One that holds a set must be a regular file; an image that is none gets its own line later."""
+    """Named files. A file with a set must be regular; an image that is not gets its own error later."""
     for file in files:
         if not is_picture(file):
             check_regular(Path(file).stat().st_mode, file)
@@ -191,7 +201,7 @@ def _remote(text: str) -> tuple[str, ...]:
 
 
 def _of_one_kind(files: list[str]) -> list[str]:
-    """Shards, Parquet files or zips of a folder far away, without the papers that lie beside them."""
+    """Shards, Parquet files or zips in a remote folder, without other files."""
     files = [file for file in files if not is_junk(file_name(file))]
     for suffix in (".tar", ".parquet", ".zip"):
         if found := [file for file in files if file.lower().endswith(suffix)]:
@@ -216,7 +226,7 @@ def is_remote(file: str) -> bool:
 
 
 def open_file(file: str) -> Any:
-    """A file or an address, open for reading at any place."""
+    """Open a file or an address for random reads."""
     if is_remote(file):
         system, path = filesystem(file)
         return system.open(path, "rb")
@@ -227,7 +237,7 @@ def open_file(file: str) -> Any:
 
 
 def open_regular(file: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
-    """A regular file, open for reading: a pipe would wait for ever, and a device may have no end."""
+    """Open a regular file for reading; a pipe would block, and a device may never end."""
     check_regular(os.stat(file).st_mode, file)  # noqa: PTH116  also before it is opened, which some devices notice
     handle = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -239,14 +249,14 @@ def open_regular(file: str | os.PathLike[str], *, buffering: int = -1) -> Binary
 
 
 def check_regular(mode: int, file: str | os.PathLike[str]) -> None:
-    """Refuse what is no regular file."""
+    """Refuse anything but a regular file."""
     if not stat.S_ISREG(mode):
-        what = SPECIAL.get(stat.S_IFMT(mode), "something else")
+        what = SPECIAL_FILES.get(stat.S_IFMT(mode), "something else")
         raise DataError(f"{storable(os.fspath(file))} is {what} and no file; move it away")
 
 
 def read_picture(file: str | os.PathLike[str]) -> bytes:
-    """All bytes of an image that is a file of its own, unless it is far too large to be one."""
+    """All bytes of an image file; refuses one that is far too large."""
     name = storable(os.fspath(file))
     try:
         with open_regular(file, buffering=0) as handle:
@@ -259,7 +269,7 @@ def read_picture(file: str | os.PathLike[str]) -> bytes:
 def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], OSError | None]]:
     """(folder, names of its files, why they cannot be listed) of a folder and of all below, however deep.
 
-    Sorted, without hidden things and junk; links to folders are not followed.
+    Sorted, without hidden files and junk; does not follow links to folders.
     """
     waiting = [os.fspath(folder)]
     while waiting:
@@ -283,7 +293,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def read_range(file: str, start: int, size: int) -> bytes:
-    """`size` bytes from `start`. Nothing stays open, so that nothing has to survive forks, pickles and threads."""
+    """Read `size` bytes from `start`. No file stays open, so forks, pickles and threads are safe."""
     if is_remote(file):
         system, path = filesystem(file)
         return bytes(system.cat_file(path, start=start, end=start + size))
@@ -315,12 +325,12 @@ def stem(file: str) -> str:
 
 
 def is_junk(name: str) -> bool:
-    """What systems leave behind, and hidden files."""
-    return name.startswith(".") or name.casefold() in JUNK
+    """True for hidden files, and files that systems leave behind."""
+    return name.startswith(".") or name.casefold() in JUNK_NAMES
 
 
 def is_picture(name: str) -> bool:
-    return "." in name and "." + name.rsplit(".", 1)[1].lower() in PICTURES
+    return "." in name and "." + name.rsplit(".", 1)[1].lower() in IMAGE_SUFFIXES
 
 
 def cannot_read(what: str | Path, error: OSError) -> DataError:
@@ -337,7 +347,7 @@ def by_name(names: Sequence[str | None]) -> tuple[Labels, tuple[str, ...]]:
 
 
 def by_names(several: Sequence[Sequence[str]], classes: Sequence[str] | None = None) -> tuple[Labels, tuple[str, ...]]:
-    """The same where a picture has several names: N × K of 0 and 1."""
+    """The same for images with several names: N × K of 0 and 1."""
     flat = [name for names in several for name in names]
     classes = sorted(set(flat), key=_order(flat)) if classes is None else list(classes)
     number = {name: i for i, name in enumerate(classes)}
@@ -350,7 +360,7 @@ def by_names(several: Sequence[Sequence[str]], classes: Sequence[str] | None = N
 def by_number(
     numbers: NDArray[np.integer], classes: Sequence[str] | None, said: str, name: Callable[[int], str]
 ) -> tuple[Labels, tuple[str, ...]]:
-    """Labels that are class numbers already; without names a class is called by its number."""
+    """Labels that are already class numbers; without names, a class is named by its number."""
     labels = numbers.astype(np.int64)
     if classes is None:
         classes = [str(i) for i in range(int(labels.max(initial=-1)) + 1)]

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
 from vitreous.images.sources.finding import (
-    WHOLE,
-    Found,
-    Kind,
+    HASH_WHOLE_BELOW,
+    FoundImages,
     Place,
+    SourceKind,
     cannot_read,
     is_junk,
     is_picture,
@@ -31,12 +31,12 @@ from vitreous.images.sources.tree import read_tree
 from vitreous.printable import storable
 from vitreous.words import few
 
-MAX_VISITS = 16  # of one folder by links; folders that link to each other would be entered without end
+MAX_VISITS = 16  # of one folder by links; folders that link to each other would loop
 
 
 @dataclass(frozen=True)
 class Files:
-    """Pictures that are files of their own. `names`: their paths inside `root`, with /."""
+    """Images in separate files. `names`: their paths inside `root`, with /."""
 
     root: str
     names: tuple[str, ...]
@@ -56,15 +56,15 @@ class Files:
 
 def recognises(place: Place) -> bool:
     if place.folder is not None:
-        return True  # whatever it holds; other sources are asked first
+        return True  # any folder; other sources are asked first
     return bool(place.files) and all(is_picture(f) for f in place.files)
 
 
-def open_folders(place: Place) -> Found:
+def open_folders(place: Place) -> FoundImages:
     if place.folder is None:
         return open_pictures(place)
     left = LeftOut()
-    paths = sorted(walk(place.folder, left))  # the disk's own order means nothing
+    paths = sorted(walk(place.folder, left))  # the disk's order is arbitrary
     tree = read_tree(paths, storable(place.said))
     source = Files(str(place.folder), tuple(paths[i] for i in tree.places))
     prints, notes = fingerprints(source)
@@ -77,22 +77,22 @@ def open_folders(place: Place) -> Found:
         notes.append(
             f"left out {len(left.too_deep):,} folders whose path is too long for this system ({storable(depth)})"
         )
-    return Found(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
 
 
-def open_pictures(place: Place) -> Found:
-    """Single pictures, named one by one or by a pattern: nobody says their class, unless their folders do."""
+def open_pictures(place: Place) -> FoundImages:
+    """Single images, named one by one or by a pattern; only their folders can tell their class."""
     root = os.path.commonpath([Path(f).absolute().parent for f in place.files])
     files = {Path(f).absolute().relative_to(root).as_posix() for f in place.files}
     tree = read_tree(sorted(files), place.said)
     source = Files(root, tuple(sorted(files)[i] for i in tree.places))
     prints, notes = fingerprints(source)
-    return Found(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
 
 
 @dataclass
 class LeftOut:
-    """Folders that were not entered, by their paths inside the set."""
+    """Folders that were skipped, by path inside the set."""
 
     loops: list[str] = field(default_factory=list)  # lead back into themselves
     bare: list[str] = field(default_factory=list)  # hold nothing
@@ -100,10 +100,10 @@ class LeftOut:
 
 
 def walk(folder: Path, left: LeftOut) -> Iterator[str]:
-    """Paths of all files below, with /. Links are followed, unless they lead to a folder above."""
+    """Paths of all files below, with /. Follows links, unless they lead to a parent folder."""
     above = frozenset(map(_identity, (folder.resolve(), *folder.resolve().parents)))
     visits: Counter[tuple[int, int]] = Counter()
-    waiting = [(str(folder), "", above, False)]  # a list, since Python's own stack ends at a thousand folders
+    waiting = [(str(folder), "", above, False)]  # a list: recursion ends at a thousand folders
     while waiting:
         path, inside, above, is_linked = waiting.pop()
         try:
@@ -136,13 +136,13 @@ def walk(folder: Path, left: LeftOut) -> Iterator[str]:
 
 
 def _identity(path: str | Path) -> tuple[int, int]:
-    """A folder's own number, by whatever path."""
+    """A folder's identity, independent of its path."""
     what = os.stat(path)  # noqa: PTH116  pathlib is slow
     return what.st_dev, what.st_ino
 
 
 def fingerprints(source: Files) -> tuple[list[str], list[str]]:
-    """Of each file its size and a digest of its bytes (of the first and last 4 KiB in a large set); and notes."""
+    """Size and digest of each file (of its first and last 4 KiB in a large set), and notes."""
     sizes, unreadable = [], []
     for name in source.names:
         try:
@@ -150,7 +150,7 @@ def fingerprints(source: Files) -> tuple[list[str], list[str]]:
             sizes.append(state.st_size if stat.S_ISREG(state.st_mode) else -1)
         except OSError:
             sizes.append(-1)
-    whole = sum(size for size in sizes if size <= picture.BYTE_LIMIT) <= WHOLE
+    whole = sum(size for size in sizes if size <= picture.BYTE_LIMIT) <= HASH_WHOLE_BELOW
     prints = []
     for name, size in zip(source.names, sizes, strict=True):
         in_part = size > 8192 and (not whole or size > picture.BYTE_LIMIT)
@@ -165,7 +165,7 @@ def fingerprints(source: Files) -> tuple[list[str], list[str]]:
             prints.append(f"{size}:unreadable")
             unreadable.append(name)
     if len(unreadable) == len(source.names):
-        raise DataError(f"no picture of {source.root} can be read ({few(unreadable)}); check the permissions")
+        raise DataError(f"no image of {source.root} can be read ({few(unreadable)}); check the permissions")
     why = "permission, a broken link, or no regular file"
     notes = [f"{len(unreadable):,} files cannot be read ({why}): {few(unreadable)}"]
     notes *= bool(unreadable)
@@ -185,6 +185,6 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-FOLDERS = Kind(
-    "folders", "one folder of pictures for each class, with or without split folders", recognises, open_folders
+FOLDERS = SourceKind(
+    "folders", "one folder of images for each class, with or without split folders", recognises, open_folders
 )

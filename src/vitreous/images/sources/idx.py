@@ -10,33 +10,33 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import Found, Kind, Place, by_number, cannot_read, file_name, open_file
+from vitreous.images.sources.finding import FoundImages, Place, SourceKind, by_number, cannot_read, file_name, open_file
 from vitreous.images.sources.spellings import split_in
-from vitreous.images.sources.stack import Array, Part, Stack, describe
+from vitreous.images.sources.stack import Array, ArrayPart, Stack, describe
 
-NAMED = re.compile(r"(?P<stem>.*)(?P<what>images|labels)(?P<rest>[-.]idx(?P<axes>\d)-ubyte(\.gz)?)", re.IGNORECASE)
+IDX_NAME = re.compile(r"(?P<stem>.*)(?P<what>images|labels)(?P<rest>[-.]idx(?P<axes>\d)-ubyte(\.gz)?)", re.IGNORECASE)
 UBYTE = 8  # the type's code in the magic number
-LARGEST = 8 << 30  # bytes
+MAX_IDX_BYTES = 8 << 30  # bytes
 
 
 def recognises(place: Place) -> bool:
     if place.folder is not None and place.has_picture_folders:
         return False
     files = [str(place.folder / name) for name in place.names] if place.folder else list(place.files)
-    found = [NAMED.fullmatch(file_name(file)) for file in files]
+    found = [IDX_NAME.fullmatch(file_name(file)) for file in files]
     return any(found) if place.folder else bool(files) and all(found)
 
 
-def open_idx(place: Place) -> Found:
+def open_idx(place: Place) -> FoundImages:
     files = [str(place.folder / name) for name in place.names] if place.folder else _with_twins(place.files)
-    named = {file: match for file in files if (match := NAMED.fullmatch(file_name(file)))}
+    named = {file: match for file in files if (match := IDX_NAME.fullmatch(file_name(file)))}
     pixels = sorted(file for file, match in named.items() if match["what"].lower() == "images")
     stems = {_set(named[file]["stem"]) for file in pixels}
     if len(stems) > 1:
         raise DataError(
             f"{place.said} holds IDX files of {len(stems)} sets ({', '.join(sorted(stems))}); name one by a pattern"
         )
-    parts: list[Part] = []
+    parts: list[ArrayPart] = []
     labels, given, notes, channels = [], [], [], 1
     for file in pixels:
         split = split_in(named[file]["stem"]) or ""
@@ -49,17 +49,17 @@ def open_idx(place: Place) -> Found:
         notes += said
         channels = max(channels, more)
     if not parts:
-        raise DataError(f"{place.said} holds IDX labels but no pictures; add the -images-idx3-ubyte file")
+        raise DataError(f"{place.said} holds IDX labels but no images; add the -images-idx3-ubyte file")
     source = Stack(load, tuple(parts), channels)
     numbers, classes = by_number(np.concatenate(labels), None, place.said, source.name)
-    return Found(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
+    return FoundImages(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
 
 
 def load(file: str, key: str = "") -> Array:
     """The array of an IDX file: magic 0 0 TYPE AXES, one big-endian length for each axis, then bytes."""
     try:
         with open_file(file) as handle:
-            raw = gzip.GzipFile(fileobj=handle).read(LARGEST) if file.lower().endswith(".gz") else handle.read()
+            raw = gzip.GzipFile(fileobj=handle).read(MAX_IDX_BYTES) if file.lower().endswith(".gz") else handle.read()
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise DataError(f"{file} is cut short or damaged; fetch it again") from None
     except OSError as error:
@@ -67,7 +67,7 @@ def load(file: str, key: str = "") -> Array:
     axes = raw[3] if len(raw) > 3 else 0
     start = 4 + 4 * axes
     if raw[:2] != b"\0\0" or not 1 <= axes <= 4 or raw[2] != UBYTE or len(raw) < start:
-        raise DataError(f"{file} is no IDX file of bytes (magic {raw[:4].hex() or 'missing'}); fetch it again")
+        raise DataError(f"{file} is not an IDX file of bytes (magic {raw[:4].hex() or 'missing'}); fetch it again")
     shape = tuple(int(n) for n in np.frombuffer(raw, ">u4", axes, 4))
     if len(raw) - start != int(np.prod(shape, dtype=object)):
         raise DataError(f"{file} says {'×'.join(map(str, shape))} and holds {len(raw) - start:,} bytes; fetch it again")
@@ -81,20 +81,22 @@ def _labels(pixels: str, named: dict[str, re.Match[str]], count: int) -> Array:
         raise DataError(f"{pixels} has no labels beside it; add {named[pixels]['stem']}labels-idx1-ubyte")
     labels = load(twins[0])
     if labels.shape != (count,):
-        raise DataError(f"{pixels} has {count:,} pictures and {twins[0]} has {len(labels):,} labels; fetch them again")
+        raise DataError(f"{pixels} has {count:,} images and {twins[0]} has {len(labels):,} labels; fetch them again")
     return labels.astype(np.int64)
 
 
 def _with_twins(files: tuple[str, ...]) -> list[str]:
-    """The files that were named, and the labels that lie beside named pictures."""
+    """The files that were named, and the labels that lie beside named images."""
     found = set(files)
     for file in files:
-        match = NAMED.fullmatch(file_name(file))
+        match = IDX_NAME.fullmatch(file_name(file))
         if match and match["what"].lower() == "images":
             beside = {
-                str(p) for p in Path(file).parent.iterdir() if (m := NAMED.fullmatch(p.name)) and m["what"] == "labels"
+                str(p)
+                for p in Path(file).parent.iterdir()
+                if (m := IDX_NAME.fullmatch(p.name)) and m["what"] == "labels"
             }
-            found |= {f for f in beside if NAMED.fullmatch(file_name(f))["stem"] == match["stem"]}  # type: ignore[index]
+            found |= {f for f in beside if IDX_NAME.fullmatch(file_name(f))["stem"] == match["stem"]}  # type: ignore[index]
     return sorted(found)
 
 
@@ -103,4 +105,4 @@ def _set(stem: str) -> str:
     return "-".join(word for word in re.split(r"[^a-z0-9]+", stem.lower()) if word and not split_in(word)) or "mnist"
 
 
-IDX = Kind("idx", "IDX files of the MNIST family, .gz too", recognises, open_idx)
+IDX = SourceKind("idx", "IDX files of the MNIST family, .gz too", recognises, open_idx)

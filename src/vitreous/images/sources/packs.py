@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources.finding import Kind, Place
+from vitreous.images.sources.finding import Place, SourceKind
 
-INDEX = "index.safetensors"
+PACK_INDEX_FILE = "index.safetensors"
 
 
 def recognises(place: Place) -> bool:
-    return place.folder is not None and (place.folder / INDEX).is_file()
+    return place.folder is not None and (place.folder / PACK_INDEX_FILE).is_file()
 
 
 def open_pack(place: Place) -> ImageSet:
-    from vitreous.images.stores.disk import Pack  # it needs torch, which other sources do not
+    from vitreous.images.stores.disk import Pack  # needs torch, unlike other sources
 
     assert place.folder is not None
     return Pack.open(place.folder)
 
 
-PACK = Kind("pack", "a folder that `vitreous pack` made", recognises, open_pack)
+PACK = SourceKind("pack", "a folder that `vitreous pack` made", recognises, open_pack)

@@ -1,4 +1,4 @@
-"""Parquet in the hub's layout: a column of pictures (bytes and path), a column of labels, names in the schema."""
+"""Parquet in the hub's layout: a column of images (bytes and path), a column of labels, names in the schema."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError, MissingExtraError
 from vitreous.images.sources import picture
 from vitreous.images.sources.finding import (
-    WHOLE,
-    Found,
-    Kind,
+    HASH_WHOLE_BELOW,
+    FoundImages,
     Labels,
     Place,
+    SourceKind,
     by_name,
     by_names,
     by_number,
@@ -35,12 +35,12 @@ from vitreous.images.sources.finding import (
 from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column, split_in, split_of
 from vitreous.printable import storable
 
-KEPT = 4  # row groups kept in memory; a picture is had only with its whole row group
+ROW_GROUPS_KEPT = 4  # in memory; reading an image reads its whole row group
 
 
 @dataclass
 class Rows:
-    """Pictures in the rows of Parquet files; row groups that were read last are kept, but not across pickling."""
+    """Images in the rows of Parquet files; keeps the last row groups, but not across pickling."""
 
     files: tuple[str, ...]
     image: str  # column
@@ -72,7 +72,7 @@ class Rows:
         path = value.get("path") if isinstance(value, dict) else None
         if path and not is_remote(file) and (Path(file).parent / path).is_file():
             return read_picture(Path(file).parent / path)
-        raise DataError(f"{file}: row {i - int(self.first[group])} has no picture; drop the row")
+        raise DataError(f"{file}: row {i - int(self.first[group])} has no image; drop the row")
 
     def read(self, i: int) -> NDArray[np.uint8]:
         return picture.decode(self.raw(i), self.name(i))
@@ -92,7 +92,7 @@ class Rows:
                     f"{self.files[file]} is damaged in row group {number} ({why}); fetch it again"
                 ) from None
             self.kept[group] = rows
-            while len(self.kept) > KEPT:
+            while len(self.kept) > ROW_GROUPS_KEPT:
                 self.kept.popitem(last=False)
             return rows
 
@@ -110,7 +110,7 @@ def parquet_files(place: Place) -> list[str]:
     return sorted(str(place.folder / p) for p in below if not any(map(is_junk, p.parts)))
 
 
-def open_parquet(place: Place) -> Found:
+def open_parquet(place: Place) -> FoundImages:
     files = parquet_files(place)
     parquet = _parquet()
     groups: list[tuple[int, int]] = []
@@ -129,7 +129,7 @@ def open_parquet(place: Place) -> Found:
         except DataError:
             raise
         except Exception as error:  # pyarrow's own
-            raise DataError(f"{file} is no whole Parquet file ({type(error).__name__}); fetch it again") from None
+            raise DataError(f"{file} is not a whole Parquet file ({type(error).__name__}); fetch it again") from None
         groups += [(n, g) for g in range(len(sizes))]
         counts += sizes
         splits += [split_in(stem(file)) or split_of(file.replace("\\", "/").split("/")[-2]) or ""] * sum(sizes)
@@ -144,13 +144,13 @@ def open_parquet(place: Place) -> Found:
         name: [str(v) for v in values] for name, values in columns.items() if name != used
     }
     notes = (
-        f"{len(files):,} Parquet files, pictures in column {image!r}, labels in {used!r}, {len(groups):,} row groups",
+        f"{len(files):,} Parquet files, images in column {image!r}, labels in {used!r}, {len(groups):,} row groups",
     )
-    return Found(source, labels, classes, splits, _prints(source, tables, files), notes, said)
+    return FoundImages(source, labels, classes, splits, _prints(source, tables, files), notes, said)
 
 
 def image_column(schema: Any, file: str) -> str:
-    """The struct with bytes, else a column of bytes whose name is a picture's."""
+    """The column of images: a struct with bytes, else bytes under an image's name."""
     import pyarrow as pa
 
     fields = [schema.field(i) for i in range(len(schema.names))]
@@ -158,7 +158,7 @@ def image_column(schema: Any, file: str) -> str:
     plain = [f.name for f in fields if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
     if not structs + plain:
         raise DataError(
-            f"{file} has no column of pictures (a struct of bytes and path); it has: {', '.join(schema.names)}"
+            f"{file} has no column of images (a struct of bytes and path); it has: {', '.join(schema.names)}"
         )
     found = structs or plain
     return next((name for name in found if column(name) in ("image", "img", "picture", *PATH_COLUMNS)), found[0])
@@ -167,7 +167,7 @@ def image_column(schema: Any, file: str) -> str:
 def _labels(
     schema: Any, columns: dict[str, list[Any]], said: str, source: Rows
 ) -> tuple[Labels, tuple[str, ...], str | None]:
-    """Class numbers with the schema's names, else what the values are; and which column was used."""
+    """Class numbers with the schema's names, or by value; and the column used."""
     features = _features(schema)
     named = {name: _class_names(feature) for name, feature in features.items() if _class_names(feature) is not None}
     rank = {name: i for i, name in enumerate(LABEL_COLUMNS)}
@@ -216,10 +216,10 @@ def _names(files: Sequence[str], tables: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _prints(source: Rows, tables: Sequence[Any], files: Sequence[str]) -> list[str]:
-    """Digests of the pictures where all files together are small and near, else the sizes of their row groups."""
+    """Digests of the images if all files are local and small, else the sizes of their row groups."""
     from vitreous.images.sources.finding import file_size
 
-    if sum(map(file_size, files)) <= WHOLE and not any(map(is_remote, files)):
+    if sum(map(file_size, files)) <= HASH_WHOLE_BELOW and not any(map(is_remote, files)):
         return [_print(source, i) for i in range(len(source))]
     prints = []
     for n, file in enumerate(files):
@@ -246,6 +246,6 @@ def _parquet() -> Any:
     return pyarrow.parquet
 
 
-PARQUET = Kind(
+PARQUET = SourceKind(
     "parquet", "Parquet in the hub's layout: image bytes, label, names from the schema", recognises, open_parquet
 )

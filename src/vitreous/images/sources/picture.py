@@ -1,7 +1,7 @@
-"""One encoded file becomes upright pixels: the plain Pillow way, which every faster way is held against.
+"""Decode one file to upright pixels with Pillow: the reference for every faster way.
 
-Pillow opens images here and nowhere else: only the formats of FORMATS, so no other program is ever started, and only
-within the limits below, which are read from the header before any pixel is decoded.
+Pillow opens images here and nowhere else: only READ_FORMATS, so no other program ever starts, and only
+within the limits below, which are checked on the header before any pixel is decoded.
 """
 
 from __future__ import annotations
@@ -36,12 +36,17 @@ __all__ = [
 PIXEL_LIMIT = 50_000_000  # of one image; in memory each costs 3 to 20 bytes
 BYTE_LIMIT = 512 << 20  # of one file
 SCAN_LIMIT = 200  # of one JPEG; each is a pass over all its pixels, and a photograph has about ten
-SNIFFED = ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "AVIF", "HEIF")  # known by their first bytes
-FORMATS = (*SNIFFED, "PPM", "JPEG2000", "TGA")  # all that is read; EPS, which starts Ghostscript, is not among them
-MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # of a JPEG; what lies between are pixels or rubbish
+SNIFFED_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "AVIF", "HEIF")  # known by their first bytes
+READ_FORMATS = (
+    *SNIFFED_FORMATS,
+    "PPM",
+    "JPEG2000",
+    "TGA",
+)  # all that is read; EPS, which starts Ghostscript, is not among them
+JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # between markers are pixels or rubbish
 END_OF_IMAGE, START_OF_SCAN, WITHOUT_LENGTH = 0xD9, 0xDA, (0x01, 0xD8)
-ORIENTATION, MAKE, MODEL, EXIF_PART, TAKEN = 0x0112, 0x010F, 0x0110, 0x8769, 0x9003
-TURNS = {
+ORIENTATION, CAMERA_MAKE, CAMERA_MODEL, EXIF_PART, TAKEN_AT = 0x0112, 0x010F, 0x0110, 0x8769, 0x9003
+EXIF_TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -54,11 +59,11 @@ AVIF_BRANDS = {b"avif", b"avis"}
 HEIC_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"hevm", b"hevs", b"mif1", b"msf1"}
 T = TypeVar("T")
 _quietly = Lock()  # warning filters belong to the whole process
-warnings.filterwarnings("ignore", module=r"PIL\.")  # what matters is said here, in one line about the file
+warnings.filterwarnings("ignore", module=r"PIL\.")  # our errors say what matters
 
 
 def decode(raw: bytes, what: str, channels: int = 3) -> NDArray[np.uint8]:
-    """The first frame, upright, as H × W × channels (1 or 3); `what` names the file where it cannot be read.
+    """The first frame, upright, as H × W × channels (1 or 3); `what` names the file in errors.
 
     16-bit grey is scaled to 8, transparency laid on white, palettes and CMYK turned into RGB.
     """
@@ -75,13 +80,13 @@ def decode(raw: bytes, what: str, channels: int = 3) -> NDArray[np.uint8]:
 
 
 def open_image(raw: bytes, what: str, pixel_limit: int = PIXEL_LIMIT) -> Image.Image:
-    """The file's header, read and within the limits; pixels are not decoded yet."""
+    """Read the file's header and check the limits; decodes no pixels."""
     if not raw:
         raise DataError(f"{what} is empty (0 bytes); delete it, or fetch it again")
     check_bytes(len(raw), what)
     format = sniff(raw)
     if format == "HEIF" and not reads_heic():
-        raise DataError(f"{what} is a HEIC picture; pip install 'vitreous[heic]' to read it")
+        raise DataError(f"{what} is a HEIC image; pip install 'vitreous[heic]' to read it")
     if has_too_many_scans(raw):
         raise DataError(f"{what} has more than {SCAN_LIMIT} scans, which no camera writes; save it anew")
     try:
@@ -96,7 +101,7 @@ def open_image(raw: bytes, what: str, pixel_limit: int = PIXEL_LIMIT) -> Image.I
 
 
 def check_bytes(count: int, what: str) -> None:
-    """Refuse a file that is no image by its size alone, before it is read."""
+    """Refuse a file that is too large for an image, before reading it."""
     if count > BYTE_LIMIT:
         raise TooLargeError(
             f"{what} has {count:,} bytes; at most {BYTE_LIMIT >> 20} MiB are read as one image: move it away"
@@ -104,7 +109,7 @@ def check_bytes(count: int, what: str) -> None:
 
 
 def sniff(raw: bytes) -> str | None:
-    """Pillow's name of the format that the first bytes are of; None where they do not tell."""
+    """Pillow's name of the format, by the first bytes; None if they do not tell."""
     if raw.startswith(b"\xff\xd8\xff"):
         return "JPEG"
     if raw.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -123,11 +128,11 @@ def sniff(raw: bytes) -> str | None:
 
 
 def has_too_many_scans(raw: bytes) -> bool:
-    """Whether a JPEG has more scans than SCAN_LIMIT. What lies behind its end, such as a film, does not count."""
+    """True if a JPEG has more scans than SCAN_LIMIT. Data after its end, such as a film, does not count."""
     if sniff(raw) != "JPEG" or raw.count(b"\xff\xda") <= SCAN_LIMIT:
         return False
     at, scans = 2, 0
-    while scans <= SCAN_LIMIT and (found := MARKER.search(raw, at)):
+    while scans <= SCAN_LIMIT and (found := JPEG_MARKER.search(raw, at)):
         at, kind = found.end(), raw[found.end() - 1]
         if kind == END_OF_IMAGE:
             return False
@@ -138,27 +143,27 @@ def has_too_many_scans(raw: bytes) -> bool:
 
 
 def has_palette(image: Image.Image) -> bool:
-    """Whether an image whose pixels are numbers of colours has those colours."""
+    """True if an image with palette indices has its palette."""
     return image.mode not in ("P", "PA") or image.palette is not None
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turned as the camera noted."""
+    """Turn the image upright by its EXIF orientation."""
     try:
-        turn = TURNS.get(_calmly(image.getexif).get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF is no EXIF
+        turn = EXIF_TURNS.get(_calmly(image.getexif).get(ORIENTATION, 1))
+    except Exception:  # treat damaged EXIF as missing
         return image
     return image if turn is None else image.transpose(turn)
 
 
 def is_heic(raw: bytes) -> bool:
-    """An iPhone's usual file, by its first bytes and whatever its name."""
+    """True for HEIC, an iPhone's usual format, by its first bytes."""
     brands = _brands(raw)
     return bool(brands & HEIC_BRANDS) and not brands & AVIF_BRANDS
 
 
 def reads_heic() -> bool:
-    """Whether the extra that reads HEIC is there; from then on Pillow knows it."""
+    """True if the extra `heic` is installed; registers it with Pillow."""
     try:
         import pillow_heif
     except ImportError:
@@ -168,7 +173,7 @@ def reads_heic() -> bool:
 
 
 def _brands(raw: bytes) -> set[bytes]:
-    """What a file of the family of MP4 says it is."""
+    """The brands of a file of the MP4 family."""
     if raw[4:8] != b"ftyp":
         return set()
     return {raw[at : at + 4] for at in range(8, min(int.from_bytes(raw[:4], "big"), 64), 4)}
@@ -176,15 +181,15 @@ def _brands(raw: bytes) -> set[bytes]:
 
 @cache
 def _known_formats() -> frozenset[str]:
-    """Those of FORMATS that this Pillow reads."""
+    """Those of READ_FORMATS that this Pillow reads."""
     Image.init()
-    return frozenset(FORMATS) & frozenset(Image.OPEN)
+    return frozenset(READ_FORMATS) & frozenset(Image.OPEN)
 
 
 @cache
 def _other_formats() -> list[str]:
-    """Those that the first bytes do not tell."""
-    return [format for format in FORMATS if format in _known_formats() and format not in SNIFFED]
+    """Formats that the first bytes do not tell."""
+    return [format for format in READ_FORMATS if format in _known_formats() and format not in SNIFFED_FORMATS]
 
 
 def _plain(image: Image.Image) -> Image.Image:
@@ -209,7 +214,7 @@ def _eight_bits(x: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 def _calmly(work: Callable[[], T]) -> T:
-    """`work()`, also where somebody made warnings errors: Pillow warns of what it then reads all the same."""
+    """`work()` with warnings ignored, even if they are errors: Pillow warns of files that it can read."""
     try:
         return work()
     except Warning:
@@ -219,11 +224,11 @@ def _calmly(work: Callable[[], T]) -> T:
 
 
 def taken(image: Image.Image) -> tuple[str, str]:
-    """EXIF's moment, as it is written there, and the camera; empty where they are not said."""
+    """EXIF's time as written, and the camera; empty if unknown."""
     try:
         exif = _calmly(image.getexif)
-        moment = str(exif.get_ifd(EXIF_PART).get(TAKEN, ""))
-        camera = f"{exif.get(MAKE, '')} {exif.get(MODEL, '')}".strip()
+        moment = str(exif.get_ifd(EXIF_PART).get(TAKEN_AT, ""))
+        camera = f"{exif.get(CAMERA_MAKE, '')} {exif.get(CAMERA_MODEL, '')}".strip()
     except Exception:
         return "", ""
     return moment, camera
@@ -234,7 +239,7 @@ def _refuse(what: str, error: Exception) -> NoReturn:
     if isinstance(error, MemoryError):
         raise TooLargeError(f"{what} is more than the memory here holds; shrink it") from None
     if isinstance(error, Image.UnidentifiedImageError):
-        reason = "is no picture that Pillow knows"
+        reason = "is not an image that Pillow knows"
     elif "truncated" in text or "end of" in text or "Truncated" in text:
         reason = "is cut short"
     else:

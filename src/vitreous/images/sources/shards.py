@@ -1,4 +1,4 @@
-"""WebDataset tar shards: `key.jpg` beside `key.cls` or `key.json`, each picture read by its offset."""
+"""WebDataset tar shards: `key.jpg` beside `key.cls` or `key.json`, each image read by its offset."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
 from vitreous.images.sources.finding import (
-    WHOLE,
-    Found,
-    Kind,
+    HASH_WHOLE_BELOW,
+    FoundImages,
     Place,
+    SourceKind,
     by_name,
     by_number,
     file_name,
@@ -36,13 +36,13 @@ from vitreous.images.sources.spellings import LABEL_COLUMNS, column, split_in, s
 from vitreous.printable import storable
 from vitreous.words import few
 
-SMALL = 1 << 20  # bytes of a label file; a larger one is none
+MAX_LABEL_BYTES = 1 << 20  # a larger file is not a label
 NAME_FILES = ("classes.txt", "classnames.txt", "class_names.txt", "labels.txt")
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Pictures inside tar files. Holds numbers only: nothing is open, so it goes to workers as it is."""
+    """Images inside tar files. Holds only offsets and no open file, so it can be sent to workers."""
 
     files: tuple[str, ...]
     names: tuple[str, ...]  # SHARD/key.jpg
@@ -69,15 +69,15 @@ class Shards:
 
 @dataclass
 class Index:
-    """One shard's samples, in their order: where each picture lies and what is said of it."""
+    """One shard's samples in order: offset, size, label and facts of each image."""
 
-    keys: list[str] = field(default_factory=list)  # with the picture's ending
+    keys: list[str] = field(default_factory=list)  # with the image's suffix
     start: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
     label: list[Any] = field(default_factory=list)  # a number, a name, several, or None
     about: list[dict[str, Any]] = field(default_factory=list)  # the other entries of its .json
-    has_end: bool = True  # whether the tar's end mark is there
-    left: list[str] = field(default_factory=list)  # keys without a picture
+    has_end: bool = True  # the tar has its end mark
+    left: list[str] = field(default_factory=list)  # keys without an image
 
 
 def recognises(place: Place) -> bool:
@@ -85,7 +85,7 @@ def recognises(place: Place) -> bool:
 
 
 def shard_files(place: Place) -> list[str]:
-    """The tars that are named, lie in the folder, or lie in its split folders."""
+    """The tars that are named, or in the folder or its split folders."""
     if found := place.ending(".tar"):
         return found
     if place.folder is not None:
@@ -94,12 +94,12 @@ def shard_files(place: Place) -> list[str]:
     if place.files and all(
         f.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")) for f in place.files
     ):
-        raise DataError(f"{place.said} is compressed, so its pictures have no places; unpack it to .tar first")
+        raise DataError(f"{place.said} is compressed, so its images have no places; unpack it to .tar first")
     return []
 
 
-def open_shards(place: Place) -> Found:
-    from vitreous.images.stores.shard_index import known  # it scans by what is here
+def open_shards(place: Place) -> FoundImages:
+    from vitreous.images.stores.shard_index import known  # imported here: it uses this module
 
     files = shard_files(place)
     written = known(files, Index)
@@ -107,7 +107,7 @@ def open_shards(place: Place) -> Found:
     names = [f"{_short(file, files)}/{key}" for file, shard in zip(files, shards, strict=True) for key in shard.keys]
     labels = [label for shard in shards for label in shard.label]
     if not names:
-        raise DataError(f"{place.said} holds no pictures (key.jpg beside key.cls or key.json); check the shards")
+        raise DataError(f"{place.said} holds no images (key.jpg beside key.cls or key.json); check the shards")
     which = np.repeat(np.arange(len(files), dtype=np.int32), [len(shard.keys) for shard in shards])
     start = np.array([at for shard in shards for at in shard.start], np.int64)
     size = np.array([n for shard in shards for n in shard.size], np.int64)
@@ -116,11 +116,11 @@ def open_shards(place: Place) -> Found:
     split = [split_in(stem(file)) or split_of(_parent(file)) or "" for file in files]
     columns = _columns([about for shard in shards for about in shard.about])
     notes = _notes(files, shards, labels)
-    return Found(source, numbers, classes, [split[n] for n in which], _prints(source), tuple(notes), columns)
+    return FoundImages(source, numbers, classes, [split[n] for n in which], _prints(source), tuple(notes), columns)
 
 
 def index_shard(file: str) -> Index:
-    """Reads the headers of one tar, and the small files that hold labels; a shard that is cut is named."""
+    """Read the headers of one tar and its label files; an error names a truncated shard."""
     index = Index()
     with open_file(file) as handle:
         try:
@@ -166,7 +166,7 @@ def _samples(handle: Any, index: Index) -> Iterator[tuple[str, dict[str, tarfile
             handle.seek(place)
         if key is not None:
             yield key, parts
-        handle.seek(tar.offset)  # tarfile stops in silence at a header that is damaged or cut
+        handle.seek(tar.offset)  # tarfile stops silently at a damaged or truncated header
         after = handle.read(512)
         index.has_end = len(after) == 512
         if after.strip(b"\0") or 0 < len(after) < 512:
@@ -175,13 +175,13 @@ def _samples(handle: Any, index: Index) -> Iterator[tuple[str, dict[str, tarfile
 
 def _label(handle: Any, parts: dict[str, tarfile.TarInfo], what: str) -> tuple[Any, dict[str, Any]]:
     about: dict[str, Any] = {}
-    if "json" in parts and parts["json"].size <= SMALL:
+    if "json" in parts and parts["json"].size <= MAX_LABEL_BYTES:
         try:
             said = json.loads(_small(handle, parts["json"]))
         except ValueError:
-            raise DataError(f"{what}.json is no JSON; correct the shard") from None
+            raise DataError(f"{what}.json is not JSON; correct the shard") from None
         about = said if isinstance(said, dict) else {"label": said}
-    if "cls" in parts and parts["cls"].size <= SMALL:
+    if "cls" in parts and parts["cls"].size <= MAX_LABEL_BYTES:
         text = _small(handle, parts["cls"]).decode("utf-8", "replace").strip()
         return (int(text) if re.fullmatch(r"-?\d{1,18}", text) else text or None), about
     names = {column(name): name for name in about}
@@ -230,15 +230,15 @@ def _notes(files: list[str], shards: list[Index], labels: list[Any]) -> Iterator
     if cut := [file_name(file) for file, shard in zip(files, shards, strict=True) if not shard.has_end]:
         yield f"{len(cut):,} shards have no end mark and may be cut short: {few(cut)}"
     if left := [key for shard in shards for key in shard.left]:
-        yield f"left out {len(left):,} keys without a picture: {few(left)}"
+        yield f"left out {len(left):,} keys without an image: {few(left)}"
     if None in labels:
-        yield f"{labels.count(None):,} pictures have no label"
+        yield f"{labels.count(None):,} images have no label"
 
 
 def _prints(source: Shards) -> list[str]:
-    """Sizes, and digests where all pictures together are small and near."""
+    """Sizes, and digests if all images are local and small together."""
     total = int(source.size.sum())
-    if total > WHOLE or any(map(is_remote, source.files)):
+    if total > HASH_WHOLE_BELOW or any(map(is_remote, source.files)):
         sizes = [file_size(file) for file in source.files]
         return [
             f"{size}:{start}:{sizes[n]}" for n, start, size in zip(source.file, source.start, source.size, strict=True)
@@ -247,7 +247,7 @@ def _prints(source: Shards) -> list[str]:
 
 
 def _short(file: str, files: Sequence[str]) -> str:
-    """A shard's name; with its folder where two shards have one name."""
+    """A shard's name, with its folder if two shards share one."""
     name = file_name(file)
     return name if sum(file_name(f) == name for f in files) == 1 else f"{_parent(file)}/{name}"
 
@@ -257,4 +257,4 @@ def _parent(file: str) -> str:
     return parts[-2] if len(parts) > 1 else ""
 
 
-SHARDS = Kind("shards", "WebDataset tar shards: key.jpg beside key.cls or key.json", recognises, open_shards)
+SHARDS = SourceKind("shards", "WebDataset tar shards: key.jpg beside key.cls or key.json", recognises, open_shards)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 TRAIN, VAL, TEST = "train", "val", "test"
-WORDS = {
+SPLIT_WORDS = {
     TRAIN: ("train", "training", "trainval", "trn"),
     VAL: ("val", "valid", "validation", "validate", "validating", "dev", "devel", "development", "eval", "evaluation"),
     TEST: ("test", "testing", "tests", "tst", "t10k"),
 }
-SPLIT = {word: split for split, words in WORDS.items() for word in words}
+SPLIT_OF_WORD = {word: split for split, words in SPLIT_WORDS.items() for word in words}
 DECORATION = {"set", "data", "dataset", "images", "image", "img", "imgs", "split", "pictures", "photos", "files"}
-_glued = re.compile(rf"({'|'.join(sorted(SPLIT, key=len, reverse=True))})(set|data|images|imgs|split)?s?\d*")
+_glued = re.compile(rf"({'|'.join(sorted(SPLIT_OF_WORD, key=len, reverse=True))})(set|data|images|imgs|split)?s?\d*")
 
 PATH_COLUMNS = (
     "path",
@@ -33,23 +33,23 @@ SPLIT_COLUMNS = ("split", "set", "subset", "partition", "phase", "usage")
 
 
 def split_of(folder: str) -> str | None:
-    """Which split a folder's whole name says: `Training_Set`, `val2017`, `images-test`; None for any other name."""
+    """The split that a folder's whole name means: `Training_Set`, `val2017`, `images-test`; None for any other name."""
     words = [
         word for word in re.split(r"[^a-z0-9]+", folder.casefold()) if word not in DECORATION and not word.isdigit()
     ]
     found = _glued.fullmatch(words[0]) if len(words) == 1 else None
-    return SPLIT[found[1]] if found else None
+    return SPLIT_OF_WORD[found[1]] if found else None
 
 
 def split_in(stem: str) -> str | None:
-    """Which split some word of a file's name says: `imagenette-128-train`, `data_val_003`; the last one counts."""
+    """The split named by a word of a file's name: `imagenette-128-train`, `data_val_003`; the last one counts."""
     words = re.split(r"[^a-z0-9]+", stem.casefold())
     found = [match for word in words if (match := _glued.fullmatch(word))]
-    return SPLIT[found[-1][1]] if found else None
+    return SPLIT_OF_WORD[found[-1][1]] if found else None
 
 
 def without_split(stem: str) -> str:
-    """A file's name less its split and its number: the set that it is a part of."""
+    """A file's name without split and number: the set that it belongs to."""
     words = [word for word in re.split(r"[^a-z0-9]+", stem.casefold()) if word]
     while words and (re.fullmatch(r"\d+|[a-z]|of|part\d*", words[-1]) or _glued.fullmatch(words[-1])):
         words.pop()
@@ -57,5 +57,5 @@ def without_split(stem: str) -> str:
 
 
 def column(name: str) -> str:
-    """A column's name as the lists here spell it."""
+    """A column's name in the spelling of the lists here."""
     return re.sub(r"[^a-z0-9]", "", name.casefold())

@@ -1,4 +1,4 @@
-"""Pictures of one size that lie decoded, as arrays: what `.npz`, `.npy`, IDX files and the embedded set become."""
+"""Decoded images of one size, as arrays: what `.npz`, `.npy`, IDX files and the embedded set become."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Part:
-    """One array of pictures: which, and how its numbers become uint8 H × W × C."""
+class ArrayPart:
+    """One array of images, and how its numbers become uint8 H × W × C."""
 
     file: str
     key: str  # in the file
-    title: str  # of its pictures' names
+    title: str  # prefix of its images' names
     count: int
     channels_first: bool = False
     scale: float = 1.0
@@ -30,10 +30,10 @@ class Part:
 
 @dataclass
 class Stack:
-    """Arrays of pictures. `load(file, key)` is called on first use in each process; arrays are not pickled."""
+    """Arrays of images. `load(file, key)` is called on first use in each process; arrays are not pickled."""
 
     load: Callable[[str, str], Array]
-    parts: tuple[Part, ...]
+    parts: tuple[ArrayPart, ...]
     channels: int
     arrays: dict[int, Array] = field(default_factory=dict, repr=False)
 
@@ -58,7 +58,7 @@ class Stack:
         return self._pictures(n, self.array(n)[row : row + 1])[0]
 
     def whole(self) -> NDArray[np.uint8]:
-        """All pictures at once, N × H × W × C, for whoever has the room."""
+        """All images at once, N × H × W × C."""
         return np.concatenate([self._pictures(n, self.array(n)) for n in range(len(self.parts))])
 
     def array(self, n: int) -> Array:
@@ -78,7 +78,7 @@ class Stack:
         return n, i - (int(self.ends[n - 1]) if n else 0)
 
     def _pictures(self, n: int, x: Array) -> NDArray[np.uint8]:
-        """Always a copy, which may be written to."""
+        """Image i as a writable copy."""
         part = self.parts[n]
         x = x[..., None] if x.ndim == 3 else x.transpose(0, 2, 3, 1) if part.channels_first else x
         if x.dtype != np.uint8 or part.scale != 1:
@@ -91,17 +91,17 @@ class Stack:
         return np.array(x, np.uint8, order="C")
 
 
-def describe(array: Array, file: str, key: str, title: str) -> tuple[Part, int, list[str]]:
-    """How an array holds pictures: the part, its channels, and what had to be decided."""
+def describe(array: Array, file: str, key: str, title: str) -> tuple[ArrayPart, int, list[str]]:
+    """How an array holds images: the part, its channels, and notes on what was decided."""
     what = f"{file} ({key})" if key else file
     if array.dtype.kind not in "uifb" or array.ndim not in (3, 4) or not len(array):
-        raise DataError(f"{what} is {array.dtype} of shape {array.shape}; pictures are N×H×W or N×H×W×C of numbers")
+        raise DataError(f"{what} is {array.dtype} of shape {array.shape}; images are N×H×W or N×H×W×C of numbers")
     first, channels = False, 1
     if array.ndim == 4:
         first = array.shape[-1] not in (1, 3, 4) and array.shape[1] in (1, 3, 4)
         channels = array.shape[1] if first else array.shape[-1]
         if channels not in (1, 3, 4):
-            raise DataError(f"{what} has shape {array.shape}; pictures have 1, 3 or 4 channels")
+            raise DataError(f"{what} has shape {array.shape}; images have 1, 3 or 4 channels")
     notes = [f"{title}: channels came first and were moved last"] * first
     scale = 1.0
     if array.dtype != np.uint8:
@@ -110,4 +110,4 @@ def describe(array: Array, file: str, key: str, title: str) -> tuple[Part, int, 
         notes.append(
             f"{title}: {array.dtype} from {float(np.nanmin(array)):g} to {top:g} became 0 to 255 (times {scale:.4g})"
         )
-    return Part(file, key, title, len(array), first, scale), 1 if channels == 1 else 3, notes
+    return ArrayPart(file, key, title, len(array), first, scale), 1 if channels == 1 else 3, notes

@@ -12,10 +12,10 @@ import numpy as np
 
 from vitreous.errors import DataError
 from vitreous.images.sources.finding import (
-    Found,
-    Kind,
+    FoundImages,
     Labels,
     Place,
+    SourceKind,
     by_name,
     by_names,
     cannot_read,
@@ -25,16 +25,23 @@ from vitreous.images.sources.finding import (
     stem,
 )
 from vitreous.images.sources.folders import Files, fingerprints
-from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, SPLIT, SPLIT_COLUMNS, column, split_of
+from vitreous.images.sources.spellings import (
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
+    SPLIT_COLUMNS,
+    SPLIT_OF_WORD,
+    column,
+    split_of,
+)
 from vitreous.printable import storable
 from vitreous.words import few
 
-SUFFIXES = (".csv", ".tsv")
+TABLE_SUFFIXES = (".csv", ".tsv")
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of one file under the names of their columns."""
+class LabelTable:
+    """The rows and column names of one file."""
 
     file: str
     names: list[str]
@@ -46,16 +53,16 @@ class Table:
 
 
 def recognises(place: Place) -> bool:
-    files = place.ending(*SUFFIXES)
+    files = place.ending(*TABLE_SUFFIXES)
     if place.folder is None or not files:
         return bool(files)
     if place.has_picture_folders and _class_folders(place) > 1:
-        return False  # the folders say the class; a table beside them says something else
+        return False  # class folders win over a table beside them
     return any(_is_table(file) for file in files)
 
 
-def open_tables(place: Place) -> Found:
-    files = place.ending(*SUFFIXES)
+def open_tables(place: Place) -> FoundImages:
+    files = place.ending(*TABLE_SUFFIXES)
     tables = [read(file) for file in files if place.folder is None or _is_table(file)]
     first = tables[0]
     for table in tables[1:]:
@@ -102,14 +109,14 @@ def open_tables(place: Place) -> Found:
     if twice:
         notes.append(f"{twice:,} rows repeat the label of an earlier row")
     if numbers.ndim == 2:
-        notes.append(f"pictures have several labels: {numbers.sum(1).mean():.2f} on average")
+        notes.append(f"images have several labels: {numbers.sum(1).mean():.2f} on average")
     if nothing := sum(not names for names in several):
-        notes.append(f"{nothing:,} pictures have no label")
-    return Found(source, numbers, classes, given, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()})
+        notes.append(f"{nothing:,} images have no label")
+    return FoundImages(source, numbers, classes, given, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()})
 
 
-def read(file: str) -> Table:
-    """Header and rows; without a header the columns are called path and label."""
+def read(file: str) -> LabelTable:
+    """Read header and rows; without a header, the columns are path and label."""
     try:
         with io.TextIOWrapper(open_file(file), "utf-8-sig") as lines:
             text = lines.read()
@@ -121,9 +128,9 @@ def read(file: str) -> Table:
     try:
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:
-        raise DataError(f"{file} is no clean CSV ({error}); write it again") from None
+        raise DataError(f"{file} is not a clean CSV ({error}); write it again") from None
     if not rows:
-        raise DataError(f"{file} is empty; write one row of path,label for each picture")
+        raise DataError(f"{file} is empty; write one row of path,label for each image")
     names = [name.strip() for name in rows[0]]
     if any(is_picture(name) for name in names) or not any(column(n) in (*PATH_COLUMNS, *LABEL_COLUMNS) for n in names):
         paths = [i for i, name in enumerate(names) if is_picture(name)]
@@ -140,8 +147,8 @@ def read(file: str) -> Table:
                 f"{file}, row {number}, has {len(row)} columns where the first has {len(names)}; mend the row"
             )
     if len(rows) == 1:
-        raise DataError(f"{file} has a header and no rows; write one row of path,label for each picture")
-    return Table(file, names, rows[1:])
+        raise DataError(f"{file} has a header and no rows; write one row of path,label for each image")
+    return LabelTable(file, names, rows[1:])
 
 
 def _delimiter(line: str) -> str:
@@ -149,7 +156,7 @@ def _delimiter(line: str) -> str:
 
 
 def _is_table(file: str) -> bool:
-    """Whether this is a table of pictures that are there, and not some other paper that lies in the folder."""
+    """True if the table names existing images, and is not some other file in the folder."""
     try:
         table = read(file)
         path = _path_column(table)
@@ -160,7 +167,7 @@ def _is_table(file: str) -> bool:
 
 
 def _class_folders(place: Place) -> int:
-    """Folders with pictures below, not counting split folders and one that only holds all pictures."""
+    """Folders with images below, except split folders and a folder that holds all images."""
     assert place.folder is not None
     folders = [place.folder / name for name in place.names if (place.folder / name).is_dir()]
     inner = [f for f in folders if not split_of(f.name)]
@@ -168,7 +175,7 @@ def _class_folders(place: Place) -> int:
     return len(inner)
 
 
-def _path_column(table: Table) -> str:
+def _path_column(table: LabelTable) -> str:
     by_spelling = {column(name): name for name in reversed(table.names)}
     named = [by_spelling[name] for name in PATH_COLUMNS if name in by_spelling]
     like = [name for name in table.names if any(is_picture(v) for v in table.values(name)[:20])]
@@ -178,8 +185,8 @@ def _path_column(table: Table) -> str:
     return found[0]
 
 
-def _label_columns(table: Table, taken: set[str | None]) -> list[str]:
-    """One that is called so, several that are (label1, label2), several of 0 and 1, or the only other one."""
+def _label_columns(table: LabelTable, taken: set[str | None]) -> list[str]:
+    """The label columns: by name, numbered (label1, label2), several of 0 and 1, or the only other column."""
     others = [name for name in table.names if name not in taken]
     named = [name for name in others if column(name).rstrip("0123456789") in LABEL_COLUMNS]
     exact = sorted((n for n in named if column(n) in LABEL_COLUMNS), key=lambda n: LABEL_COLUMNS.index(column(n)))
@@ -195,12 +202,12 @@ def _label_columns(table: Table, taken: set[str | None]) -> list[str]:
     raise DataError(f"{table.file} has no column of labels; call it label (it has: {', '.join(table.names)})")
 
 
-def _are_hot(tables: Sequence[Table], labels: list[str]) -> bool:
+def _are_hot(tables: Sequence[LabelTable], labels: list[str]) -> bool:
     return len(labels) > 1 and all(set(t.values(name)) <= {"0", "1", "0.0", "1.0"} for t in tables for name in labels)
 
 
-def _split_column(tables: Sequence[Table]) -> str | None:
-    """The column that says the split of each row; one that says it of some rows only is refused."""
+def _split_column(tables: Sequence[LabelTable]) -> str | None:
+    """The split column; refuses one that is empty in some rows."""
     mixed: list[tuple[str, str, str]] = []
     for name in tables[0].names:
         if column(name) not in SPLIT_COLUMNS:
@@ -213,12 +220,14 @@ def _split_column(tables: Sequence[Table]) -> str | None:
             mixed.append((words[strange[0]], name, strange[0]))
     if mixed:
         file, name, word = mixed[0]
-        raise DataError(f"{file}: column {name!r} says {word!r}, which is no split known here; use train, val or test")
+        raise DataError(
+            f"{file}: column {name!r} says {word!r}, which is not a split known here; use train, val or test"
+        )
     return None
 
 
 def _split(word: str) -> str | None:
-    return SPLIT.get(word.casefold()) or split_of(word)
+    return SPLIT_OF_WORD.get(word.casefold()) or split_of(word)
 
 
 def _answers(cells: list[str], labels: list[str], hot: bool) -> list[str]:
@@ -235,7 +244,7 @@ def _number(several: list[list[str]], classes: list[str] | None) -> tuple[Labels
 
 
 def _candidates(root: Path, said: str) -> list[str]:
-    """Where a path of the table may lie: as it says, or in images/, with or without an ending."""
+    """Candidates for a path of the table: as written, or in images/, with or without a suffix."""
     said = said.replace("\\", "/")
     for folder in ("", "images/", "train/", "data/"):
         for ending in ("", ".jpg", ".png", ".jpeg", ".webp"):
@@ -244,7 +253,7 @@ def _candidates(root: Path, said: str) -> list[str]:
     return []
 
 
-def _resolve(table: Table, path: str, root: Path) -> list[str]:
+def _resolve(table: LabelTable, path: str, root: Path) -> list[str]:
     found, missing = [], []
     for said in table.values(path):
         where = _candidates(root, said)
@@ -252,10 +261,10 @@ def _resolve(table: Table, path: str, root: Path) -> list[str]:
         missing += [] if where else [said]
     if missing:
         raise DataError(
-            f"{table.file} names {len(missing):,} pictures that are not there ({few(missing)}); "
+            f"{table.file} names {len(missing):,} images that are not there ({few(missing)}); "
             f"paths count from the folder of {storable(file_name(table.file))}"
         )
     return found
 
 
-TABLES = Kind("tables", "a CSV of path,label; several labels as a|b or as columns", recognises, open_tables)
+TABLES = SourceKind("tables", "a CSV of path,label; several labels as a|b or as columns", recognises, open_tables)

@@ -1,4 +1,4 @@
-"""Paths become labels: SPLIT/CLASS/…/picture, CLASS/…/picture or pictures alone, on a disk or in a zip."""
+"""Paths become labels: SPLIT/CLASS/…/picture, CLASS/…/picture or images alone, on a disk or in a zip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Tree:
-    """The pictures among some paths (as places in the list that was given), with what their folders say of them."""
+    """The images among some paths (as places in the given list), with split and class from their folders."""
 
     places: list[int]
     labels: Labels
@@ -30,19 +30,19 @@ class Tree:
 
 
 def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | None = None) -> Tree:
-    """What folders say. `split_of_file`: each path's split where no folder says it (the name of its zip)."""
+    """Read splits and classes from folders. `split_of_file`: each path's split if no folder tells (its zip's name)."""
     parts = [tuple(path.split("/")) for path in paths]
     junk = [any(is_junk(part) for part in p) for p in parts]
     seen = [i for i, p in enumerate(parts) if not junk[i] and is_picture(p[-1])]
     other = [paths[i] for i, p in enumerate(parts) if not junk[i] and not is_picture(p[-1])]
     if not seen:
-        held = f"{len(paths):,} files and none is a picture" if paths else "is empty"
-        raise DataError(f"{said} {'holds ' if paths else ''}{held}; make one folder of pictures for each class in it")
+        held = f"{len(paths):,} files and none is an image" if paths else "is empty"
+        raise DataError(f"{said} {'holds ' if paths else ''}{held}; make one folder of images for each class in it")
     notes = []
     if hidden := [path for path, is_hidden in zip(paths, junk, strict=True) if is_hidden]:
         notes.append(f"left out {len(hidden):,} hidden or system files: {few(hidden)}")
     if other:
-        notes.append(f"left out {len(other):,} files that are no pictures: {few(other)}")
+        notes.append(f"left out {len(other):,} files that are not images: {few(other)}")
     depth = _wrappers([parts[i] for i in seen])
     inside = {i: parts[i][depth:] for i in seen}
     if all(len(p) > 2 and split_of(p[1]) for p in inside.values()):  # CLASS/SPLIT/picture
@@ -62,11 +62,11 @@ def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | No
             names.append(unicodedata.normalize("NFC", storable(rest[0])) if len(rest) > 1 else None)
             given.append(split or (split_of_file[i] if split_of_file else ""))
     for where, count in sorted(stray.items()):
-        notes.append(f"left out {count:,} pictures of {storable(where)} that lie in no class folder")
+        notes.append(f"left out {count:,} images of {storable(where)} that lie in no class folder")
     if not keep:
-        raise DataError(f"{said} holds pictures in split folders but no class folders; make one for each class")
+        raise DataError(f"{said} holds images in split folders but no class folders; make one for each class")
     if deep := sum(len(inside[i]) > (3 if folders else 2) for i in keep):
-        notes.append(f"{deep:,} pictures lie deeper than their class folder and belong to it")
+        notes.append(f"{deep:,} images lie deeper than their class folder and belong to it")
     labels, classes = by_name(names)
     if len(set(classes)) != len({name.casefold() for name in classes}):
         twice = [name for name, n in Counter(name.casefold() for name in classes).items() if n > 1]
@@ -76,7 +76,7 @@ def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | No
 
 
 def _wrappers(paths: list[Parts]) -> int:
-    """How many folders all pictures lie in together, before one that means something: a split, or the only class."""
+    """The number of outer folders that all images share, before a split folder or the only class."""
     depth = 0
     while True:
         heads = {path[depth] if len(path) > depth + 1 else None for path in paths}
@@ -87,13 +87,13 @@ def _wrappers(paths: list[Parts]) -> int:
         below = {path[depth + 1] if len(path) > depth + 2 else None for path in paths}
         if below == {None} or (split_of(head) and None not in below):
             return depth
-        if None in below:  # pictures beside folders: this is a class
+        if None in below:  # images beside folders: this is a class
             return depth
         depth += 1
 
 
 def _split_folders(paths: list[Parts], said: str) -> dict[str, str]:
-    """Top folder to split, if the top folders are splits; a class that is called train holds its pictures itself."""
+    """Top folder to split, if the top folders are splits; a class that is called train holds its images itself."""
     tops = {path[0] for path in paths if len(path) > 1}
     with_classes = {path[0] for path in paths if len(path) > 2}
     named = {top: split for top in tops if (split := split_of(top))}
@@ -106,7 +106,7 @@ def _split_folders(paths: list[Parts], said: str) -> dict[str, str]:
 
 
 def _refuse_strange_splits(paths: list[Parts], splits: set[str], said: str) -> None:
-    """Folders beside `train` that hold its class folders too are splits by another name, and no classes."""
+    """Refuse folders beside `train` that hold the same class folders: they are splits by another name."""
     below: dict[str, set[str]] = {}
     for path in paths:
         if len(path) > 2 and not split_of(path[1]):
@@ -117,7 +117,7 @@ def _refuse_strange_splits(paths: list[Parts], splits: set[str], said: str) -> N
         if alike:
             raise DataError(
                 f"{said}: {few(map(storable, alike))} hold the same folders as {storable(split)} "
-                f"({few(map(storable, sorted(below[alike[0]] & inside)))}) but are no split known here; "
+                f"({few(map(storable, sorted(below[alike[0]] & inside)))}) but are not splits known here; "
                 f"call them train, val or test, or move them away; if {storable(split)} is a class, call it otherwise"
             )
 
@@ -131,6 +131,6 @@ def _refuse_strangers(labels: Labels, classes: tuple[str, ...], given: list[str]
         strangers = {classes[c] for c in set(labels[splits == split].tolist()) - in_train}
         if strangers:
             raise DataError(
-                f"{said}: {split} has pictures of {few(strangers)}, outside the {len(in_train)} classes of train; "
+                f"{said}: {split} has images of {few(strangers)}, outside the {len(in_train)} classes of train; "
                 f"move them to the right class folder, or add the class to train"
             )

@@ -1,4 +1,4 @@
-"""A zip of class folders, or several (`train-0.zip`, `val.zip`), read in place: each picture by its offset."""
+"""A zip of class folders, or several (`train-0.zip`, `val.zip`), read in place: each image by its offset."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
 from vitreous.images.sources.finding import (
-    Found,
-    Kind,
+    FoundImages,
     Place,
+    SourceKind,
     file_name,
     file_size,
     is_junk,
@@ -32,13 +32,13 @@ from vitreous.printable import storable
 from vitreous.words import few
 
 STORED, DEFLATED = 0, 8
-RATIO = 200  # unpacked to packed, of a whole zip beyond 1 GiB: pictures hardly shrink
-HEADER = 30  # bytes of a zip's local header before the name
+MAX_ZIP_RATIO = 200  # unpacked to packed, for zips beyond 1 GiB; images hardly compress
+LOCAL_HEADER_BYTES = 30  # before the name
 
 
 @dataclass(frozen=True)
 class Zips:
-    """Pictures inside zip files. Holds numbers only: nothing is open, so it goes to workers as it is."""
+    """Images inside zip files. Holds only offsets and no open file, so it can be sent to workers."""
 
     files: tuple[str, ...]
     names: tuple[str, ...]
@@ -57,10 +57,10 @@ class Zips:
 
     def raw(self, i: int) -> bytes:
         file, start, packed, size = self.files[self.file[i]], int(self.start[i]), int(self.packed[i]), int(self.size[i])
-        header = read_range(file, start, HEADER)
+        header = read_range(file, start, LOCAL_HEADER_BYTES)
         if header[:4] != b"PK\3\4":
             raise self._damaged(i)
-        skip = HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        skip = LOCAL_HEADER_BYTES + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         raw = read_range(file, start + skip, packed)
         if self.method[i] == DEFLATED:
             try:
@@ -82,7 +82,7 @@ def recognises(place: Place) -> bool:
     return bool(place.ending(".zip")) and not place.has_picture_folders
 
 
-def open_zips(place: Place) -> Found:
+def open_zips(place: Place) -> FoundImages:
     files = place.ending(".zip")
     _one_set(files, place)
     entries = [(n, entry) for n, file in enumerate(files) for entry in _entries(file)]
@@ -113,14 +113,14 @@ def open_zips(place: Place) -> Found:
     prints = [f"{e.file_size}:{e.CRC:08x}" for _, e in kept]
     notes = [*tree.notes]
     if twice := len(names) - len(set(names)):
-        notes.append(f"{twice:,} pictures have the path of another, in the same or another zip; all are kept")
+        notes.append(f"{twice:,} images have the path of another, in the same or another zip; all are kept")
     if left := [name for name in place.names if name not in map(file_name, files)]:
         notes.append(f"left out what lies beside the zips: {few(left)}")
-    return Found(source, tree.labels, tree.classes, tree.given, prints, tuple(notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, tuple(notes))
 
 
 def _one_set(files: Sequence[str], place: Place) -> None:
-    """Zips of several sets in one folder are not one set; zips of several classes are."""
+    """Refuse zips of several sets in one folder; zips of several classes are one set."""
     if place.folder is None or len(files) < 2:
         return
     sets = {without_split(stem(file)) for file in files}
@@ -135,13 +135,13 @@ def _counts(name: str) -> bool:
 
 
 def _entries(file: str) -> list[zipfile.ZipInfo]:
-    """The directory of a zip, once it has been found harmless."""
+    """The directory of a zip, checked for traps."""
     try:
         with open_file(file) as handle, zipfile.ZipFile(handle) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             after = archive.start_dir
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
-        raise DataError(f"{file} is no whole zip file (cut short, or damaged); fetch it again") from None
+        raise DataError(f"{file} is not a whole zip file (cut short, or damaged); fetch it again") from None
     for entry in entries:
         name = entry.orig_filename
         if (
@@ -172,12 +172,14 @@ def _refuse_bomb(file: str, entries: list[zipfile.ZipInfo], after: int) -> None:
                 f"{why}{storable(entry.filename)} would unpack to {entry.file_size:,} bytes; do not trust it"
             )
     unpacked = sum(entry.file_size for entry in entries)
-    if unpacked > 1 << 30 and unpacked > RATIO * file_size(file):
-        raise DataError(f"{why}it would unpack to {unpacked:,} bytes, {RATIO} times its size and more; do not trust it")
+    if unpacked > 1 << 30 and unpacked > MAX_ZIP_RATIO * file_size(file):
+        raise DataError(
+            f"{why}it would unpack to {unpacked:,} bytes, {MAX_ZIP_RATIO} times its size and more; do not trust it"
+        )
     spans = sorted((entry.header_offset, entry.compress_size) for entry in entries)
     for (start, size), (following, _) in pairwise([*spans, (after, 0)]):
-        if start + HEADER + size > following:
+        if start + LOCAL_HEADER_BYTES + size > following:
             raise DataError(f"{why}its files overlap; do not trust it")
 
 
-ZIP = Kind("zip", "a zip of class folders, or a folder of such zips, read in place", recognises, open_zips)
+ZIP = SourceKind("zip", "a zip of class folders, or a folder of such zips, read in place", recognises, open_zips)

@@ -1,4 +1,4 @@
-"""A whole set on the device, where its pictures lie decoded and there is room for them."""
+"""A whole set on the device, if its images are decoded and fit."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from vitreous.machine import memory as machine_memory
 
 __all__ = ["Whole", "lay_whole"]
 
-RESIDENT_SHARE = 0.4  # of the device's free memory that a resident set may take
-RESIDENT_ON_CPU = 2**31  # bytes, where the device's memory is the machine's
-SMALL_SIDE = 64  # pixels; smaller pictures are resized a batch at a time even on a CPU
-RAGGED = 8.0  # times the mean picture that the frame of a resident set may be
-SLICE = 256  # pictures on their way to the device at once
-TRIED = 8  # pictures to read a size off, before the set counts as unreadable
+RESIDENT_SHARE = 0.4  # of the device's free memory
+RESIDENT_ON_CPU = 2**31  # bytes
+BATCH_RESIZE_BELOW = 64  # pixels; smaller images are resized a batch at a time even on a CPU
+MAX_PADDING = 8.0  # frame of a resident set to the mean image
+IMAGES_PER_COPY = 256  # to the device
+SIZES_TRIED = 8  # images tried for their size, before the set counts as unreadable
 
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """All pictures of a set, in its order."""
+    """All images of a set, in its order."""
 
     images: Tensor  # N C H W, uint8
-    sizes: Places | None  # N 2: rows, columns of each picture where they differ, at the images' upper left
-    missing: dict[int, str]  # why, for each picture that could not be read
+    sizes: Places | None  # N 2: rows, columns of each image, at the upper left, if sizes differ
+    missing: dict[int, str]  # the reason for each unreadable image
 
 
 def lay_whole(
     loader: Loader, augment: Augment | None, device: torch.device, *, world: int, is_asked: bool, may_miss: bool
 ) -> Whole | None:
-    """All pictures on the device, where they lie decoded and fit; of several sizes on a GPU alone, padded.
+    """All images on the device, or None if they are not decoded or do not fit. On a GPU, sizes may differ: it pads.
 
-    world: processes that may each hold one.  is_asked: whether to refuse rather than give None, and whatever the room.
-    may_miss: whether a picture that cannot be read is left out.
+    world: processes that may each hold a set.  is_asked: ignore the memory limit, and refuse instead of returning None.
+    may_miss: leave out unreadable images.
     """
     ragged = device.type == "cuda" or is_asked
     shape = _frame(loader, augment, ragged=ragged)
-    is_small = shape is None or max(shape) <= SMALL_SIDE
+    is_small = shape is None or max(shape) <= BATCH_RESIZE_BELOW
     if device.type == "cpu" and augment is not None and not is_small and not is_asked:
-        return None  # workers crop and resize large pictures faster than a CPU does a batch of them
+        return None  # workers crop and resize large images faster than a CPU does a batch of them
     fits = shape is not None and (is_asked or len(loader.data) * np.prod(shape) <= _room(device, world))
     whole = _gathered(loader, augment, device, shape, ragged, may_miss) if shape is not None and fits else None
     if whole is None and is_asked:
         raise ConfigError(
-            f"{loader.data.path} cannot lie whole on {device}: its pictures differ in size, or are encoded; "
+            f"{loader.data.path} cannot lie whole on {device}: its images differ in size, or are encoded; "
             "pack it for one preprocess value, or leave resident out"
         )
     return whole
 
 
 def _frame(loader: Loader, augment: Augment | None, *, ragged: bool) -> tuple[int, ...] | None:
-    """H W C that holds every picture, where that is known without reading all and nothing needs decoding."""
+    """The H W C that holds every image, if known without reading or decoding all."""
     data, channels = loader.data, loader.channels
     if data.is_encoded:
         return None
@@ -69,15 +69,15 @@ def _frame(loader: Loader, augment: Augment | None, *, ragged: bool) -> tuple[in
     source = data.source
     if isinstance(source, PackedPixels | HeldPixels):
         return _frame_of(source.sizes[find_places(source.ids, data.ids)], channels, augment, ragged)
-    for i in range(min(len(data), TRIED)):
+    for i in range(min(len(data), SIZES_TRIED)):
         with suppress(DataError):
             return (*data.read(i).shape[:2], channels)
     return None
 
 
 def _frame_of(sizes: Places, channels: int, augment: Augment, ragged: bool) -> tuple[int, ...] | None:
-    """H W C that holds pictures of these sizes (N 2), unless most of it would be empty."""
-    sizes = sizes[sizes.min(1) > 0]  # of those that could be read
+    """H W C that holds images of these sizes (N 2), unless most of it would be empty."""
+    sizes = sizes[sizes.min(1) > 0]  # readable ones
     if not len(sizes):
         return None
     rows, columns = map(int, sizes.max(0))
@@ -88,7 +88,7 @@ def _frame_of(sizes: Places, channels: int, augment: Augment, ragged: bool) -> t
 
 
 def _is_wasteful(rows: int, columns: int, sizes: Places) -> bool:
-    return bool(rows * columns > RAGGED * sizes.prod(1).mean())
+    return bool(rows * columns > MAX_PADDING * sizes.prod(1).mean())
 
 
 def _gathered(
@@ -99,13 +99,13 @@ def _gathered(
     ragged: bool,
     may_miss: bool,
 ) -> Whole | None:
-    """Filled a slice at a time; None where a picture turns out not to fit."""
+    """Fill a slice at a time; None if an image does not fit."""
     count, (rows, columns, channels) = len(loader.data), shape
     read = loader.whole if augment is None else loader.plain
     images = torch.zeros((count, channels, rows, columns), dtype=torch.uint8, device=device)
     sizes, missing = np.full((count, 2), shape[:2], np.int64), {}
-    for first in range(0, count, SLICE):
-        part = images[first : first + SLICE]
+    for first in range(0, count, IMAGES_PER_COPY):
+        part = images[first : first + IMAGES_PER_COPY]
         host = part if device.type == "cpu" else torch.zeros(part.shape, dtype=torch.uint8)
         places = rows_first(host.numpy())
         for row, i in enumerate(range(first, first + len(part))):
@@ -135,7 +135,7 @@ def _room(device: torch.device, world: int) -> float:
 
 
 def _free_memory() -> int:
-    """Bytes of host memory that nobody uses, as far as the machine says."""
+    """Free bytes of host memory, as far as the machine tells."""
     most = machine_memory() or 2**33
     path = Path("/proc/meminfo")
     lines = path.read_text().splitlines() if path.exists() else []

@@ -1,13 +1,12 @@
 """A set decoded once: one memory-mapped file of uint8 pixels beside one index of labels, sizes and checksums.
 
-    OUT/pixels.u8            every picture's rows, one after another
-    OUT/index.safetensors    where each lies, its label, id, size and checksum; the manifest is its metadata
+    OUT/pixels.u8            every image's rows, one after another
+    OUT/index.safetensors    offset, label, id, size and checksum of each; the manifest is its metadata
 
-The index also keeps the splits that the set itself named and what must stay together, so that a dev split is cut from
-the pack as from the set. Training pictures keep a stated short side. Test pictures hold the finished pixels of one
-preprocess value, or, where none is given, all their pixels, so that any rule stays exact. While it grows a pack lies
-hidden beside OUT, as `.OUT.packing`, with a journal of what is safely on disk: a second call goes on from there. OUT is
-whole or absent.
+The index also keeps the set's own splits and groups, so a dev split cut from the pack equals one cut from the set.
+Training images keep a stated short side. Test images hold the finished pixels of one preprocess value or, without one,
+all their pixels, so any preprocessing stays exact. An unfinished pack is the hidden folder `.OUT.packing`, with a
+journal of what is safe on disk; a second call resumes from there. OUT is whole or absent.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.pixels import decode
 from vitreous.images.sources import shards
 from vitreous.images.sources.finding import find_place
-from vitreous.images.sources.packs import INDEX
+from vitreous.images.sources.packs import PACK_INDEX_FILE
 from vitreous.images.stores import shard_index
 from vitreous.journal import Journal
 from vitreous.machine import core_count
@@ -51,39 +50,39 @@ from vitreous.printable import storable
 
 __all__ = ["Pack", "PackedPixels", "index", "is_pack", "pack", "same_pixels"]
 
-FORMAT = 2
-PIXELS, JOURNAL = "pixels.u8", "journal.jsonl"
-GIVEN = ("", "train", "val", "test")  # the splits that a set may name
-CHUNK = 128  # pictures a worker packs at a time
-SMALL = 512  # a set of fewer is packed in this process: starting others takes longer
-SYNC_SECONDS = 2.0  # how often the pixels are made safe and the journal says so
+PACK_VERSION = 2
+PIXELS_FILE, JOURNAL_FILE = "pixels.u8", "journal.jsonl"
+SPLIT_NAMES = ("", "train", "val", "test")  # splits that a set may have
+IMAGES_PER_CHUNK = 128  # per call of a worker
+PACK_IN_PARALLEL_FROM = 512  # images; fewer are packed before other processes start
+SYNC_SECONDS = 2.0  # between syncs to disk
 
-Progress = Callable[[int, int], object]  # called with (pictures done, pictures in all)
+Progress = Callable[[int, int], object]  # called with (images done, images in all)
 
 
 @dataclass(frozen=True, eq=False)
 class Pack(ImageSet):
-    """A packed set: an ImageSet whose pictures lie decoded in one mapped file.
+    """A packed set: an ImageSet of decoded images in one mapped file.
 
-    about["pack"]: short_side, preprocess (of the test pictures, or None), packed_from, content_id (of what was packed),
-    left_out ([name, why] of every picture that could not be read), bytes.
+    about["pack"]: short_side, preprocess (of the test images, or None), packed_from, content_id (of what was packed),
+    left_out ([name, why] of every image that could not be read), bytes.
     """
 
     reused: bool = False
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Pack:
-        """The pack at `path`; damage to the index, and a pixel file cut short, are noticed here."""
+        """Open the pack at `path`; detects a damaged index and a truncated pixel file."""
         return _open(Path(path))
 
     @property
     def preprocess(self) -> Preprocess | None:
-        """The rule whose finished pixels the test pictures are."""
+        """The preprocessing of the test images, if finished."""
         rule = self.about["pack"]["preprocess"]
         return None if rule is None else rules.from_json(rule)
 
     def verify(self) -> None:
-        """Read every picture against its checksum; each is checked when first read anyway."""
+        """Check every image's checksum now; otherwise each is checked when first read."""
         for i in range(len(self)):
             self.read(i)
 
@@ -98,10 +97,10 @@ class Pack(ImageSet):
         how = "reused, nothing has changed" if self.reused else "packed"
         lines = [f"{self.path}: {how}; {len(self):,} images ({', '.join(parts)}), {_bytes(about['bytes'])}"]
         if (self.splits == TRAIN).any():
-            lines.append(f"train pictures: short side at most {about['short_side']}")
+            lines.append(f"train images: short side at most {about['short_side']}")
         if (self.splits == TEST).any():
             rule = self.preprocess
-            lines.append(f"test pictures: {'every pixel, for any rule' if rule is None else f'finished, {rule}'}")
+            lines.append(f"test images: {'every pixel, for any rule' if rule is None else f'finished, {rule}'}")
         lines += [f"left out, unreadable: {why}" for _, why in about["left_out"][:10]]
         if (more := len(about["left_out"]) - 10) > 0:
             lines.append(f"left out, unreadable: {more:,} more; all of them with --json")
@@ -113,15 +112,15 @@ class Pack(ImageSet):
 
 @dataclass(eq=False)
 class PackedPixels:
-    """The source of a pack: pictures by their id, each checked against its checksum when first read.
+    """The source of a pack: images by id; checks each checksum on first read.
 
-    The pages are private to a process and written to nowhere, so torch may take them as they are.
+    Mapped pages are private to a process and never written back, so torch may use them directly.
     """
 
     path: str
     ids: NDArray[np.int64]
     sizes: NDArray[np.int64]  # rows, columns of each
-    starts: NDArray[np.int64]  # where each begins in the file
+    starts: NDArray[np.int64]  # offset of each in the file
     checksums: NDArray[np.uint32]
     is_finished: NDArray[np.bool_]
     names: tuple[NDArray[np.uint8], NDArray[np.int64]]  # all names as UTF-8, and where each ends
@@ -160,11 +159,11 @@ class PackedPixels:
         return flat.reshape(rows, columns, self.channels)
 
     def finished(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the pictures with these ids are the finished pixels of a rule."""
+        """True for each of these ids whose pixels are finished by a preprocessing."""
         return np.array([self.is_finished[self.row(int(i))] for i in ids], bool)
 
     def row(self, i: int) -> int:
-        """Where in the pack the picture with id `i` comes."""
+        """The place of the image with id `i` in the pack."""
         if i < len(self.ids) and self.ids[i] == i:
             return i
         if self._order is None:
@@ -172,14 +171,14 @@ class PackedPixels:
         return int(self._order[np.searchsorted(self.ids, i, sorter=self._order)])
 
 
-_ELSEWHERE = {"classes", "channels", "digest", "format", "notes", "split"}
+_KEYS_TOLD_ELSEWHERE = {"classes", "channels", "digest", "format", "notes", "split"}
 _EMPTY = np.zeros(0, np.uint8)
 _AGAIN = "pack it again with --force (force=True)"
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """What decides the pixels of a pack, and with what is packed its key."""
+    """What decides the pixels of a pack; part of its key."""
 
     short_side: int
     preprocess: Preprocess | None
@@ -190,14 +189,14 @@ class _Settings:
         arrays += [
             "" if a is None else digest("\n".join(map(str, a.tolist())).encode()) for a in (data.given, data.groups)
         ]
-        parts = [FORMAT, data.content_id, *arrays, digest("\n".join(data.splits.tolist()).encode())]
+        parts = [PACK_VERSION, data.content_id, *arrays, digest("\n".join(data.splits.tolist()).encode())]
         parts += [list(data.classes), data.channels, self.short_side, rule]
         return digest(json.dumps(parts).encode())
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """What a worker made of some pictures. `sizes` are 0, 0 where a picture could not be read."""
+    """A worker's result for some images. `sizes` are 0, 0 for an unreadable image."""
 
     number: int
     sizes: list[tuple[int, int]]
@@ -216,17 +215,17 @@ def pack(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Pack:
-    """Decode a set once, into the folder `path`; a pack there of the same content and settings is reused.
+    """Decode a set once into the folder `path`; reuses a pack there with the same content and settings.
 
-    preprocess: the rule whose finished pixels test pictures become.  workers: processes; None: one for each core.
+    preprocess: finish test images for this preprocessing.  workers: processes; None: one for each core.
     """
     path, settings = Path(path), _Settings(short_side, preprocess)
     if short_side < 1:
-        raise DataError(f"a short side of {short_side} pixels holds no picture; give 1 or more")
+        raise DataError(f"a short side of {short_side} pixels holds no image; give 1 or more")
     if len(data) == 0:
-        raise DataError(f"{data.path} has no pictures to pack; look at it with: vitreous check {data.path}")
+        raise DataError(f"{data.path} has no images to pack; look at it with: vitreous check {data.path}")
     if len(np.unique(data.ids)) != len(data):
-        raise DataError(f"{data.path} has been taken with some pictures twice; pack each once")
+        raise DataError(f"{data.path} has been taken with some images twice; pack each once")
     _refuse_lost_pixels(data, settings)
     if force:
         _refuse_other_files(path)
@@ -240,8 +239,8 @@ def pack(
             grouped = replace(data, groups=_groups(data, work / f"groups-{key[:16]}.npy", progress))
             chunks = _decode_all(data, settings, work, key, _workers(data, workers), progress)
             with atomic_folder(path, force=force) as folder:
-                (folder / INDEX).write_bytes(_index(grouped, settings, key, chunks))
-                os.replace(work / PIXELS, folder / PIXELS)
+                (folder / PACK_INDEX_FILE).write_bytes(_index(grouped, settings, key, chunks))
+                os.replace(work / PIXELS_FILE, folder / PIXELS_FILE)
             shutil.rmtree(work, ignore_errors=True)
     except BusyError:
         raise BusyError(f"{path} is being packed by another process; wait until it ends, or end it") from None
@@ -266,12 +265,12 @@ def index(
 
 
 def is_pack(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a pack, whole or damaged."""
-    return (Path(path) / INDEX).is_file()
+    """True for a pack, whole or damaged."""
+    return (Path(path) / PACK_INDEX_FILE).is_file()
 
 
 def same_pixels(a: Preprocess, b: Preprocess) -> bool:
-    """Whether two rules differ in their normalisation alone."""
+    """True if two preprocessings differ only in normalisation."""
     return _pixel_fields(a) == _pixel_fields(b)
 
 
@@ -280,11 +279,11 @@ def _pixel_fields(rule: Preprocess) -> dict[str, Any]:
 
 
 def _reusable(path: Path, data: ImageSet, settings: _Settings, key: str) -> Pack | None:
-    """The pack at `path` if it is of these pictures and settings; None where nothing is; else a line says why not."""
+    """The pack at `path` if it has these images and settings; None if the path is free; else an error."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None
     if not is_pack(path):
-        raise ExistsError(f"{path} exists already and is no pack; choose another place")
+        raise ExistsError(f"{path} exists already and is not a pack; choose another place")
     found = _open(path)
     about = found.about["pack"]
     if about["key"] == key:
@@ -299,12 +298,12 @@ def _reusable(path: Path, data: ImageSet, settings: _Settings, key: str) -> Pack
     elif not same_rule:
         why = f"holds test pixels for another rule ({found.preprocess or 'every pixel'})"
     else:
-        why = "holds other pictures, labels or splits of it"
+        why = "holds other images, labels or splits of it"
     raise ExistsError(f"{path} is a pack of {data.path} that {why}; choose another place, or {_AGAIN}")
 
 
 def _refuse_lost_pixels(data: ImageSet, settings: _Settings) -> None:
-    """A pack may be packed again, but not into pixels that it no longer has."""
+    """Refuse to pack a pack into pixels that it no longer has."""
     if not isinstance(data.source, PackedPixels):
         return
     about = data.about["pack"]
@@ -314,10 +313,10 @@ def _refuse_lost_pixels(data: ImageSet, settings: _Settings) -> None:
         rule = rules.from_json(about["preprocess"])
         is_same = settings.preprocess is not None and same_pixels(rule, settings.preprocess)
         if not is_same or (is_finished & is_train).any():
-            raise DataError(f"{data.path} holds test pictures only as finished by one rule ({rule}); {origin}")
+            raise DataError(f"{data.path} holds test images only as finished by one rule ({rule}); {origin}")
     if is_train.any() and settings.short_side > about["short_side"]:
         raise DataError(
-            f"{data.path} holds train pictures at short side {about['short_side']}, not {settings.short_side}; "
+            f"{data.path} holds train images at short side {about['short_side']}, not {settings.short_side}; "
             f"ask for {about['short_side']} or less, or {origin}"
         )
 
@@ -327,9 +326,9 @@ def _refuse_other_files(path: Path) -> None:
     if not os.path.lexists(path):
         return
     if path.is_symlink() or not path.is_dir():
-        raise ExistsError(f"{path} is no folder; choose another place")
-    if others := {entry.name for entry in path.iterdir()} - {INDEX, PIXELS}:
-        what = "also holds" if is_pack(path) else "is no pack: it holds"
+        raise ExistsError(f"{path} is not a folder; choose another place")
+    if others := {entry.name for entry in path.iterdir()} - {PACK_INDEX_FILE, PIXELS_FILE}:
+        what = "also holds" if is_pack(path) else "is not a pack: it holds"
         raise ExistsError(f"{path} {what} {storable(min(others))}, which --force will not delete; choose another place")
 
 
@@ -337,7 +336,7 @@ def _refuse_other_files(path: Path) -> None:
 
 
 def _groups(data: ImageSet, kept: Path, progress: Progress | None) -> NDArray[np.int64] | None:
-    """What must stay together when a dev split is cut: found once, in the set's own pixels, also by two attempts."""
+    """Groups to keep together in a dev split: found once in the set's own pixels, and kept for a second attempt."""
     if kept.is_file():
         return np.asarray(np.load(kept), np.int64)
     groups = splits.dev_groups(data, progress)
@@ -349,14 +348,14 @@ def _groups(data: ImageSet, kept: Path, progress: Progress | None) -> NDArray[np
 def _decode_all(
     data: ImageSet, settings: _Settings, work: Path, key: str, workers: int, progress: Progress | None
 ) -> list[_Chunk]:
-    """Every picture's pixels in `work`, in order, going on from what an earlier attempt left there."""
+    """Write every image's pixels to `work`, in order, resuming an earlier attempt."""
     header = json.dumps({"key": key}).encode() + b"\n"
-    journal = Journal(work / JOURNAL, lambda line: msgspec.json.decode(line, type=_Chunk), header=header)
+    journal = Journal(work / JOURNAL_FILE, lambda line: msgspec.json.decode(line, type=_Chunk), header=header)
     done = _resume(work, journal)
-    count = -(-len(data) // CHUNK)
+    count = -(-len(data) // IMAGES_PER_CHUNK)
     tell = progress or (lambda *_: None)
-    tell(min(len(done) * CHUNK, len(data)), len(data))
-    with (work / PIXELS).open("ab") as pixels:
+    tell(min(len(done) * IMAGES_PER_CHUNK, len(data)), len(data))
+    with (work / PIXELS_FILE).open("ab") as pixels:
         pending: list[_Chunk] = []
         synced = time.monotonic()
         for chunk, part in _chunks(data, settings, work, range(len(done), count), workers):
@@ -368,19 +367,19 @@ def _decode_all(
             if chunk.number == count - 1 or time.monotonic() - synced > SYNC_SECONDS:
                 journal.append(*map(msgspec.json.encode, pending), after=[pixels])
                 pending, synced = [], time.monotonic()
-            tell(min(len(done) * CHUNK, len(data)), len(data))
+            tell(min(len(done) * IMAGES_PER_CHUNK, len(data)), len(data))
     return done
 
 
 def _resume(work: Path, journal: Journal[_Chunk]) -> list[_Chunk]:
-    """The chunks an interrupted attempt at the same pack made safe; anything else in `work` is cleared away."""
+    """The safe chunks of an interrupted attempt at the same pack; clears anything else in `work`."""
     in_order = takewhile(lambda pair: pair[0] == pair[1].number, enumerate(journal.whole()))
     done = [chunk for _, chunk in in_order]
     length = sum(chunk.bytes for chunk in done)
-    if not (work / PIXELS).is_file() or (work / PIXELS).stat().st_size < length:
+    if not (work / PIXELS_FILE).is_file() or (work / PIXELS_FILE).stat().st_size < length:
         done, length = [], 0
     journal.cut(len(done))
-    with (work / PIXELS).open("ab") as pixels:
+    with (work / PIXELS_FILE).open("ab") as pixels:
         pixels.truncate(length)
     for part in work.glob("part-*"):
         part.unlink()
@@ -390,7 +389,7 @@ def _resume(work: Path, journal: Journal[_Chunk]) -> list[_Chunk]:
 def _chunks(
     data: ImageSet, settings: _Settings, work: Path, numbers: range, workers: int
 ) -> Iterator[tuple[_Chunk, Path]]:
-    """Chunks in order, each with the file its pixels lie in; a few are made ahead."""
+    """Chunks in order, each with the file of its pixels; a few are made ahead."""
     if workers == 0:
         for number in numbers:
             part = work / f"part-{number}"
@@ -413,7 +412,7 @@ def _chunks(
             pool.shutdown(cancel_futures=True)
 
 
-_WORKER: list[tuple[ImageSet, _Settings]] = []  # of this process, where it is a worker
+_WORKER: list[tuple[ImageSet, _Settings]] = []  # set in a worker process
 
 
 def _start_worker(data: ImageSet, settings: _Settings) -> None:
@@ -428,7 +427,7 @@ def _work(number: int, part: Path) -> _Chunk:
 def _pack_chunk(data: ImageSet, settings: _Settings, number: int, part: Path) -> _Chunk:
     sizes, checksums, failed, written = [], [], [], 0
     with part.open("wb") as file:
-        for place in range(number * CHUNK, min((number + 1) * CHUNK, len(data))):
+        for place in range(number * IMAGES_PER_CHUNK, min((number + 1) * IMAGES_PER_CHUNK, len(data))):
             try:
                 pixels = np.ascontiguousarray(_packed(data, place, settings))
             except DataError as error:
@@ -444,7 +443,7 @@ def _pack_chunk(data: ImageSet, settings: _Settings, number: int, part: Path) ->
 def _packed(data: ImageSet, place: int, settings: _Settings) -> NDArray[np.uint8]:
     pixels = data.read(place)
     if isinstance(data.source, PackedPixels) and data.source.finished(data.ids[place : place + 1])[0]:
-        return pixels  # by the same rule
+        return pixels  # already by this preprocessing
     if data.splits[place] == TRAIN:
         return decode.shrink(pixels, settings.short_side)
     if settings.preprocess is None:
@@ -455,7 +454,7 @@ def _packed(data: ImageSet, place: int, settings: _Settings) -> NDArray[np.uint8
 def _workers(data: ImageSet, workers: int | None) -> int:
     if workers is not None:
         return workers if workers > 1 else 0
-    if len(data) < SMALL or not data.is_encoded:  # little to do, or nothing to decode and much to send
+    if len(data) < PACK_IN_PARALLEL_FROM or not data.is_encoded:  # little to do, or nothing to decode and much to send
         return 0
     cores = core_count()
     return cores if cores > 1 else 0
@@ -469,7 +468,7 @@ def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) 
     kept = np.ones(len(data), bool)
     kept[[place for place, _ in failed]] = False
     if not kept.any():
-        raise DataError(f"no picture of {data.path} can be read; the first: {failed[0][1]}")
+        raise DataError(f"no image of {data.path} can be read; the first: {failed[0][1]}")
     sizes = np.array([size for chunk in chunks for size in chunk.sizes], np.int64).reshape(-1, 2)[kept]
     lengths = sizes.prod(1) * data.channels
     names = [data.name(int(i)).encode("utf-8", "surrogateescape") for i in np.flatnonzero(kept)]
@@ -484,11 +483,11 @@ def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) 
         "name_ends": np.cumsum([len(name) for name in names], dtype=np.int64),
     }
     if data.given is not None:
-        arrays["given"] = np.array([GIVEN.index(name) for name in data.given[kept].tolist()], np.uint8)
+        arrays["given"] = np.array([SPLIT_NAMES.index(name) for name in data.given[kept].tolist()], np.uint8)
     if data.groups is not None:
         arrays["groups"] = data.groups[kept]
     manifest = {
-        "format": FORMAT,
+        "format": PACK_VERSION,
         "key": key,
         "packed_from": data.path,
         "content_id": data.content_id,
@@ -510,13 +509,13 @@ def _open(path: Path) -> Pack:
     if not path.exists():
         raise DataError(f"there is no pack {path}; make it with: vitreous pack DATA {path}")
     if not is_pack(path):
-        raise DataError(f"{path} is no pack: it has no {INDEX}; make one with: vitreous pack DATA OUT")
+        raise DataError(f"{path} is not a pack: it has no {PACK_INDEX_FILE}; make one with: vitreous pack DATA OUT")
     manifest, arrays = _read_index(path)
-    pixels = path / PIXELS
+    pixels = path / PIXELS_FILE
     length = pixels.stat().st_size if pixels.is_file() else 0
     if length != manifest["bytes"]:
         wanted = manifest["bytes"]
-        raise DataError(f"{path} is damaged: {PIXELS} has {length:,} bytes, and {wanted:,} were packed; {_AGAIN}")
+        raise DataError(f"{path} is damaged: {PIXELS_FILE} has {length:,} bytes, and {wanted:,} were packed; {_AGAIN}")
     is_test = arrays["is_test"].astype(bool)
     source = PackedPixels(
         path=str(pixels.resolve()),
@@ -539,24 +538,29 @@ def _open(path: Path) -> Pack:
         content_id=manifest["key"],
         channels=manifest["channels"],
         notes=tuple(manifest["notes"]),
-        about={"split": manifest["split"], "pack": {k: v for k, v in manifest.items() if k not in _ELSEWHERE}},
-        given=np.array(GIVEN)[arrays["given"]] if "given" in arrays else None,
+        about={
+            "split": manifest["split"],
+            "pack": {k: v for k, v in manifest.items() if k not in _KEYS_TOLD_ELSEWHERE},
+        },
+        given=np.array(SPLIT_NAMES)[arrays["given"]] if "given" in arrays else None,
         groups=arrays.get("groups"),
     )
 
 
 def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
-        with safe_open(path / INDEX, "numpy") as file:
+        with safe_open(path / PACK_INDEX_FILE, "numpy") as file:
             manifest = json.loads((file.metadata() or {})["vitreous.pack"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             is_whole = manifest["digest"] == _digest(arrays)
     except (SafetensorError, KeyError, ValueError, TypeError):
         is_whole, manifest = False, {}
     if not is_whole:
-        raise DataError(f"{path} is damaged: its {INDEX} does not hold what was written; {_AGAIN}")
-    if manifest["format"] != FORMAT:
-        raise DataError(f"{path} is a pack of format {manifest['format']}, this vitreous reads {FORMAT}; {_AGAIN}")
+        raise DataError(f"{path} is damaged: its {PACK_INDEX_FILE} does not hold what was written; {_AGAIN}")
+    if manifest["format"] != PACK_VERSION:
+        raise DataError(
+            f"{path} is a pack of format {manifest['format']}, this vitreous reads {PACK_VERSION}; {_AGAIN}"
+        )
     return manifest, arrays
 
 

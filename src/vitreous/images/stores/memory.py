@@ -1,4 +1,4 @@
-"""A set of pictures decoded once and held in memory: what a pack is on disk, for sets that fit."""
+"""A set decoded once into memory, as a pack is on disk."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from vitreous.models.preprocess import Preprocess
 
 __all__ = ["HeldPixels", "find", "find_places", "hold"]
 
-AHEAD = 16  # pictures that wait for each thread
-UNREAD = np.zeros((0, 0, 3), np.uint8)
+IMAGES_AHEAD_PER_THREAD = 16  # queued for each thread
+UNREADABLE_IMAGE = np.zeros((0, 0, 3), np.uint8)
 
 
 @dataclass(eq=False)
 class HeldPixels:
-    """Pictures by the ids they had where they came from."""
+    """Images by their ids in the original source."""
 
     origin: Source
     ids: NDArray[np.int64]  # rising
     pictures: list[NDArray[np.uint8]]
-    is_finished: NDArray[np.bool_]  # by the rule that the set's `about` names
-    unread: dict[int, str] = field(default_factory=dict)  # id → why that picture is not here
+    is_finished: NDArray[np.bool_]  # by the preprocessing in the set's `about`
+    unread: dict[int, str] = field(default_factory=dict)  # id → why that image is missing
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,12 +56,12 @@ class HeldPixels:
         return find_places(self.ids, ids)
 
     def finished(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the pictures with these ids are the finished pixels of a rule."""
+        """True for each of these ids whose pixels are finished by a preprocessing."""
         return self.is_finished[self.rows(ids)]
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows, columns of each; 0, 0 of one that is not here."""
+        """Rows, columns of each; 0, 0 for a missing one."""
         return np.array([picture.shape[:2] for picture in self.pictures], np.int64).reshape(-1, 2)
 
 
@@ -74,10 +74,10 @@ def hold(
     progress: Callable[[int, int], None] | None = None,
     on_unreadable: Literal["raise", "defer"] = "raise",
 ) -> ImageSet:
-    """Train pictures with a short side of at most `short_side`, test pictures finished by the rule, as a pack has them.
+    """Train images with a short side of at most `short_side`, test images finished by the rule, as a pack has them.
 
-    A picture that cannot be read is an error, named: now, or deferred until somebody reads that picture.
-    workers: threads; decoding lets the interpreter go.  progress: hears (done, total), now and then.
+    An unreadable image is an error, now or deferred until it is read.
+    workers: threads; decoding releases the interpreter lock.  progress: called with (done, total).
     """
     order = np.argsort(data.ids, kind="stable")
     threads = workers or min(core_count(), 16)
@@ -97,7 +97,7 @@ def hold(
             if on_unreadable == "raise":
                 raise
             unread[int(data.ids[order[len(pictures)]])] = str(error)
-            pictures.append(UNREAD)
+            pictures.append(UNREADABLE_IMAGE)
         if progress is not None and (len(pictures) % 64 == 0 or len(pictures) == len(order)):
             progress(len(pictures), len(order))
 
@@ -106,7 +106,7 @@ def hold(
         try:
             for place in order.tolist():
                 waiting.append(pool.submit(one, place))
-                if len(waiting) >= AHEAD * threads:
+                if len(waiting) >= IMAGES_AHEAD_PER_THREAD * threads:
                     take(waiting.popleft())
             while waiting:
                 take(waiting.popleft())
@@ -119,7 +119,7 @@ def hold(
 
 
 def find(held: ImageSet, ids: ArrayLike) -> ImageSet:
-    """The pictures of these ids, in that order."""
+    """The images of these ids, in that order."""
     try:
         return held.take(find_places(held.ids, ids))
     except DataError as error:
@@ -127,7 +127,7 @@ def find(held: ImageSet, ids: ArrayLike) -> ImageSet:
 
 
 def find_places(there: NDArray[np.int64], ids: ArrayLike) -> NDArray[np.int64]:
-    """Where in `there`, in whatever order it is, each of these ids comes; all of them in one search."""
+    """The place of each id in `there`, which need not be sorted; one search for all."""
     wanted = np.asarray(ids, np.int64)
     order = None if (there[1:] >= there[:-1]).all() else np.argsort(there, kind="stable")
     found = np.searchsorted(there, wanted, sorter=order)
@@ -136,7 +136,7 @@ def find_places(there: NDArray[np.int64], ids: ArrayLike) -> NDArray[np.int64]:
     missing = wanted[there[places] != wanted] if len(there) else wanted
     if len(missing):
         raise DataError(
-            f"{len(missing):,} pictures are not among these {len(there):,}, such as number {missing[0]}; "
+            f"{len(missing):,} images are not among these {len(there):,}, such as number {missing[0]}; "
             "hold or pack the whole set"
         )
     return places

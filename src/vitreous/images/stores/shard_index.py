@@ -1,9 +1,9 @@
-"""One small file beside tar shards that says where every picture lies, so that no rank reads all headers again.
+"""One small file beside tar shards with the offset of every image, so no rank reads all headers again.
 
     vitreous-index.jsonl    one line a shard: its name, size and time, and its samples' keys, places, labels
 
-A line holds while its shard has that size and time. While it grows it is `vitreous-index.jsonl.part`, a line a shard,
-each synced: a second call goes on after the last whole line.
+A line is valid while its shard has that size and time. An unfinished index is `vitreous-index.jsonl.part`, one synced
+line per shard; a second call resumes after the last whole line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vitreous.journal import Journal
 
 __all__ = ["ShardIndex", "known", "write"]
 
-NAME = "vitreous-index.jsonl"
+INDEX_FILE = "vitreous-index.jsonl"
 
 Scan = Callable[[str], Any]  # a shard's path to a plain dataclass with `keys`, one a sample
 Progress = Callable[[int, int], object]
@@ -31,11 +31,11 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What was written: the index files, and how many samples each shard has."""
+    """The index files written, and the number of samples in each shard."""
 
     files: tuple[str, ...]
     counts: dict[str, int]
-    scanned: int  # shards that were read now; the others were known
+    scanned: int  # shards read now; the others were known
 
     def to_json(self) -> dict[str, Any]:
         return {"files": list(self.files), "images": sum(self.counts.values()), "scanned": self.scanned} | {
@@ -52,7 +52,7 @@ class ShardIndex:
 
 
 def known(files: Iterable[str], kind: type[Any]) -> dict[str, Any]:
-    """What an index beside them says of these shards, as values of `kind`; a shard that changed since is left out."""
+    """The indexed samples of these shards, as values of `kind`; leaves out a shard that has changed."""
     found: dict[str, Any] = {}
     tables: dict[Path, dict[str, bytes]] = {}
     for file in files:
@@ -60,16 +60,16 @@ def known(files: Iterable[str], kind: type[Any]) -> dict[str, Any]:
         if is_remote(file):
             continue
         if folder not in tables:
-            tables[folder] = _lines(folder / NAME)
+            tables[folder] = _lines(folder / INDEX_FILE)
         if (line := tables[folder].get(_mark(file))) is not None:
             found[file] = msgspec.convert(msgspec.json.decode(line)["samples"], kind)
     return found
 
 
 def write(files: list[str], scan: Scan, *, force: bool = False, progress: Progress | None = None) -> ShardIndex:
-    """Index these shards, one file in each folder that holds some. With `force` nothing known of them is believed.
+    """Index these shards, one file per folder. With `force`, read every shard again.
 
-    What an index says of other shards of the folder stays while they are as it says.
+    Lines of other shards in the folder stay while they are valid.
     """
     if far := [file for file in files if is_remote(file)]:
         raise DataError(f"{far[0]} lies far away, and an index is written beside its shards; index them where they lie")
@@ -79,17 +79,17 @@ def write(files: list[str], scan: Scan, *, force: bool = False, progress: Progre
     counts: dict[str, int] = {}
     scanned = 0
     for folder, inside in folders.items():
-        with lock(folder / f".{NAME}.lock"):
+        with lock(folder / f".{INDEX_FILE}.lock"):
             scanned += _write_folder(folder, inside, scan, force, counts, lambda: _tell(progress, counts, files))
-        (folder / f".{NAME}.lock").unlink(missing_ok=True)
-    return ShardIndex(tuple(str(folder / NAME) for folder in folders), counts, scanned)
+        (folder / f".{INDEX_FILE}.lock").unlink(missing_ok=True)
+    return ShardIndex(tuple(str(folder / INDEX_FILE) for folder in folders), counts, scanned)
 
 
 def _write_folder(
     folder: Path, files: list[str], scan: Scan, force: bool, counts: dict[str, int], tell: Callable[[], object]
 ) -> int:
-    part = Journal(folder / f"{NAME}.part", _marked)
-    found = _lines(folder / NAME) | dict(part.whole())
+    part = Journal(folder / f"{INDEX_FILE}.part", _marked)
+    found = _lines(folder / INDEX_FILE) | dict(part.whole())
     mine = {Path(file).name for file in files}
     others = {mark: line for mark, line in found.items() if _shard(mark) not in mine and _holds(folder, mark)}
     believed = others if force else found
@@ -106,7 +106,7 @@ def _write_folder(
         lines.append(line)
         counts[file] = int(msgspec.json.decode(line)["count"])
         tell()
-    write_bytes(folder / NAME, b"\n".join(lines) + b"\n", force=True)
+    write_bytes(folder / INDEX_FILE, b"\n".join(lines) + b"\n", force=True)
     part.path.unlink()
     return scanned
 
@@ -131,7 +131,7 @@ def _shard(mark: str) -> str:
 
 
 def _holds(folder: Path, mark: str) -> bool:
-    """Whether the shard is still there and still the one that was marked."""
+    """True if the shard exists and is unchanged."""
     try:
         return _mark(str(folder / _shard(mark))) == mark
     except (OSError, ValueError):

@@ -9,8 +9,8 @@ import numpy as np
 from vitreous.errors import DataError
 from vitreous.images import open_data
 from vitreous.images.imageset import TEST, ImageSet
-from vitreous.images.sources.fashion import CLASSES as CLOTHES
-from vitreous.images.sources.fashion import NAME as EMBEDDED
+from vitreous.images.sources.fashion import FASHION_CLASSES as CLOTHES
+from vitreous.images.sources.fashion import FASHION_NAME as EMBEDDED
 from vitreous.server.engine import Pixels
 
 __all__ = ["choose"]

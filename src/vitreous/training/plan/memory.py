@@ -16,10 +16,10 @@ from vitreous.models.config import BiTConfig, Config, ResNetConfig, Size, ViTCon
 from vitreous.models.convolutions import halved, root_width, same_pads
 from vitreous.models.cost import macs
 from vitreous.models.hybrid import make_stem
-from vitreous.models.layers import HALVES
+from vitreous.models.layers import HIDDEN_WIDTHS_READ
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.optimizers import groups
-from vitreous.words import LETTERS, count
+from vitreous.words import SIZE_LETTERS, count
 
 __all__ = ["Expected", "Memory", "activations", "expected", "memory"]
 
@@ -64,7 +64,7 @@ class Expected:
 
     def __str__(self) -> str:
         return (
-            f"{self.parameters:,} parameters, {count(self.macs, LETTERS)} multiply-adds an image; "
+            f"{self.parameters:,} parameters, {count(self.macs, SIZE_LETTERS)} multiply-adds an image; "
             f"memory for {self.batch} images at a time: {self.memory}"
         )
 
@@ -133,7 +133,7 @@ def _block(config: ViTConfig, tokens: int, size: int) -> int:
     ) * size + e.heads * FLOAT  # what qkv reads; q k v; what merge reads; sums of exponentials
     if e.qk_norm:
         attention += 2 * d * size + 4 * e.heads * FLOAT
-    hidden = {"relu": 1, "swiglu": 2 * HALVES["swiglu"]}.get(e.activation, 2) * e.mlp
+    hidden = {"relu": 1, "swiglu": 2 * HIDDEN_WIDTHS_READ["swiglu"]}.get(e.activation, 2) * e.mlp
     branches = (2 * d if e.layer_scale is not None else 0) + (2 * d + e.mlp if e.dropout else 0)
     block = tokens * (norms + attention + (d + hidden + branches) * size)
     if config.embedding.positions == "relative" or e.attention_dropout:  # weights are formed

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from vitreous.errors import CheckpointError, ConfigError
-from vitreous.models.taps import COMPILED, plain
+from vitreous.models.taps import COMPILED_PREFIX, plain
 from vitreous.training.recipe import Recipe
 
 __all__ = [
@@ -75,7 +75,7 @@ def groups(model: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Under their own names, however the model is wrapped."""
     for name, parameter in plain(model).named_parameters():
-        yield name.replace(COMPILED, ""), parameter
+        yield name.replace(COMPILED_PREFIX, ""), parameter
 
 
 def layers(names: Iterable[str]) -> dict[str, int]:
