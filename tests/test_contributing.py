@@ -18,8 +18,8 @@ PAGE = ROOT / "CONTRIBUTING.md"
 EXAMPLES = dict(re.findall(r"^### An? ([\w ]+)\n.*?^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S))
 PARTS = {  # what to add: where its table is, the table, the example's name there, and its value
     "pool": ("models.pooling", "POOLS", "last-patch", "LastPatch"),
-    "position": ("models.positions", "KINDS", "ramp", "Ramp"),
-    "data source": ("images.sources", "KINDS", "greys", "GREYS"),
+    "position": ("models.positions", "POSITION_KINDS", "ramp", "Ramp"),
+    "data source": ("images.sources", "SOURCES", "greys", "GREYS"),
     "weight format": ("weights.formats", "FORMATS", "house", "HOUSE"),
     "recipe": ("training.recipes", "RECIPES", "quick", "quick"),
     "measure": ("measures", "MEASURES", "token-norm", "TOKEN_NORM"),

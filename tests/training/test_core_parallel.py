@@ -14,7 +14,7 @@ import vitreous
 from vitreous.images.batches.batches import Batches
 from vitreous.ranks import Ranks
 from vitreous.training.run import folder as runs
-from vitreous.training.run.core_parallel import LEAST, MOST, ROOM, how_many
+from vitreous.training.run.core_parallel import MAX_GRADIENT_BYTES, MAX_LANES, MIN_IMAGES_PER_LANE, how_many
 from vitreous.training.run.step import Step
 from vitreous.training.run.tasks.classify import Classify
 from vitreous.training.run.tasks.distill import Distill
@@ -148,10 +148,10 @@ def test_a_compiled_step_has_one_lane(compiled, monkeypatch):
 @given(st.integers(1, 600), st.integers(1, 4), st.integers(1, 64), st.integers(1, 2**28), st.booleans())
 def test_all_lanes_have_as_much_to_do_and_room_or_there_is_one(batch, parts, count, parameters, in_pairs):
     lanes = how_many(batch, parts, count, parameters=parameters, in_pairs=in_pairs)
-    assert lanes in (1, min(count, MOST))
+    assert lanes in (1, min(count, MAX_LANES))
     if lanes > 1:
         share = batch / (lanes * parts)
         assert share.is_integer()
-        assert share >= LEAST
+        assert share >= MIN_IMAGES_PER_LANE
         assert not (in_pairs and share % 2)
-        assert 4 * parameters * lanes <= ROOM
+        assert 4 * parameters * lanes <= MAX_GRADIENT_BYTES

@@ -45,7 +45,7 @@ def test_the_command_trains_judges_and_reports_beside_its_rival(tmp_path):
 
 def test_the_demo_takes_a_number_of_steps_and_says_the_time_left(tmp_path):
     """So that a slow or busy machine takes longer and is no worse; --seconds is for those who want a clock."""
-    for seconds, length in ((None, f"{demo.STEPS} steps"), (3.0, "3 seconds")):
+    for seconds, length in ((None, f"{demo.DEMO_STEPS} steps"), (3.0, "3 seconds")):
         where = tmp_path / length.replace(" ", "-")
         with pytest.raises(Death):
             vitreous.demo(where, seconds=seconds, tell=dies_where_time_is_left)
@@ -63,7 +63,7 @@ def dies_where_time_is_left(event):
 def test_the_demo_is_right_on_86_percent_and_beats_logistic_regression(tmp_path):
     result = vitreous.demo(tmp_path / "run", seed=3)
     judged, rival = result.run.metrics["judged"], result.rival
-    assert result.run.metrics["steps"] == demo.STEPS
+    assert result.run.metrics["steps"] == demo.DEMO_STEPS
     assert judged["top1"] >= 0.86
     assert judged["right"] > rival["right"]
 
@@ -120,7 +120,7 @@ def ended(dead, tmp_path):
 
 
 def test_a_demo_goes_on_as_it_began(ended, monkeypatch):
-    monkeypatch.setattr(demo, "PENALTIES", (1.0,))
+    monkeypatch.setattr(demo, "RIVAL_PENALTIES", (1.0,))
     for asked, words in (({"seconds": 9}, "length: 1 seconds then, 9 seconds now"), ({"seed": 1}, "seed: 0 then, 1")):
         with pytest.raises(ConfigError) as error:
             vitreous.demo(ended, resume=True, **asked)

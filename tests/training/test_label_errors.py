@@ -209,7 +209,7 @@ def test_labels_that_agree_are_not_doubted(tints):
 
 
 def test_of_very_many_the_most_doubtful_are_kept(tints, monkeypatch):
-    monkeypatch.setattr(label_errors, "KEPT", 3)
+    monkeypatch.setattr(label_errors, "MAX_SUSPECTS_KEPT", 3)
     data, scores = tints[0], 2.0 * np.eye(4)[tints[0].labels] - 1
     scores[:6] = np.roll(scores[:6], 1, 1) * np.linspace(1.5, 2, 6)[:, None]
     found = doubts_of(data, scores, 1000)

@@ -15,7 +15,7 @@ from vitreous.training.run.tasks.masked import (
     EXCHANGED,
     HIDDEN,
     KEPT,
-    TARGETS,
+    PATCH_TARGETS,
     UNTOUCHED,
     MaskedPatches,
     choose_patches,
@@ -147,14 +147,14 @@ def test_untouched_patches_see_the_plain_network(changes):
     assert_close(answers, one.network.predictor(rows))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", PATCH_TARGETS)
 def test_the_loss_by_hand(target):
     one = task(target)
     x = images(one.network.vit, 3).clamp(-1, 1)
     extra = extra_of(one, [4, 5, 6])
     loss, right = one.loss(x, torch.zeros(3, 5), extra)
     answers = one.network(x, **extra)
-    wanted = TARGETS[target].of(x * 0.5 + 0.5, (4, 4))
+    wanted = PATCH_TARGETS[target].of(x * 0.5 + 0.5, (4, 4))
     wanted = torch.stack([wanted[i, extra["places"][i]] for i in range(3)])
     if target == "pixels":
         assert_close(loss, (answers - wanted).square().mean())
@@ -179,7 +179,7 @@ def test_grey_images_have_grey_targets():
     x = torch.full((2, 1, 16, 16), 0.5)
     loss, _ = one.loss(x, torch.zeros(2, 5), extra_of(one, [0, 1]))
     assert torch.isfinite(loss)
-    assert torch.unique(TARGETS["mean-colour"].of(one.colours(x), (4, 4))).tolist() == [6 * 73]
+    assert torch.unique(PATCH_TARGETS["mean-colour"].of(one.colours(x), (4, 4))).tolist() == [6 * 73]
 
 
 def test_it_learns_and_every_trained_parameter_gets_a_gradient():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitreous.models.catalog import Row
 
 EXAMPLE = "vitreous models B/16 R50+B/16 BiT-R50x1"
-WIDTH = 80  # columns that every terminal has
+TABLE_COLUMNS = 80  # columns that every terminal has
 
 
 def run(
@@ -98,4 +98,4 @@ def _cell(value: Any) -> str:
 def print_table(table: Table) -> None:
     from rich.console import Console
 
-    Console(highlight=False, width=max(WIDTH, get_terminal_size().columns)).print(table)
+    Console(highlight=False, width=max(TABLE_COLUMNS, get_terminal_size().columns)).print(table)

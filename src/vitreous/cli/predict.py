@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "vitreous predict last holiday/*.jpg --format csv"
 FORMATS = ("table", "csv", "json")
-WIDTH = 40  # columns of a name in the table
+NAME_COLUMNS = 40  # columns of a name in the table
 
 
 def run(
@@ -66,13 +66,13 @@ def run(
 
 def _table_row(answer: Prediction, top: int) -> None:
     name = printable_line(answer.name)
-    name = name if len(name) <= WIDTH else "…" + name[1 - WIDTH :]
+    name = name if len(name) <= NAME_COLUMNS else "…" + name[1 - NAME_COLUMNS :]
     if answer.error is not None:
-        say_line(f"{name:<{WIDTH}}  {answer.error}")
+        say_line(f"{name:<{NAME_COLUMNS}}  {answer.error}")
         return
     rows = [f"{label} {100 * p:.1f} %" for label, p in zip(answer.labels, answer.probabilities, strict=True)]
     text = ", ".join(rows) if answer.said else f"none of these (nearest: {rows[0]})"
-    say_line(f"{name:<{WIDTH}}  {text}")
+    say_line(f"{name:<{NAME_COLUMNS}}  {text}")
 
 
 def _csv_row(answer: Prediction, top: int) -> None:

@@ -12,18 +12,18 @@ import typer
 
 from vitreous.printable import printable, printable_line
 
-__all__ = ["Json", "Result", "say", "say_json", "say_line", "show"]
+__all__ = ["Json", "Showable", "say", "say_json", "say_line", "show"]
 
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]
 
 
-class Result(Protocol):
+class Showable(Protocol):
     """What every public function of ours returns: a value with a readable `str` and a JSON form."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
-def show(command: str, result: Result | dict[str, Any], *, json: bool) -> None:
+def show(command: str, result: Showable | dict[str, Any], *, json: bool) -> None:
     """Print `result`; as JSON its first key is the schema."""
     if json:
         body = result if isinstance(result, dict) else result.to_json()

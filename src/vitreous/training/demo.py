@@ -25,8 +25,8 @@ __all__ = ["Demo", "demo", "logistic_rival"]
 
 OUT = "runs/demo"
 RECIPE = "small-hybrid"
-STEPS = 1200  # 20 epochs; about 40 s on two idle cores, and as good on a slow or busy machine
-PENALTIES = (0.1, 0.03, 0.01, 0.003)  # of the rival; the best lies within
+DEMO_STEPS = 1200  # 20 epochs; about 40 s on two idle cores, and as good on a slow or busy machine
+RIVAL_PENALTIES = (0.1, 0.03, 0.01, 0.003)  # of the rival; the best lies within
 SLOPE = 1e-3  # that the rival's search may leave; a tenth of it changes one answer in a thousand
 
 
@@ -85,7 +85,7 @@ def demo(
     asked: dict[str, Any] = {} if seconds is None else {"length": Seconds(seconds)}
     asked |= {} if seed is None else {"seed": seed}
     if not resume:
-        asked = {"length": Steps(STEPS), "seed": 0, **asked}
+        asked = {"length": Steps(DEMO_STEPS), "seed": 0, **asked}
         force = force or (out is None and where.is_dir())
     run = fit(
         open_data.open("fashion"),
@@ -111,7 +111,7 @@ def logistic_rival(train: ImageSet, judged: ImageSet) -> Rival:
     mine, dev = splits.cut_dev(train)
     classes = len(train.classes)
     first = logistic.choose(
-        _pixels(mine), mine.labels, _pixels(dev), dev.labels, classes, l2s=PENALTIES, by="loss", slope=SLOPE
+        _pixels(mine), mine.labels, _pixels(dev), dev.labels, classes, l2s=RIVAL_PENALTIES, by="loss", slope=SLOPE
     )
     probe = logistic.fit(_pixels(train), train.labels, classes, l2=first.l2, start=first, slope=SLOPE)
     return Rival("logistic regression on the same pixels", probe.right(_pixels(judged), judged.labels), len(judged))

@@ -17,9 +17,9 @@ from vitreous.evaluation.ties import best_class
 from vitreous.images.health import confident_errors
 from vitreous.images.imageset import ImageSet
 
-__all__ = ["KEPT", "Doubts", "Suspect", "doubts_of", "from_json", "suspects"]
+__all__ = ["MAX_SUSPECTS_KEPT", "Doubts", "Suspect", "doubts_of", "from_json", "suspects"]
 
-KEPT = 1_000  # suspects that a run writes down; of more, the most doubtful
+MAX_SUSPECTS_KEPT = 1_000  # suspects that a run writes down; of more, the most doubtful
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def doubts_of(images: ImageSet, left_out: NDArray[np.floating[Any]], of: int | N
     """
     labels = images.labels
     found = suspects(softmax(left_out, fit_temperature(left_out, labels)), labels)
-    kept = tuple(replace(suspect, place=int(images.ids[suspect.place])) for suspect in found[:KEPT])
+    kept = tuple(replace(suspect, place=int(images.ids[suspect.place])) for suspect in found[:MAX_SUSPECTS_KEPT])
     right = int((best_class(left_out) == labels).sum())
     return Doubts(right, len(labels), len(labels) if of is None else of, len(found), kept)
 

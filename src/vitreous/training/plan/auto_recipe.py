@@ -15,22 +15,22 @@ from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
 from vitreous.training.run import trainable_layers
 
-__all__ = ["Choice", "choose"]
+__all__ = ["RecipeChoice", "choose"]
 
-SCRATCH = 200_000  # pictures above which a plain ViT needs no more than mild augmentation
-LARGE = 5_000_000
-LOOKS = 20  # at dev, while fine-tuning
-MOST_EPOCHS = 100  # of fine-tuning
-CPU_RATE = 0.01  # of P1's sweep; at 0.002, 80 steps of 32 left the training loss of DeiT-Ti on pets at 0.8
-CPU_SHOWN = 50_000  # pictures that a CPU is asked to learn from, all epochs together
-TOO_FEW = 200  # pictures below which no layer is moved
+MILD_AUGMENTATION_ABOVE = 200_000  # images above which a plain ViT needs no more than mild augmentation
+LITTLE_AUGMENTATION_ABOVE = 5_000_000
+DEV_LOOKS = 20  # at dev, while fine-tuning
+MAX_EPOCHS = 100  # of fine-tuning
+CPU_PEAK_LR = 0.01  # of P1's sweep; at 0.002, 80 steps of 32 left the training loss of DeiT-Ti on pets at 0.8
+CPU_MAX_IMAGES_SHOWN = 50_000  # images that a CPU is asked to learn from, all epochs together
+SOLVE_BELOW = 200  # images below which no layer is moved
 NEARLY_ALL = 0.99  # share that frozen features get right, above which no layer need move
-MORE = "--steps 100 trains every layer from there, which takes minutes and may gain points"
-STEPS = "layer-decay"  # of steps from a solved head: 100 gained 1.7 points of new photos with the starter
+STEPS_HINT = "--steps 100 trains every layer from there, which takes minutes and may gain points"
+FROM_SOLVED = "layer-decay"  # of steps from a solved head: 100 gained 1.7 points of new photos with the starter
 
 
 @dataclass(frozen=True)
-class Choice:
+class RecipeChoice:
     """A recipe, and in one or two lines why it."""
 
     recipe: Recipe
@@ -54,7 +54,7 @@ def choose(
     may_solve: bool = True,
     has_room: bool = True,
     knows_classes: bool = False,
-) -> Choice:
+) -> RecipeChoice:
     """A recipe for so many training pictures of a typical size.
 
     weights: the network to begin with.  device_kind: torch's word, cpu or cuda.  model: a catalog name that was asked
@@ -70,29 +70,31 @@ def choose(
         has_room = has_room and not several_labels
         choice = _transferred(given, weights, on_cpu, asked, estimate, may_solve, has_room, knows_classes)
     if asked is not None:
-        choice = Choice(choice.recipe.change(policy=asked), choice.reasons)
+        choice = RecipeChoice(choice.recipe.change(policy=asked), choice.reasons)
     if several_labels:
         recipe = choice.recipe.change(loss="sigmoid", smoothing=0.0)
         *first, last = choice.reasons
-        return Choice(recipe, (*first, f"{last}; several labels a picture: each class is judged by itself (sigmoid)"))
+        return RecipeChoice(
+            recipe, (*first, f"{last}; several labels an image: each class is judged by itself (sigmoid)")
+        )
     return choice
 
 
-def _from_scratch(given: Given, on_cpu: bool) -> Choice:
+def _from_scratch(given: Given, on_cpu: bool) -> RecipeChoice:
     if on_cpu:
         recipe = recipes.RECIPES["small-hybrid"](given)
         why = "on a CPU a few convolutions before few tokens learn most in minutes"
-    elif given.images <= SCRATCH:
+    elif given.images <= MILD_AUGMENTATION_ABOVE:
         recipe = recipes.RECIPES["small-data"](given)
         why = "so few need small patches, strong augmentation and many epochs"
-    elif given.images < LARGE:
+    elif given.images < LITTLE_AUGMENTATION_ABOVE:
         recipe = recipes.RECIPES["plain-vit"](given)
         why = "enough for a plain ViT with mild augmentation"
     else:
         recipe = recipes.RECIPES["augreg"](given).change(length=Epochs(30))
         why = "so many need little augmentation and few epochs"
     facts = f"{_pictures(given)}, no weights to begin with: {recipe.name}; {why}"
-    return Choice(recipe, (facts,) if given.model is not None else (facts, f"the network is {recipe.model}"))
+    return RecipeChoice(recipe, (facts,) if given.model is not None else (facts, f"the network is {recipe.model}"))
 
 
 def _transferred(
@@ -104,7 +106,7 @@ def _transferred(
     may_solve: bool,
     has_room: bool,
     knows_classes: bool,
-) -> Choice:
+) -> RecipeChoice:
     """What to do with weights, by what their frozen features are worth.
 
     frozen features are right on 99 %, or pictures are fewer than 200   solve the head, move nothing
@@ -119,17 +121,17 @@ def _transferred(
     begin = f"{_pictures(given)}, and weights to begin with"
     size = estimates.size(given.images, given.classes)
 
-    def solved(why: str) -> Choice:
+    def solved(why: str) -> RecipeChoice:
         recipe = recipes.RECIPES["linear-probe"](given)
-        return Choice(recipe, (*first, f"{begin}: {recipe.name}; {why}"))
+        return RecipeChoice(recipe, (*first, f"{begin}: {recipe.name}; {why}"))
 
-    def trained(why: str, change: str | None = None, *, from_solved: bool = False) -> Choice:
+    def trained(why: str, change: str | None = None, *, from_solved: bool = False) -> RecipeChoice:
         recipe, how = _fine_tuned(given, weights, on_cpu)
         recipe = recipe if change is None else recipe.change(policy=change)
         if from_solved:
             recipe = recipe.change(first_head="solved")
             why = f"{why}; steps begin from the solved head"
-        return Choice(recipe, (*first, f"{begin}: {recipe.name}, {how}" + (f"; {why}" if why else "")))
+        return RecipeChoice(recipe, (*first, f"{begin}: {recipe.name}, {how}" + (f"; {why}" if why else "")))
 
     may_solve = may_solve and has_room
     may_begin = has_room and not knows_classes and estimate is not None
@@ -141,13 +143,13 @@ def _transferred(
     like = estimates.likeness(estimate)
     numbers = f"{estimate.above_chance:.2f} of the way from chance to certain, {estimates.SIMILAR_ABOVE} is the border"
     reason = None
-    if given.images < TOO_FEW:
-        reason = f"fewer than {TOO_FEW} are too few to move any layer"
+    if given.images < SOLVE_BELOW:
+        reason = f"fewer than {SOLVE_BELOW} are too few to move any layer"
     elif estimate.accuracy >= NEARLY_ALL:
         reason = f"frozen features are right on {100 * NEARLY_ALL:.0f} % already, so no layer need move"
     elif on_cpu and like == "similar":
         reason = f"{size} and similar ({numbers}), so the features stay and the head is solved"
-        reason += f"; {MORE}" * may_begin
+        reason += f"; {STEPS_HINT}" * may_begin
     from_solved = may_begin and (reason is not None or asked == "head")
     if asked is not None:
         return trained(f"the policy {asked} was asked for", from_solved=from_solved)
@@ -157,30 +159,30 @@ def _transferred(
     if not on_cpu:
         return trained(f"{facts}; a GPU has the time to move every layer", from_solved=from_solved)
     if from_solved:
-        return trained(f"{facts}; steps were asked for: {STEPS}", STEPS, from_solved=True)
+        return trained(f"{facts}; steps were asked for: {FROM_SOLVED}", FROM_SOLVED, from_solved=True)
     case = trainable_layers.choose(size, like, weights)
     return trained(f"{facts}: {case.policy}, {case.why}", case.policy)
 
 
 def _fine_tuned(given: Given, weights: nn.Module, on_cpu: bool) -> tuple[Recipe, str]:
-    """On a GPU ours; a BiT by its own rule; on a CPU P1's, with fewer pictures shown. At the weights' own size."""
+    """On a GPU ours; a BiT by its own rule; on a CPU P1's, with fewer images shown. At the weights' own size."""
     is_bit = isinstance(unwrapped(weights).config, BiTConfig)
     if not on_cpu and not is_bit:
         return recipes.RECIPES["fine-tune"](given), "every layer, the lower ones more slowly"
     recipe = recipes.RECIPES["bit-hyperrule" if is_bit else "p1-finetune"](given).change(image_size=None)
     assert isinstance(recipe.length, Steps)
     batch = given.batch(32 if on_cpu else 512)
-    shown = min(512 * recipe.length.count, MOST_EPOCHS * given.images)
+    shown = min(512 * recipe.length.count, MAX_EPOCHS * given.images)
     why = "as its paper does, at the size it was trained for"
     if on_cpu:
-        shown = min(shown, max(3_000, min(10 * given.images, CPU_SHOWN)))
-        why = "as its paper does, but on a CPU with fewer pictures shown"
-        recipe = recipe.change(peak_lr=CPU_RATE)
+        shown = min(shown, max(3_000, min(10 * given.images, CPU_MAX_IMAGES_SHOWN)))
+        why = "as its paper does, but on a CPU with fewer images shown"
+        recipe = recipe.change(peak_lr=CPU_PEAK_LR)
     if batch != 512 or on_cpu:
         recipe = recipe.change(batch=batch, length=Steps(max(shown // batch, 20)), warmup=0.1)
     assert isinstance(recipe.length, Steps)
     epochs = recipe.length.count * recipe.batch / max(given.images, 1)
-    return recipe.change(evaluate_every=max(epochs / LOOKS, min(1.0, epochs))), why
+    return recipe.change(evaluate_every=max(epochs / DEV_LOOKS, min(1.0, epochs))), why
 
 
 def _pictures(given: Given) -> str:

@@ -24,7 +24,7 @@ from vitreous.words import SIZE_LETTERS, count
 __all__ = ["Expected", "Memory", "activations", "expected", "memory"]
 
 FLOAT = 4  # bytes; weights, gradients, moments and averages are float32 whatever the precision
-TYPES = {"float32": 4, "bfloat16": 2}
+BYTES_PER_NUMBER = {"float32": 4, "bfloat16": 2}
 MOMENTS = {"adamw": 2, "adam": 2, "lamb": 2, "sgd": 1, "muon": 2}  # numbers per weight; Muon's matrices have 1
 
 
@@ -86,8 +86,8 @@ def memory(
     """Analytic, of an eager step; a compiled one keeps less. Augmentation and the largest gradients come on top."""
     if optimizer not in MOMENTS:
         raise ConfigError(f"optimizer={optimizer!r} is not one of {', '.join(MOMENTS)}")
-    if precision not in TYPES:
-        raise ConfigError(f"precision={precision!r} is not one of {', '.join(TYPES)}")
+    if precision not in BYTES_PER_NUMBER:
+        raise ConfigError(f"precision={precision!r} is not one of {', '.join(BYTES_PER_NUMBER)}")
     if batch < 1:
         raise ConfigError(f"batch={batch} must be 1 or more")
     model = blueprint(config)
@@ -102,7 +102,7 @@ def memory(
 
 def activations(config: Config, batch: int, precision: str = "float32", checkpointing: bool = False) -> int:
     """Bytes that autograd keeps of a forward pass of `batch` images, attention fused."""
-    size = TYPES[precision]
+    size = BYTES_PER_NUMBER[precision]
     if isinstance(config, BiTConfig):
         return _bit(config, batch, size, checkpointing)
     copies = 0 if size == FLOAT else size * sum(p.numel() for p in blueprint(config).parameters())  # made by autocast

@@ -26,7 +26,7 @@ from vitreous.training.recipes import (
 )
 from vitreous.training.recipes.given import Given
 
-__all__ = ["RECIPES", "Given", "Row", "get", "rows"]
+__all__ = ["RECIPES", "Given", "RecipeRow", "get", "rows"]
 
 RECIPES: dict[str, Callable[[Given], Recipe]] = {
     "small-data": small_data.small_data,
@@ -50,7 +50,7 @@ RECIPES: dict[str, Callable[[Given], Recipe]] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class RecipeRow:
     """A line of `vitreous fit --recipe list`."""
 
     name: str
@@ -73,9 +73,9 @@ def get(
     return RECIPES[name](Given(images=images, classes=classes, image_size=as_size(image_size), model=model))
 
 
-def rows() -> list[Row]:
+def rows() -> list[RecipeRow]:
     """Every recipe: name, source, what it is in one line."""
     return [
-        Row(name, make(Given()).source, (make.__doc__ or "").splitlines()[0].rstrip("."))
+        RecipeRow(name, make(Given()).source, (make.__doc__ or "").splitlines()[0].rstrip("."))
         for name, make in RECIPES.items()
     ]

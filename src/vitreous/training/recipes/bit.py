@@ -11,7 +11,7 @@ from vitreous.training.recipes.given import Given
 
 __all__ = ["HyperRule", "fine_tuning", "hyperrule", "pretraining"]
 
-SMALL, MEDIUM = 20_000, 500_000  # pictures below which a set is small, medium
+SMALL_SET, MEDIUM = 20_000, 500_000  # pictures below which a set is small, medium
 
 
 def pretraining(given: Given) -> Recipe:
@@ -58,7 +58,7 @@ class HyperRule:
 def hyperrule(image_size: Size, images: int) -> HyperRule:
     """BiT-HyperRule. (The paper's text has 448 / 384 pixels, and other tenths of the 500 steps; this is its code.)"""
     resize, crop = (160, 128) if image_size[0] * image_size[1] < 96 * 96 else (512, 480)
-    if images < SMALL:
+    if images < SMALL_SET:
         return HyperRule(resize, crop, (100, 200, 300, 400), 500, 0.0)
     if images < MEDIUM:
         return HyperRule(resize, crop, (500, 3000, 6000, 9000), 10_000, 0.1)

@@ -8,7 +8,7 @@ from vitreous.training.recipes.given import Given
 
 __all__ = ["deit3", "higher_resolution"]
 
-ROWS = {  # pixels, peak rate, drop-path, and drop-path at the higher resolution
+PUBLISHED_ROWS = {  # pixels, peak rate, drop-path, and drop-path at the higher resolution
     "S/16": (224, 4e-3, 0.05, 0.05),
     "B/16": (192, 3e-3, 0.2, 0.2),
     "L/16": (192, 3e-3, 0.45, 0.45),
@@ -27,7 +27,7 @@ def deit3(given: Given) -> Recipe:
     deit3-finetune.
     """
     name = given.network("S/16")
-    pixels, peak, drop_path, _ = ROWS.get(name, ROWS["S/16"])
+    pixels, peak, drop_path, _ = PUBLISHED_ROWS.get(name, PUBLISHED_ROWS["S/16"])
     return Recipe(
         name="deit3",
         source="arXiv 2204.07118",
@@ -74,7 +74,7 @@ def higher_resolution(given: Given) -> Recipe:
         warmup_lr=1e-6,
         end_lr=1e-5,
         smoothing=0.1,
-        drop_path=ROWS.get(given.network("S/16"), ROWS["S/16"])[3],
+        drop_path=PUBLISHED_ROWS.get(given.network("S/16"), PUBLISHED_ROWS["S/16"])[3],
         augment=Augment(
             area=(0.08, 1.0),
             rand_augment=(2, 9),

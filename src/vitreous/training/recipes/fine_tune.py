@@ -9,9 +9,9 @@ from vitreous.training.recipes.given import Given
 __all__ = ["fine_tune"]
 
 BATCH = 128
-STEPS = 320  # enough for a few thousand pictures: of Pets 12 epochs gave what 40 did (NOTES.md)
+FEW_IMAGES_STEPS = 320  # enough for a few thousand pictures: of Pets 12 epochs gave what 40 did (NOTES.md)
 MANY = 20_000  # pictures, from which more steps pay, as in BiT's rule
-SHOWN = 2e6  # pictures, all epochs together
+MAX_IMAGES_SHOWN = 2e6  # pictures, all epochs together
 
 
 def fine_tune(given: Given) -> Recipe:
@@ -44,5 +44,5 @@ def fine_tune(given: Given) -> Recipe:
 
 def _epochs(images: int) -> int:
     if images < MANY:
-        return max(12, min(40, round(STEPS * BATCH / images)))
-    return max(2, min(40, round(SHOWN / images)))
+        return max(12, min(40, round(FEW_IMAGES_STEPS * BATCH / images)))
+    return max(2, min(40, round(MAX_IMAGES_SHOWN / images)))

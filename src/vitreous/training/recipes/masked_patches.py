@@ -10,7 +10,7 @@ from vitreous.training.recipes.small_data import shown, small_data
 
 __all__ = ["masked_patches"]
 
-LARGE = 1_000_000  # pictures from which the paper's own numbers make sense
+LARGE_IMAGE = 1_000_000  # pictures from which the paper's own numbers make sense
 
 
 def masked_patches(given: Given) -> Recipe:
@@ -32,7 +32,7 @@ def masked_patches(given: Given) -> Recipe:
         clip=1.0,
         dev=0.0,
     )
-    if given.images >= LARGE:
+    if given.images >= LARGE_IMAGE:
         return common.change(
             model=given.with_parts("B/16", "mask_token=true"),
             image_size=224,

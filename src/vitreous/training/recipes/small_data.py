@@ -9,7 +9,7 @@ from vitreous.training.recipes.given import Given
 __all__ = ["shown", "small_data", "small_hybrid"]
 
 LOOKS = 40  # at dev, in a run of many epochs
-TINY, SMALL = 40, 80  # pixels of a side
+TINY, SMALL_IMAGE = 40, 80  # pixels of a side
 
 
 def shown(given: Given, epochs: float, images: float) -> Epochs:
@@ -32,7 +32,7 @@ def small_data(given: Given) -> Recipe:
         network = f"S/{patch} width=256 depth=8 heads=4 mlp=1024 pool=gap"
     else:
         network = f"S/{patch} depth=9 pool=gap"
-    if pixels <= SMALL:
+    if pixels <= SMALL_IMAGE:
         crop = Augment(size=(pixels, pixels), crop="shift", margin=max(2, pixels // 8), edge="reflect")
     else:
         crop = Augment(size=(pixels, pixels), area=(0.25, 1.0))

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "Lanes", "choose_lanes", "choose_threads", "drop_paths", "has_dropout", "how_many"]
 
-LEAST = 8  # images of a lane; of fewer, starting it costs more than it gives
-MOST = 16  # lanes
+MIN_IMAGES_PER_LANE = 8  # images of a lane; of fewer, starting it costs more than it gives
+MAX_LANES = 16  # lanes
 ONE_THREAD_BELOW = 4e9  # FLOP of a step: at 2e9, two threads beside the one that draws were 0.6 times as fast
-ROOM = 2**30  # bytes of gradients, which each lane has of its own
+MAX_GRADIENT_BYTES = 2**30  # bytes of gradients, which each lane has of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +77,10 @@ class Lanes:
 
 def how_many(batch: int, parts: int, cores: int, *, parameters: int, in_pairs: bool) -> int:
     """A lane for each core, where all of them have enough to do and room; else 1."""
-    count = min(cores, MOST)
+    count = min(cores, MAX_LANES)
     share, rest = divmod(batch, count * parts)
     is_even = not rest and not (in_pairs and share % 2)
-    return count if share >= LEAST and is_even and 4 * parameters * count <= ROOM else 1
+    return count if share >= MIN_IMAGES_PER_LANE and is_even and 4 * parameters * count <= MAX_GRADIENT_BYTES else 1
 
 
 def choose_lanes(stage: Stage, runtime: Runtime) -> int:

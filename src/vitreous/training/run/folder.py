@@ -80,8 +80,8 @@ CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that an
 LOCK = ".lock"
 LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
 PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
-NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.safetensors")
-TYPES = {
+STATE_NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.safetensors")
+DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -206,7 +206,7 @@ class RunFolder:
         self.wait()
         (self.path / START).unlink(missing_ok=True)
         for path in (self.path / STATES).iterdir():
-            if NAME.fullmatch(path.name):
+            if STATE_NAME.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -241,7 +241,7 @@ class RunFolder:
         """
         self.wait()
         path = self.path / STATES / f"{about['stage']}-{about['step']:08d}.safetensors"
-        assert NAME.fullmatch(path.name), path.name
+        assert STATE_NAME.fullmatch(path.name), path.name
         with self._writing:
             lines = self._lines
         manifest = {"version": VERSION, "run": self.config["run"], "events": lines, "about": _copy(about)}
@@ -325,7 +325,7 @@ class RunFolder:
         for path in sorted((self.path / STATES).iterdir()):
             if path.name.startswith("."):
                 continue
-            if not NAME.fullmatch(path.name):
+            if not STATE_NAME.fullmatch(path.name):
                 say(f"{path} is no state of a run; passed over")
                 continue
             try:
@@ -576,7 +576,7 @@ def _make_free(path: Path) -> None:
     for folder in ("pack", "tensorboard", "trackio"):
         shutil.rmtree(path / folder, ignore_errors=True)
     for state in (path / STATES).iterdir():
-        if NAME.fullmatch(state.name) or state.name.endswith(".part"):
+        if STATE_NAME.fullmatch(state.name) or state.name.endswith(".part"):
             state.unlink()
 
 
@@ -622,7 +622,7 @@ def _header(tensors: Mapping[str, Tensor], manifest: dict[str, Any]) -> bytes:
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
-        entries[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        entries[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     raw = json.dumps(entries).encode()
     raw += b" " * (-len(raw) % 8)
     return len(raw).to_bytes(8, "little") + raw
@@ -650,7 +650,7 @@ def _manifest(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _stage(path: Path) -> str:
-    name = NAME.fullmatch(path.name)
+    name = STATE_NAME.fullmatch(path.name)
     assert name is not None
     return name["stage"]
 

@@ -45,7 +45,7 @@ MAX_SKIPPED = 10  # bad batches that rollback skips
 
 
 @dataclass
-class _Clock:
+class _Stopwatch:
     """When things happened last."""
 
     began: float = field(default_factory=time.monotonic)  # the seconds that are not yet counted
@@ -75,7 +75,7 @@ class Loop:
         self.captured, self.save_seconds = captured, save_seconds
         self.at = Standing(stage.steps)
         self.best_state: dict[str, Tensor] = {}
-        self.clock = _Clock()
+        self.clock = _Stopwatch()
         self._reading: Iterator[Batch] | None = None
 
     def run(self) -> Outcome:

@@ -22,7 +22,7 @@ from vitreous.models.model import unwrapped
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.optimizers import layers, named_parameters
 
-__all__ = ["CASES", "Choice", "apply", "choose", "frozen"]
+__all__ = ["CASES", "LayerChoice", "apply", "choose", "frozen"]
 
 NAMES = ("head", "last-K", "all", "layer-decay", "full")
 TENTH = 0.1
@@ -30,7 +30,7 @@ DECAY = 0.75
 
 
 @dataclass(frozen=True)
-class Choice:
+class LayerChoice:
     """A policy for one of the four cases: the share of blocks left alone, and why.
 
     How pictures are augmented is the recipe's: all that train draw crops and flips, for few pictures and for many.
@@ -41,15 +41,15 @@ class Choice:
     why: str
 
 
-CASES: dict[tuple[str, str], Choice] = {
-    ("large", "different"): Choice("all", 0.0, "enough images to move every layer, and reason to"),
-    ("large", "similar"): Choice("last", 0.25, "the first layers already see what these images need"),
-    ("small", "different"): Choice("last", 0.5, "too few images to move every layer, so the lower half stays"),
-    ("small", "similar"): Choice("head", 1.0, "too few images to move anything, and no need to"),
+CASES: dict[tuple[str, str], LayerChoice] = {
+    ("large", "different"): LayerChoice("all", 0.0, "enough images to move every layer, and reason to"),
+    ("large", "similar"): LayerChoice("last", 0.25, "the first layers already see what these images need"),
+    ("small", "different"): LayerChoice("last", 0.5, "too few images to move every layer, so the lower half stays"),
+    ("small", "similar"): LayerChoice("head", 1.0, "too few images to move anything, and no need to"),
 }
 
 
-def choose(size: str, likeness: str, model: nn.Module) -> Choice:
+def choose(size: str, likeness: str, model: nn.Module) -> LayerChoice:
     """The policy for data that are large or small, similar or different, with K counted for this network."""
     if (size, likeness) not in CASES:
         raise ConfigError(
@@ -59,7 +59,7 @@ def choose(size: str, likeness: str, model: nn.Module) -> Choice:
     if case.policy != "last":
         return case
     blocks = _blocks(model)
-    return Choice(f"last-{blocks - int(blocks * case.frozen_share)}", case.frozen_share, case.why)
+    return LayerChoice(f"last-{blocks - int(blocks * case.frozen_share)}", case.frozen_share, case.why)
 
 
 def apply(model: nn.Module, recipe: Recipe) -> Recipe:

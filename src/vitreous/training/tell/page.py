@@ -44,7 +44,7 @@ from vitreous.report.page import (
 from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.progress import stage_of
-from vitreous.training.tell.summary import Rival, Stage, Summary, happenings
+from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
 from vitreous.words import count, duration, percent, sentence, unbroken
 
 __all__ = ["answer", "page", "write_report"]
@@ -57,7 +57,7 @@ TYPICAL_SIDE = 144  # pixels
 MATRIX = 100  # classes that a matrix has room for
 HARDEST = 40  # classes whose matrix is drawn where there are more
 PAIRS = 10  # commonest confusions
-ROWS = 20  # classes of the table before a fold
+MAX_TABLE_ROWS = 20  # classes of the table before a fold
 FAULTS = 8  # of each kind named
 FOLD = "fold"  # how the stages of cross-validation are called
 WEAK = 0.8  # share of right answers below which a doubt says little
@@ -220,9 +220,11 @@ def _classes(summary: Summary) -> Section:
             "that is right."
         )
     ]
-    if len(worst) > ROWS:
-        blocks.append(_class_table(summary, worst[:ROWS]))
-        blocks.append(Fold(f"The other {len(worst) - ROWS:,} classes", [_class_table(summary, worst[ROWS:])]))
+    if len(worst) > MAX_TABLE_ROWS:
+        blocks.append(_class_table(summary, worst[:MAX_TABLE_ROWS]))
+        blocks.append(
+            Fold(f"The other {len(worst) - MAX_TABLE_ROWS:,} classes", [_class_table(summary, worst[MAX_TABLE_ROWS:])])
+        )
     else:
         blocks.append(_class_table(summary, worst))
     if len(known) < len(summary.classes):
@@ -611,7 +613,7 @@ def _trials(summary: Summary) -> Table:
     return Table(["rate", "right on dev", "loss on dev", ""], rows, "rlrl", "the sweep of learning rates")
 
 
-def _curves(stage: Stage, name: str) -> Iterator[Drawing]:
+def _curves(stage: StageCurves, name: str) -> Iterator[Drawing]:
     x = "epochs"
     mark = None if stage.kept is None else (stage.kept, "kept")
     loss = [charts.Line("training", stage.epochs, stage.loss)]

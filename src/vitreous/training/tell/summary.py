@@ -35,14 +35,14 @@ from vitreous.training.run.trained import Rival, Trained, Trial
 from vitreous.training.tell.calibrated import confident_from, judged_probabilities
 from vitreous.weights import starter
 
-__all__ = ["Stage", "Summary", "happenings", "measure_answers", "places_to_look_at", "stages", "summarise"]
+__all__ = ["StageCurves", "Summary", "happenings", "measure_answers", "places_to_look_at", "stages", "summarise"]
 
 LOOK_IMAGES = 32  # of the short look inside
 LOOK_MEASURES = ("attention-distance", "similarity", "skip-ratio")  # one forward serves them all
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageCurves:
     """The curves of one stage. Those of dev have an x axis of their own."""
 
     name: str
@@ -159,7 +159,7 @@ class Summary:
         return [replace(s, place=int(i)) for s, i in zip(self.doubts.suspects, places, strict=True)]
 
     @cached_property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[StageCurves, ...]:
         return stages(self.events)
 
     @property
@@ -302,7 +302,7 @@ def places_to_look_at(result: Result, count: int = 8) -> list[int]:
     return judged.rows[np.concatenate([right[: count - len(mistakes)], mistakes])].tolist()
 
 
-def stages(events: Iterable[Mapping[str, Any]]) -> tuple[Stage, ...]:
+def stages(events: Iterable[Mapping[str, Any]]) -> tuple[StageCurves, ...]:
     """The curves that the loop's events draw, stage by stage."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
@@ -311,11 +311,11 @@ def stages(events: Iterable[Mapping[str, Any]]) -> tuple[Stage, ...]:
     return tuple(_stage(name, found) for name, found in by_name.items())
 
 
-def _stage(name: str, events: Sequence[Mapping[str, Any]]) -> Stage:
+def _stage(name: str, events: Sequence[Mapping[str, Any]]) -> StageCurves:
     steps = [event for event in events if event["kind"] == "step"]
     looks = [event for event in events if event["kind"] == "dev"]
     best = [event for event in looks if event.get("kept", event.get("best"))]
-    return Stage(
+    return StageCurves(
         name=name,
         epochs=_column(steps, "epoch"),
         loss=_column(steps, "loss"),

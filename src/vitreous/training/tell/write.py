@@ -14,7 +14,7 @@ from vitreous.evaluation.accuracy import Result
 from vitreous.files import write_bytes, write_json
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
-from vitreous.training.label_errors import KEPT, Suspect
+from vitreous.training.label_errors import MAX_SUSPECTS_KEPT, Suspect
 from vitreous.training.plan.plan import Plan
 from vitreous.training.run import folder as runs
 from vitreous.training.run.decoded import PACK
@@ -168,7 +168,7 @@ def _suspects(summary: Summary) -> dict[str, Any]:
                 "confidence": s.confidence,
                 "own": s.own,
             }
-            for s in found[:KEPT]
+            for s in found[:MAX_SUSPECTS_KEPT]
         ]
 
     judged = {"images": summary.result.images, "agree": summary.result.right, "count": len(summary.suspects)}

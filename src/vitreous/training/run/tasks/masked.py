@@ -30,10 +30,10 @@ from vitreous.randomness import uniform
 from vitreous.training.recipe import Recipe
 
 __all__ = [
-    "TARGETS",
+    "PATCH_TARGETS",
     "MaskedPatches",
+    "PatchTarget",
     "Predictor",
-    "Target",
     "choose_patches",
     "colour_classes",
     "draw",
@@ -86,7 +86,7 @@ def _squares(answers: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Target:
+class PatchTarget:
     """What is asked of a chosen patch: how it is read off the image, and how an answer is judged."""
 
     of: Callable[[Tensor, Size], Tensor]  # images of 0 … 1, patch -> B N …
@@ -94,10 +94,10 @@ class Target:
     judge: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-TARGETS = {
-    "mean-colour": Target(_mean_colour, lambda patch: COLOURS, _cross_entropy),
-    "thumbnail": Target(_thumbnail, lambda patch: 16 * COLOURS, _cross_entropy),
-    "pixels": Target(patchify, lambda patch: 3 * patch[0] * patch[1], _squares),
+PATCH_TARGETS = {
+    "mean-colour": PatchTarget(_mean_colour, lambda patch: COLOURS, _cross_entropy),
+    "thumbnail": PatchTarget(_thumbnail, lambda patch: 16 * COLOURS, _cross_entropy),
+    "pixels": PatchTarget(patchify, lambda patch: 3 * patch[0] * patch[1], _squares),
 }  # the paper's three; the first is as good as the second, and the last a little worse
 
 # --------------------------------------------------------------------------------------------------------------- plans
@@ -186,9 +186,9 @@ class MaskedPatches:
             raise ConfigError(
                 f"masked={recipe.masked} of {patches} patches is none; take a smaller patch or a larger share"
             )
-        if target not in TARGETS:
-            raise ConfigError(f"target {target!r} is not one of {', '.join(TARGETS)}")
-        self.target, self.seed, self.share, self.patches = TARGETS[target], recipe.seed, recipe.masked, patches
+        if target not in PATCH_TARGETS:
+            raise ConfigError(f"target {target!r} is not one of {', '.join(PATCH_TARGETS)}")
+        self.target, self.seed, self.share, self.patches = PATCH_TARGETS[target], recipe.seed, recipe.masked, patches
         self.device = next(model.parameters()).device
         self.mean, self.std = values_of(model.preprocess, self.device)
         for unread in (model.head, model.pool, model.representation):
