@@ -13,8 +13,8 @@ from tiny_models import line_of
 
 from vitreous.errors import ConfigError
 from vitreous.measures import MEASURES
-from vitreous.measures.drawings import DRAWINGS, spans
-from vitreous.measures.figures import METHODS, check_papers, draw, paper_name, short_name, write_figures
+from vitreous.measures.drawing import spans
+from vitreous.measures.figures import check_papers, draw, paper_name, short_name, write_figures
 from vitreous.report.charts import Span
 
 
@@ -35,8 +35,12 @@ def folder(seen, figures, tmp_path_factory):
     return out
 
 
-def test_every_measure_is_drawn_and_says_how_it_was_measured():
-    assert set(DRAWINGS) == set(METHODS) == set(MEASURES)
+def test_every_measure_of_ours_is_drawn_says_how_it_was_measured_and_has_a_rank(seen, figures):
+    for name, found in seen.found.items():
+        assert all(figure.panels for figure in figures[name, 0]), name
+        assert MEASURES[name].method(found).endswith("."), name
+    ranks = [measure.rank for measure in MEASURES.values() if measure.rank is not None]
+    assert sorted(ranks) == list(range(1, len(ranks) + 1))
 
 
 def test_files_are_named_as_in_the_papers(folder):

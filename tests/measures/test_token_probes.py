@@ -16,8 +16,6 @@ from tiny_models import BIT, VIT, awake, line_of
 import vitreous
 from vitreous.errors import ConfigError
 from vitreous.measures import MEASURES
-from vitreous.measures.drawings import DRAWINGS
-from vitreous.measures.figures import method_of
 from vitreous.measures.subject import Settings, Subject
 from vitreous.measures.token_probes import MOST, PLACES, even_grid, some_layers
 
@@ -147,7 +145,7 @@ def test_a_place_that_never_changes_is_chance_and_is_said():
     assert accuracies(found, "blocks.0")[0] == pytest.approx(CHANCE, abs=1e-5)
     assert accuracies(found, "blocks.0")[6] > 0.98
     assert found["layers"][0]["constant"] == 1
-    assert "the same in all shots count as chance: 1 of blocks.0." in method_of("token-probes", found)
+    assert "the same in all shots count as chance: 1 of blocks.0." in TOKENS.method(found)
 
 
 def test_a_layer_that_never_changes_is_named_by_probes_and_the_others_are_read():
@@ -166,8 +164,8 @@ def test_a_layer_that_never_changes_is_named_by_probes_and_the_others_are_read()
     assert rows["blocks.1", "cls"]["linear"] > 0.98
     assert rows["blocks.1", "cls"]["interval"][0] > 0.9
     assert PROBES.says(found).endswith("; constant: blocks.0 (cls), blocks.0 (middle)")
-    assert "counts as chance: blocks.0 (cls), blocks.0 (middle)." in method_of("probes", found)
-    assert DRAWINGS["probes"](found, None, {})
+    assert "counts as chance: blocks.0 (cls), blocks.0 (middle)." in PROBES.method(found)
+    assert PROBES.draw(found, None, {})
 
 
 def test_what_changes_in_few_images_alone_is_chance_where_a_draw_has_none_of_them():

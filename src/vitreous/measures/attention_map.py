@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.measures.measure import Found, Measure, Reading
+from vitreous.measures.drawing import overlaid, rgb, shrunk
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading
 from vitreous.measures.rollout import Flow, needs_reads, relevance_map
 from vitreous.measures.subject import Subject, needs_attention
+from vitreous.report import charts
+from vitreous.report.charts import Tile
+from vitreous.report.files import Panel
 
 __all__ = ["attention_map", "pooled_attention", "pooled_grid"]
 
@@ -134,6 +138,32 @@ def _say(found: Found) -> str:
     return f"{found['layers']} layers of {found['heads']} heads on {found['images']} images{fine}"
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    if "maps" not in arrays:
+        return []
+    small = tuple(found["pooled_to"])
+    maps, peaks = arrays["maps"][:, -1].astype(np.float32), arrays["peaks"][:, -1].astype(np.float32)
+    whole = (maps * peaks[..., None] / 255).mean(1)  # B Q K, over heads
+    front = found["front_tokens"]
+    rows = whole[:, 0] if front else whole.mean(1)
+    tiles = [
+        Tile("", shown)
+        for image, row in zip(rgb(arrays["images"]), rows, strict=True)
+        for shown in (shrunk(image), overlaid(image, row.reshape(small)))
+    ]
+    whose = "where the first token looks, last block" if front else "where the patches look, last block"
+    chart = charts.tiles(tiles, title=whose, columns=4, heads=["image", "looks at"] * 2)
+    return [Drawn([Panel(chart, whose[0].upper() + whose[1:])], paper="P1-fig6")]
+
+
+def _method(found: Found) -> str:
+    (h, w), (rows, columns) = found["grid"], found["pooled_to"]
+    pooled = f"{h}×{w}, none pooled" if (h, w) == (rows, columns) else f"pooled from {h}×{w} to {rows}×{columns}"
+    return (
+        f"{found['images']} images; patches as queries and keys {pooled}, each map as bytes of its own largest weight."
+    )
+
+
 MAPS = Measure(
     name="attention-maps",
     sentence="Where every patch looks, in every layer and head, on a few of the images.",
@@ -143,4 +173,7 @@ MAPS = Measure(
     says=_say,
     taps={"vit": ("blocks.*.attention.weights",), "map": ("**pool.weights",)},
     why_not=needs_attention,
+    draw=_draw,
+    method=_method,
+    rank=None,
 )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels.preprocess import normalise, pixels
-from vitreous.measures.drawings import overlaid
+from vitreous.measures.drawing import overlaid
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import unwrapped
 from vitreous.models.pooling import find_pool

@@ -8,16 +8,15 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitreous.errors import ConfigError
 from vitreous.files import write_bytes
-from vitreous.measures.drawings import DRAWINGS
 from vitreous.measures.inspection import Inspection
-from vitreous.measures.measure import Found, Measure
+from vitreous.measures.measure import Measure
 from vitreous.report import files as report_files
 from vitreous.report.files import Panel
 from vitreous.words import sentence
@@ -29,7 +28,6 @@ __all__ = [
     "check_papers",
     "draw",
     "figures_of",
-    "method_of",
     "paper_name",
     "short_name",
     "title_of",
@@ -61,79 +59,6 @@ BIBTEX = """@inproceedings{P1,
   version = {VERSION}
 }
 """
-METHODS: dict[str, Callable[[Found], str]] = {
-    "attention-distance": lambda f: (
-        f"Mean over {f['images']:,} images and all patches of Σ attention × distance, patches {_px(f['patch_px'])} "
-        "apart; tokens in front are left out, and rows are not renormalised."
-    ),
-    "attention-entropy": lambda f: (
-        f"−Σ a ln a over all tokens, mean over all queries of {f['images']:,} images, each head by itself."
-    ),
-    "class-attention": lambda f: (
-        f"Row and column of the class token, mean over heads and {f['images']:,} images; from patches: mean over them."
-    ),
-    "head-likeness": lambda f: (
-        f"Cosine between the whole attention matrices of two heads of a block, mean over {f['images']:,} images."
-    ),
-    "attention-maps": lambda f: (
-        f"{f['images']} images; patches as queries and keys {_pooled(f)}, each map as bytes of its own largest weight."
-    ),
-    "rollout": lambda f: (
-        "Attention of every block, mean over heads, plus the identity of the skip, rows divided by their sum, and all "
-        f"blocks multiplied; then what the head reads, over {f['images']:,} images."
-    ),
-    "patch-filters": lambda f: (
-        "Singular vectors of the patch projection, the mean filter taken out; each drawn on its own scale, grey is 0."
-    ),
-    "positions": lambda f: (
-        "Cosine between the position vectors of every two patches; a tile is one place against all, laid out as the "
-        f"image is{_every(f['tile_step'])}."
-    ),
-    "embeddings-change": lambda f: (
-        "Filters: mean squared cosine between the spaces of 28 components. Positions: correlation of the two cosine "
-        "patterns over all pairs of places."
-    ),
-    "similarity": lambda f: _cka(f),
-    "similarity-across": lambda f: (
-        _cka(f) + " The line joins, for each block, the block of the other model most like it."
-    ),
-    "heads-against-layers": lambda f: (
-        f"Heads of the first block sorted by distance, {f['heads_joined']} neighbours taken together as one "
-        "representation; unbiased linear CKA with each unit of the first two stages."
-    ),
-    "skip-ratio": lambda f: (
-        f"‖skip‖ / ‖branch‖ of every token where they meet, mean over {f['images']:,} images; bands are two standard "
-        "errors over images."
-    ),
-    "localisation": lambda f: (
-        f"Unbiased linear CKA of each token of the last block with each patch of the image, over {f['images']:,} "
-        f"images; {f['asked']} tokens{' drawn by the seed' if f['sampled'] else ''}."
-    ),
-    "probes": lambda f: (
-        f"Regularised least squares on frozen features of each layer: {f['shots']} images a class, {f['seeds']} draws; "
-        f"and all {f['fitted_on']:,}. Judged on {f['images']:,} test images{_unread(f)}."
-    ),
-    "token-probes": lambda f: (
-        f"Regularised least squares on each token by itself: {f['shots']} images a class "
-        f"({f['fitted_on']:,} in all), mean of {f['seeds']} draws, judged on {f['images']:,} test images, so that one "
-        f"standard error of a token is about {100 * max(layer['error'] for layer in f['layers']):.0f} points. Rows of "
-        f"{f['held']:,} images in float16 ({f['held_at_most']:,} at most){_asked(f)}{_still(f)}."
-    ),
-    "logit-lens": lambda f: (
-        f"Final norm, pool and head on every block's output, over {f['images']:,} images, against the model's answer; "
-        "bands are two standard errors."
-    ),
-    "receptive-field": lambda f: (
-        f"Gradient of the centre place with respect to the image, absolute, mean over {f['images']} images and "
-        f"{_channels(f['channels'])}; bands are two standard errors over images."
-    ),
-    "skip-removal": lambda f: (
-        f"One block at a time loses its skip connections, the model otherwise as it is; {f['images']} images."
-    ),
-    "shift": lambda f: (
-        f"{f['images']} images moved to the right, their left edge repeated; against the image as it was."
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -171,11 +96,6 @@ def short_name(model: str) -> str:
     return (Path(model).name or model) if is_path else model
 
 
-def method_of(measure: str, found: Found) -> str:
-    """How it was measured, in a sentence; empty for measures from outside."""
-    return METHODS[measure](found) if measure in METHODS else ""
-
-
 def paper_name(measure: Measure) -> str:
     """A measure's name as its files have it: P1-fig7-attention-distance; plain where the papers have no such figure."""
     is_theirs = not measure.figure.startswith(("not in", "beside"))
@@ -196,12 +116,11 @@ def figures_of(inspection: Inspection, name: str, side: int = 0) -> list[Figure]
         return []
     measure, found, beside = inspection.measures[name], founds[side][name], founds[1 - side].get(name)
     ending = "-against" if side else ""
-    arrays = inspection.arrays.get(("attention-maps" if name == "rollout" else name) + ending, {})
-    drawn = DRAWINGS[name](found, beside, arrays) if name in DRAWINGS else []
+    arrays = inspection.arrays.get((measure.arrays_of or name) + ending, {})
     model = inspection.against if side and inspection.against else inspection.model
     data = f"{inspection.data['images']:,} images of {short_name(inspection.data['path'])}"
     caption = f"{sentence(measure.says(found))} {short_name(model['name'])} on {data}."
-    rows, method = measure.rows(found), method_of(name, found)
+    rows, method = measure.rows(found), measure.method(found)
     return [
         Figure(
             f"{each.paper}-{name}{ending}".lstrip("-"),
@@ -211,7 +130,7 @@ def figures_of(inspection: Inspection, name: str, side: int = 0) -> list[Figure]
             method,
             rows,
         )
-        for each in drawn
+        for each in measure.draw(found, beside, arrays)
     ] or [Figure(paper_name(measure) + ending, title_of(name), (), caption, method, rows)]
 
 
@@ -271,49 +190,3 @@ def _escaped(text: str) -> str:
     for sign, words in signs.items():
         text = text.replace(sign, words)
     return text
-
-
-def _px(patch: list[float]) -> str:
-    tall, wide = patch
-    return f"{tall:g} px" if tall == wide else f"{tall:g} and {wide:g} px"
-
-
-def _pooled(found: Found) -> str:
-    (h, w), (rows, columns) = found["grid"], found["pooled_to"]
-    return f"{h}×{w}, none pooled" if (h, w) == (rows, columns) else f"pooled from {h}×{w} to {rows}×{columns}"
-
-
-def _every(step: int) -> str:
-    return "" if step == 1 else f", one place in {step}"
-
-
-def _asked(found: Found) -> str:
-    """Of which grids some places alone were asked."""
-    steps = dict.fromkeys((*layer["grid"], layer["step"]) for layer in found["layers"] if layer["step"] > 1)
-    words = [f"one row and column in {step} of {h}×{w}" for h, w, step in steps]
-    return f"; at most {found['places_at_most']} places are asked: {', '.join(words)}" if words else ""
-
-
-def _unread(found: Found) -> str:
-    names = found.get("constant")
-    return f"; what is the same in all images fitted on counts as chance: {', '.join(names)}" if names else ""
-
-
-def _still(found: Found) -> str:
-    layers = [f"{layer['constant']} of {layer['layer']}" for layer in found["layers"] if layer["constant"]]
-    return f"; places that are the same in all shots count as chance: {', '.join(layers)}" if layers else ""
-
-
-def _channels(count: int | str) -> str:
-    return "all channels" if count == "all" else f"{count} channels drawn by the seed"
-
-
-def _batches(count: int) -> str:
-    return "one batch" if count == 1 else f"{count:,} batches"
-
-
-def _cka(found: Found) -> str:
-    return (
-        f"Linear CKA, unbiased, on {found['images']:,} images in {_batches(found['batches'])}: HSIC is averaged over "
-        "batches first and the ratio taken last; all tokens of a layer are one vector."
-    )

@@ -13,9 +13,13 @@ from vitreous.evaluation.features import Features, pooled
 from vitreous.evaluation.features import Reading as Pooling
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import Probed, probe_features
+from vitreous.measures.drawing import BLOCK_AXIS, LAYER_AXIS, column
 from vitreous.measures.layer_similarity import is_block
-from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject
+from vitreous.report import charts
+from vitreous.report.charts import Line
+from vitreous.report.files import Panel
 
 __all__ = ["LAYERS", "SEEDS", "SHOTS", "Held", "needs_labels"]
 
@@ -163,6 +167,40 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    words = {"cls": "class token", "gap": "mean patch", "middle": "one patch"}
+    order = {layer: i for i, layer in enumerate(dict.fromkeys(row["layer"] for row in rows))}
+    is_vit = all(layer.startswith("blocks.") for layer in order)
+    few, full = [], []
+    for kind, word in words.items():
+        own = [row for row in rows if row["tokens"] == kind]
+        if not own:
+            continue
+        x = [order[row["layer"]] for row in own]
+        seeds = np.asarray([row["ten_shot_seeds"] for row in own], np.float64)
+        few.append(Line(word, x, column(own, "ten_shot"), seeds.min(1), seeds.max(1)))
+        full.append(Line(word, x, column(own, "linear")))
+    how: dict[str, Any] = {"x_title": BLOCK_AXIS if is_vit else LAYER_AXIS, "x_is_whole": True, "is_share": True}
+    how |= {"y_range": (0.0, 1.0), "level": (found["chance"], "chance")}
+    shots = charts.lines(few, title=f"accuracy of {found['shots']}-shot probes by layer", **how)
+    linear = charts.lines(full, title="accuracy of linear probes by layer", **how)
+    panels = [
+        Panel(shots, f"Right by {found['shots']} shots; bands: over seeds"),
+        Panel(linear, f"Right by a fit on {found['fitted_on']:,} images"),
+    ]
+    return [Drawn(panels, paper="P2-fig13")]
+
+
+def _method(found: Found) -> str:
+    constant = found.get("constant")
+    same = f"; what is the same in all images fitted on counts as chance: {', '.join(constant)}" if constant else ""
+    return (
+        f"Regularised least squares on frozen features of each layer: {found['shots']} images a class, "
+        f"{found['seeds']} draws; and all {found['fitted_on']:,}. Judged on {found['images']:,} test images{same}."
+    )
+
+
 PROBES = Measure(
     name="probes",
     sentence="How much of the class a linear fit can read from each layer: class token, mean of patches, one patch.",
@@ -172,4 +210,7 @@ PROBES = Measure(
     says=_say,
     taps=LAYERS,
     why_not=needs_labels(MOST),
+    draw=_draw,
+    method=_method,
+    rank=6,
 )

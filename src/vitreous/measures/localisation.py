@@ -5,17 +5,21 @@ B images   N places in raster order   Q of them asked
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.errors import DataError
-from vitreous.measures.measure import Averages, Found, Measure, Reading, plain
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.residual import as_tokens
 from vitreous.measures.similarity import NO_BATCH, NOTHING, centred, exact, is_whole
 from vitreous.measures.subject import Subject, needs_batches
 from vitreous.models.vit import patchify
 from vitreous.randomness import permutation
+from vitreous.report import charts
+from vitreous.report.charts import Bar, Tile
+from vitreous.report.files import Panel
 
 __all__ = ["TokenLikeness", "edge_places", "own_place", "token_grams"]
 
@@ -181,6 +185,24 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    heats = [(each, np.asarray(each["cka"], np.float64)) for each in found["heat"]]
+    top = max([1e-6, *(float(heat.max()) for _, heat in heats)])
+    tiles = [Tile(f"row {each['row']}, col {each['column']}", charts.shaded(heat, 0.0, top)) for each, heat in heats]
+    maps = charts.tiles(tiles, title="likeness of four tokens with every patch", columns=max(len(tiles), 1))
+    rows = [row for row in found["rows"] if row["by"] == "cka"]
+    words = {"all": "all tokens", "interior": "inside", "edge": "at the edge"}
+    bars = [Bar(f"{words[row['tokens']]}: own patch is the most alike", row["hit"]) for row in rows]
+    bars += [
+        Bar(f"{words[row['tokens']]}: others less alike than the own", row["percentile"], is_ours=False) for row in rows
+    ]
+    panels = [
+        Panel(maps, f"CKA of four last tokens with each patch, 0 to {top:.2f}"),
+        Panel(charts.bars(bars, title="how many tokens keep their place"), "Do tokens keep their place?"),
+    ]
+    return [Drawn(panels, paper="P2-fig9")]
+
+
 LOCALISATION = Measure(
     name="localisation",
     sentence="Whether a token of the last block is still most like the patch of the image it came from.",
@@ -190,4 +212,10 @@ LOCALISATION = Measure(
     says=_say,
     taps={"vit": ("embedding.patches", "blocks.{last}.output"), "bit": ("norm",)},
     why_not=_why_not,
+    draw=_draw,
+    method=lambda found: (
+        f"Unbiased linear CKA of each token of the last block with each patch of the image, over {found['images']:,} "
+        f"images; {found['asked']} tokens{' drawn by the seed' if found['sampled'] else ''}."
+    ),
+    rank=4,
 )

@@ -1,4 +1,4 @@
-"""What an inspection is, as one value, and how its numbers grow while a model sees images.
+"""A measure as one value: what it reads, how its numbers grow while a model sees images, and how it is drawn.
 
 To add one: a file that holds a `Measure`, and a line in MEASURES (or an entry point in the group `vitreous.measures`).
 """
@@ -6,7 +6,7 @@ To add one: a file that holds a `Measure`, and a line in MEASURES (or an entry p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.measures.subject import Subject
+from vitreous.report.files import Panel
 
-__all__ = ["Averages", "Measure", "Reading", "number_of", "plain", "rows_of"]
+__all__ = ["Arrays", "Averages", "Drawn", "Found", "Measure", "Reading", "number_of", "plain", "rows_of"]
 
 Found = dict[str, Any]  # plain numbers, as they go into JSON
+Arrays = Mapping[str, NDArray[Any]]  # what is too large for JSON
 
 
 class Reading:
@@ -84,14 +86,25 @@ def rows_of(found: Found) -> list[dict[str, Any]]:
     return list(found.get("rows", []))
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """One figure. paper: its place in the papers, such as P1-fig7; empty for a figure of our own."""
+
+    panels: Sequence[Panel]
+    paper: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One inspection. Its functions know nothing of files and pages.
+    """One measure, whole: its numbers, its sentence and its figures. Its functions know nothing of files and pages.
 
     taps: patterns by family (see `Subject.families`), {last} for the last block; all measures that name some share one
     forward.
     start: (model's subject, the one compared with) -> a reading.  forwards: of single images, beyond the shared ones; a
     backward pass counts as two.  why_not: why it has no meaning here, in one line, or None.
+    draw: (found, what the other model gave, arrays) -> figures; both models' charts share a scale. A measure that draws
+    nothing is shown as its table.  arrays_of: the measure whose arrays `draw` gets, by default its own.
+    rank: 1 is the most telling; the page opens with the lines of the first ten. None: no line there.
     """
 
     name: str
@@ -106,6 +119,10 @@ class Measure:
     why_not: Callable[[Subject, Subject | None], str | None] = lambda subject, other: None
     is_pair: bool = False  # compares two models
     rows: Callable[[Found], list[dict[str, Any]]] = rows_of  # its table, for CSV
+    draw: Callable[[Found, Found | None, Arrays], list[Drawn]] = lambda found, beside, arrays: []
+    method: Callable[[Found], str] = lambda found: ""  # how it was measured, in a sentence
+    rank: int | None = 0
+    arrays_of: str | None = None
 
     def patterns(self, subject: Subject) -> tuple[str, ...]:
         """The taps it reads of this model."""

@@ -12,20 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.drawing import band, block_name, both_rows, column, top_with_room
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks
 from vitreous.models.taps import matching, taps
 from vitreous.randomness import integers
+from vitreous.report import charts
+from vitreous.report.charts import Line, Tile
+from vitreous.report.files import Panel
 
 __all__ = ["analytic_field", "at_centre", "centre_share", "field_of", "half_mass_radius", "rings", "rms_radius"]
 
 CHUNK = 8  # images whose graph is held at once
 ROUNDS = 2  # channels drawn for each image and layer
-DRAWN = 28  # places a side of a map that is kept
+MAP_SIDE = 28  # places a side of a map that is kept
+MAX_MAPS_DRAWN = 8
 
 
 def analytic_field(layers: Sequence[tuple[int, int]]) -> list[int]:
@@ -157,7 +163,7 @@ class _Fields(Reading):
         self.subject.tick(len(draws) * len(x) // 2)
         centre, box = _where(seen, field.shape[-2:], self.subject)
         h, w = field.shape[-2:]
-        small = F.adaptive_avg_pool2d(field[:, None], (min(h, DRAWN), min(w, DRAWN)))[:, 0].sum(0)
+        small = F.adaptive_avg_pool2d(field[:, None], (min(h, MAP_SIDE), min(w, MAP_SIDE)))[:, 0].sum(0)
         share = torch.tensor([centre_share(each, box) for each in field], dtype=torch.float64)
         return _Field(rings(field, centre), share, small)
 
@@ -259,6 +265,43 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows, whole = found["rows"], found["whole_image_radius_px"]
+    after = [row for row in rows if row["when"] == "after"]
+    span = (0.0, top_with_room([row["radius_px"] for row in both_rows(found, beside)], [whole]))
+    series = []
+    for word, own in (("after the skip", after), *_branches(rows).items()):
+        if own:
+            low, high = band(own, "radius_px", "error_px")
+            x = np.linspace(0, 1, len(own)) if len(own) > 1 else np.zeros(1)
+            series.append(Line(word, x, column(own, "radius_px"), low, high))
+    chart = charts.lines(
+        series, title="radius that holds half of the gradient", x_title="depth", x_is_share=True,
+        level=(whole, f"whole image alike: {whole:.0f} px"), y_range=span,
+    )  # fmt: skip
+    panels = [Panel(chart, "Radius of half of the field, pixels")]
+    known = [row for row in after if row["tap"] in found["maps"]]
+    places = sorted({round(v) for v in np.linspace(0, len(known) - 1, MAX_MAPS_DRAWN)}) if known else []
+    tiles = []
+    for row in (known[place] for place in places):
+        field = np.asarray(found["maps"][row["tap"]], np.float64)
+        tiles.append(Tile(block_name(row["tap"]), charts.shaded((field / max(float(field.max()), 1e-30)) ** 0.25)))
+    if tiles:
+        maps = charts.tiles(tiles, title="receptive fields of the centre", columns=min(4, len(tiles)))
+        panels.append(Panel(maps, "What the centre depends on (fourth root)"))
+    return [Drawn(panels, paper="P2-fig6")]
+
+
+def _branches(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows before a skip is added, by kind of branch."""
+    before = [row for row in rows if row["when"] == "before"]
+    kinds = {"attention.output": "attention", "mlp.output": "MLP", "branch": "branch"}
+    found = {word: [row for row in before if row["tap"].endswith(f".{end}")] for end, word in kinds.items()}
+    if found["branch"] and found["MLP"]:  # a hybrid: four lines would be one too many
+        return {"branches": before}
+    return found
+
+
 FIELD = Measure(
     name="receptive-field",
     sentence="How far around a place the pixels lie that it really depends on, by gradient, layer by layer.",
@@ -268,4 +311,11 @@ FIELD = Measure(
     says=_say,
     cost="two backward passes for each layer, on 16 images",
     forwards=_cost,
+    draw=_draw,
+    method=lambda found: (
+        f"Gradient of the centre place with respect to the image, absolute, mean over {found['images']} images and "
+        + ("all channels" if found["channels"] == "all" else f"{found['channels']} channels drawn by the seed")
+        + "; bands are two standard errors over images."
+    ),
+    rank=3,
 )

@@ -5,14 +5,22 @@ B images   T tokens, or places of a map
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.measures.measure import Averages, Found, Measure, plain
+from vitreous.measures.drawing import LAYER_AXIS, band, both_rows, column, spans
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, plain
 from vitreous.measures.subject import Subject
+from vitreous.report import charts
+from vitreous.report.charts import Line, Span
+from vitreous.report.files import Panel
 
 __all__ = ["as_tokens", "skip_cosine", "skip_ratio"]
 
@@ -115,6 +123,57 @@ def _say(found: Found) -> str:
     return text + ("" if own is None else f"; for the class token {own[0]:.1f} and {own[1]:.1f}")
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    is_vit = all(row["branch"] in ("attention", "mlp") for row in rows)
+    x = np.arange(len(rows)) / 2 if is_vit else np.arange(len(rows))
+    x_title = "block (attention, then MLP)" if is_vit else LAYER_AXIS
+    low, high = band(rows, "patches_ratio", "patches_error")
+    patches = Line("patches", x, column(rows, "patches_ratio"), np.maximum(low, 1e-6), high)
+    own = Line("class token", x, column(rows, "class_ratio"))
+    has_class = any(row["class_ratio"] is not None for row in rows)
+    keys = ("patches_ratio", "class_ratio")
+    every = [row[key] for row in both_rows(found, beside) for key in keys if row[key]]
+    span = (0.8 * min(every), 1.25 * max(every)) if every else None
+    ratio = charts.lines(
+        [patches, *([own] if has_class else [])], title="norm of the skip over norm of the branch", x_title=x_title,
+        is_log=True, x_is_whole=True, y_range=span,
+    )  # fmt: skip
+    cosine = charts.lines(
+        [Line("patches", x, column(rows, "patches_cosine")),
+         *([Line("class token", x, column(rows, "class_cosine"))] if has_class else [])],
+        title="cosine of skip and branch", x_title=x_title, x_is_whole=True, level=(0.0, ""), y_range=(-1.0, 1.0),
+    )  # fmt: skip
+    panels = [Panel(ratio, "Norm of skip over norm of branch"), Panel(cosine, "Cosine of skip and branch")]
+    shown = _token_ratios(found)
+    if is_vit and shown is not None:
+        both = [shown, *([other] if beside and (other := _token_ratios(beside)) is not None else [])]
+        low_end, high_end = np.nanpercentile(np.concatenate([each.ravel() for each in both]), (1, 99))
+        heat = charts.heatmap(
+            shown, title="skip ratio of every token", rows=spans([row["layer"] for row in rows]),
+            columns=_token_spans(shown.shape[1]), y_title="half-block", x_title="token", low=float(low_end),
+            high=float(high_end) + 1e-6,
+        )  # fmt: skip
+        panels.append(Panel(heat, "Every token; log₁₀ of the ratio"))
+    return [Drawn(panels, paper="P2-fig7")]
+
+
+def _token_ratios(found: Found) -> NDArray[np.float64] | None:
+    """log₁₀ of each half-block's ratio for every token; None if tokens are too many, or their numbers differ."""
+    by_token = [each["ratio"] for each in found["by_token"]]
+    if not by_token or not all(by_token) or len({len(each) for each in by_token}) > 1:
+        return None
+    table = np.asarray([[math.nan if v is None else v for v in each] for each in by_token], np.float64)
+    return np.log10(np.maximum(table, 1e-6)) if np.isfinite(table).any() else None
+
+
+def _token_spans(count: int) -> list[Span]:
+    """About seven numbers along an axis of many tokens."""
+    step = max(count // 7, 1)
+    begins = [i for i in range(0, count, step) if i == 0 or count - i >= step // 2]
+    return [Span(str(a), b - a) for a, b in pairwise([*begins, count])]
+
+
 SKIP_RATIO = Measure(
     name="skip-ratio",
     sentence="How much of a layer's output is carried over and how much is new, for the class token and the patches.",
@@ -127,4 +186,10 @@ SKIP_RATIO = Measure(
         "stem": ("stem.stages.*.units.*.skip", "stem.stages.*.units.*.branch"),
         "bit": ("stages.*.units.*.skip", "stages.*.units.*.branch"),
     },
+    draw=_draw,
+    method=lambda found: (
+        f"‖skip‖ / ‖branch‖ of every token where they meet, mean over {found['images']:,} images; bands are two "
+        "standard errors over images."
+    ),
+    rank=5,
 )

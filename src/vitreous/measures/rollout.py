@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.measure import Averages, Found, Measure, plain
+from vitreous.measures.drawing import overlaid, rgb, shrunk
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, plain
 from vitreous.measures.subject import Subject, needs_attention
 from vitreous.models.pooling import Pool, find_pool
+from vitreous.report import charts
+from vitreous.report.charts import Span, Tile
+from vitreous.report.files import Panel
 
 __all__ = ["ATTENTION", "Flow", "mixing", "needs_reads", "read_patches", "relevance_map", "rollout"]
 
@@ -131,6 +136,27 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    panels = []
+    if "rollout" in arrays:
+        ways = {"rollout": "rollout", "rollout_plain": "no residual", "rollout_max": "max heads", "rollout_min": "min"}
+        known = {key: word for key, word in ways.items() if key in arrays}
+        tiles = []
+        for i, image in enumerate(rgb(arrays["images"])):
+            tiles.append(Tile("", shrunk(image)))
+            tiles += [Tile("", overlaid(image, arrays[key][i].astype(np.float32))) for key in known]
+        heads = ["image", *known.values()]
+        chart = charts.tiles(tiles, title="attention rollout over images", columns=len(heads), heads=heads)
+        panels.append(Panel(chart, "Where the answer came from"))
+    mean = np.asarray(found["mean_map"], np.float64)
+    rows, columns = ([Span(str(i)) for i in range(count)] for count in mean.shape)
+    heat = charts.heatmap(
+        mean * mean.size, title="mean rollout over images", rows=rows, columns=columns, y_title="row",
+        x_title="column", high=max(float(mean.max()) * mean.size, 1.0), side=220,
+    )  # fmt: skip
+    return [Drawn([*panels, Panel(heat, "Mean over images; 1 is an even share")], paper="P1-fig6")]
+
+
 ROLLOUT = Measure(
     name="rollout",
     sentence="Which parts of the image the answer came from, by attention through all layers.",
@@ -140,4 +166,11 @@ ROLLOUT = Measure(
     says=_say,
     taps={"vit": (ATTENTION,), "map": ("**pool.weights",)},
     why_not=needs_reads,
+    draw=_draw,
+    method=lambda found: (
+        "Attention of every block, mean over heads, plus the identity of the skip, rows divided by their sum, and all "
+        f"blocks multiplied; then what the head reads, over {found['images']:,} images."
+    ),
+    rank=8,
+    arrays_of="attention-maps",
 )

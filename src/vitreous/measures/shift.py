@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.drawing import band, both_rows, column
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks, needs_head
+from vitreous.report import charts
+from vitreous.report.charts import Line
+from vitreous.report.files import Panel
 
 __all__ = ["shifted", "steps"]
 
@@ -78,6 +84,22 @@ def _say(found: Found) -> str:
     return text + (f"; at least {100 * min(kept):.0f} % of the answers stay" if kept else "")
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    x = column(rows, "shift_px")
+    low, high = band(rows, "feature_cosine", "feature_cosine_error")
+    series = [Line("cosine of features", x, column(rows, "feature_cosine"), low, high)]
+    if any(row["same_answer"] is not None for row in rows):
+        series.append(Line("same answer", x, column(rows, "same_answer")))
+    every = [row[key] for row in both_rows(found, beside) for key in ("feature_cosine", "same_answer")]
+    least = min((v for v in every if v is not None), default=0.0)
+    chart = charts.lines(
+        series, title="what a shift changes", x_title="shift, pixels", x_is_whole=True,
+        y_range=(math.floor(10 * max(least - 0.02, -1)) / 10, 1.02),
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "What stays under a shift")])]
+
+
 SHIFT = Measure(
     name="shift",
     sentence="How much answers and features change when the image moves by a few pixels.",
@@ -87,4 +109,9 @@ SHIFT = Measure(
     says=_say,
     cost="up to 17 forwards, on 64 images",
     forwards=lambda subject: (len(steps(subject)) + 1) * min(subject.settings.few, len(subject.data)),
+    draw=_draw,
+    method=lambda found: (
+        f"{found['images']} images moved to the right, their left edge repeated; against the image as it was."
+    ),
+    rank=11,
 )

@@ -10,10 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.drawing import column
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.similarity import LEAST, Likeness, cka
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.models.taps import taps
+from vitreous.report import charts
+from vitreous.report.charts import Line
+from vitreous.report.files import Panel
 
 __all__ = ["cut_contrast", "places"]
 
@@ -112,6 +116,22 @@ def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
     return None if places(subject) else f"{subject.name} has no skip connections"
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    is_vit = all(row["block"].startswith("blocks.") for row in rows)
+    named = {"same answer": "same_answer", "likeness of features": "features_cka"}
+    series = [
+        Line(name, range(len(rows)), column(rows, key), has_points=True)
+        for name, key in named.items()
+        if any(row[key] is not None for row in rows)
+    ]
+    chart = charts.lines(
+        series, title="what is left without the skips of one block", is_share=True, x_is_whole=True,
+        x_title="block that lost its skips" if is_vit else "unit that lost its skip", y_range=(0.0, 1.0),
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "What is left without its skips")])]
+
+
 REMOVAL = Measure(
     name="skip-removal",
     sentence="What is left of the answers when one block loses its skip connections.",
@@ -122,4 +142,9 @@ REMOVAL = Measure(
     cost="a forward for each block, on 64 images",
     forwards=lambda subject: (len(places(subject)) + 1) * min(subject.settings.few, len(subject.data)),
     why_not=_why_not,
+    draw=_draw,
+    method=lambda found: (
+        f"One block at a time loses its skip connections, the model otherwise as it is; {found['images']} images."
+    ),
+    rank=12,
 )

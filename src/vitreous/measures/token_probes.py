@@ -20,12 +20,16 @@ from torch import Tensor
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import probe_features
+from vitreous.measures.drawing import block_name, column
 from vitreous.measures.layer_probes import LAYERS, SEEDS, SHOTS, Held, needs_labels
-from vitreous.measures.measure import Found, Measure, plain
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, plain
 from vitreous.measures.residual import as_tokens
 from vitreous.measures.subject import Subject
 from vitreous.models.config import Size
 from vitreous.models.taps import matching
+from vitreous.report import charts
+from vitreous.report.charts import Line, Tile
+from vitreous.report.files import Panel
 
 __all__ = ["even_grid", "some_layers", "token_accuracy"]
 
@@ -163,6 +167,52 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    layers, tiles = found["layers"], []
+    for layer in layers:
+        own = [row for row in found["rows"] if (row["layer"], row["token"]) == (layer["layer"], "patch")]
+        low, high = layer["lowest"], layer["highest"]
+        name = block_name(f"{layer['layer']}.output").replace("stem unit", "stem")
+        shades = charts.shaded(column(own, "ten_shot").reshape(layer["asked"]), low, high)
+        tiles.append(Tile(f"{name}: {100 * low:.0f}–{100 * high:.0f} %", shades))
+    maps = charts.tiles(tiles, title="accuracy of a probe on every place", columns=min(3, len(tiles)))
+    depth, mean = column(layers, "depth"), column(layers, "mean")
+    series = [Line("one place", depth, mean, column(layers, "lowest"), column(layers, "highest"), has_points=True)]
+    if any(layer["class_token"] is not None for layer in layers):
+        series.append(Line("class token", depth, column(layers, "class_token"), has_points=True))
+    chart = charts.lines(
+        series, title=f"accuracy of {found['shots']}-shot probes on single tokens", x_title="depth", x_is_share=True,
+        is_share=True, y_range=(0.0, 1.0), level=(found["chance"], "chance"),
+    )  # fmt: skip
+    panels = [
+        Panel(maps, "Right by place, each map on its own scale"),
+        Panel(chart, "Mean of places; band: lowest to highest"),
+    ]
+    return [Drawn(panels, paper="P2-figD.4")]
+
+
+def _method(found: Found) -> str:
+    error = max(layer["error"] for layer in found["layers"])
+    return (
+        f"Regularised least squares on each token by itself: {found['shots']} images a class "
+        f"({found['fitted_on']:,} in all), mean of {found['seeds']} draws, judged on {found['images']:,} test images, "
+        f"so that one standard error of a token is about {100 * error:.0f} points. Rows of {found['held']:,} images in "
+        f"float16 ({found['held_at_most']:,} at most){_thinned(found)}{_constant(found)}."
+    )
+
+
+def _thinned(found: Found) -> str:
+    """The grids that are probed on some of their places alone."""
+    steps = dict.fromkeys((*layer["grid"], layer["step"]) for layer in found["layers"] if layer["step"] > 1)
+    words = [f"one row and column in {step} of {h}×{w}" for h, w, step in steps]
+    return f"; at most {found['places_at_most']} places are asked: {', '.join(words)}" if words else ""
+
+
+def _constant(found: Found) -> str:
+    layers = [f"{layer['constant']} of {layer['layer']}" for layer in found["layers"] if layer["constant"]]
+    return f"; places that are the same in all shots count as chance: {', '.join(layers)}" if layers else ""
+
+
 TOKEN_PROBES = Measure(
     name="token-probes",
     sentence="What 10 shots read of the class from each single token of a few layers (at most 49 places, evenly laid).",
@@ -173,4 +223,7 @@ TOKEN_PROBES = Measure(
     taps=LAYERS,
     cost="reads the shared forward; then up to 750 small fits, on 1,024 images at most",
     why_not=needs_labels(MOST),
+    draw=_draw,
+    method=_method,
+    rank=14,
 )

@@ -24,7 +24,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 from vitreous.errors import ConfigError
 from vitreous.report.colours import FONT, INK, PAPER, QUIET
 
-__all__ = ["Panel", "Shape", "need_matplotlib", "pdf", "png", "shapes", "sheet"]
+__all__ = ["Cells", "Panel", "Shape", "need_matplotlib", "pdf", "png", "shapes", "sheet"]
 
 MARGIN, GAP = 20.0, 24.0
 ACROSS = 2  # panels side by side
@@ -35,11 +35,22 @@ INSTALL = "pip install 'vitreous[plot]'"
 
 
 @dataclass(frozen=True)
+class Cells:
+    """What the cells of a heatmap tell a pointer: names of rows and columns, and numbers. title: the chart's."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+
+
+@dataclass(frozen=True)
 class Panel:
     """One chart (see `charts`) under its heading."""
 
     svg: str
     heading: str = ""
+    cells: Cells | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitreous.measures.figures import Figures, draw, figures_of, method_of, short_name, title_of
+from vitreous.measures.figures import Figures, draw, figures_of, short_name, title_of
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found
 from vitreous.measures.page.looker import fitting, looker
@@ -37,13 +37,8 @@ __all__ = ["page", "section", "write_page"]
 
 HERE = Path(__file__).parent
 LIMIT = 11 * 2**20  # bytes of maps in a page, which stays below 15 MB with its figures
-LINES = 10
-TELLING = (  # whose lines stand at the top, the most telling first
-    "attention-distance", "similarity", "receptive-field", "localisation", "skip-ratio", "probes", "similarity-across",
-    "rollout", "logit-lens", "positions", "shift", "skip-removal", "class-attention", "token-probes",
-    "heads-against-layers", "patch-filters", "attention-entropy", "head-likeness", "embeddings-change",
-)  # fmt: skip
-SHORT = ("attention-distance", "similarity", "receptive-field")  # drawn in the short version
+LINES = 10  # at the top of the page
+DRAWN_IN_SHORT = 3  # the short version draws ranks up to this one
 ROWS = 20  # of the table of a measure that has no drawing
 FILES = "inspection.json beside this page holds every number; the folder figures/ every figure as SVG, PNG and CSV."
 PAPERS = "P1 is arXiv 2010.11929 (ViT), P2 is arXiv 2108.08810 (do ViTs see like CNNs?)."
@@ -60,7 +55,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
     """The page as a value. figures: those of `draw`, where they were drawn already."""
     figures = draw(inspection) if figures is None else figures
     shown = fitting(inspection, limit)
-    cells = matrices(inspection)
+    cells = matrices(figures)
     names = _names(inspection)
     measured = {*inspection.found, *inspection.found_against}
     data, model = inspection.data, inspection.model
@@ -93,7 +88,8 @@ def section(inspection: Inspection) -> Section:
     """The short version, for the report of a run."""
     drawings = [
         Drawing(panel.svg, heading=panel.heading)
-        for name in SHORT
+        for name in _ranked(inspection)
+        if (inspection.measures[name].rank or 0) <= DRAWN_IN_SHORT
         for figure in figures_of(inspection, name)[:1]
         for panel in figure.panels[:1]
     ]
@@ -119,10 +115,16 @@ def _kind(inspection: Inspection) -> str:
     return f"{kind} for {'×'.join(map(str, size))} pixels, {'×'.join(map(str, grid))} places"
 
 
+def _ranked(inspection: Inspection) -> list[str]:
+    """The measures of this model, the most telling first."""
+    ranks = {name: inspection.measures[name].rank for name in inspection.found}
+    known = {name: rank for name, rank in ranks.items() if rank is not None}
+    return sorted(known, key=known.__getitem__)
+
+
 def _telling(inspection: Inspection) -> list[tuple[str, str]]:
     """At most ten lines with numbers, in the order of the measures."""
-    ranks = {name: rank for rank, name in enumerate(TELLING)}
-    known = sorted((n for n in inspection.found if n != "attention-maps"), key=lambda n: ranks.get(n, -1))[:LINES]
+    known = _ranked(inspection)[:LINES]
     told = {name: inspection.measures[name].says(inspection.found[name]) for name in inspection.found if name in known}
     return [(name, unbroken(sentence(text))) for name, text in told.items()]
 
@@ -148,7 +150,7 @@ def _measure(inspection: Inspection, figures: Figures, name: str, has_maps: bool
         yield from _table(measure.rows(found))
     facts: list[list[str | pages.Bar]] = [["the papers saw", measure.saw], ["in the papers", measure.figure]]
     if found is not None:
-        facts += [["how", how] for how in [method_of(name, found)] if how]
+        facts += [["how", how] for how in [measure.method(found)] if how]
         files = ", ".join(figure.name for side in (0, 1) for figure in figures.get((name, side), []))
         facts += [["files", f"figures/{files}"]] if files else []
     yield Table(["", ""], facts)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.measures.drawings import rgb
+from vitreous.measures.drawing import rgb
 from vitreous.measures.figures import short_name
 from vitreous.measures.inspection import Inspection
 from vitreous.report.colours import SCALE
