@@ -1,6 +1,6 @@
-"""Figures of an inspection as files, named as in the papers: SVG, PNG and CSV; for a paper's own also PDF and LaTeX.
+"""Figures of an inspection as files, named as in the papers.
 
-figures/P1-fig7-attention-distance.svg .png .csv      .pdf .tex and papers.bib under `figures="P1"`
+figures/P1-fig7-attention-distance.svg .csv     .png by the extra `plot`     .pdf .tex and papers.bib by `figures="P1"`
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from vitreous.files import write_bytes
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Measure
 from vitreous.report import files as report_files
-from vitreous.report.files import Panel
+from vitreous.report.files import Panel, Sheet
 from vitreous.words import sentence
 
 __all__ = [
@@ -78,7 +78,8 @@ class Figure:
         first = self.name.partition("-")[0]
         return first if first in PAPERS else ""
 
-    def svg(self) -> str:
+    def sheet(self) -> Sheet:
+        """Its panels over caption and method."""
         return report_files.sheet(self.panels, heading=self.title, caption=f"{self.caption} {self.method}".strip())
 
 
@@ -134,14 +135,16 @@ def figures_of(inspection: Inspection, name: str, side: int = 0) -> list[Figure]
     ] or [Figure(paper_name(measure) + ending, title_of(name), (), caption, method, rows)]
 
 
-def check_papers(papers: str | None, out: object) -> None:
-    """An error where the paper is none of ours, or a PDF cannot be made; before the work begins."""
+def check_papers(papers: str | None, out: object, tell: Callable[[str], None] = lambda line: None) -> None:
+    """Refuse, before the work, a paper that we do not draw and a PDF that we cannot make; tell what is left out."""
     if papers is None:
+        if out is not None and not report_files.has_matplotlib():
+            tell(f"figures are written as SVG and CSV; for PNG too, install matplotlib: {report_files.INSTALL_PLOT}")
         return
     if papers not in PAPERS:
-        raise ConfigError(f"there is no paper {papers!r} to take figures from; say --figures {' or '.join(PAPERS)}")
+        raise ConfigError(f"there is no paper {papers!r} to take figures from; give --figures {' or '.join(PAPERS)}")
     if out is None:
-        raise ConfigError(f"the figures of {papers} need a folder to be written to; say --out DIR")
+        raise ConfigError(f"the figures of {papers} need a folder; give --out DIR")
     report_files.need_matplotlib()
 
 
@@ -151,12 +154,13 @@ def write_figures(inspection: Inspection, figures: Figures, folder: Path, *, pap
         if figure.rows:
             write_bytes(folder / f"{figure.name}.csv", _csv(figure.rows), force=True)
         if figure.panels:
-            svg = figure.svg()
-            write_bytes(folder / f"{figure.name}.svg", svg.encode(), force=True)
-            write_bytes(folder / f"{figure.name}.png", report_files.png(svg), force=True)
+            sheet = figure.sheet()
+            write_bytes(folder / f"{figure.name}.svg", sheet.to_svg().encode(), force=True)
+            if report_files.has_matplotlib():
+                write_bytes(folder / f"{figure.name}.png", sheet.to_png(), force=True)
             if papers is not None and figure.paper == papers:
                 bare = report_files.sheet(figure.panels, heading=figure.title)
-                made = report_files.pdf(bare, title=figure.caption, subject=figure.method)
+                made = bare.to_pdf(title=figure.caption, subject=figure.method)
                 write_bytes(folder / f"{figure.name}.pdf", made, force=True)
                 write_bytes(folder / f"{figure.name}.tex", _latex(figure).encode(), force=True)
     if papers is not None:

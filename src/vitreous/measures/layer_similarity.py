@@ -137,17 +137,17 @@ def _floor(*matrices: NDArray[np.float64]) -> float:
 
 
 def _draw_within(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
-    values, title = _matrix(found), "CKA of all pairs of layers"
+    values = _matrix(found)
     names = spans(found["rows_of_matrix"])
     chart = charts.heatmap(
-        values, title=title, rows=names, columns=names, y_title="layer", x_title="layer",
+        values, title="CKA of all pairs of layers", rows=names, columns=names, y_title="layer", x_title="layer",
         low=_floor(*([values] if beside is None else [values, _matrix(beside)])),
     )  # fmt: skip
-    return [Drawn([Panel(chart, "CKA of every two layers", cells=_cells(found, title))], paper="P2-fig1")]
+    return [Drawn([Panel(chart, "CKA of every two layers", cells=_cells(found))], paper="P2-fig1")]
 
 
-def _cells(found: Found, title: str) -> Cells:
-    return Cells(title, found["rows_of_matrix"], found["columns_of_matrix"], found["cka"])
+def _cells(found: Found) -> Cells:
+    return Cells(found["rows_of_matrix"], found["columns_of_matrix"], found["cka"])
 
 
 def _cka_method(found: Found) -> str:
@@ -206,15 +206,16 @@ def _needs_other(subject: Subject, other: Subject | None) -> str | None:
 
 
 def _draw_across(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
-    values, title = _matrix(found), "CKA of the layers of two models, and the best match of each"
+    values = _matrix(found)
     sides = [[i for i, tap in enumerate(found[f"{side}_of_matrix"]) if is_block(tap)] for side in ("rows", "columns")]
     path = []
     for row in sides[0]:  # sub-layers would make the line jump between two kinds of layer
         known = [(values[row, column], column) for column in sides[1] if np.isfinite(values[row, column])]
         path += [(row, max(known)[1])] if known else []
     chart = charts.heatmap(
-        values, title=title, path=path, rows=spans(found["rows_of_matrix"]), columns=spans(found["columns_of_matrix"]),
-        y_title="this model", x_title="the other model", low=_floor(values),
+        values, title="CKA of the layers of two models, and the best match of each", path=path,
+        rows=spans(found["rows_of_matrix"]), columns=spans(found["columns_of_matrix"]), y_title="this model",
+        x_title="the other model", low=_floor(values),
     )  # fmt: skip
     own, depth = (np.array([place[i] for place in path]) / max(values.shape[i] - 1, 1) for i in (0, 1))
     match = charts.lines(
@@ -223,7 +224,7 @@ def _draw_across(found: Found, beside: Found | None, arrays: Arrays) -> list[Dra
         title="where each block finds its match", x_title="depth in this model", x_is_share=True, y_range=(0.0, 1.02),
     )  # fmt: skip
     panels = [
-        Panel(chart, "CKA across; the line joins best matches", cells=_cells(found, title)),
+        Panel(chart, "CKA across; the line joins best matches", cells=_cells(found)),
         Panel(match, "The best match of each block"),
     ]
     rows = found["same_name"]

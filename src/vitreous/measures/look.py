@@ -74,7 +74,7 @@ def look(
     """
     tell = tell or (lambda line: None)
     settings = _settings(images, batch, layers, exact, seed)
-    check_papers(figures, out)
+    check_papers(figures, out, tell)
     begin = time.monotonic()
     subjects = _subjects(model, against, data, settings, device)
     measures = _choose(only)

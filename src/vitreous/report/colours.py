@@ -1,12 +1,9 @@
-"""Figures as SVG that needs nothing beside itself."""
+"""The colours of pages and figures: ink, paper, and a scale from dark to light for numbers."""
 
 from __future__ import annotations
 
 import base64
-import html
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,49 +19,15 @@ SCALE: NDArray[np.uint8] = np.stack(
 ).astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Picture:
-    """An H×W×3 picture of bytes with a title."""
-
-    title: str
-    pixels: NDArray[np.uint8]
-
-
 def colours(values: NDArray[np.floating], top: float | None = None) -> NDArray[np.uint8]:
-    """Numbers from 0 to `top` (their largest) as colours.  H W -> H W 3."""
+    """Numbers from 0 to `top` as colours; by default `top` is the largest.  H W -> H W 3."""
     top = float(values.max()) if top is None else top
     share = np.clip(values / top if top > 0 else np.zeros_like(values), 0, 1)
     return SCALE[(255 * share).round().astype(int)]
 
 
-def strip(pictures: Sequence[Picture], *, heading: str, caption: str, side: int = 132) -> str:
-    """Pictures side by side under a heading."""
-    gap, margin, top = 14, 20, 62
-    width = 2 * margin + len(pictures) * side + (len(pictures) - 1) * gap
-    height = top + side + 26 + 30
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="{FONT}" role="img" aria-label="{html.escape(heading, quote=True)}">',
-        f'<rect width="{width}" height="{height}" fill="{PAPER}"/>',
-        f'<text x="{margin}" y="34" font-size="17" font-weight="600" fill="{INK}">{html.escape(heading)}</text>',
-    ]
-    for i, picture in enumerate(pictures):
-        x = margin + i * (side + gap)
-        parts.append(
-            f'<image x="{x}" y="{top - 8}" width="{side}" height="{side}" preserveAspectRatio="none" '
-            f'style="image-rendering:pixelated" href="{data_uri(picture.pixels)}"/>'
-        )
-        parts.append(
-            f'<text x="{x}" y="{top + side + 10}" font-size="12.5" fill="{INK}">{html.escape(picture.title)}</text>'
-        )
-    parts.append(
-        f'<text x="{margin}" y="{height - 14}" font-size="12" fill="{QUIET}">{html.escape(caption)}</text></svg>'
-    )
-    return "\n".join(parts) + "\n"
-
-
 def data_uri(pixels: NDArray[np.uint8], *, is_photo: bool = False) -> str:
-    """A picture inside the text that shows it. is_photo: as JPEG, small and a little less than exact."""
+    """Pixels as an address that holds them. is_photo: JPEG, smaller and a little less exact."""
     stream, kind = io.BytesIO(), "JPEG" if is_photo else "PNG"
     Image.fromarray(pixels).save(stream, kind, quality=85)
     return f"data:image/{kind.lower()};base64," + base64.b64encode(stream.getvalue()).decode()

@@ -26,6 +26,7 @@ from PIL import Image
 
 from vitreous.files import write_bytes
 from vitreous.printable import printable
+from vitreous.report.marks import Chart
 
 if TYPE_CHECKING:
     import jinja2
@@ -195,12 +196,16 @@ class Listing:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An SVG of ours (see `figures`, `charts`), put into the page as it is: never one that somebody else wrote."""
+    """A chart, put into the page as SVG."""
 
-    svg: str
+    chart: Chart
     caption: str = ""
     heading: str = ""
     kind = "drawing"
+
+    @property
+    def svg(self) -> str:
+        return self.chart.to_svg()
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ LIMIT = 11 * 2**20  # bytes of maps in a page, which stays below 15 MB with its 
 LINES = 10  # at the top of the page
 DRAWN_IN_SHORT = 3  # the short version draws ranks up to this one
 ROWS = 20  # of the table of a measure that has no drawing
-FILES = "inspection.json beside this page holds every number; the folder figures/ every figure as SVG, PNG and CSV."
-PAPERS = "P1 is arXiv 2010.11929 (ViT), P2 is arXiv 2108.08810 (do ViTs see like CNNs?)."
+FILES_NOTE = "inspection.json beside this page holds every number; the folder figures/ holds every figure as a file."
+PAPERS_NOTE = "P1 is arXiv 2010.11929 (ViT), P2 is arXiv 2108.08810 (do ViTs see like CNNs?)."
 
 
 def write_page(
@@ -76,7 +76,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
             for name in inspection.measures
         ]
         + [_about(inspection)],
-        foot=f"Made by vitreous look. {PAPERS} {FILES}",
+        foot=f"Made by vitreous look. {PAPERS_NOTE} {FILES_NOTE}",
         has_column=True,
         style=(HERE / "look.css").read_text("utf-8"),
         script=(HERE / "look.js").read_text("utf-8"),
@@ -87,7 +87,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
 def section(inspection: Inspection) -> Section:
     """The short version, for the report of a run."""
     drawings = [
-        Drawing(panel.svg, heading=panel.heading)
+        Drawing(panel.chart, heading=panel.heading)
         for name in _ranked(inspection)
         if (inspection.measures[name].rank or 0) <= DRAWN_IN_SHORT
         for figure in figures_of(inspection, name)[:1]
@@ -184,7 +184,7 @@ def _drawings(inspection: Inspection, figures: Figures, name: str, side: int) ->
         for panel in figure.panels:
             whose = names[side] if len(names) > 1 and not is_pair else ""
             yield Drawing(
-                panel.svg, caption=" · ".join(word for word in (whose, figure.name) if word), heading=panel.heading
+                panel.chart, caption=" · ".join(word for word in (whose, figure.name) if word), heading=panel.heading
             )
 
 

@@ -15,10 +15,11 @@ def matrices(figures: Figures) -> list[dict[str, Any]]:
     for name in dict.fromkeys(name for name, _ in figures):
         drawn = [figure for side in (0, 1) for figure in figures.get((name, side), [])]
         places: dict[str, int] = {}
-        for cells in (panel.cells for figure in drawn for panel in figure.panels):
-            if cells is not None:
-                place = places[cells.title] = places.get(cells.title, -1) + 1
+        for panel in (panel for figure in drawn for panel in figure.panels):
+            if (cells := panel.cells) is not None:
+                title = panel.chart.title
+                place = places[title] = places.get(title, -1) + 1
                 numbers = [None if value is None else round(1000 * value) for row in cells.values for value in row]
                 names = {"rows": cells.rows, "columns": cells.columns}
-                out.append({"section": name, "title": cells.title, "place": place, **names, "thousandths": numbers})
+                out.append({"section": name, "title": title, "place": place, **names, "thousandths": numbers})
     return out
