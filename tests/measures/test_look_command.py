@@ -97,7 +97,7 @@ def test_bad_input_is_one_line(desk):
     calls = {
         ("look",): "name a model: vitreous look MODEL",
         ("look", vit, photos, "--only", "clas-attention"): "there is no measure 'clas-attention'",
-        ("look", gap, photos, "--only", "class-attention"): "has no class token; leave it away",
+        ("look", gap, photos, "--only", "class-attention"): "has no class token; leave it out",
         ("look", bit, photos, "--only", "attention-distance"): "is a network of convolutions and has no attention",
         ("look", vit, desk / "three", "--only", "similarity"): "likeness needs 4 images or more, and there are 3",
         (
@@ -107,8 +107,8 @@ def test_bad_input_is_one_line(desk):
             "--only",
             "similarity-across",
         ): "compares two models, and one was named (--against MODEL2)",
-        ("look", vit, photos, "--images", "0"): "0 images are none to look at",
-        ("look", vit, photos, "--layers", "odd"): "layers='odd' are none",
+        ("look", vit, photos, "--images", "0"): "images=0 leaves nothing to look at",
+        ("look", vit, photos, "--layers", "odd"): "layers='odd' is unknown",
         ("look", vit, desk / "no-such-folder"): "no-such-folder",
         ("look", "no-such-model", photos): "no-such-model",
         ("look", vit, photos, "--out", desk / "full", "--only", "positions"): "inspection.json exists already",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vitreous.report import charts
-from vitreous.report.charts import Bar, Chart, Line, Span, Tile
-from vitreous.report.colours import SCALE
+from vitreous.report.charts import Chart, Line, ShareBar, Span, Tile
+from vitreous.report.colours import COLOUR_SCALE
 
 HOSTILE = "<b>&\"'</svg>"
 
@@ -93,7 +93,7 @@ def test_a_mark_stands_at_its_place():
 
 
 def test_bars_are_as_long_as_their_shares():
-    root = parsed(charts.bars([Bar("ours", 0.8, 0.7, 0.9), Bar("theirs", 0.4, is_ours=False)], title="t"))
+    root = parsed(charts.bars([ShareBar("ours", 0.8, 0.7, 0.9), ShareBar("theirs", 0.4, is_ours=False)], title="t"))
     widths = [float(e.attrib["width"]) for e in root if e.tag.endswith("rect") and "--line" not in e.attrib["fill"]]
     assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
     assert {"80.0 %", "40.0 %"} <= set(words(root))
@@ -140,7 +140,7 @@ def test_reliability_draws_only_bins_that_hold_something():
 def test_every_word_is_escaped():
     for chart in (
         charts.lines([Line(HOSTILE, [0, 1], [0, 1.0])], title=HOSTILE, x_title=HOSTILE, mark=(0.5, HOSTILE)),
-        charts.bars([Bar(HOSTILE, 0.5)], title=HOSTILE),
+        charts.bars([ShareBar(HOSTILE, 0.5)], title=HOSTILE),
         charts.confusion(np.eye(2, dtype=int), [HOSTILE, "x" * 99], title=HOSTILE),
         charts.confusion(np.eye(50, dtype=int), [HOSTILE] * 50, title=HOSTILE),
     ):
@@ -180,10 +180,10 @@ def test_a_heatmap_has_a_pixel_for_each_cell_and_a_name_for_each_span():
     href = next(e.attrib["href"] for e in root.iter() if e.tag.endswith("}image"))
     seen = np.asarray(Image.open(io.BytesIO(base64.b64decode(href.partition(",")[2]))))
     assert seen.shape == (2, 3, 3)
-    assert (seen[0, 0] == SCALE[0]).all()
-    assert (seen[0, 2] == SCALE[-1]).all()
+    assert (seen[0, 0] == COLOUR_SCALE[0]).all()
+    assert (seen[0, 2] == COLOUR_SCALE[-1]).all()
     assert (seen[1, 0] == charts.UNKNOWN).all()  # no number
-    assert (seen[1, 1] == SCALE[-1]).all()  # beyond the scale
+    assert (seen[1, 1] == COLOUR_SCALE[-1]).all()  # beyond the scale
 
 
 def test_names_along_a_heatmap_do_not_touch():

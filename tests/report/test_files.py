@@ -11,7 +11,7 @@ from tiny_models import line_of
 
 from vitreous.errors import ConfigError
 from vitreous.report import charts
-from vitreous.report.charts import Bar, Line, Span, Tile
+from vitreous.report.charts import Line, ShareBar, Span, Tile
 from vitreous.report.files import PNG_PIXELS, Panel, Placed, sheet
 from vitreous.report.marks import THEME, Area, Bitmap, Box, Chart, Dot, Squares, Stroke, Words
 
@@ -87,8 +87,8 @@ def test_a_png_shows_each_cell_in_its_colour(drawing):
         x, y = placed.x + cells.x + (column + 0.7) * side, placed.y + cells.y + (row + 0.2) * side
         return picture[round(PNG_PIXELS * y), round(PNG_PIXELS * x)]
 
-    assert (at(0, 3) == charts.SCALE[0]).all()  # 1 on the diagonal, 0 elsewhere
-    assert (at(2, 2) == charts.SCALE[-1]).all()
+    assert (at(0, 3) == charts.COLOUR_SCALE[0]).all()  # 1 on the diagonal, 0 elsewhere
+    assert (at(2, 2) == charts.COLOUR_SCALE[-1]).all()
 
 
 def test_lines_of_a_png_are_smooth():
@@ -99,7 +99,7 @@ def test_lines_of_a_png_are_smooth():
 
 def test_a_bar_is_as_long_in_a_png_as_in_the_svg():
     pytest.importorskip("matplotlib", reason="PNG needs the extra plot")
-    chart = charts.bars([Bar("ours", 0.5)], title="t")
+    chart = charts.bars([ShareBar("ours", 0.5)], title="t")
     bar = [mark for mark in chart.marks if isinstance(mark, Box)][1]
     row = alone(chart)[round(PNG_PIXELS * (bar.y + bar.height / 2))]
     colour = [int(THEME["first"][i : i + 2], 16) for i in (1, 3, 5)]

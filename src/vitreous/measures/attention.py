@@ -1,6 +1,6 @@
 """How far, how widely and how alike the heads look (figures 7 and 11 of arXiv 2010.11929; 3 and 4 of arXiv 2108.08810).
 
-B images   H heads   T tokens, of which the last N = h·w are the patches
+B images   H heads   T tokens; the last N = h·w are the patches
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "uniform_distance",
 ]
 
-Pixels = float | tuple[float, float]  # of a patch; rows and columns where these differ
+Pixels = float | tuple[float, float]  # of a patch; two numbers if rows and columns differ
 
 
 def patch_distances(grid: tuple[int, int], patch: Pixels) -> Tensor:
@@ -39,7 +39,7 @@ def patch_distances(grid: tuple[int, int], patch: Pixels) -> Tensor:
 
 
 def uniform_distance(grid: tuple[int, int], patch: Pixels, *, prefix: int = 0) -> float:
-    """The distance of a head that looks everywhere alike; prefix: tokens in front that take their share."""
+    """The distance of a head with even attention; prefix: tokens in front that take their share."""
     places = grid[0] * grid[1]
     return float(patch_distances(grid, patch).sum()) / (places * (places + prefix))
 
@@ -126,7 +126,7 @@ def _say_distance(found: Found) -> str:
     )
 
 
-WEIGHTS = {"vit": ("blocks.*.attention.weights",)}
+ATTENTION_TAPS = {"vit": ("blocks.*.attention.weights",)}
 
 
 def _draw_distance(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
@@ -167,14 +167,14 @@ def _distance_method(found: Found) -> str:
     )
 
 
-DISTANCE = Measure(
+ATTENTION_DISTANCE = Measure(
     name="attention-distance",
     sentence="How far each head looks from a patch, in pixels, against a head that looks everywhere alike.",
     figure="P1 figure 7 (right) and 11; P2 figures 3 and 4",
     saw="Low layers mix heads that look locally with heads that span the image; high layers look globally.",
     start=_Distance,
     says=_say_distance,
-    taps=WEIGHTS,
+    taps=ATTENTION_TAPS,
     why_not=needs_attention,
     draw=_draw_distance,
     method=_distance_method,
@@ -230,7 +230,7 @@ ENTROPY = Measure(
     saw="Not measured there.",
     start=_Entropy,
     says=_say_entropy,
-    taps=WEIGHTS,
+    taps=ATTENTION_TAPS,
     why_not=needs_attention,
     draw=_draw_entropy,
     method=lambda found: (
@@ -286,7 +286,7 @@ CLASS = Measure(
     saw="Not measured there.",
     start=_ClassAttention,
     says=_say_class,
-    taps=WEIGHTS,
+    taps=ATTENTION_TAPS,
     why_not=needs_class_token,
     draw=_draw_class,
     method=lambda found: (
@@ -346,7 +346,7 @@ LIKENESS = Measure(
     saw="Not measured there.",
     start=_Likeness,
     says=_say_likeness,
-    taps=WEIGHTS,
+    taps=ATTENTION_TAPS,
     why_not=needs_attention,
     draw=_draw_likeness,
     method=lambda found: (

@@ -63,7 +63,7 @@ BIBTEX = """@inproceedings{P1,
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of one measure, ready to be written. name: as its files are called."""
+    """One figure of one measure, ready to be written. name: of its files."""
 
     name: str
     title: str
@@ -74,7 +74,7 @@ class Figure:
 
     @property
     def paper(self) -> str:
-        """P1 or P2; empty where the papers have no such figure."""
+        """P1 or P2; empty for a figure of our own."""
         first = self.name.partition("-")[0]
         return first if first in PAPERS else ""
 
@@ -92,13 +92,13 @@ def title_of(measure: str) -> str:
 
 
 def short_name(model: str) -> str:
-    """The last part of a path; other words for a model as they are (S/16 is no path)."""
+    """The last part of a path; any other name as it is (S/16 is not a path)."""
     is_path = Path(model).is_absolute() or model.startswith(("./", "../", "~")) or Path(model).exists()
     return (Path(model).name or model) if is_path else model
 
 
 def paper_name(measure: Measure) -> str:
-    """A measure's name as its files have it: P1-fig7-attention-distance; plain where the papers have no such figure."""
+    """The name of a measure's files: P1-fig7-attention-distance; its plain name if the papers have no such figure."""
     is_theirs = not measure.figure.startswith(("not in", "beside"))
     found = re.search(r"\b(P[12]) figures? (\w+(?:\.\d+)?)", measure.figure) if is_theirs else None
     return measure.name if found is None else f"{found[1]}-fig{found[2]}-{measure.name}"
@@ -179,11 +179,11 @@ def _csv(rows: list[dict[str, Any]]) -> bytes:
 def _latex(figure: Figure) -> str:
     """A figure environment with caption, method and what to cite."""
     number = figure.name.split("-")[1].removeprefix("fig")
-    said = _escaped(f"{figure.caption} {figure.method}")
+    caption = _escaped(f"{figure.caption} {figure.method}")
     return (
         "\\begin{figure}\n  \\centering\n"
         f"  \\includegraphics[width=\\linewidth]{{{figure.name}.pdf}}\n"
-        f"  \\caption{{{said} After figure {number} of \\cite{{{figure.paper}}}; drawn by \\cite{{vitreous}}.}}\n"
+        f"  \\caption{{{caption} After figure {number} of \\cite{{{figure.paper}}}; drawn by \\cite{{vitreous}}.}}\n"
         f"  \\label{{fig:{figure.name}}}\n\\end{{figure}}\n"
     )
 

@@ -22,7 +22,7 @@ from vitreous.measures.subject import Subject
 from vitreous.models.positions import Positions
 from vitreous.models.vit import ViT
 from vitreous.report import charts
-from vitreous.report.charts import Bar, Line, Span, Tile
+from vitreous.report.charts import Line, ShareBar, Span, Tile
 from vitreous.report.files import Panel
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "subspace_likeness",
 ]
 
-SHOWN = 28  # components that P1 draws
+COMPONENTS_DRAWN = 28  # components that P1 draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Components:
     explained: Tensor  # share of the variance, of each singular value
 
 
-def filter_components(filters: Tensor, count: int = SHOWN) -> Components:
+def filter_components(filters: Tensor, count: int = COMPONENTS_DRAWN) -> Components:
     """Principal components of the D columns of E, their mean taken out (C1). The largest number of each is positive.
 
     filters: PPC D.  Returns at most `count`, and every singular value.
@@ -112,7 +112,7 @@ def position_change(a: Tensor, b: Tensor) -> float | None:
 
 
 def rank_correlation(x: Sequence[float | None], y: Sequence[float | None]) -> float | None:
-    """Spearman's, ties sharing their mean rank; None where one side is constant."""
+    """Spearman's, ties sharing their mean rank; None if one side is constant."""
     a, b = (_ranks(torch.tensor(values, dtype=torch.float64)) for values in (x, y))
     a, b = a - a.mean(), b - b.mean()
     size = float(a.norm() * b.norm())
@@ -126,7 +126,7 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def position_table(model: ViT) -> Tensor | None:
-    """What positions add to each patch, N D; None where they add nothing before the first block."""
+    """What positions add to each patch, N D; None if they add nothing before the first block."""
     parts = [model.embedding.positions, *model.layer_positions.tables]
     added = [part for part in parts if isinstance(part, Positions) and not part.in_attention]
     if not added:
@@ -160,7 +160,7 @@ class _Filters(Reading):
         shape = [self.subject.model.config.channels, *model.embedding.patch]
         is_image = model.config.embedding.stem == "patch"
         tiles = plain(found.filters.mT, 4) if is_image and _small(len(found.filters)) else None
-        held = float(found.explained[:SHOWN].sum())
+        held = float(found.explained[:COMPONENTS_DRAWN].sum())
         return {"shape": shape, "components": tiles, "held_by_28": plain(held), "rows": rows}
 
 
@@ -182,7 +182,7 @@ def _draw_filters(found: Found, beside: Found | None, arrays: Arrays) -> list[Dr
     chart = charts.lines(
         [Line("", np.arange(1, len(explained) + 1), explained)],
         title="variance held by components", x_title="number of components", is_share=True, y_range=(0.0, 1.0),
-        mark=(SHOWN, f"{SHOWN} components") if len(explained) > SHOWN else None,
+        mark=(COMPONENTS_DRAWN, f"{COMPONENTS_DRAWN} components") if len(explained) > COMPONENTS_DRAWN else None,
     )  # fmt: skip
     return [Drawn([*panels, Panel(chart, "Share of the variance held by the first components")], paper="P1-fig7")]
 
@@ -327,7 +327,7 @@ def _say_change(found: Found) -> str:
 
 def _draw_change(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     named = {"patch filters: the same space": "filter_space", "positions: the same pattern": "position_pattern"}
-    rows = [Bar(name, found[key]) for name, key in named.items() if found[key] is not None]
+    rows = [ShareBar(name, found[key]) for name, key in named.items() if found[key] is not None]
     if not rows:
         return []
     chart = charts.bars(rows, title="what two models share")

@@ -23,23 +23,23 @@ from vitreous.report.files import Cells, Panel
 __all__ = ["is_block"]
 
 SCALE_FLOOR = 0.5  # a heatmap begins here, unless a number lies below
-SUBLAYERS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
-UNIT = ("conv1", "conv2", "branch", "output")
+BLOCK_PARTS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
+UNIT_PARTS = ("conv1", "conv2", "branch", "output")
 TAPS = {
-    "stem": ("stem.root", *(f"stem.stages.*.units.*.{part}" for part in UNIT)),
-    "vit": ("embedding.tokens", *(f"blocks.*.{part}" for part in SUBLAYERS)),
-    "bit": ("root", *(f"stages.*.units.*.{part}" for part in UNIT)),
+    "stem": ("stem.root", *(f"stem.stages.*.units.*.{part}" for part in UNIT_PARTS)),
+    "vit": ("embedding.tokens", *(f"blocks.*.{part}" for part in BLOCK_PARTS)),
+    "bit": ("root", *(f"stages.*.units.*.{part}" for part in UNIT_PARTS)),
 }
 
 
 def is_block(tap: str) -> bool:
-    """Whether a tap is the output of a whole block or unit."""
+    """True for the output of a whole block or unit."""
     parts = tap.removeprefix("stem.").split(".")
     return parts[-1] == "output" and len(parts) in (3, 5)
 
 
 def _gram(subject: Subject, tap: str, x: Tensor) -> Tensor:
-    """Of this batch, once for all readings that want it."""
+    """The Gram matrix of this batch, computed once for all readings."""
     kept: dict[str, Tensor] = subject.of_batch.setdefault("grams", {})
     if tap not in kept:
         kept[tap] = centred_gram(x.detach())
@@ -349,7 +349,7 @@ def _draw_heads(found: Found, beside: Found | None, arrays: Arrays) -> list[Draw
     return [Drawn([Panel(chart, "CKA with layers of the ResNet")], paper="P2-fig5")]
 
 
-HEADS = Measure(
+HEADS_AGAINST_LAYERS = Measure(
     name="heads-against-layers",
     sentence="Whether heads that look locally see what the low layers of a ResNet see.",
     figure="P2 figure 5",

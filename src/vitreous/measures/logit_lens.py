@@ -37,15 +37,15 @@ class _Lens(Averages):
             self.early[tap] = early_logits(model, x).float()
             return
         final = x.float()
-        said = final.argmax(-1)
+        last = final.argmax(-1)
         places: np.ndarray = self.subject.of_batch["places"]
-        truth = None if self.subject.truth is None else torch.from_numpy(self.subject.truth[places]).to(said.device)
+        truth = None if self.subject.truth is None else torch.from_numpy(self.subject.truth[places]).to(last.device)
         if truth is not None:
             self.gather("labelled", (truth >= 0).double())
         for name, early in self.early.items():
             answer = early.argmax(-1)
-            self.gather(f"{name} same", (answer == said).double())
-            self.gather(f"{name} chance", early.softmax(-1).gather(1, said[:, None])[:, 0])
+            self.gather(f"{name} same", (answer == last).double())
+            self.gather(f"{name} chance", early.softmax(-1).gather(1, last[:, None])[:, 0])
             if truth is not None:
                 self.gather(f"{name} right", (answer == truth).double())
         self.early = {}

@@ -24,20 +24,20 @@ Arrays = Mapping[str, NDArray[Any]]  # what is too large for JSON
 
 
 class Reading:
-    """Numbers in the making. What `see` gathers of a batch counts once `update` comes, and is gone if `drop` comes."""
+    """Numbers in the making. `update` counts what `see` gathered from a batch; `drop` forgets it."""
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        """One activation, while the forward runs; keep little of it.  side: 1 for the model that is compared with."""
+        """One activation, while the forward runs; keep little of it.  side: 1 for the model compared with."""
 
     def update(self) -> None:
         """The batch went through."""
 
     def drop(self) -> None:
-        """The batch did not go through; it comes again in smaller parts."""
+        """The batch failed; it comes again in smaller parts."""
 
     def finish(self) -> Found:
-        """Plain numbers, once all batches went through; what needs forwards of its own runs them here."""
-        raise AssertionError("each reading says what it found")
+        """Plain numbers, after the last batch; a measure with forwards of its own runs them here."""
+        raise AssertionError("every reading returns what it found")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What is too large for JSON."""
@@ -45,7 +45,7 @@ class Reading:
 
 
 class Averages(Reading):
-    """Means over images: `gather` what each image of a batch gives, under a name."""
+    """Means over images: `gather` values of each image of a batch under a name."""
 
     def __init__(self) -> None:
         self.batch: dict[str, Tensor] = {}  # B …
@@ -60,7 +60,7 @@ class Averages(Reading):
         count = 0
         for name, values in self.batch.items():
             held = values.detach()
-            held = held.cpu() if held.device.type == "mps" else held  # which has no float64
+            held = held.cpu() if held.device.type == "mps" else held  # MPS has no float64
             self.sums[name] = self.sums.get(name, 0) + held.sum(0, dtype=torch.float64).cpu()
             self.squares[name] = self.squares.get(name, 0) + held.square().sum(0, dtype=torch.float64).cpu()
             count = len(held)
@@ -131,12 +131,12 @@ class Measure:
 
 
 def number_of(tap: str) -> int:
-    """7 of blocks.7.attention.weights."""
+    """7 for blocks.7.attention.weights."""
     return int(tap.split(".")[1])
 
 
 def plain(value: Any, digits: int = 6) -> Any:
-    """Tensors, arrays and numbers as JSON has them, to so many digits; None for what is no number."""
+    """Tensors, arrays and numbers as JSON knows them, rounded to `digits`; None for NaN and infinity."""
     if isinstance(value, Tensor):
         return plain(value.tolist(), digits)
     if isinstance(value, list | tuple):

@@ -24,8 +24,8 @@ from vitreous.report.files import Panel
 
 __all__ = ["as_tokens", "skip_cosine", "skip_ratio"]
 
-MOST = 256  # tokens whose ratios are listed one by one
-PAIRS = {  # where a skip and its branch meet: endings of their taps
+MAX_TOKENS_LISTED = 256  # a longer sequence has no ratio of each token
+SKIPS_AND_BRANCHES = {  # where a skip and its branch meet: endings of their taps
     "skip1": ("skip1", "attention.output"),
     "skip2": ("skip2", "mlp.output"),
     "skip": ("skip", "branch"),
@@ -55,7 +55,7 @@ class _SkipRatio(Averages):
         self.waiting: dict[str, tuple[str, Tensor]] = {}
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        for half, (skip, branch) in PAIRS.items():
+        for half, (skip, branch) in SKIPS_AND_BRANCHES.items():
             for ending in (skip, branch):
                 if tap.endswith(f".{ending}"):
                     self._meet(f"{tap.removesuffix(ending)}{half}", ending == skip, as_tokens(x).float())
@@ -101,12 +101,12 @@ class _SkipRatio(Averages):
                     "class_cosine": plain(self.mean(f"{place} class_cosine").item()) if has_class else None,
                 }
             )
-            tokens.append({"place": place, "ratio": plain(each, 4) if len(each) <= MOST else None})
+            tokens.append({"place": place, "ratio": plain(each, 4) if len(each) <= MAX_TOKENS_LISTED else None})
         return {"images": self.images, "rows": rows, "by_token": tokens}
 
 
 def _half_means(rows: list[dict[str, Any]], key: str) -> tuple[float, float] | None:
-    """Of the first and of the second half of the network."""
+    """Means of the first and of the second half of the network."""
     known = [row[key] for row in rows if row[key] is not None]
     half = len(known) // 2
     if half == 0 or len(known) < len(rows):

@@ -1,6 +1,6 @@
-"""What a skip connection is worth: the model without it, as it stands (a probe beside figure 8 of arXiv 2108.08810).
+"""What a skip connection is worth: the trained model without it (beside figure 8 of arXiv 2108.08810).
 
-P2 trains networks without a skip; here a trained one loses it, one block at a time.
+P2 trains networks without a skip; here a trained network loses the skips of one block at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitreous.measures.drawing import column
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
-from vitreous.measures.similarity import LEAST, Likeness, cka
+from vitreous.measures.similarity import MIN_BATCH, Likeness, cka
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.models.taps import taps
 from vitreous.report import charts
@@ -21,11 +21,11 @@ from vitreous.report.files import Panel
 
 __all__ = ["cut_contrast", "places"]
 
-CHUNK = 32  # images at a time
+IMAGES_AT_ONCE = 32
 
 
 def cut_contrast(matrix: list[list[float | None]], cut: int) -> float | None:
-    """Likeness of layers on the two sides of a cut, less that within the sides.
+    """Mean CKA across a cut minus mean CKA within its sides.
 
     matrix: L L, of CKA.  cut: the first layer of the upper side.
     """
@@ -67,15 +67,15 @@ class _Removal(Reading):
             truth = torch.from_numpy(subject.truth[subject.sample_places[: len(answers)]])
         rows = []
         for cut, (place, skips) in enumerate(blocks.items()):
-            features, said, changed = self._run(skips, outputs)
+            features, cut_answers, changed = self._run(skips, outputs)
             row: dict[str, Any] = {"block": place, "features_cka": None, "same_answer": None, "accuracy_change": None}
-            if len(features) >= LEAST:
+            if len(features) >= MIN_BATCH:
                 row["features_cka"] = plain(cka(intact, features))
             if needs_head(subject) is None:
-                row["same_answer"] = plain((said == answers).double().mean().item())
+                row["same_answer"] = plain((cut_answers == answers).double().mean().item())
             if truth is not None:
                 known = truth >= 0
-                right, was = ((each == truth)[known].double().mean().item() for each in (said, answers))
+                right, was = ((each == truth)[known].double().mean().item() for each in (cut_answers, answers))
                 row["accuracy_change"] = plain(right - was)
             before, after = (None if each is None else cut_contrast(each.matrix(), cut) for each in (likeness, changed))
             rows.append(row | {"contrast_intact": plain(before), "contrast_without": plain(after)})
@@ -89,13 +89,13 @@ class _Removal(Reading):
         def answer(part: Tensor, first: int) -> tuple[Tensor, Tensor]:
             with taps(model, outputs, edit=dict.fromkeys(skips, torch.zeros_like)) as seen:
                 features = model.features(self.subject.normalised(part))
-            if len(part) >= LEAST:
+            if len(part) >= MIN_BATCH:
                 likeness.add(seen)
             self.subject.tick(len(part))
             return features.float().cpu(), model.head(features).argmax(-1).cpu()
 
         images = self.subject.first(self.subject.settings.few)
-        features, answers = zip(*in_chunks(images, CHUNK, answer), strict=True)
+        features, answers = zip(*in_chunks(images, IMAGES_AT_ONCE, answer), strict=True)
         return torch.cat(features), torch.cat(answers), likeness if likeness.batches else None
 
 

@@ -14,19 +14,19 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.report.colours import SCALE
+from vitreous.report.colours import COLOUR_SCALE
 from vitreous.report.marks import Area, Bitmap, Box, Chart, Dot, Mark, Squares, Stroke, Words
 
-__all__ = ["Axis", "Bar", "Chart", "Line", "Span", "Tile", "bars", "confusion", "heatmap", "lines", "reliability"]
+__all__ = ["Axis", "Chart", "Line", "ShareBar", "Span", "Tile", "bars", "confusion", "heatmap", "lines", "reliability"]
 __all__ += ["shaded", "tiles"]
 
-WIDTH, HEIGHT = 390, 250
+CHART_WIDTH, CHART_HEIGHT = 390, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 20, 34, 44  # around the plot
 MAX_LINE_POINTS = 240  # no screen shows more
 MAX_POINTS_MARKED = 40
 HUES = FIRST_HUE, SECOND_HUE, _ = ("first", "second", "third")
 DASHES = ("", "7 4", "2 3")
-QUIET, RULE, PAPER, INK = "quiet", "line", "paper", "currentColor"
+MUTED, RULE, GROUND, TEXT = "quiet", "line", "paper", "currentColor"
 COUNTS_UP_TO = 15  # classes: counts stand in the cells
 CELLS_TELL_UP_TO = 40  # classes: a cell tells its numbers under the pointer
 NAME_LETTERS = 24  # of a class
@@ -50,7 +50,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Bar:
+class ShareBar:
     """A named amount from 0 to 1. low, high: its interval."""
 
     name: str
@@ -119,15 +119,17 @@ def lines(
     """
     thin = [(line, kept) for line in series if (kept := _thin(line, is_log=is_log)) is not None]
     if not thin:
-        return _chart(title, [Words(WIDTH / 2, HEIGHT / 2, "nothing recorded", anchor="middle", colour=QUIET)])
+        return _chart(
+            title, [Words(CHART_WIDTH / 2, CHART_HEIGHT / 2, "nothing recorded", anchor="middle", colour=MUTED)]
+        )
     every_x = np.concatenate([kept[0] for _, kept in thin])
     every_y = np.concatenate([part for _, kept in thin for part in kept[1:] if part is not None])
-    x_axis = Axis(*_from_zero(*_around(every_x, 0.0)), LEFT, WIDTH - RIGHT)
+    x_axis = Axis(*_from_zero(*_around(every_x, 0.0)), LEFT, CHART_WIDTH - RIGHT)
     if level is not None:
         every_y = np.append(every_y, level[0])
     low, high = (0.0, 1.0) if is_share and every_y.min() < 0.4 else _around(every_y, 0.06, is_log=is_log)
     low, high = (low, min(high, 1.0) if is_share else high) if y_range is None else y_range
-    y_axis = Axis(low, high, HEIGHT - BOTTOM, TOP, is_log)
+    y_axis = Axis(low, high, CHART_HEIGHT - BOTTOM, TOP, is_log)
     marks = [*_grid(x_axis, y_axis, x_title, is_share=is_share, x_is_share=x_is_share, x_is_whole=x_is_whole)]
     if level is not None:
         marks += _level(*level, x_axis, y_axis)
@@ -142,17 +144,17 @@ def _level(value: float, word: str, x_axis: Axis, y_axis: Axis) -> list[Mark]:
     y = float(y_axis.at(value))
     below = y - 4 if y > TOP + 14 else y + 13
     return [
-        Stroke([(x_axis.start, y), (x_axis.end, y)], QUIET, 1.2, "3 3"),
-        Words(x_axis.end, below, word, anchor="end", colour=QUIET, size=11),
+        Stroke([(x_axis.start, y), (x_axis.end, y)], MUTED, 1.2, "3 3"),
+        Words(x_axis.end, below, word, anchor="end", colour=MUTED, size=11),
     ]
 
 
 def _upright(value: float, word: str, x_axis: Axis) -> list[Mark]:
     x = float(x_axis.at(value))
-    side = "end" if x > WIDTH / 2 else "start"
+    side = "end" if x > CHART_WIDTH / 2 else "start"
     return [
-        Stroke([(x, TOP), (x, HEIGHT - BOTTOM)], QUIET, 1, "3 3"),
-        Words(x, TOP - 5, word, anchor=side, colour=QUIET, size=11),
+        Stroke([(x, TOP), (x, CHART_HEIGHT - BOTTOM)], MUTED, 1, "3 3"),
+        Words(x, TOP - 5, word, anchor=side, colour=MUTED, size=11),
     ]
 
 
@@ -172,21 +174,21 @@ def _series(line: Line, kept: Thinned, x_axis: Axis, y_axis: Axis, which: int) -
         yield from (Dot(*point, hue) for point in points)
 
 
-def bars(rows: Sequence[Bar], *, title: str) -> Chart:
+def bars(rows: Sequence[ShareBar], *, title: str) -> Chart:
     """Shares side by side, with their intervals; ours stand out."""
-    axis = Axis(0.0, 1.0, 1, WIDTH - 62)
+    axis = Axis(0.0, 1.0, 1, CHART_WIDTH - 62)
     marks: list[Mark] = []
     for i, bar in enumerate(rows):
         y = 44 * i + 2
         x = float(axis.at(min(max(bar.value, 0.0), 1.0)))
         marks.append(Words(1, y + 10, _cut(bar.name, 56)))
         marks.append(Box(1, y + 16, axis.end - 1, 14, RULE, round=2))
-        marks.append(Box(1, y + 16, max(x - 1, 1), 14, FIRST_HUE if bar.is_ours else QUIET, round=2))
+        marks.append(Box(1, y + 16, max(x - 1, 1), 14, FIRST_HUE if bar.is_ours else MUTED, round=2))
         if bar.low is not None and bar.high is not None:
             a, b = map(float, axis.at([bar.low, bar.high]))
-            marks.append(Stroke([(a, y + 23), (b, y + 23)], INK, 1.5))
-            marks += [Stroke([(end, y + 19), (end, y + 27)], INK, 1.5) for end in (a, b)]
-        marks.append(Words(WIDTH - 2, y + 28, f"{100 * bar.value:.1f} %", anchor="end", size=13, weight=600))
+            marks.append(Stroke([(a, y + 23), (b, y + 23)], TEXT, 1.5))
+            marks += [Stroke([(end, y + 19), (end, y + 27)], TEXT, 1.5) for end in (a, b)]
+        marks.append(Words(CHART_WIDTH - 2, y + 28, f"{100 * bar.value:.1f} %", anchor="end", size=13, weight=600))
     return _chart(title, marks, height=44 * len(rows) + 4)
 
 
@@ -204,8 +206,8 @@ def confusion(matrix: NDArray[np.integer], names: Sequence[str], *, title: str) 
     counts = np.asarray(matrix, np.int64)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     marks: list[Mark] = [
-        Words(left + k * cell / 2, 13, "answered", anchor="middle", colour=QUIET),
-        Words(12, top + k * cell / 2, "labelled", anchor="middle", colour=QUIET, turn=-90),
+        Words(left + k * cell / 2, 13, "answered", anchor="middle", colour=MUTED),
+        Words(12, top + k * cell / 2, "labelled", anchor="middle", colour=MUTED, turn=-90),
         Box(left, top, k * cell, k * cell, border=RULE),
     ]
     for i, (name, short) in enumerate(zip(names, shown, strict=True)):
@@ -229,9 +231,9 @@ def reliability(
     One value a bin, edges one more. Bins of fewer than `few` images are drawn hollow.
     """
     p, a, n, e = (np.asarray(v, np.float64) for v in (confidence, accuracy, count, edges))
-    top_edge, bottom = 10, HEIGHT - BOTTOM
+    top_edge, bottom = 10, CHART_HEIGHT - BOTTOM
     ceiling, floor = bottom + 48, bottom + 90
-    x_axis, y_axis = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, bottom, top_edge)
+    x_axis, y_axis = Axis(0, 1, LEFT, CHART_WIDTH - RIGHT), Axis(0, 1, bottom, top_edge)
     tall = Axis(0, float(max(n.max(initial=0), 1)), floor, ceiling)
     marks: list[Mark] = [*_grid(x_axis, y_axis, "how sure it says it is", is_share=True, x_is_share=True)]
     for i in np.flatnonzero(n > 0).tolist():
@@ -241,11 +243,11 @@ def reliability(
         is_many = n[i] >= few
         edge = ("", "") if is_many else (FIRST_HUE, "2 2")
         marks.append(Box(x + 1, y, w - 2, max(bottom - y, 0), FIRST_HUE, 0.55 if is_many else 0.08, *edge, told))
-        marks.append(Box(x + 1, top, w - 2, floor - top, QUIET, 0.6, told=told))
+        marks.append(Box(x + 1, top, w - 2, floor - top, MUTED, 0.6, told=told))
     marks.append(Stroke([(x_axis.start, bottom), (x_axis.end, top_edge)], SECOND_HUE, 1.5, "6 4"))
     marks.append(Stroke([(x_axis.start, floor), (x_axis.end, floor)], RULE, 1))
     most = f"images in each bar: up to {int(n.max(initial=0)):,}"
-    marks.append(Words(LEFT, floor + 15, most, colour=QUIET, size=11))
+    marks.append(Words(LEFT, floor + 15, most, colour=MUTED, size=11))
     return _chart(title, marks, height=floor + 22)
 
 
@@ -262,7 +264,7 @@ def heatmap(
     path: Sequence[tuple[int, int]] = (),
     side: float = 252.0,
 ) -> Chart:
-    """A matrix in colours whose lightness rises with the number, beside its scale; cells without a number are grey.
+    """A matrix in colours beside its scale: lighter is more, grey is no number.
 
     values: R C.  rows, columns: names of neighbours, from the first on.  path: cells (row, column) to join by a line.
     side: pixels of the longer side.
@@ -281,29 +283,29 @@ def heatmap(
     across, down = Axis(0, cells.shape[1], left, left + wide), Axis(0, cells.shape[0], top, top + tall)
     for at, name, edge in _middles(rows, down):
         marks.append(Words(left - 5, at + 0.35 * size, name, anchor="end", size=size))
-        marks.append(Stroke([(left - 3, edge), (left, edge)], QUIET, 1))
+        marks.append(Stroke([(left - 3, edge), (left, edge)], MUTED, 1))
     for at, name, edge in _middles(columns, across):
         marks.append(Words(at + 0.35 * size, top + tall + 6, name, anchor="end", size=size, turn=-90))
-        marks.append(Stroke([(edge, top + tall), (edge, top + tall + 3)], QUIET, 1))
+        marks.append(Stroke([(edge, top + tall), (edge, top + tall + 3)], MUTED, 1))
     if len(path) > 1:
         points = [(float(across.at(c + 0.5)), float(down.at(r + 0.5))) for r, c in path]
         marks += [Stroke(points, "#000000", 3.6), Stroke(points, "#ffffff", 1.6)]
-    marks.append(Words(11, top + tall / 2, y_title, anchor="middle", colour=QUIET, turn=-90))
-    marks.append(Words(left + wide / 2, top + tall + below + 24, x_title, anchor="middle", colour=QUIET))
+    marks.append(Words(11, top + tall / 2, y_title, anchor="middle", colour=MUTED, turn=-90))
+    marks.append(Words(left + wide / 2, top + tall + below + 24, x_title, anchor="middle", colour=MUTED))
     bar = left + wide + 12
-    marks.append(Bitmap(bar, top, 12, tall, SCALE[::-1][:, None]))
+    marks.append(Bitmap(bar, top, 12, tall, COLOUR_SCALE[::-1][:, None]))
     scale = Axis(low, high, top + tall, top)
     ticks = scale.ticks()
-    marks += [Words(bar + 17, float(scale.at(tick)) + 4, f"{tick:.3g}", colour=QUIET, size=11) for tick in ticks]
-    return _chart(title, marks, max(bar + 50, WIDTH), top + tall + below + 32)
+    marks += [Words(bar + 17, float(scale.at(tick)) + 4, f"{tick:.3g}", colour=MUTED, size=11) for tick in ticks]
+    return _chart(title, marks, max(bar + 50, CHART_WIDTH), top + tall + below + 32)
 
 
 def tiles(pictures: Sequence[Tile], *, title: str, columns: int, heads: Sequence[str] = ()) -> Chart:
     """Pictures in rows of `columns`, each over its name; small ones show their pixels.  heads: names of the columns."""
     gap, has_names = 6.0, any(tile.title for tile in pictures)
-    side = (WIDTH - gap * (columns - 1)) / columns
+    side = (CHART_WIDTH - gap * (columns - 1)) / columns
     top, step = 18.0 if heads else 2.0, side + (19.0 if has_names else gap)
-    marks: list[Mark] = [Words(i * (side + gap), 12, head, size=11, colour=QUIET) for i, head in enumerate(heads)]
+    marks: list[Mark] = [Words(i * (side + gap), 12, head, size=11, colour=MUTED) for i, head in enumerate(heads)]
     letters = max(int(side / 6.2), 2)
     for i, tile in enumerate(pictures):
         x, y = i % columns * (side + gap), top + i // columns * step
@@ -318,11 +320,13 @@ def tiles(pictures: Sequence[Tile], *, title: str, columns: int, heads: Sequence
 def shaded(values: NDArray[np.floating], low: float = 0.0, high: float = 1.0) -> NDArray[np.uint8]:
     """Numbers as colours, dark for low, grey for NaN.  H W -> H W 3."""
     share = np.clip((np.nan_to_num(values) - low) / (high - low if high > low else 1.0), 0, 1)
-    return np.where(np.isfinite(values)[..., None], SCALE[(255 * share).round().astype(int)], UNKNOWN).astype(np.uint8)
+    return np.where(np.isfinite(values)[..., None], COLOUR_SCALE[(255 * share).round().astype(int)], UNKNOWN).astype(
+        np.uint8
+    )
 
 
 def _middles(spans: Sequence[Span], axis: Axis) -> Iterator[tuple[float, str, float]]:
-    """Where a span's name stands, the name, and where the span begins; of many, every second, third …"""
+    """Middle, name and beginning of each span; of many spans, every second, third …"""
     every, begin = -(-len(spans) // MAX_SPAN_NAMES), 0
     for i, span in enumerate(spans):
         if i % every == 0:
@@ -342,7 +346,7 @@ def _cells(
         if len(names) <= COUNTS_UP_TO:
             size = min(12.0, 1.5 * cell / max(len(f"{n}"), 2))
             middle = (x + cell / 2, y + cell / 2 + 0.36 * size)
-            colour = PAPER if depth > 0.55 else INK
+            colour = GROUND if depth > 0.55 else TEXT
             yield Words(*middle, f"{n}", anchor="middle", colour=colour, size=size, passes_pointer=True)
 
 
@@ -387,7 +391,7 @@ def _thin(line: Line, *, is_log: bool) -> Thinned | None:
 
 
 def _around(values: NDArray[np.float64], margin: float, *, is_log: bool = False) -> tuple[float, float]:
-    """The range of some numbers, with a margin as a share of it; never empty."""
+    """The range of the numbers, widened by a share `margin`; never empty."""
     low, high = float(values.min()), float(values.max())
     if is_log:
         room = (high / low) ** margin if high > low else 2.0
@@ -412,7 +416,7 @@ def _steps(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten between low and high; with 2 and 5 of them where there are few; or other round numbers."""
+    """Powers of ten between low and high; with their 2- and 5-fold if they are few; else other round numbers."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     leads = (1, 2, 5) if last - first <= 3 else (1,)
     every = max(1, (last - first) // 6)
@@ -427,19 +431,19 @@ def _grid(
     for tick in y.ticks():
         at = float(y.at(tick))
         yield Stroke([(x.start, at), (x.end, at)], RULE, 1)
-        yield Words(x.start - 7, at + 4, write(tick), anchor="end", colour=QUIET)
+        yield Words(x.start - 7, at + 4, write(tick), anchor="end", colour=MUTED)
     for tick in x.ticks():
         if x_is_whole and tick != round(tick):
             continue
         at = float(x.at(tick))
-        yield Stroke([(at, y.start), (at, y.start + 4)], QUIET, 1)
-        yield Words(at, y.start + 17, _percent(tick) if x_is_share else _short(tick), anchor="middle", colour=QUIET)
-    yield Words((x.start + x.end) / 2, y.start + 35, x_title, anchor="middle", colour=QUIET)
+        yield Stroke([(at, y.start), (at, y.start + 4)], MUTED, 1)
+        yield Words(at, y.start + 17, _percent(tick) if x_is_share else _short(tick), anchor="middle", colour=MUTED)
+    yield Words((x.start + x.end) / 2, y.start + 35, x_title, anchor="middle", colour=MUTED)
 
 
 def _legend(series: Sequence[Line]) -> Iterator[Mark]:
     wide = sum(28 + 6.6 * len(line.name) + 20 for line in series) - 20
-    x = max(min(float(LEFT), WIDTH - wide), 2.0)
+    x = max(min(float(LEFT), CHART_WIDTH - wide), 2.0)
     for i, line in enumerate(series):
         if not line.name:
             continue
@@ -453,7 +457,12 @@ def _legend(series: Sequence[Line]) -> Iterator[Mark]:
 
 
 def _chart(
-    title: str, marks: Sequence[Mark], width: float = WIDTH, height: float = HEIGHT, *, is_wide: bool = False
+    title: str,
+    marks: Sequence[Mark],
+    width: float = CHART_WIDTH,
+    height: float = CHART_HEIGHT,
+    *,
+    is_wide: bool = False,
 ) -> Chart:
     return Chart(title, tuple(marks), round(width), round(height), is_wide)
 

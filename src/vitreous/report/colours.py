@@ -14,7 +14,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
 # A dark-to-light scale whose lightness rises evenly: dark blue, teal, yellow. 256 × RGB.
 _STOPS = np.array([[22, 18, 56], [40, 63, 120], [33, 122, 138], [82, 181, 118], [190, 222, 88], [253, 246, 178]], float)
-SCALE: NDArray[np.uint8] = np.stack(
+COLOUR_SCALE: NDArray[np.uint8] = np.stack(
     [np.interp(np.linspace(0, len(_STOPS) - 1, 256), np.arange(len(_STOPS)), _STOPS[:, c]) for c in range(3)], -1
 ).astype(np.uint8)
 
@@ -23,7 +23,7 @@ def colours(values: NDArray[np.floating], top: float | None = None) -> NDArray[n
     """Numbers from 0 to `top` as colours; by default `top` is the largest.  H W -> H W 3."""
     top = float(values.max()) if top is None else top
     share = np.clip(values / top if top > 0 else np.zeros_like(values), 0, 1)
-    return SCALE[(255 * share).round().astype(int)]
+    return COLOUR_SCALE[(255 * share).round().astype(int)]
 
 
 def data_uri(pixels: NDArray[np.uint8], *, is_photo: bool = False) -> str:
