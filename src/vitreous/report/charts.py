@@ -24,7 +24,8 @@ CHART_WIDTH, CHART_HEIGHT = 390, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 20, 34, 44  # around the plot
 MAX_LINE_POINTS = 240  # no screen shows more
 MAX_POINTS_MARKED = 40
-HUES = FIRST_HUE, SECOND_HUE, _ = ("first", "second", "third")
+FIRST_HUE, SECOND_HUE = "first", "second"
+HUES = (FIRST_HUE, SECOND_HUE, "third")
 DASHES = ("", "7 4", "2 3")
 MUTED, RULE, GROUND, TEXT = "quiet", "line", "paper", "currentColor"
 COUNTS_UP_TO = 15  # classes: counts stand in the cells
