@@ -316,7 +316,9 @@ def test_the_picture_of_amounts_and_resolution():
     pairs = sum(len(begun(n, how)) == 2 for n in AMOUNTS for how in ("weights", "scratch"))
     caption = "Share right on test images after 400 steps of 64 images. Bands: 95 % (Student) over 3 seeds"
     caption += f", over 2 in {pairs} of the cells on the left." if pairs else "."
-    assert_picture("transfer.svg", sheet(panels, heading="What moves when weights are transferred", caption=caption))
+    assert_picture(
+        "transfer.svg", sheet(panels, heading="What moves when weights are transferred", caption=caption).to_svg()
+    )
 
 
 def test_the_picture_of_cost():
@@ -350,7 +352,9 @@ def test_the_picture_of_cost():
         "A dot is a run of 400 steps of 64 images. Cost: multiply-adds of a forward pass x 25,600 images x 3. "
         "imagenette: our ViT at 64, 96 and 128 pixels, from left to right. DeiT and AugReg cost the same."
     )
-    assert_picture("transfer-cost.svg", sheet(panels, heading="What fine-tuning costs, and gives", caption=caption))
+    assert_picture(
+        "transfer-cost.svg", sheet(panels, heading="What fine-tuning costs, and gives", caption=caption).to_svg()
+    )
 
 
 # The lines ---------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from tiny_models import line_of
 
 from vitreous.errors import ConfigError
 from vitreous.measures import MEASURES
-from vitreous.measures.drawings import DRAWINGS, spans
-from vitreous.measures.figures import METHODS, check_papers, draw, paper_name, short_name, write_figures
+from vitreous.measures.drawing import spans
+from vitreous.measures.figures import check_papers, draw, paper_name, short_name, write_figures
 from vitreous.report.charts import Span
 
 
@@ -35,8 +35,12 @@ def folder(seen, figures, tmp_path_factory):
     return out
 
 
-def test_every_measure_is_drawn_and_says_how_it_was_measured():
-    assert set(DRAWINGS) == set(METHODS) == set(MEASURES)
+def test_every_measure_of_ours_is_drawn_says_how_it_was_measured_and_has_a_rank(seen, figures):
+    for name, found in seen.found.items():
+        assert all(figure.panels for figure in figures[name, 0]), name
+        assert MEASURES[name].method(found).endswith("."), name
+    ranks = [measure.rank for measure in MEASURES.values() if measure.rank is not None]
+    assert sorted(ranks) == list(range(1, len(ranks) + 1))
 
 
 def test_files_are_named_as_in_the_papers(folder):
@@ -51,6 +55,7 @@ def test_files_are_named_as_in_the_papers(folder):
 
 
 def test_each_figure_is_there_three_times_with_one_content(folder, figures):
+    pytest.importorskip("matplotlib", reason="PNG needs the extra plot")
     for figure in (figure for drawn in figures.values() for figure in drawn):
         text = (folder / f"{figure.name}.svg").read_text("utf-8")
         root = ElementTree.fromstring(text)
@@ -98,7 +103,16 @@ def test_what_hinders_a_pdf_is_said_before_the_work(monkeypatch):
     with pytest.raises(ConfigError) as error:
         check_papers("P1", "out")
     line_of(error.value, "matplotlib", "pip install 'vitreous[plot]'")
-    check_papers(None, None)  # SVG, PNG and CSV need none of it
+    check_papers(None, None)  # SVG and CSV need no matplotlib
+
+
+def test_without_matplotlib_svg_and_csv_are_written_and_the_rest_is_told(seen, figures, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    told = []
+    check_papers(None, tmp_path, told.append)
+    write_figures(seen, {("shift", 0): figures["shift", 0]}, tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["shift.csv", "shift.svg"]
+    assert told == ["figures are written as SVG and CSV; for PNG too, install matplotlib: pip install 'vitreous[plot]'"]
 
 
 def test_layers_are_named_by_their_block():

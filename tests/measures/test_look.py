@@ -227,13 +227,13 @@ def test_attention_maps_fit_a_page(seen, model):
 
 
 def test_large_models_get_fewer_and_coarser_maps(pictures):
-    from vitreous.measures.attention_map import BYTES, MAPS
+    from vitreous.measures.attention_map import MAPS, MAX_MAPS_BYTES
     from vitreous.measures.subject import Settings, Subject
 
     large = blueprint(VIT.change(image_size=592, patch=16, width=1024, depth=24, heads=16))
     reading = MAPS.start(Subject(large, "L", pictures, Settings()), None)
     cells = reading.small[0] * reading.small[1]
-    assert reading.examples * 24 * 16 * (cells + 1) * cells <= BYTES
+    assert reading.examples * 24 * 16 * (cells + 1) * cells <= MAX_MAPS_BYTES
     assert cells >= 81
 
 
@@ -261,7 +261,7 @@ def test_what_is_written_and_taken_up_again(model, pictures, tmp_path):
     assert set(second.found) == set(names)
     assert np.array_equal(second.arrays["attention-maps"]["maps"], first.arrays["attention-maps"]["maps"])
     vitreous.look(model, pictures, only=names, out=out, batch=8, tell=told.append)
-    assert told[-1] == "all measures are there already; nothing to compute"
+    assert told[-1] == "all measures are finished; nothing to compute"
     with pytest.raises(ExistsError) as refused:
         vitreous.look(awake(seed=3), pictures, only=names[:1], out=out, batch=8)
     line_of(refused.value, "another model, set or setting", "--force")
@@ -346,7 +346,7 @@ def test_numbers_that_are_not_finite_name_their_layer(model, pictures):
     finally:
         with torch.no_grad():
             weight[0, 0] = kept
-    line_of(error.value, "not finite", "first at blocks.1.output", "look at its weights")
+    line_of(error.value, "not finite", "first at blocks.1.output", "check its weights")
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_batches_too_small_for_likeness_are_said(model, pictures):
     with pytest.raises(ConfigError) as error:
         vitreous.look(model, pictures, only=["similarity"], batch=3)
     line_of(error.value, "likeness needs batches of 4 images or more, not of 3")
-    with pytest.raises(ConfigError, match="0 images at a time are none"):
+    with pytest.raises(ConfigError, match="batch=0 holds no image"):
         vitreous.look(model, pictures, batch=0)
 
 
@@ -394,9 +394,9 @@ def test_bad_words_are_answered():
     with pytest.raises(ConfigError) as error:
         vitreous.look(awake(), arrays(4), only=["atention-distance"])
     line_of(error.value, "there is no measure 'atention-distance'", "attention-distance", "--list")
-    with pytest.raises(ConfigError, match="0 images are none"):
+    with pytest.raises(ConfigError, match="images=0 leaves nothing"):
         vitreous.look(awake(), arrays(4), images=0)
-    with pytest.raises(ConfigError, match="layers='some' are none; say every or blocks"):
+    with pytest.raises(ConfigError, match="layers='some' is unknown; give every or blocks"):
         vitreous.look(awake(), arrays(4), layers="some")
     with pytest.raises(ConfigError, match="no measure was named"):
         vitreous.look(awake(), arrays(4), only=[])
@@ -418,7 +418,7 @@ def test_forwards_of_their_own_also_go_in_smaller_parts():
         return first, part.tolist()
 
     assert in_chunks(torch.arange(5), 4, work) == [(0, [0, 1]), (2, [2, 3]), (4, [4])]
-    with pytest.raises(DataError, match="one image is more than the device's memory holds; say device=cpu"):
+    with pytest.raises(DataError, match="one image needs more memory than the device has; give device=cpu"):
         in_chunks(torch.arange(5), 4, lambda part, first: work(torch.arange(9), 0))
 
 

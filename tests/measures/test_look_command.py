@@ -6,14 +6,17 @@ import os
 import pytest
 from commands import run_all
 from picture_files import class_folders
+from PIL import Image
 from tiny_models import BIT, VIT, awake
 
 import vitreous
 
 OUTSIDE = '''
-"""How bright the images are: a measure that is one file."""
+"""How large the tokens are: a measure that is one file, its figure and all."""
 
-from vitreous.measures.measure import Averages, Measure
+from vitreous.measures.measure import Averages, Drawn, Measure
+from vitreous.report import charts
+from vitreous.report.files import Panel
 
 
 class Brightness(Averages):
@@ -27,9 +30,15 @@ class Brightness(Averages):
         return {"brightness": self.mean("mean").item(), "rows": [{"brightness": self.mean("mean").item()}]}
 
 
+def draw(found, beside, arrays):
+    line = charts.Line("tokens", [0, 1], [found["brightness"], 0.0])
+    return [Drawn([Panel(charts.lines([line], title="brightness by depth", x_title="depth"), "Brightness")])]
+
+
 BRIGHTNESS = Measure(
     name="brightness", sentence="How large the tokens are.", figure="none", saw="Nothing.", start=Brightness,
     says=lambda found: f"the mean is {found['brightness']:.3f}", taps={"vit": ("embedding.tokens",)},
+    draw=draw, method=lambda found: "Mean of all tokens.",
 )
 '''
 
@@ -88,7 +97,7 @@ def test_bad_input_is_one_line(desk):
     calls = {
         ("look",): "name a model: vitreous look MODEL",
         ("look", vit, photos, "--only", "clas-attention"): "there is no measure 'clas-attention'",
-        ("look", gap, photos, "--only", "class-attention"): "has no class token; leave it away",
+        ("look", gap, photos, "--only", "class-attention"): "has no class token; leave it out",
         ("look", bit, photos, "--only", "attention-distance"): "is a network of convolutions and has no attention",
         ("look", vit, desk / "three", "--only", "similarity"): "likeness needs 4 images or more, and there are 3",
         (
@@ -98,8 +107,8 @@ def test_bad_input_is_one_line(desk):
             "--only",
             "similarity-across",
         ): "compares two models, and one was named (--against MODEL2)",
-        ("look", vit, photos, "--images", "0"): "0 images are none to look at",
-        ("look", vit, photos, "--layers", "odd"): "layers='odd' are none",
+        ("look", vit, photos, "--images", "0"): "images=0 leaves nothing to look at",
+        ("look", vit, photos, "--layers", "odd"): "layers='odd' is unknown",
         ("look", vit, desk / "no-such-folder"): "no-such-folder",
         ("look", "no-such-model", photos): "no-such-model",
         ("look", vit, photos, "--out", desk / "full", "--only", "positions"): "inspection.json exists already",
@@ -109,7 +118,7 @@ def test_bad_input_is_one_line(desk):
 
 
 def test_a_measure_from_outside_is_one_file_and_one_line(desk):
-    there = {**os.environ, "PYTHONPATH": str(desk)}
+    there = {**os.environ, "PYTHONPATH": os.pathsep.join([str(desk), os.environ.get("PYTHONPATH", "")])}
     listed, looked = run_all(
         [
             ["look", "--list"],
@@ -119,4 +128,14 @@ def test_a_measure_from_outside_is_one_file_and_one_line(desk):
     )
     assert "brightness" in listed.stdout
     assert json.loads(looked.stdout)["found"]["brightness"]["brightness"] != 0
-    assert (desk / "b" / "figures" / "brightness.csv").is_file()
+    figures = desk / "b" / "figures"
+    assert sorted(file.name for file in figures.iterdir()) == ["brightness.csv", "brightness.png", "brightness.svg"]
+    svg = (figures / "brightness.svg").read_text("utf-8")
+    assert "Mean of all" in svg
+    with Image.open(figures / "brightness.png") as picture:
+        assert len(picture.convert("RGB").resize((120, 80)).getcolors(2**16)) > 20  # something is drawn
+    html = (desk / "b" / "look.html").read_text("utf-8")
+    part = html.split('<section id="brightness">')[1].split("</section>")[0]
+    assert 'aria-label="brightness by depth"' in part
+    assert "Mean of all tokens." in part
+    assert "the mean is" in html.split("<section")[0].lower()  # and is told at the top

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from doc_blocks import DOCS, assert_block
 from shared_files import ROOT
 
-from vitreous.measures import OURS
+from vitreous.measures import OUR_MEASURES
 
 PAGE = DOCS / "guide" / "look.md"
 RESULTS = ROOT / "benchmarks" / "results" / "gallery.json"
@@ -28,7 +28,7 @@ def table(head, rows) -> str:
 
 
 def test_the_table_of_measures():
-    rows = [(f"`{m.name}`", m.sentence, m.figure, m.cost) for m in OURS]
+    rows = [(f"`{m.name}`", m.sentence, m.figure, m.cost) for m in OUR_MEASURES]
     assert_block(PAGE, "measures", table(("measure", "what it shows", "in the papers", "cost"), rows))
 
 

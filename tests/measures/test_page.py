@@ -16,7 +16,7 @@ from tiny_models import BIT, VIT, awake
 import vitreous
 from vitreous.measures import MEASURES
 from vitreous.measures.measure import Measure
-from vitreous.measures.page import LINES, page, section, write_page
+from vitreous.measures.page import TOP_LINES, page, section, write_page
 from vitreous.measures.page.looker import fitting
 from vitreous.report import page as pages
 
@@ -64,9 +64,9 @@ def test_every_measure_has_its_section_in_the_tables_order(seen, html):
 def test_ten_lines_at_the_top_with_numbers(html):
     lines = re.search(r'<ol class="points">(.*?)</ol>', html, re.DOTALL)[1]
     lines = re.findall(r'<li><a href="#([\w-]+)">(.*?)</a></li>', lines)
-    assert len(lines) == LINES
+    assert len(lines) == TOP_LINES
     assert [name for name, _ in lines] == [name for name in MEASURES if name in dict(lines)]
-    assert sum(bool(re.search(r"\d", text)) for _, text in lines) >= LINES - 1
+    assert sum(bool(re.search(r"\d", text)) for _, text in lines) >= TOP_LINES - 1
     assert html.index('class="points"') < html.index("<section")
 
 
@@ -179,7 +179,7 @@ def test_the_short_version_is_a_section_of_any_page(seen):
     html = pages.render(pages.Page(title="a run", sections=[short]))
     assert "What it does inside" in html
     assert 3 <= html.count("<svg") <= 4
-    assert html.count("<li>") == LINES
+    assert html.count("<li>") == TOP_LINES
     assert "<script" not in html
 
 

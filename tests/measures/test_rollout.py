@@ -69,7 +69,7 @@ def test_recorded_rollouts():
 def test_what_is_no_attention_is_refused():
     with pytest.raises(ValueError, match="no layers to roll out; give"):
         rollout([])
-    with pytest.raises(ValueError, match="heads='sum' is no way to join heads; say mean, max, min"):
+    with pytest.raises(ValueError, match="heads='sum' does not join heads; give mean, max, min"):
         rollout(attention(), heads="sum")  # type: ignore[arg-type]
 
 

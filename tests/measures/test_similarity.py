@@ -162,7 +162,7 @@ def test_a_constant_layer_is_named_and_never_nan():
 def test_fewer_than_four_images_are_refused():
     with pytest.raises(ValueError, match="a batch of 3 images is too small for CKA; give 4 or more"):
         centred_gram(rows(3, 5, 0))
-    with pytest.raises(ValueError, match="others than those before"):
+    with pytest.raises(ValueError, match="other layers than the batches before"):
         seen = Likeness()
         seen.add({"a": rows(4, 3, 0)})
         seen.add({"b": rows(4, 3, 0)})

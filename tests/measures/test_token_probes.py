@@ -16,10 +16,8 @@ from tiny_models import BIT, VIT, awake, line_of
 import vitreous
 from vitreous.errors import ConfigError
 from vitreous.measures import MEASURES
-from vitreous.measures.drawings import DRAWINGS
-from vitreous.measures.figures import method_of
 from vitreous.measures.subject import Settings, Subject
-from vitreous.measures.token_probes import MOST, PLACES, even_grid, some_layers
+from vitreous.measures.token_probes import MAX_PLACES, MAX_TOKEN_IMAGES_HELD, even_grid, some_layers
 
 TOKENS, PROBES = MEASURES["token-probes"], MEASURES["probes"]
 CHANCE = 1 / 3
@@ -121,14 +119,14 @@ def test_a_token_of_a_resnet_is_a_place_of_its_map():
 def test_the_asked_places_are_an_even_grid_within_the_grid(grid):
     """One step for both directions, the least that is enough, and as much left over on one side as on the other."""
     axes = even_grid(grid)
-    assert 1 <= len(axes[0]) * len(axes[1]) <= PLACES
+    assert 1 <= len(axes[0]) * len(axes[1]) <= MAX_PLACES
     assert axes[0].step == axes[1].step
     for n, axis in zip(grid, axes, strict=True):
         before, after = axis[0], n - 1 - axis[-1]
         assert 0 <= before <= after <= before + 1
         assert after < axis.step
     if (step := axes[0].step) > 1:
-        assert -(-grid[0] // (step - 1)) * -(-grid[1] // (step - 1)) > PLACES
+        assert -(-grid[0] // (step - 1)) * -(-grid[1] // (step - 1)) > MAX_PLACES
 
 
 def test_grids_of_real_models():
@@ -147,7 +145,7 @@ def test_a_place_that_never_changes_is_chance_and_is_said():
     assert accuracies(found, "blocks.0")[0] == pytest.approx(CHANCE, abs=1e-5)
     assert accuracies(found, "blocks.0")[6] > 0.98
     assert found["layers"][0]["constant"] == 1
-    assert "the same in all shots count as chance: 1 of blocks.0." in method_of("token-probes", found)
+    assert "the same in all shots count as chance: 1 of blocks.0." in TOKENS.method(found)
 
 
 def test_a_layer_that_never_changes_is_named_by_probes_and_the_others_are_read():
@@ -166,8 +164,8 @@ def test_a_layer_that_never_changes_is_named_by_probes_and_the_others_are_read()
     assert rows["blocks.1", "cls"]["linear"] > 0.98
     assert rows["blocks.1", "cls"]["interval"][0] > 0.9
     assert PROBES.says(found).endswith("; constant: blocks.0 (cls), blocks.0 (middle)")
-    assert "counts as chance: blocks.0 (cls), blocks.0 (middle)." in method_of("probes", found)
-    assert DRAWINGS["probes"](found, None, {})
+    assert "counts as chance: blocks.0 (cls), blocks.0 (middle)." in PROBES.method(found)
+    assert PROBES.draw(found, None, {})
 
 
 def test_what_changes_in_few_images_alone_is_chance_where_a_draw_has_none_of_them():
@@ -195,7 +193,7 @@ def test_five_layers_are_asked_and_fewer_of_a_shallow_network():
 
 def test_rows_of_so_many_images_are_held_and_no_more():
     """In half precision, the last batch cut; a batch that did not go through leaves nothing behind."""
-    data = pictures(MOST + 80, test=300)
+    data = pictures(MAX_TOKEN_IMAGES_HELD + 80, test=300)
     subject = subject_of(awake(VIT.change(depth=1)), data)
     reading = TOKENS.start(subject, None)
     huge = torch.full((1, 17, 16), 1e6)
@@ -206,13 +204,13 @@ def test_rows_of_so_many_images_are_held_and_no_more():
         reading.see("blocks.0.output", huge.expand(len(subject.of_batch["places"]), -1, -1))
         reading.update()
     held = reading.values["blocks.0.output"]
-    assert sum(map(len, held)) == reading.count == MOST
+    assert sum(map(len, held)) == reading.count == MAX_TOKEN_IMAGES_HELD
     assert all(rows.dtype == np.float16 and np.isfinite(rows).all() for rows in held)
     found = reading.finish()  # all rows are the same
     assert found["layers"][0]["constant"] == 16
     assert found["layers"][0]["lowest"] == found["layers"][0]["highest"] == found["chance"]
-    assert found["held"] == found["held_at_most"] == MOST
-    assert found["images"] == (data.splits[:MOST] == "test").sum()
+    assert found["held"] == found["held_at_most"] == MAX_TOKEN_IMAGES_HELD
+    assert found["images"] == (data.splits[:MAX_TOKEN_IMAGES_HELD] == "test").sum()
     assert not reading.values
 
 
@@ -296,7 +294,7 @@ def test_why_there_is_no_probe_is_said_as_of_probes(data, words):
 
 def test_only_images_that_would_be_held_count_as_labelled():
     """The test images all lie behind the first 1,024, and probes hold 2,048."""
-    subject = subject_of(awake(), as_set(Arrays(np.zeros((MOST + 9, 1, 1, 3), np.uint8)), test=9))
+    subject = subject_of(awake(), as_set(Arrays(np.zeros((MAX_TOKEN_IMAGES_HELD + 9, 1, 1, 3), np.uint8)), test=9))
     line = TOKENS.why_not(subject, None)
     assert "the 1,024 drawn have at most 342 of a class, 1,024 of them to train on" in line
     assert MEASURES["probes"].why_not(subject, None) is None

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from vitreous.report import charts
-from vitreous.report.charts import Bar, Line, Span, Tile
-from vitreous.report.colours import SCALE
+from vitreous.report.charts import Chart, Line, ShareBar, Span, Tile
+from vitreous.report.colours import COLOUR_SCALE
 
 HOSTILE = "<b>&\"'</svg>"
 
 
-def parsed(svg: str) -> ElementTree.Element:
+def parsed(chart: Chart) -> ElementTree.Element:
+    svg = chart.to_svg()
     root = ElementTree.fromstring(svg)
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"]
@@ -49,17 +50,17 @@ def test_a_log_axis_makes_equal_factors_equal_steps():
 
 def test_long_lines_are_thinned_within_a_band_and_keep_their_mean():
     y = np.random.default_rng(0).normal(5, 1, 10_000)
-    svg = charts.lines([Line("a", np.arange(10_000), y)], title="t", x_title="x")
-    root = parsed(svg)
-    assert len(max(paths(root, "--first"), key=len)) == charts.POINTS
+    chart = charts.lines([Line("a", np.arange(10_000), y)], title="t", x_title="x")
+    root, svg = parsed(chart), chart.to_svg()
+    assert len(max(paths(root, "--first"), key=len)) == charts.MAX_LINE_POINTS
     assert "fill-opacity" in svg
     assert len(svg) < 20_000
 
 
 def test_what_is_not_finite_is_left_out():
     line = Line("a", [0, 1, 2, 3], [1.0, np.nan, np.inf, 2.0])
-    assert "nan" not in charts.lines([line], title="t", x_title="x")
-    assert "inf" not in charts.lines([line, Line("b", [1], [-1.0])], title="t", x_title="x", is_log=True)
+    assert "nan" not in charts.lines([line], title="t", x_title="x").to_svg()
+    assert "inf" not in charts.lines([line, Line("b", [1], [-1.0])], title="t", x_title="x", is_log=True).to_svg()
 
 
 @pytest.mark.parametrize("y", [[], [np.nan], [3.0], [0.0], [2.0, 2.0], [1e-9, 1e9]])
@@ -84,13 +85,15 @@ def test_lines_differ_in_hue_and_in_dashes():
 
 
 def test_a_mark_stands_at_its_place():
-    svg = charts.lines([Line("a", [0, 10], [0, 1.0])], title="t", x_title="x", mark=(10, "kept"))
-    assert "kept" in words(parsed(svg))
-    assert "kept" not in charts.lines([Line("a", [0, 10], [0, 1.0])], title="t", x_title="x", mark=(11, "kept"))
+    def marked(place):
+        return charts.lines([Line("a", [0, 10], [0, 1.0])], title="t", x_title="x", mark=(place, "kept"))
+
+    assert "kept" in words(parsed(marked(10)))
+    assert "kept" not in words(parsed(marked(11)))
 
 
 def test_bars_are_as_long_as_their_shares():
-    root = parsed(charts.bars([Bar("ours", 0.8, 0.7, 0.9), Bar("theirs", 0.4, is_ours=False)], title="t"))
+    root = parsed(charts.bars([ShareBar("ours", 0.8, 0.7, 0.9), ShareBar("theirs", 0.4, is_ours=False)], title="t"))
     widths = [float(e.attrib["width"]) for e in root if e.tag.endswith("rect") and "--line" not in e.attrib["fill"]]
     assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
     assert {"80.0 %", "40.0 %"} <= set(words(root))
@@ -110,14 +113,14 @@ def test_a_small_matrix_has_its_counts_written_and_right_and_wrong_in_two_hues()
 @pytest.mark.parametrize("classes", [2, 15, 16, 40, 41, 100])
 def test_a_matrix_of_any_size_stays_small_and_names_every_class(classes):
     matrix = np.random.default_rng(0).integers(0, 9, (classes, classes))
-    svg = charts.confusion(matrix, [f"n{i}" for i in range(classes)], title="t")
-    assert words(parsed(svg)).count(f"n{classes - 1}") == 2
-    assert len(svg) < 500_000
+    chart = charts.confusion(matrix, [f"n{i}" for i in range(classes)], title="t")
+    assert words(parsed(chart)).count(f"n{classes - 1}") == 2
+    assert len(chart.to_svg()) < 500_000
 
 
 def test_a_large_matrix_shades_each_cell_once():
     matrix = np.random.default_rng(0).integers(0, 3, (60, 60))
-    svg = charts.confusion(matrix, [f"n{i}" for i in range(60)], title="t")
+    svg = charts.confusion(matrix, [f"n{i}" for i in range(60)], title="t").to_svg()
     assert svg.count("z") - svg.count("size") == np.count_nonzero(matrix)
 
 
@@ -135,15 +138,15 @@ def test_reliability_draws_only_bins_that_hold_something():
 
 
 def test_every_word_is_escaped():
-    for svg in (
+    for chart in (
         charts.lines([Line(HOSTILE, [0, 1], [0, 1.0])], title=HOSTILE, x_title=HOSTILE, mark=(0.5, HOSTILE)),
-        charts.bars([Bar(HOSTILE, 0.5)], title=HOSTILE),
+        charts.bars([ShareBar(HOSTILE, 0.5)], title=HOSTILE),
         charts.confusion(np.eye(2, dtype=int), [HOSTILE, "x" * 99], title=HOSTILE),
         charts.confusion(np.eye(50, dtype=int), [HOSTILE] * 50, title=HOSTILE),
     ):
-        assert "<b>" not in svg
-        assert svg.count("</svg>") == 1
-        parsed(svg)
+        assert "<b>" not in chart.to_svg()
+        assert chart.to_svg().count("</svg>") == 1
+        parsed(chart)
 
 
 @pytest.mark.parametrize(
@@ -169,18 +172,18 @@ def test_a_heatmap_has_a_pixel_for_each_cell_and_a_name_for_each_span():
     from PIL import Image
 
     values = np.array([[0.0, 0.5, 1.0], [np.nan, 2.0, -1.0]])
-    svg = charts.heatmap(
+    chart = charts.heatmap(
         values, title="t", rows=[Span("top"), Span("low")], columns=[Span("a", 2), Span("b")], y_title="y", x_title="x"
     )
-    root = parsed(svg)
+    root = parsed(chart)
     assert {"top", "low", "a", "b", "x", "y", "0", "1"} <= set(words(root))
     href = next(e.attrib["href"] for e in root.iter() if e.tag.endswith("}image"))
     seen = np.asarray(Image.open(io.BytesIO(base64.b64decode(href.partition(",")[2]))))
     assert seen.shape == (2, 3, 3)
-    assert (seen[0, 0] == SCALE[0]).all()
-    assert (seen[0, 2] == SCALE[-1]).all()
+    assert (seen[0, 0] == COLOUR_SCALE[0]).all()
+    assert (seen[0, 2] == COLOUR_SCALE[-1]).all()
     assert (seen[1, 0] == charts.UNKNOWN).all()  # no number
-    assert (seen[1, 1] == SCALE[-1]).all()  # beyond the scale
+    assert (seen[1, 1] == COLOUR_SCALE[-1]).all()  # beyond the scale
 
 
 def test_names_along_a_heatmap_do_not_touch():
@@ -188,7 +191,7 @@ def test_names_along_a_heatmap_do_not_touch():
     values = np.zeros((360, 360))
     root = parsed(charts.heatmap(values, title="t", rows=spans, columns=spans, y_title="y", x_title="x"))
     places = [float(e.attrib["y"]) for e in root if e.text and e.text.startswith("block") and "y" in e.attrib]
-    assert 10 <= len(places) <= charts.SPANS
+    assert 10 <= len(places) <= charts.MAX_SPAN_NAMES
     assert np.diff(places).min() >= 11
 
 

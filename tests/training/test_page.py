@@ -17,7 +17,7 @@ from tiny_models import line_of
 from vitreous.errors import DataError, ExistsError
 from vitreous.evaluation.accuracy import wilson
 from vitreous.images.health import Case, Finding, Health
-from vitreous.measures.explain import Attention
+from vitreous.measures.explain import Explanation
 from vitreous.report import page as pages
 from vitreous.training.label_errors import suspects
 from vitreous.training.tell.card import card
@@ -370,7 +370,7 @@ def test_faults_of_the_data_are_told():
 
 
 def test_a_network_without_attention_says_so():
-    run = finished_run.invented(20, 2, attention=Attention(why_not="No attention here."))
+    run = finished_run.invented(20, 2, attention=Explanation(why_not="No attention here."))
     assert "No attention here." in pages.render(page(run))
     assert "Where it looks" not in pages.render(page(finished_run.invented(20, 2)))
 

@@ -67,7 +67,7 @@ def _number(found: FewShot, shots: int) -> Number:
     return Number(f"{100 * found.mean(shots):.1f} %", "1 shot" if shots == 1 else f"{shots} shots", about=about)
 
 
-def _plot(found: FewShot) -> str:
+def _plot(found: FewShot) -> charts.Chart:
     series = []
     for l2 in found.l2s:
         means = [found.mean(shots, l2) for shots in found.shots]
@@ -99,7 +99,7 @@ def _curve(found: Curve) -> Sequence[Block]:
     ]
 
 
-def _law_plot(found: Curve) -> str:
+def _law_plot(found: Curve) -> charts.Chart:
     now = found.sizes[-1]
     means = 1 - found.error.mean(1)
     n = np.geomspace(found.sizes[0], 2 * now, 60)

@@ -1,8 +1,8 @@
 """Inspections: pure functions on arrays, one file each, and the table of those that `look` knows."""
 
 from vitreous.measures.attention import (
+    ATTENTION_DISTANCE,
     CLASS,
-    DISTANCE,
     ENTROPY,
     LIKENESS,
     attention_distance,
@@ -21,7 +21,7 @@ from vitreous.measures.filters_and_positions import (
     position_structure,
 )
 from vitreous.measures.layer_probes import PROBES
-from vitreous.measures.layer_similarity import ACROSS, HEADS, WITHIN
+from vitreous.measures.layer_similarity import ACROSS, HEADS_AGAINST_LAYERS, WITHIN
 from vitreous.measures.localisation import LOCALISATION, TokenLikeness, own_place
 from vitreous.measures.logit_lens import LENS, early_logits
 from vitreous.measures.measure import Measure
@@ -62,8 +62,8 @@ __all__ = [
     "uniformity",
 ]
 
-OURS = [
-    DISTANCE,
+OUR_MEASURES = [
+    ATTENTION_DISTANCE,
     ENTROPY,
     CLASS,
     LIKENESS,
@@ -74,7 +74,7 @@ OURS = [
     CHANGE,
     WITHIN,
     ACROSS,
-    HEADS,
+    HEADS_AGAINST_LAYERS,
     SKIP_RATIO,
     LOCALISATION,
     PROBES,
@@ -84,4 +84,4 @@ OURS = [
     REMOVAL,
     SHIFT,
 ]
-MEASURES: Registry[Measure] = Registry("measures", {measure.name: measure for measure in OURS})
+MEASURES: Registry[Measure] = Registry("measures", {measure.name: measure for measure in OUR_MEASURES})

@@ -1,17 +1,22 @@
 """How far, how widely and how alike the heads look (figures 7 and 11 of arXiv 2010.11929; 3 and 4 of arXiv 2108.08810).
 
-B images   H heads   T tokens, of which the last N = h·w are the patches
+B images   H heads   T tokens; the last N = h·w are the patches
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.measures.measure import Averages, Found, Measure, number_of, plain
+from vitreous.measures.drawing import BLOCK_AXIS, band, both_rows, column, top_with_room
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, number_of, plain
 from vitreous.measures.subject import Subject, needs_attention, needs_class_token
+from vitreous.report import charts
+from vitreous.report.charts import Line, Tile
+from vitreous.report.files import Panel
 
 __all__ = [
     "attention_distance",
@@ -22,7 +27,7 @@ __all__ = [
     "uniform_distance",
 ]
 
-Pixels = float | tuple[float, float]  # of a patch; rows and columns where these differ
+Pixels = float | tuple[float, float]  # of a patch; two numbers if rows and columns differ
 
 
 def patch_distances(grid: tuple[int, int], patch: Pixels) -> Tensor:
@@ -34,7 +39,7 @@ def patch_distances(grid: tuple[int, int], patch: Pixels) -> Tensor:
 
 
 def uniform_distance(grid: tuple[int, int], patch: Pixels, *, prefix: int = 0) -> float:
-    """The distance of a head that looks everywhere alike; prefix: tokens in front that take their share."""
+    """The distance of a head with even attention; prefix: tokens in front that take their share."""
     places = grid[0] * grid[1]
     return float(patch_distances(grid, patch).sum()) / (places * (places + prefix))
 
@@ -121,17 +126,59 @@ def _say_distance(found: Found) -> str:
     )
 
 
-WEIGHTS = {"vit": ("blocks.*.attention.weights",)}
+ATTENTION_TAPS = {"vit": ("blocks.*.attention.weights",)}
 
-DISTANCE = Measure(
+
+def _draw_distance(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    every = [row["distance_px"] for row in both_rows(found, beside)]
+    span = (0.0, top_with_room(every, [found["uniform_px"]], [beside["uniform_px"]] if beside else None))
+    layers = sorted({row["layer"] for row in rows})
+    level = (found["uniform_px"], f"everywhere alike: {found['uniform_px']:.0f} px")
+    depth = charts.lines(
+        [
+            Line("a head", column(rows, "layer"), column(rows, "distance_px"), is_dots=True),
+            Line("mean of heads", layers, found["by_layer_px"]),
+        ],
+        title="how far each head looks, by block", x_title=BLOCK_AXIS, x_is_whole=True, level=level, y_range=span,
+    )  # fmt: skip
+    series = []
+    for layer in dict.fromkeys((layers[0], layers[len(layers) // 2], layers[-1])):
+        own = sorted((row for row in rows if row["layer"] == layer), key=lambda row: row["distance_px"])
+        low, high = band(own, "distance_px", "error_px")
+        places = np.arange(1, len(own) + 1)
+        series.append(Line(f"block {layer}", places, column(own, "distance_px"), low, high, has_points=True))
+    ranked = charts.lines(
+        series, title="how far the heads of three blocks look, sorted", x_title="head, the nearest first",
+        x_is_whole=True, level=level, y_range=span,
+    )  # fmt: skip
+    return [
+        Drawn([Panel(depth, "Mean attention distance, pixels")], paper="P1-fig7"),
+        Drawn([Panel(ranked, "The same, heads sorted, pixels")], paper="P2-fig3"),
+    ]
+
+
+def _distance_method(found: Found) -> str:
+    tall, wide = found["patch_px"]
+    apart = f"{tall:g} px" if tall == wide else f"{tall:g} and {wide:g} px"
+    return (
+        f"Mean over {found['images']:,} images and all patches of Σ attention × distance, patches {apart} apart; "
+        "tokens in front are left out, and rows are not renormalised."
+    )
+
+
+ATTENTION_DISTANCE = Measure(
     name="attention-distance",
     sentence="How far each head looks from a patch, in pixels, against a head that looks everywhere alike.",
     figure="P1 figure 7 (right) and 11; P2 figures 3 and 4",
     saw="Low layers mix heads that look locally with heads that span the image; high layers look globally.",
     start=_Distance,
     says=_say_distance,
-    taps=WEIGHTS,
+    taps=ATTENTION_TAPS,
     why_not=needs_attention,
+    draw=_draw_distance,
+    method=_distance_method,
+    rank=1,
 )
 
 
@@ -161,6 +208,21 @@ def _say_entropy(found: Found) -> str:
     )
 
 
+def _draw_entropy(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows, largest = found["rows"], found["largest_nats"]
+    layers = sorted({row["layer"] for row in rows})
+    chart = charts.lines(
+        [
+            Line("a head", column(rows, "layer"), column(rows, "entropy_nats"), is_dots=True),
+            Line("mean of heads", layers, found["by_layer_nats"]),
+        ],
+        title="entropy of attention by block", x_title=BLOCK_AXIS, x_is_whole=True,
+        level=(largest, f"everywhere alike: {largest:.2f}"),
+        y_range=(0.0, top_with_room([largest], [beside["largest_nats"]] if beside else None)),
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "Entropy of attention, nats")])]
+
+
 ENTROPY = Measure(
     name="attention-entropy",
     sentence="Over how many tokens each head spreads its look.",
@@ -168,8 +230,13 @@ ENTROPY = Measure(
     saw="Not measured there.",
     start=_Entropy,
     says=_say_entropy,
-    taps=WEIGHTS,
+    taps=ATTENTION_TAPS,
     why_not=needs_attention,
+    draw=_draw_entropy,
+    method=lambda found: (
+        f"−Σ a ln a over all tokens, mean over all queries of {found['images']:,} images, each head by itself."
+    ),
+    rank=17,
 )
 
 
@@ -201,6 +268,17 @@ def _say_class(found: Found) -> str:
     )
 
 
+def _draw_class(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    by_layer = found["by_layer"]
+    named = {"to itself": "to_itself", "to patches": "to_patches", "from patches": "from_patches"}
+    chart = charts.lines(
+        [Line(name, range(len(by_layer)), column(by_layer, key)) for name, key in named.items()],
+        title="attention of the class token by block", x_title=BLOCK_AXIS, x_is_whole=True, is_share=True,
+        y_range=(0.0, 1.0),
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "Share of the class token's attention")])]
+
+
 CLASS = Measure(
     name="class-attention",
     sentence="How much the class token looks at itself and at the patches, and how much the patches look at it.",
@@ -208,8 +286,14 @@ CLASS = Measure(
     saw="Not measured there.",
     start=_ClassAttention,
     says=_say_class,
-    taps=WEIGHTS,
+    taps=ATTENTION_TAPS,
     why_not=needs_class_token,
+    draw=_draw_class,
+    method=lambda found: (
+        f"Row and column of the class token, mean over heads and {found['images']:,} images; from patches: "
+        "mean over them."
+    ),
+    rank=13,
 )
 
 
@@ -239,6 +323,22 @@ def _say_likeness(found: Found) -> str:
     )
 
 
+def _draw_likeness(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    chart = charts.lines(
+        [Line("mean of pairs", column(rows, "layer"), column(rows, "mean_cosine")),
+         Line("most alike pair", column(rows, "layer"), column(rows, "largest_cosine"))],
+        title="likeness of heads by block", x_title=BLOCK_AXIS, x_is_whole=True, y_range=(0.0, 1.05),
+    )  # fmt: skip
+    panels = [Panel(chart, "Cosine between heads of a block")]
+    matrices = [np.asarray(matrix, np.float64) for matrix in found["heads"]]
+    if len(matrices[0]) > 1:
+        shown = [Tile(f"block {row['layer']}", charts.shaded(m)) for row, m in zip(rows, matrices, strict=True)]
+        pairs = charts.tiles(shown, title="cosine of every two heads", columns=min(6, len(shown)))
+        panels.append(Panel(pairs, "Head by head"))
+    return [Drawn(panels)]
+
+
 LIKENESS = Measure(
     name="head-likeness",
     sentence="Whether the heads of a layer look at different things or all at the same.",
@@ -246,6 +346,11 @@ LIKENESS = Measure(
     saw="Not measured there.",
     start=_Likeness,
     says=_say_likeness,
-    taps=WEIGHTS,
+    taps=ATTENTION_TAPS,
     why_not=needs_attention,
+    draw=_draw_likeness,
+    method=lambda found: (
+        f"Cosine between the whole attention matrices of two heads of a block, mean over {found['images']:,} images."
+    ),
+    rank=18,
 )

@@ -1,4 +1,4 @@
-"""Where single tokens look, as pictures; and those of a few images, small enough for a page."""
+"""Where single tokens look, as maps; and the maps of a few images, small enough for a page."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.measures.measure import Found, Measure, Reading
+from vitreous.measures.drawing import overlaid, rgb, shrunk
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading
 from vitreous.measures.rollout import Flow, needs_reads, relevance_map
 from vitreous.measures.subject import Subject, needs_attention
+from vitreous.report import charts
+from vitreous.report.charts import Tile
+from vitreous.report.files import Panel
 
 __all__ = ["attention_map", "pooled_attention", "pooled_grid"]
 
-SIDE = 16  # patches of a pooled map, at most
-BYTES = 6 * 2**20  # of all maps together, so that a page holds them
-VARIANTS = {
+MAX_MAP_SIDE = 16  # patches of a pooled map, at most
+MAX_MAPS_BYTES = 6 * 2**20  # of all maps together: a page holds them
+ROLLOUT_VARIANTS = {
     "rollout": {"residual": True, "heads": "mean"},
     "rollout_plain": {"residual": False, "heads": "mean"},
     "rollout_max": {"residual": True, "heads": "max"},
@@ -27,9 +31,9 @@ VARIANTS = {
 
 
 def attention_map(weights: Tensor, grid: tuple[int, int], *, query: int = 0) -> Tensor:
-    """One token's attention to the patches, as a picture.
+    """One token's attention to the patches, as a map.
 
-    weights: B H N N, of which the last h·w tokens are the patches.  grid: rows, columns.  query: 0 is the class token.
+    weights: B H N N; the last h·w tokens are the patches.  grid: rows, columns.  query: 0 is the class token.
     Returns B H h w; each map sums to at most 1 (the rest went to the tokens in front).
     """
     places = grid[0] * grid[1]
@@ -38,7 +42,7 @@ def attention_map(weights: Tensor, grid: tuple[int, int], *, query: int = 0) -> 
     return weights[:, :, query, -places:].unflatten(-1, grid)
 
 
-def pooled_grid(grid: tuple[int, int], side: int = SIDE) -> tuple[int, int]:
+def pooled_grid(grid: tuple[int, int], side: int = MAX_MAP_SIDE) -> tuple[int, int]:
     """The grid with at most `side` rows and columns."""
     return min(grid[0], side), min(grid[1], side)
 
@@ -72,19 +76,19 @@ class _Maps(Reading):
         config: Any = subject.model.config
         self.layers, self.heads = config.encoder.depth, config.encoder.heads
         self.examples, self.small = self._fitting()
-        variants = {} if needs_reads(subject) else VARIANTS
+        variants = {} if needs_reads(subject) else ROLLOUT_VARIANTS
         self.flows = {name: Flow(subject, **how) for name, how in variants.items()}
         self.batch: list[tuple[NDArray[np.uint8], NDArray[np.float16]]] = []
         self.kept: dict[str, NDArray[Any]] = {}
 
     def _fitting(self) -> tuple[int, tuple[int, int]]:
-        """As many images as fit, then as fine as fits."""
-        options = [(count, SIDE) for count in range(self.subject.settings.examples, 0, -1)]
-        options += [(1, side) for side in range(SIDE - 1, 1, -1)]
+        """The most images that fit; for one image, the finest grid that fits."""
+        options = [(count, MAX_MAP_SIDE) for count in range(self.subject.settings.examples, 0, -1)]
+        options += [(1, side) for side in range(MAX_MAP_SIDE - 1, 1, -1)]
         for count, side in options:
             small = pooled_grid(self.subject.grid, side)
             cells = small[0] * small[1]
-            if count * self.layers * self.heads * (cells + self.subject.prefix) * cells <= BYTES:
+            if count * self.layers * self.heads * (cells + self.subject.prefix) * cells <= MAX_MAPS_BYTES:
                 return count, small
         return 1, pooled_grid(self.subject.grid, 2)
 
@@ -134,6 +138,32 @@ def _say(found: Found) -> str:
     return f"{found['layers']} layers of {found['heads']} heads on {found['images']} images{fine}"
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    if "maps" not in arrays:
+        return []
+    small = tuple(found["pooled_to"])
+    maps, peaks = arrays["maps"][:, -1].astype(np.float32), arrays["peaks"][:, -1].astype(np.float32)
+    whole = (maps * peaks[..., None] / 255).mean(1)  # B Q K, over heads
+    front = found["front_tokens"]
+    rows = whole[:, 0] if front else whole.mean(1)
+    tiles = [
+        Tile("", shown)
+        for image, row in zip(rgb(arrays["images"]), rows, strict=True)
+        for shown in (shrunk(image), overlaid(image, row.reshape(small)))
+    ]
+    title = "where the first token looks, last block" if front else "where the patches look, last block"
+    chart = charts.tiles(tiles, title=title, columns=4, heads=["image", "looks at"] * 2)
+    return [Drawn([Panel(chart, title[0].upper() + title[1:])], paper="P1-fig6")]
+
+
+def _method(found: Found) -> str:
+    (h, w), (rows, columns) = found["grid"], found["pooled_to"]
+    pooled = f"{h}×{w}, none pooled" if (h, w) == (rows, columns) else f"pooled from {h}×{w} to {rows}×{columns}"
+    return (
+        f"{found['images']} images; patches as queries and keys {pooled}, each map as bytes of its own largest weight."
+    )
+
+
 MAPS = Measure(
     name="attention-maps",
     sentence="Where every patch looks, in every layer and head, on a few of the images.",
@@ -143,4 +173,7 @@ MAPS = Measure(
     says=_say,
     taps={"vit": ("blocks.*.attention.weights",), "map": ("**pool.weights",)},
     why_not=needs_attention,
+    draw=_draw,
+    method=_method,
+    rank=None,
 )

@@ -1,4 +1,4 @@
-"""Which patches an answer came from: attention rollout on real pictures."""
+"""Which patches an answer came from: attention rollout on single images."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch import Tensor, nn
 from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels.preprocess import normalise, pixels
-from vitreous.measures.drawings import overlaid
+from vitreous.measures.drawing import overlaid
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import unwrapped
 from vitreous.models.pooling import find_pool
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 
-__all__ = ["Attention", "Look", "attention_maps", "look_at", "overlay"]
+__all__ = ["Explanation", "Look", "attention_maps", "look_at", "overlay"]
 
-SIDE = 224  # pixels of an overlay's longer side
-LIT = 0.3  # share of the map's colour over the picture, where most came from
-TAILS = 0.02  # share of the patches beyond each end of an overlay's scale
+EXPLAINED_SIDE = 224  # pixels of an overlay's longer side
+EXPLAINED_LIT = 0.3  # share of the map's colour where the map is highest
+EXPLAINED_TAILS = 0.02  # share of the patches beyond each end of an overlay's scale
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """One picture as the model saw it, and where the answer came from. place: in the set of the pictures judged."""
+    """One image as the model saw it, and where the answer came from. place: its number in the set."""
 
     place: int
     seen: NDArray[np.uint8]  # H W 3
@@ -37,26 +37,26 @@ class Look:
 
     @property
     def peak(self) -> float:
-        """Of the strongest patch, in means."""
+        """The strongest patch over the mean patch."""
         return float(self.map.max() * self.map.size)
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
-    """Looks at some pictures; or, where a network has no attention, why there are none."""
+class Explanation:
+    """Looks at some images; or why the network has none to show."""
 
     looks: tuple[Look, ...] = ()
     why_not: str = ""
 
 
-def look_at(model: nn.Module, data: ImageSet, places: Sequence[int]) -> Attention:
-    """Where the answer on each of these pictures came from; pictures that cannot be read are passed over."""
+def look_at(model: nn.Module, data: ImageSet, places: Sequence[int]) -> Explanation:
+    """Where the answer on each of these images came from; unreadable images are left out."""
     network = unwrapped(model)
     if not isinstance(network, ViT):
         kind = type(network).__name__
-        return Attention(why_not=f"A {kind} is a network of convolutions: it has no attention that could be shown.")
+        return Explanation(why_not=f"A {kind} is a network of convolutions: it has no attention that could be shown.")
     if silence := find_pool(network)[0].silence:
-        return Attention(why_not=f"{silence[:1].upper()}{silence[1:]}: where an answer came from cannot be shown.")
+        return Explanation(why_not=f"{silence[:1].upper()}{silence[1:]}: where an answer came from cannot be shown.")
     looks = []
     for place in places:
         try:
@@ -66,7 +66,7 @@ def look_at(model: nn.Module, data: ImageSet, places: Sequence[int]) -> Attentio
         image = normalise(seen, network.preprocess)[None].to(next(network.parameters()).device)
         flow = attention_maps(network, image)[0].float().cpu().numpy()
         looks.append(Look(int(place), _rgb(seen), (flow / max(float(flow.sum()), 1e-12)).astype(np.float32)))
-    return Attention(tuple(looks))
+    return Explanation(tuple(looks))
 
 
 def attention_maps(model: ViT, images: Tensor) -> Tensor:
@@ -89,10 +89,10 @@ def attention_maps(model: ViT, images: Tensor) -> Tensor:
 
 
 def overlay(look: Look) -> NDArray[np.uint8]:
-    """The picture, dark where little came from and lit where much did, on a scale of its own.  H W 3."""
-    return overlaid(look.seen, look.map, side=SIDE, lit=LIT, tails=TAILS)
+    """The image, dark where little came from and lit where much did, on its own scale.  H W 3."""
+    return overlaid(look.seen, look.map, side=EXPLAINED_SIDE, lit=EXPLAINED_LIT, tails=EXPLAINED_TAILS)
 
 
 def _rgb(seen: NDArray) -> NDArray[np.uint8]:
-    picture = np.asarray(seen).round().clip(0, 255).astype(np.uint8)
-    return np.repeat(picture, 3, 2) if picture.shape[2] == 1 else picture[:, :, :3]
+    image = np.asarray(seen).round().clip(0, 255).astype(np.uint8)
+    return np.repeat(image, 3, 2) if image.shape[2] == 1 else image[:, :, :3]

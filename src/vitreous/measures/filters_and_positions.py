@@ -9,15 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.measures.attention import patch_distances
-from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.drawing import column
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject
 from vitreous.models.positions import Positions
 from vitreous.models.vit import ViT
+from vitreous.report import charts
+from vitreous.report.charts import Line, ShareBar, Span, Tile
+from vitreous.report.files import Panel
 
 __all__ = [
     "Components",
@@ -30,7 +36,7 @@ __all__ = [
     "subspace_likeness",
 ]
 
-SHOWN = 28  # components that P1 draws
+COMPONENTS_DRAWN = 28  # components that P1 draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +48,7 @@ class Components:
     explained: Tensor  # share of the variance, of each singular value
 
 
-def filter_components(filters: Tensor, count: int = SHOWN) -> Components:
+def filter_components(filters: Tensor, count: int = COMPONENTS_DRAWN) -> Components:
     """Principal components of the D columns of E, their mean taken out (C1). The largest number of each is positive.
 
     filters: PPC D.  Returns at most `count`, and every singular value.
@@ -106,7 +112,7 @@ def position_change(a: Tensor, b: Tensor) -> float | None:
 
 
 def rank_correlation(x: Sequence[float | None], y: Sequence[float | None]) -> float | None:
-    """Spearman's, ties sharing their mean rank; None where one side is constant."""
+    """Spearman's, ties sharing their mean rank; None if one side is constant."""
     a, b = (_ranks(torch.tensor(values, dtype=torch.float64)) for values in (x, y))
     a, b = a - a.mean(), b - b.mean()
     size = float(a.norm() * b.norm())
@@ -120,7 +126,7 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def position_table(model: ViT) -> Tensor | None:
-    """What positions add to each patch, N D; None where they add nothing before the first block."""
+    """What positions add to each patch, N D; None if they add nothing before the first block."""
     parts = [model.embedding.positions, *model.layer_positions.tables]
     added = [part for part in parts if isinstance(part, Positions) and not part.in_attention]
     if not added:
@@ -154,7 +160,7 @@ class _Filters(Reading):
         shape = [self.subject.model.config.channels, *model.embedding.patch]
         is_image = model.config.embedding.stem == "patch"
         tiles = plain(found.filters.mT, 4) if is_image and _small(len(found.filters)) else None
-        held = float(found.explained[:SHOWN].sum())
+        held = float(found.explained[:COMPONENTS_DRAWN].sum())
         return {"shape": shape, "components": tiles, "held_by_28": plain(held), "rows": rows}
 
 
@@ -162,6 +168,31 @@ def _needs_vit(subject: Subject, other: Subject | None = None) -> str | None:
     if isinstance(subject.model, ViT):
         return None
     return f"{subject.name} is a network of convolutions and cuts no patches"
+
+
+def _draw_filters(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    panels = []
+    if found["components"] is not None:
+        tiles = [
+            Tile("", _filter_picture(np.asarray(each, np.float64), *found["shape"])) for each in found["components"]
+        ]
+        shapes = charts.tiles(tiles, title="leading components of the patch filters", columns=7)
+        panels.append(Panel(shapes, "Leading shapes"))
+    explained = np.cumsum(column(found["rows"], "explained"))
+    chart = charts.lines(
+        [Line("", np.arange(1, len(explained) + 1), explained)],
+        title="variance held by components", x_title="number of components", is_share=True, y_range=(0.0, 1.0),
+        mark=(COMPONENTS_DRAWN, f"{COMPONENTS_DRAWN} components") if len(explained) > COMPONENTS_DRAWN else None,
+    )  # fmt: skip
+    return [Drawn([*panels, Panel(chart, "Share of the variance held by the first components")], paper="P1-fig7")]
+
+
+def _filter_picture(numbers: NDArray[np.float64], channels: int, tall: int, wide: int) -> NDArray[np.uint8]:
+    """One filter in the order of a flattened patch: channels, rows, columns; grey is 0."""
+    shaped = numbers.reshape(channels, tall, wide).transpose(1, 2, 0)
+    shown = shaped[..., :3] if channels > 2 else np.repeat(shaped[..., :1], 3, -1)
+    top = max(float(np.abs(shown).max()), 1e-12)
+    return ((shown / top + 1) * 127.5).round().astype(np.uint8)
 
 
 FILTERS = Measure(
@@ -173,6 +204,11 @@ FILTERS = Measure(
     says=lambda found: f"28 shapes hold {100 * found['held_by_28']:.0f} % of what the patch filters look for",
     cost="reads the weights alone",
     why_not=_needs_vit,
+    draw=_draw_filters,
+    method=lambda found: (
+        "Singular vectors of the patch projection, the mean filter taken out; each drawn on its own scale, grey is 0."
+    ),
+    rank=16,
 )
 
 
@@ -218,6 +254,30 @@ def _say_positions(found: Found) -> str:
     return text + ("" if lines is None else f"; the same row or column is more alike by {lines:.2f}")
 
 
+def _draw_positions(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    tiles = np.asarray(found["tiles"], np.float64)  # rows columns h w
+    rows, columns, h, w = tiles.shape
+    mosaic = np.full((rows * (h + 1) - 1, columns * (w + 1) - 1), np.nan)
+    for r in range(rows):
+        for c in range(columns):
+            mosaic[r * (h + 1) : r * (h + 1) + h, c * (w + 1) : c * (w + 1) + w] = tiles[r, c]
+    step = found["tile_step"]
+    names = [[Span(str(i * step), n + 1) for i in range(count)] for count, n in ((rows, h), (columns, w))]
+    chart = charts.heatmap(
+        mosaic, title="cosine of position vectors", rows=names[0], columns=names[1], y_title="row of the patch",
+        x_title="column of the patch", low=-1.0, high=1.0, side=290,
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "Cosine of each place with all places")], paper="P1-fig7")]
+
+
+def _positions_method(found: Found) -> str:
+    step = found["tile_step"]
+    return (
+        "Cosine between the position vectors of every two patches; a tile is one place against all, laid out as the "
+        f"image is{'' if step == 1 else f', one place in {step}'}."
+    )
+
+
 POSITIONS = Measure(
     name="positions",
     sentence="Which places of the image the model takes for near, by its position vectors.",
@@ -228,6 +288,9 @@ POSITIONS = Measure(
     cost="reads the weights alone",
     why_not=_positions_why_not,
     rows=_tile_rows,
+    draw=_draw_positions,
+    method=_positions_method,
+    rank=10,
 )
 
 
@@ -262,6 +325,15 @@ def _say_change(found: Found) -> str:
     return shapes + ("" if pattern is None else f", position patterns correlate by {pattern:.2f}")
 
 
+def _draw_change(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    named = {"patch filters: the same space": "filter_space", "positions: the same pattern": "position_pattern"}
+    rows = [ShareBar(name, found[key]) for name, key in named.items() if found[key] is not None]
+    if not rows:
+        return []
+    chart = charts.bars(rows, title="what two models share")
+    return [Drawn([Panel(chart, "What the two models share")], paper="P1-fig10")]
+
+
 CHANGE = Measure(
     name="embeddings-change",
     sentence="How much patch filters and position patterns differ between two models.",
@@ -272,4 +344,10 @@ CHANGE = Measure(
     cost="reads the weights alone",
     why_not=_change_why_not,
     is_pair=True,
+    draw=_draw_change,
+    method=lambda found: (
+        "Filters: mean squared cosine between the spaces of 28 components. Positions: correlation of the two cosine "
+        "patterns over all pairs of places."
+    ),
+    rank=19,
 )

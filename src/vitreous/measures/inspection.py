@@ -1,4 +1,4 @@
-"""What `look` found, as a plain value, and how it is written down."""
+"""What `look` found: a plain value, and the folder it is written to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vitreous.measures.measure import Found, Measure
 
 __all__ = ["Inspection", "save_arrays", "write"]
 
-SCHEMA = "vitreous.look/1"
+LOOK_SCHEMA = "vitreous.look/1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Inspection:
         told = {
             name: {"sentence": m.sentence, "figure": m.figure, "papers_saw": m.saw} for name, m in self.measures.items()
         }
-        body: dict[str, Any] = {"schema": SCHEMA, "model": self.model, "against": self.against, "data": self.data}
+        body: dict[str, Any] = {"schema": LOOK_SCHEMA, "model": self.model, "against": self.against, "data": self.data}
         body |= {"settings": self.settings, "measures": told, "summary": self.lines(), "found": self.found}
         body |= {"skipped": self.skipped, "found_against": self.found_against}
         body |= {"skipped_against": self.skipped_against, "notes": list(self.notes), "seconds": round(self.seconds, 3)}
@@ -79,7 +79,7 @@ class Inspection:
 def write(inspection: Inspection, out: str | os.PathLike[str], *, figures: str | None = None) -> None:
     """All of it into the folder: inspection.json, look.html, figures under the papers' names, arrays/MEASURE.npz.
 
-    figures: P1 or P2, whose figures are written as PDF and LaTeX too.
+    figures: P1 or P2; that paper's figures are written as PDF and LaTeX too.
     """
     from vitreous.measures.figures import draw, write_figures  # they draw an Inspection
     from vitreous.measures.page import write_page

@@ -1,4 +1,4 @@
-"""One measure of one model, and what is kept of it in a folder."""
+"""A measure to compute for one model, and the folder that keeps finished ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Job", "Store"]
 
 @dataclass(eq=False)
 class Job:
-    """One measure of one model, or of the pair; then what it found."""
+    """One measure of one model, or of a pair; later what it found."""
 
     measure: Measure
     side: int
@@ -47,7 +47,7 @@ class Job:
 
 
 class Store:
-    """Finished measures in OUT/measures, a file each, and their arrays in OUT/arrays; another look's are refused."""
+    """Finished measures: a file each in OUT/measures, arrays in OUT/arrays. It refuses those of another look."""
 
     def __init__(self, folder: Path, identity: str, *, force: bool):
         self.folder, self.arrays, self.identity = folder / "measures", folder / "arrays", identity
@@ -55,12 +55,12 @@ class Store:
         if marks - {identity}:
             if not force:
                 raise ExistsError(
-                    f"{folder} holds a look at another model, set or setting; choose another place, or say --force"
+                    f"{folder} holds a look at another model, set or setting; choose another folder, or give --force"
                 )
             for file in self.folder.glob("*.json"):
                 file.unlink()
         elif not marks and (folder / "inspection.json").exists() and not force:
-            raise ExistsError(f"{folder}/inspection.json exists already; choose another place, or say --force")
+            raise ExistsError(f"{folder}/inspection.json exists already; choose another folder, or give --force")
 
     @staticmethod
     def _read(file: Path) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Store:
         return found if isinstance(found, dict) else {}
 
     def load(self, job: Job) -> bool:
-        """Whether the job was finished before; then it has its numbers."""
+        """True if the job was finished before; fills in its numbers."""
         kept = self._read(self.folder / f"{job.key}.json")
         if kept.get("identity") != self.identity:
             return False

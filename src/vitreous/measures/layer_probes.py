@@ -13,19 +13,23 @@ from vitreous.evaluation.features import Features, pooled
 from vitreous.evaluation.features import PooledTap as Pooling
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import Probed, probe_features
+from vitreous.measures.drawing import BLOCK_AXIS, LAYER_AXIS, column
 from vitreous.measures.layer_similarity import is_block
-from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject
+from vitreous.report import charts
+from vitreous.report.charts import Line
+from vitreous.report.files import Panel
 
-__all__ = ["LAYERS", "SEEDS", "SHOTS", "Held", "needs_labels"]
+__all__ = ["BLOCK_OUTPUTS", "PROBE_SEEDS", "PROBE_SHOTS", "Held", "needs_labels"]
 
-SHOTS = 10
-SEEDS = 3
-MOST = 2048  # images whose features are held
-LEAST = 2  # labelled train images of a class, so that a fit is one
+PROBE_SHOTS = 10
+PROBE_SEEDS = 3
+MAX_IMAGES_HELD = 2048  # their features stay in memory
+MIN_TRAIN_IMAGES = 2  # labelled, of a class
 
 
-LAYERS = {  # the output of every block and unit
+BLOCK_OUTPUTS = {  # the output of every block and unit
     "vit": ("blocks.*.output",),
     "stem": ("stem.stages.*.units.*.output",),
     "bit": ("stages.*.units.*.output",),
@@ -33,7 +37,7 @@ LAYERS = {  # the output of every block and unit
 
 
 class Held(Reading):
-    """Rows of the first `most` images under names, for probes to be fitted on and judged by."""
+    """Features of the first `most` images under names, to fit and judge probes on."""
 
     def __init__(self, subject: Subject, most: int):
         self.subject, self.most = subject, most
@@ -43,7 +47,7 @@ class Held(Reading):
         self.count = 0
 
     def hold(self, name: str, rows: Tensor) -> None:
-        """What a batch gives, an image a row."""
+        """Keep the rows of a batch, one for each image."""
         self.batch[name] = rows[: self.most - self.count].cpu()
 
     def update(self) -> None:
@@ -70,10 +74,10 @@ class Held(Reading):
 
 class _Probes(Held):
     def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__(subject, MOST)
+        super().__init__(subject, MAX_IMAGES_HELD)
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        if self.count >= MOST or not is_block(tap):
+        if self.count >= MAX_IMAGES_HELD or not is_block(tap):
             return
         is_vit = tap.startswith("blocks.")
         front = self.subject.prefix if is_vit else 0
@@ -87,14 +91,14 @@ class _Probes(Held):
 
     def finish(self) -> Found:
         train, test = self.release(list(self.values))
-        shots = [_probed(train, test, SHOTS, seed) for seed in range(SEEDS)]
+        shots = [_probed(train, test, PROBE_SHOTS, seed) for seed in range(PROBE_SEEDS)]
         full = _probed(train, test)
         chance, read = 1 / len(train.classes), {row.reading for row in full.rows}
         return {
             "images": full.images,
             "fitted_on": full.fitted_on,
-            "shots": SHOTS,
-            "seeds": SEEDS,
+            "shots": PROBE_SHOTS,
+            "seeds": PROBE_SEEDS,
             "chance": plain(chance),
             "constant": [_named(name) for name in train.values if name not in read],
             "rows": [_row(name, shots, full, chance) for name in train.values],
@@ -102,7 +106,7 @@ class _Probes(Held):
 
 
 def _probed(train: Features, test: Features, shots: int | None = None, seed: int = 0) -> Probed:
-    """Probes on what changes among the images to fit on; least squares refuse the rest."""
+    """Probes on readings that change among the images to fit on; least squares refuse constant ones."""
     labels = train.labels
     chosen = np.flatnonzero(labels >= 0) if shots is None else choose_shots(labels, len(train.classes), shots, seed)
     changes = [name for name, x in train.values.items() if (x[chosen] != x[chosen[:1]]).any()]
@@ -111,7 +115,7 @@ def _probed(train: Features, test: Features, shots: int | None = None, seed: int
 
 
 def _row(name: str, shots: list[Probed], full: Probed, chance: float) -> dict[str, Any]:
-    """What never changes is read by chance."""
+    """One row; a constant reading is as good as chance."""
     tap, _, pool = name.partition(":")
     *few, linear = ({row.reading: row for row in probed.rows}.get(name) for probed in (*shots, full))
     right = [chance if row is None else row.accuracy for row in few]
@@ -131,7 +135,7 @@ def _named(name: str) -> str:
 
 
 def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
-    """A probe on the first `most` images needs labels in both splits."""
+    """Refuse a probe unless the first `most` images have labels in both splits."""
 
     def why_not(subject: Subject, other: Subject | None = None) -> str | None:
         data = subject.data
@@ -141,11 +145,11 @@ def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
         train = labels[(splits == "train") & (labels >= 0)]
         test = labels[(splits == "test") & (labels >= 0)]
         counts = np.bincount(train, minlength=len(data.classes))
-        if not len(test) or (counts >= LEAST).sum() < 2:
+        if not len(test) or (counts >= MIN_TRAIN_IMAGES).sum() < 2:
             largest = int(np.bincount(labels[labels >= 0], minlength=1).max())
             return (
-                f"a probe needs {LEAST} train images of two classes, and test images; the {len(labels):,} drawn have "
-                f"at most {largest} of a class, {len(train):,} of them to train on"
+                f"a probe needs {MIN_TRAIN_IMAGES} train images of two classes, and test images; the {len(labels):,} "
+                f"drawn have at most {largest} of a class, {len(train):,} of them to train on"
             )
         return None
 
@@ -163,6 +167,40 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    words = {"cls": "class token", "gap": "mean patch", "middle": "one patch"}
+    order = {layer: i for i, layer in enumerate(dict.fromkeys(row["layer"] for row in rows))}
+    is_vit = all(layer.startswith("blocks.") for layer in order)
+    few, full = [], []
+    for kind, word in words.items():
+        own = [row for row in rows if row["tokens"] == kind]
+        if not own:
+            continue
+        x = [order[row["layer"]] for row in own]
+        seeds = np.asarray([row["ten_shot_seeds"] for row in own], np.float64)
+        few.append(Line(word, x, column(own, "ten_shot"), seeds.min(1), seeds.max(1)))
+        full.append(Line(word, x, column(own, "linear")))
+    how: dict[str, Any] = {"x_title": BLOCK_AXIS if is_vit else LAYER_AXIS, "x_is_whole": True, "is_share": True}
+    how |= {"y_range": (0.0, 1.0), "level": (found["chance"], "chance")}
+    shots = charts.lines(few, title=f"accuracy of {found['shots']}-shot probes by layer", **how)
+    linear = charts.lines(full, title="accuracy of linear probes by layer", **how)
+    panels = [
+        Panel(shots, f"Right by {found['shots']} shots; bands: over seeds"),
+        Panel(linear, f"Right by a fit on {found['fitted_on']:,} images"),
+    ]
+    return [Drawn(panels, paper="P2-fig13")]
+
+
+def _method(found: Found) -> str:
+    constant = found.get("constant")
+    same = f"; what is the same in all images fitted on counts as chance: {', '.join(constant)}" if constant else ""
+    return (
+        f"Regularised least squares on frozen features of each layer: {found['shots']} images a class, "
+        f"{found['seeds']} draws; and all {found['fitted_on']:,}. Judged on {found['images']:,} test images{same}."
+    )
+
+
 PROBES = Measure(
     name="probes",
     sentence="How much of the class a linear fit can read from each layer: class token, mean of patches, one patch.",
@@ -170,6 +208,9 @@ PROBES = Measure(
     saw="Class-token models keep the answer in the class token; in GAP models every token holds it at the end.",
     start=_Probes,
     says=_say,
-    taps=LAYERS,
-    why_not=needs_labels(MOST),
+    taps=BLOCK_OUTPUTS,
+    why_not=needs_labels(MAX_IMAGES_HELD),
+    draw=_draw,
+    method=_method,
+    rank=6,
 )

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.measures.attention import attention_distance
+from vitreous.measures.drawing import BLOCK_AXIS, block_name, column, spans
 from vitreous.measures.filters_and_positions import rank_correlation
-from vitreous.measures.measure import Averages, Found, Measure, Reading, plain
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.similarity import Likeness, best_match, centred_gram, is_whole, uniformity
 from vitreous.measures.subject import Subject, needs_batches
 from vitreous.models.vit import ViT
+from vitreous.report import charts
+from vitreous.report.charts import Line
+from vitreous.report.files import Cells, Panel
 
 __all__ = ["is_block"]
 
-SUBLAYERS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
-UNIT = ("conv1", "conv2", "branch", "output")
+SCALE_FLOOR = 0.5  # a heatmap begins here, unless a number lies below
+BLOCK_PARTS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
+UNIT_PARTS = ("conv1", "conv2", "branch", "output")
 TAPS = {
-    "stem": ("stem.root", *(f"stem.stages.*.units.*.{part}" for part in UNIT)),
-    "vit": ("embedding.tokens", *(f"blocks.*.{part}" for part in SUBLAYERS)),
-    "bit": ("root", *(f"stages.*.units.*.{part}" for part in UNIT)),
+    "stem": ("stem.root", *(f"stem.stages.*.units.*.{part}" for part in UNIT_PARTS)),
+    "vit": ("embedding.tokens", *(f"blocks.*.{part}" for part in BLOCK_PARTS)),
+    "bit": ("root", *(f"stages.*.units.*.{part}" for part in UNIT_PARTS)),
 }
 
 
 def is_block(tap: str) -> bool:
-    """Whether a tap is the output of a whole block or unit."""
+    """True for the output of a whole block or unit."""
     parts = tap.removeprefix("stem.").split(".")
     return parts[-1] == "output" and len(parts) in (3, 5)
 
 
 def _gram(subject: Subject, tap: str, x: Tensor) -> Tensor:
-    """Of this batch, once for all readings that want it."""
+    """The Gram matrix of this batch, computed once for all readings."""
     kept: dict[str, Tensor] = subject.of_batch.setdefault("grams", {})
     if tap not in kept:
         kept[tap] = centred_gram(x.detach())
@@ -118,6 +126,38 @@ def _say_within(found: Found) -> str:
     return text + (f"; constant: {', '.join(found['constant'][:3])}" if found["constant"] else "")
 
 
+def _matrix(found: Found) -> NDArray[np.float64]:
+    return np.asarray([[math.nan if value is None else value for value in row] for row in found["cka"]], np.float64)
+
+
+def _floor(*matrices: NDArray[np.float64]) -> float:
+    """Where the heatmap's scale begins."""
+    known = np.concatenate([matrix[np.isfinite(matrix)] for matrix in matrices])
+    return SCALE_FLOOR if len(known) and known.min() >= SCALE_FLOOR else 0.0
+
+
+def _draw_within(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    values = _matrix(found)
+    names = spans(found["rows_of_matrix"])
+    chart = charts.heatmap(
+        values, title="CKA of all pairs of layers", rows=names, columns=names, y_title="layer", x_title="layer",
+        low=_floor(*([values] if beside is None else [values, _matrix(beside)])),
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "CKA of every two layers", cells=_cells(found))], paper="P2-fig1")]
+
+
+def _cells(found: Found) -> Cells:
+    return Cells(found["rows_of_matrix"], found["columns_of_matrix"], found["cka"])
+
+
+def _cka_method(found: Found) -> str:
+    batches = "one batch" if found["batches"] == 1 else f"{found['batches']:,} batches"
+    return (
+        f"Linear CKA, unbiased, on {found['images']:,} images in {batches}: HSIC is averaged over batches first and "
+        "the ratio taken last; all tokens of a layer are one vector."
+    )
+
+
 WITHIN = Measure(
     name="similarity",
     sentence="How alike any two layers of the model see the same images (CKA, 1 is the same).",
@@ -128,6 +168,9 @@ WITHIN = Measure(
     taps=TAPS,
     why_not=needs_batches,
     rows=_long,
+    draw=_draw_within,
+    method=_cka_method,
+    rank=2,
 )
 
 
@@ -162,6 +205,39 @@ def _needs_other(subject: Subject, other: Subject | None) -> str | None:
     )
 
 
+def _draw_across(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    values = _matrix(found)
+    sides = [[i for i, tap in enumerate(found[f"{side}_of_matrix"]) if is_block(tap)] for side in ("rows", "columns")]
+    path = []
+    for row in sides[0]:  # sub-layers would make the line jump between two kinds of layer
+        known = [(values[row, column], column) for column in sides[1] if np.isfinite(values[row, column])]
+        path += [(row, max(known)[1])] if known else []
+    chart = charts.heatmap(
+        values, title="CKA of the layers of two models, and the best match of each", path=path,
+        rows=spans(found["rows_of_matrix"]), columns=spans(found["columns_of_matrix"]), y_title="this model",
+        x_title="the other model", low=_floor(values),
+    )  # fmt: skip
+    own, depth = (np.array([place[i] for place in path]) / max(values.shape[i] - 1, 1) for i in (0, 1))
+    match = charts.lines(
+        [Line("depth of the match", own, depth, has_points=True),
+         Line("its CKA", own, [values[place] for place in path], has_points=True)],
+        title="where each block finds its match", x_title="depth in this model", x_is_share=True, y_range=(0.0, 1.02),
+    )  # fmt: skip
+    panels = [
+        Panel(chart, "CKA across; the line joins best matches", cells=_cells(found)),
+        Panel(match, "The best match of each block"),
+    ]
+    rows = found["same_name"]
+    if len(rows) < 2:
+        return [Drawn(panels, paper="P2-fig2")]
+    same = charts.lines(
+        [Line("CKA", range(len(rows)), column(rows, "cka"), has_points=True)],
+        title="likeness of blocks of the same number", x_title=BLOCK_AXIS, x_is_whole=True, y_range=(0.0, 1.05),
+    )  # fmt: skip
+    same_panels = [Panel(same, "Blocks of the same number, CKA")]
+    return [Drawn(panels, paper="P2-fig2"), Drawn(same_panels, paper="P2-fig12")]
+
+
 ACROSS = Measure(
     name="similarity-across",
     sentence="How alike the layers of two models see the same images, and which layer matches which.",
@@ -173,6 +249,11 @@ ACROSS = Measure(
     why_not=_needs_other,
     is_pair=True,
     rows=_long,
+    draw=_draw_across,
+    method=lambda found: (
+        _cka_method(found) + " The line joins, for each block, the block of the other model most like it."
+    ),
+    rank=7,
 )
 
 
@@ -255,7 +336,20 @@ def _heads_why_not(subject: Subject, other: Subject | None) -> str | None:
     return None
 
 
-HEADS = Measure(
+def _draw_heads(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    layers = list(dict.fromkeys(row["layer"] for row in found["rows"]))
+    chosen = list(dict.fromkeys((layers[0], layers[len(layers) // 2], layers[-1]))) if layers else []
+    series = []
+    for layer in chosen:
+        rows = [row for row in found["rows"] if row["layer"] == layer]
+        series.append(Line(block_name(layer), column(rows, "distance_px"), column(rows, "cka"), has_points=True))
+    chart = charts.lines(
+        series, title="likeness of heads with ResNet layers by distance", x_title="mean distance of the heads, pixels"
+    )
+    return [Drawn([Panel(chart, "CKA with layers of the ResNet")], paper="P2-fig5")]
+
+
+HEADS_AGAINST_LAYERS = Measure(
     name="heads-against-layers",
     sentence="Whether heads that look locally see what the low layers of a ResNet see.",
     figure="P2 figure 5",
@@ -269,4 +363,10 @@ HEADS = Measure(
     },
     why_not=_heads_why_not,
     is_pair=True,
+    draw=_draw_heads,
+    method=lambda found: (
+        f"Heads of the first block sorted by distance, {found['heads_joined']} neighbours taken together as one "
+        "representation; unbiased linear CKA with each unit of the first two stages."
+    ),
+    rank=15,
 )

@@ -7,11 +7,11 @@ from typing import Any
 
 from vitreous.measures import MEASURES
 
-__all__ = ["Listing", "listing"]
+__all__ = ["MeasureList", "listing"]
 
 
 @dataclass(frozen=True)
-class Listing:
+class MeasureList:
     """Every measure with what it shows, where the papers draw it and what it costs."""
 
     rows: tuple[dict[str, str], ...]
@@ -27,9 +27,9 @@ class Listing:
         )
 
 
-def listing() -> Listing:
+def listing() -> MeasureList:
     """The measures that `look` knows."""
-    return Listing(
+    return MeasureList(
         tuple(
             {"name": m.name, "sentence": m.sentence, "figure": m.figure, "papers_saw": m.saw, "cost": m.cost}
             for m in MEASURES.values()

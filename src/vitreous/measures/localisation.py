@@ -1,25 +1,29 @@
-"""Whether a late token still knows where it came from (figures 9, 10 and D.1 to D.3 of arXiv 2108.08810).
+"""Whether a late token still shows where it came from (figures 9, 10 and D.1 to D.3 of arXiv 2108.08810).
 
 B images   N places in raster order   Q of them asked
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.errors import DataError
-from vitreous.measures.measure import Averages, Found, Measure, Reading, plain
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.residual import as_tokens
-from vitreous.measures.similarity import NO_BATCH, NOTHING, centred, exact, is_whole
+from vitreous.measures.similarity import NO_BATCH, ROUNDING_SHARE, centred, exact, is_whole
 from vitreous.measures.subject import Subject, needs_batches
 from vitreous.models.vit import patchify
 from vitreous.randomness import permutation
+from vitreous.report import charts
+from vitreous.report.charts import ShareBar, Tile
+from vitreous.report.files import Panel
 
 __all__ = ["TokenLikeness", "edge_places", "own_place", "token_grams"]
 
-MOST = 256  # tokens that are asked; of more, as many are drawn
+MAX_TOKENS_ASKED = 256  # of more tokens, the seed draws as many
 
 
 def token_grams(x: Tensor) -> Tensor:
@@ -32,7 +36,7 @@ def token_grams(x: Tensor) -> Tensor:
     grams = exact(rows @ rows.mT)  # N B B
     changes = grams.diagonal(dim1=1, dim2=2).sum(1)
     out = centred(grams)
-    out[changes <= NOTHING * n * exact(mean).square().sum((1, 2))] = 0  # what is left there is rounding
+    out[changes <= ROUNDING_SHARE * n * exact(mean).square().sum((1, 2))] = 0  # what is left there is rounding
     return out.flatten(1)
 
 
@@ -45,13 +49,13 @@ class TokenLikeness:
         self.patches: Tensor | float = 0.0  # N
 
     def add(self, tokens: Tensor, patches: Tensor) -> None:
-        """What `token_grams` made of one batch.  tokens: Q B².  patches: N B²"""
+        """The `token_grams` of one batch.  tokens: Q B².  patches: N B²"""
         self.cross = self.cross + (tokens @ patches.mT).cpu()
         self.tokens = self.tokens + tokens.square().sum(1).cpu()
         self.patches = self.patches + patches.square().sum(1).cpu()
 
     def heat(self) -> Tensor:
-        """Q N; 0 where a token or a patch is the same in all images."""
+        """Q N; 0 for a token or a patch that is the same in all images."""
         if not isinstance(self.tokens, Tensor) or not isinstance(self.patches, Tensor):
             raise DataError(NO_BATCH)
         size = (self.tokens[:, None] * self.patches).sqrt()
@@ -78,7 +82,7 @@ def own_place(heat: Tensor, asked: Tensor | None = None) -> dict[str, Tensor]:
 
 
 def edge_places(grid: tuple[int, int]) -> Tensor:
-    """Which places lie at the border: N of true and false."""
+    """True for places at the border.  N"""
     edge = torch.ones(grid, dtype=torch.bool)
     edge[1:-1, 1:-1] = False
     return edge.flatten()
@@ -88,7 +92,7 @@ class _Localisation(Reading):
     def __init__(self, subject: Subject, other: Subject | None = None):
         self.subject, self.grid = subject, subject.grid
         count = self.grid[0] * self.grid[1]
-        drawn = permutation(subject.settings.seed, "localisation", 0, count)[:MOST]
+        drawn = permutation(subject.settings.seed, "localisation", 0, count)[:MAX_TOKENS_ASKED]
         self.asked = torch.from_numpy(drawn).sort().values
         self.likeness, self.cosines = TokenLikeness(), Averages()
         self.batch: dict[str, Tensor] = {}
@@ -158,7 +162,7 @@ class _Localisation(Reading):
 
 
 def _shown(grid: tuple[int, int], asked: Tensor) -> list[int]:
-    """Four tokens to draw: the corner, one at an edge, two inside; those asked that lie nearest."""
+    """Four tokens to draw: near the corner, near an edge, and two inside."""
     h, w = grid
     wanted = [(0, 0), (h // 2, 0), (h // 3, w // 3), (h // 2, w // 2)]
     rows, columns = asked // w, asked % w
@@ -181,6 +185,25 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    heats = [(each, np.asarray(each["cka"], np.float64)) for each in found["heat"]]
+    top = max([1e-6, *(float(heat.max()) for _, heat in heats)])
+    tiles = [Tile(f"row {each['row']}, col {each['column']}", charts.shaded(heat, 0.0, top)) for each, heat in heats]
+    maps = charts.tiles(tiles, title="likeness of four tokens with every patch", columns=max(len(tiles), 1))
+    rows = [row for row in found["rows"] if row["by"] == "cka"]
+    words = {"all": "all tokens", "interior": "inside", "edge": "at the edge"}
+    bars = [ShareBar(f"{words[row['tokens']]}: own patch is the most alike", row["hit"]) for row in rows]
+    bars += [
+        ShareBar(f"{words[row['tokens']]}: others less alike than the own", row["percentile"], is_ours=False)
+        for row in rows
+    ]
+    panels = [
+        Panel(maps, f"CKA of four last tokens with each patch, 0 to {top:.2f}"),
+        Panel(charts.bars(bars, title="how many tokens keep their place"), "Do tokens keep their place?"),
+    ]
+    return [Drawn(panels, paper="P2-fig9")]
+
+
 LOCALISATION = Measure(
     name="localisation",
     sentence="Whether a token of the last block is still most like the patch of the image it came from.",
@@ -190,4 +213,10 @@ LOCALISATION = Measure(
     says=_say,
     taps={"vit": ("embedding.patches", "blocks.{last}.output"), "bit": ("norm",)},
     why_not=_why_not,
+    draw=_draw,
+    method=lambda found: (
+        f"Unbiased linear CKA of each token of the last block with each patch of the image, over {found['images']:,} "
+        f"images; {found['asked']} tokens{' drawn by the seed' if found['sampled'] else ''}."
+    ),
+    rank=4,
 )

@@ -8,9 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.measures.measure import Averages, Found, Measure, number_of, plain
+from vitreous.measures.drawing import BLOCK_AXIS, band, column
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, number_of, plain
 from vitreous.measures.subject import Subject, needs_attention, needs_head
 from vitreous.models.vit import ViT
+from vitreous.report import charts
+from vitreous.report.charts import Line
+from vitreous.report.files import Panel
 
 __all__ = ["early_logits"]
 
@@ -33,15 +37,15 @@ class _Lens(Averages):
             self.early[tap] = early_logits(model, x).float()
             return
         final = x.float()
-        said = final.argmax(-1)
+        last = final.argmax(-1)
         places: np.ndarray = self.subject.of_batch["places"]
-        truth = None if self.subject.truth is None else torch.from_numpy(self.subject.truth[places]).to(said.device)
+        truth = None if self.subject.truth is None else torch.from_numpy(self.subject.truth[places]).to(last.device)
         if truth is not None:
             self.gather("labelled", (truth >= 0).double())
         for name, early in self.early.items():
             answer = early.argmax(-1)
-            self.gather(f"{name} same", (answer == said).double())
-            self.gather(f"{name} chance", early.softmax(-1).gather(1, said[:, None])[:, 0])
+            self.gather(f"{name} same", (answer == last).double())
+            self.gather(f"{name} chance", early.softmax(-1).gather(1, last[:, None])[:, 0])
             if truth is not None:
                 self.gather(f"{name} right", (answer == truth).double())
         self.early = {}
@@ -79,6 +83,23 @@ def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
     return needs_head(subject)
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    x = column(rows, "layer")
+    low, high = band(rows, "same_answer", "same_answer_error")
+    series = [
+        Line("same answer", x, column(rows, "same_answer"), np.clip(low, 0, 1), np.clip(high, 0, 1)),
+        Line("chance given it", x, column(rows, "chance_of_answer")),
+    ]
+    if any(row["accuracy"] is not None for row in rows):
+        series.append(Line("right", x, column(rows, "accuracy")))
+    chart = charts.lines(
+        series, title="the final answer, read early", x_title=BLOCK_AXIS, x_is_whole=True, is_share=True,
+        y_range=(0.0, 1.0),
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "Share of images")])]
+
+
 LENS = Measure(
     name="logit-lens",
     sentence="After which block the answer stands, if the head read every block's output.",
@@ -88,4 +109,10 @@ LENS = Measure(
     says=_say,
     taps={"vit": ("blocks.*.output", "logits")},
     why_not=_why_not,
+    draw=_draw,
+    method=lambda found: (
+        f"Final norm, pool and head on every block's output, over {found['images']:,} images, against the model's "
+        "answer; bands are two standard errors."
+    ),
+    rank=9,
 )

@@ -1,4 +1,4 @@
-"""`vitreous.look`: a model sees images once, and every inspection reads what it needs on the way."""
+"""`vitreous.look`: a model sees images once, and every measure reads what it needs on the way."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from vitreous.weights.load_model import load
 __all__ = ["look"]
 
 Tell = Callable[[str], None]
-EMBEDDED = "fashion"
-LAYERS = ("every", "blocks")
-VERSION = 1  # of the numbers: kept parts of another one are not used
+DEFAULT_DATA = "fashion"
+LAYER_CHOICES = ("every", "blocks")
+NUMBERS_VERSION = 1  # finished measures of another version are not used
 
 
 def look(
@@ -65,16 +65,16 @@ def look(
         vitreous.look("deit-tiny/", "photos", against="BiT-R50x1")
         vitreous.look("last", only=["attention-distance", "similarity"], out="inside")
 
-    model, against: models, or words that `vitreous.load` takes.  data: a set, or a word that names one; None is the
+    model, against: models, or what `vitreous.load` takes.  data: a set, or what `images.open` takes; None is the
     embedded images.  only: names of MEASURES; None is all that have a meaning here.  images: drawn by the seed from all
     of data.  layers: every sub-layer for likeness, or blocks.  exact: receptive fields by all channels and 32 images.
     out: a folder for inspection.json, look.html and figures; finished measures are kept there and not computed again.
-    figures: P1 or P2, whose figures are written there as PDF and LaTeX too.
-    tell: called with a line when there is something to say, the cost first.
+    figures: P1 or P2; that paper's figures are written as PDF and LaTeX too.
+    tell: called with lines for the user, the cost first.
     """
     tell = tell or (lambda line: None)
     settings = _settings(images, batch, layers, exact, seed)
-    check_papers(figures, out)
+    check_papers(figures, out, tell)
     begin = time.monotonic()
     subjects = _subjects(model, against, data, settings, device)
     measures = _choose(only)
@@ -104,16 +104,16 @@ def look(
     return inspection
 
 
-# What is asked -----------------------------------------------------------------------------------------------------
+# Asked ---------------------------------------------------------------------------------------------------------------
 
 
 def _settings(images: int, batch: int | None, layers: str, exact: bool, seed: int) -> Settings:
     if images < 1:
-        raise ConfigError(f"{images} images are none to look at; say 1 or more")
+        raise ConfigError(f"images={images} leaves nothing to look at; give 1 or more")
     if batch is not None and batch < 1:
-        raise ConfigError(f"{batch} images at a time are none; say --batch 4 or more")
-    if layers not in LAYERS:
-        raise ConfigError(f"layers={layers!r} are none; say {' or '.join(LAYERS)}")
+        raise ConfigError(f"batch={batch} holds no image; give --batch 4 or more")
+    if layers not in LAYER_CHOICES:
+        raise ConfigError(f"layers={layers!r} is unknown; give {' or '.join(LAYER_CHOICES)}")
     settings = Settings(images=images, batch=batch, layers=layers, exact=exact, seed=seed)
     return replace(settings, field_images=32) if exact else settings
 
@@ -126,7 +126,7 @@ def _choose(only: Sequence[str] | None) -> dict[str, Measure]:
             f"there is no measure {unknown[0]!r}; there are: {', '.join(MEASURES)} (vitreous look --list)"
         )
     if not only:
-        raise ConfigError("no measure was named; name some of: vitreous look --list, or leave only= away for all")
+        raise ConfigError("no measure was named; name some of: vitreous look --list, or leave out only= for all")
     return {name: MEASURES[name] for name in MEASURES if name in only}
 
 
@@ -138,7 +138,7 @@ def _subjects(
     device: torch.device | str | None,
 ) -> list[Subject]:
     named = [_named(one) for one in (model, against) if one is not None]
-    whole = open_data.open(EMBEDDED if data is None else data)
+    whole = open_data.open(DEFAULT_DATA if data is None else data)
     if not len(whole):
         raise DataError(f"{whole.path} has no images to look at; name another set")
     chosen = whole.take(permutation(settings.seed, "look", 0, len(whole))[: settings.images])
@@ -159,7 +159,7 @@ def _named(model: Model | str | os.PathLike[str]) -> tuple[Model, str]:
 
 
 def _truth(model: Model, data: ImageSet) -> NDArray[np.int64] | None:
-    """The model's class number of each image; None where the set has other classes, or none."""
+    """The model's class of each image; None if the set has other classes, or no classes."""
     if data.labels.ndim != 1 or not model.config.readout.classes:
         return None
     try:
@@ -172,7 +172,7 @@ def _truth(model: Model, data: ImageSet) -> NDArray[np.int64] | None:
 def _plan(
     measures: dict[str, Measure], subjects: list[Subject], *, is_asked: bool
 ) -> tuple[list[Job], tuple[dict[str, str], dict[str, str]]]:
-    """What is measured of which model; and why what is not has no meaning, which is an error if it was asked for."""
+    """The jobs, and why a measure has no meaning for a model. A measure that was asked for by name must have one."""
     jobs: list[Job] = []
     skipped: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for measure in measures.values():
@@ -184,30 +184,32 @@ def _plan(
             else:
                 skipped[side][measure.name] = why
                 if is_asked and side == 0:
-                    raise ConfigError(
-                        f"{measure.name} has no meaning here: {why}; leave it away, or name another model"
-                    )
+                    raise ConfigError(f"{measure.name} has no meaning here: {why}; leave it out, or name another model")
     return jobs, skipped
 
 
 def _cost(jobs: list[Job], subjects: list[Subject], settings: Settings) -> str:
     if not jobs:
-        return "all measures are there already; nothing to compute"
+        return "all measures are finished; nothing to compute"
     shared, more = count_forwards(jobs, subjects)
     images = len(subjects[0].data)
     text = f"{len(jobs)} measures on {images:,} images: {shared + more:,} forwards of an image"
     return text + (f", {shared:,} of them shared by all measures" if shared and more else "")
 
 
-# What is kept ------------------------------------------------------------------------------------------------------
+# Kept ----------------------------------------------------------------------------------------------------------------
 
 
 def _identity(subjects: list[Subject], settings: Settings) -> str:
-    """Of all that decides the numbers."""
-    parts: dict[str, Any] = {"version": VERSION, "settings": asdict(settings), "data": subjects[0].data.content_id}
-    parts["images"] = digest(subjects[0].data.ids.tobytes())
-    parts["models"] = [subject.digest for subject in subjects]
-    parts["preprocess"] = [subject.model.preprocess.to_json() for subject in subjects]
+    """A digest of all that decides the numbers."""
+    parts = {
+        "version": NUMBERS_VERSION,
+        "settings": asdict(settings),
+        "data": subjects[0].data.content_id,
+        "images": digest(subjects[0].data.ids.tobytes()),
+        "models": [subject.digest for subject in subjects],
+        "preprocess": [subject.model.preprocess.to_json() for subject in subjects],
+    }
     return digest(json.dumps(parts, sort_keys=True).encode())
 
 

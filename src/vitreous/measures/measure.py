@@ -1,4 +1,4 @@
-"""What an inspection is, as one value, and how its numbers grow while a model sees images.
+"""A measure as one value: what it reads, how its numbers grow while a model sees images, and how it is drawn.
 
 To add one: a file that holds a `Measure`, and a line in MEASURES (or an entry point in the group `vitreous.measures`).
 """
@@ -6,7 +6,7 @@ To add one: a file that holds a `Measure`, and a line in MEASURES (or an entry p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,27 +15,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.measures.subject import Subject
+from vitreous.report.files import Panel
 
-__all__ = ["Averages", "Measure", "Reading", "number_of", "plain", "rows_of"]
+__all__ = ["Arrays", "Averages", "Drawn", "Found", "Measure", "Reading", "number_of", "plain", "rows_of"]
 
 Found = dict[str, Any]  # plain numbers, as they go into JSON
+Arrays = Mapping[str, NDArray[Any]]  # what is too large for JSON
 
 
 class Reading:
-    """Numbers in the making. What `see` gathers of a batch counts once `update` comes, and is gone if `drop` comes."""
+    """Numbers in the making. `update` counts what `see` gathered from a batch; `drop` forgets it."""
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        """One activation, while the forward runs; keep little of it.  side: 1 for the model that is compared with."""
+        """One activation, while the forward runs; keep little of it.  side: 1 for the model compared with."""
 
     def update(self) -> None:
         """The batch went through."""
 
     def drop(self) -> None:
-        """The batch did not go through; it comes again in smaller parts."""
+        """The batch failed; it comes again in smaller parts."""
 
     def finish(self) -> Found:
-        """Plain numbers, once all batches went through; what needs forwards of its own runs them here."""
-        raise AssertionError("each reading says what it found")
+        """Plain numbers, after the last batch; a measure with forwards of its own runs them here."""
+        raise AssertionError("every reading returns what it found")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What is too large for JSON."""
@@ -43,7 +45,7 @@ class Reading:
 
 
 class Averages(Reading):
-    """Means over images: `gather` what each image of a batch gives, under a name."""
+    """Means over images: `gather` values of each image of a batch under a name."""
 
     def __init__(self) -> None:
         self.batch: dict[str, Tensor] = {}  # B …
@@ -58,7 +60,7 @@ class Averages(Reading):
         count = 0
         for name, values in self.batch.items():
             held = values.detach()
-            held = held.cpu() if held.device.type == "mps" else held  # which has no float64
+            held = held.cpu() if held.device.type == "mps" else held  # MPS has no float64
             self.sums[name] = self.sums.get(name, 0) + held.sum(0, dtype=torch.float64).cpu()
             self.squares[name] = self.squares.get(name, 0) + held.square().sum(0, dtype=torch.float64).cpu()
             count = len(held)
@@ -84,14 +86,25 @@ def rows_of(found: Found) -> list[dict[str, Any]]:
     return list(found.get("rows", []))
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """One figure. paper: its place in the papers, such as P1-fig7; empty for a figure of our own."""
+
+    panels: Sequence[Panel]
+    paper: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One inspection. Its functions know nothing of files and pages.
+    """One measure, whole: its numbers, its sentence and its figures. Its functions know nothing of files and pages.
 
     taps: patterns by family (see `Subject.families`), {last} for the last block; all measures that name some share one
     forward.
     start: (model's subject, the one compared with) -> a reading.  forwards: of single images, beyond the shared ones; a
     backward pass counts as two.  why_not: why it has no meaning here, in one line, or None.
+    draw: (found, what the other model gave, arrays) -> figures; both models' charts share a scale. A measure that draws
+    nothing is shown as its table.  arrays_of: the measure whose arrays `draw` gets, by default its own.
+    rank: 1 is the most telling; the page opens with the lines of the first ten. None: no line there.
     """
 
     name: str
@@ -106,6 +119,10 @@ class Measure:
     why_not: Callable[[Subject, Subject | None], str | None] = lambda subject, other: None
     is_pair: bool = False  # compares two models
     rows: Callable[[Found], list[dict[str, Any]]] = rows_of  # its table, for CSV
+    draw: Callable[[Found, Found | None, Arrays], list[Drawn]] = lambda found, beside, arrays: []
+    method: Callable[[Found], str] = lambda found: ""  # how it was measured, in a sentence
+    rank: int | None = 0
+    arrays_of: str | None = None
 
     def patterns(self, subject: Subject) -> tuple[str, ...]:
         """The taps it reads of this model."""
@@ -114,12 +131,12 @@ class Measure:
 
 
 def number_of(tap: str) -> int:
-    """7 of blocks.7.attention.weights."""
+    """7 for blocks.7.attention.weights."""
     return int(tap.split(".")[1])
 
 
 def plain(value: Any, digits: int = 6) -> Any:
-    """Tensors, arrays and numbers as JSON has them, to so many digits; None for what is no number."""
+    """Tensors, arrays and numbers as JSON knows them, rounded to `digits`; None for NaN and infinity."""
     if isinstance(value, Tensor):
         return plain(value.tolist(), digits)
     if isinstance(value, list | tuple):

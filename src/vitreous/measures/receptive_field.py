@@ -12,20 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.drawing import band, block_name, both_rows, column, top_with_room
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks
 from vitreous.models.taps import matching, taps
 from vitreous.randomness import integers
+from vitreous.report import charts
+from vitreous.report.charts import Line, Tile
+from vitreous.report.files import Panel
 
 __all__ = ["analytic_field", "at_centre", "centre_share", "field_of", "half_mass_radius", "rings", "rms_radius"]
 
-CHUNK = 8  # images whose graph is held at once
-ROUNDS = 2  # channels drawn for each image and layer
-DRAWN = 28  # places a side of a map that is kept
+GRAPHS_AT_ONCE = 8  # images whose graph stays in memory
+CHANNELS_PER_IMAGE = 2  # channels drawn for each image and layer
+MAP_SIDE = 28  # places a side of a map that is kept
+MAX_MAPS_DRAWN = 8
 
 
 def analytic_field(layers: Sequence[tuple[int, int]]) -> list[int]:
@@ -44,7 +50,7 @@ def analytic_field(layers: Sequence[tuple[int, int]]) -> list[int]:
 def at_centre(x: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
     """The numbers of the place in the middle, row h // 2 and column w // 2: B C.
 
-    x: B C h w; or tokens, B T C, of which the last are the patches of `grid`.
+    x: B C h w; or tokens, B T C: the last h·w are the patches of `grid`.
     """
     if x.dim() == 4:
         return x[:, :, x.shape[2] // 2, x.shape[3] // 2]
@@ -112,7 +118,7 @@ class _Fields(Reading):
     def finish(self) -> Found:
         subject = self.subject
         images = subject.first(subject.settings.field_images)
-        parts = in_chunks(images, CHUNK, self._fields)
+        parts = in_chunks(images, GRAPHS_AT_ONCE, self._fields)
         known = _analytic(subject)
         rows, maps = [], {}
         for tap in parts[0]:
@@ -132,14 +138,14 @@ class _Fields(Reading):
             )
         return {
             "images": len(images),
-            "channels": "all" if subject.settings.exact else ROUNDS * len(images),
+            "channels": "all" if subject.settings.exact else CHANNELS_PER_IMAGE * len(images),
             "whole_image_radius_px": plain(_whole(images.shape[-2:])),
             "rows": rows,
             "maps": maps,
         }
 
     def _fields(self, images: Tensor, first: int) -> dict[str, _Field]:
-        """Of every tap: one forward, whose graph is gone through from each of them."""
+        """The field of every tap: one forward, then a backward from each tap."""
         names = _names(self.subject)
         with torch.inference_mode(False), torch.enable_grad():
             x = self.subject.normalised(images.clone()).clone().requires_grad_()
@@ -157,15 +163,15 @@ class _Fields(Reading):
         self.subject.tick(len(draws) * len(x) // 2)
         centre, box = _where(seen, field.shape[-2:], self.subject)
         h, w = field.shape[-2:]
-        small = F.adaptive_avg_pool2d(field[:, None], (min(h, DRAWN), min(w, DRAWN)))[:, 0].sum(0)
+        small = F.adaptive_avg_pool2d(field[:, None], (min(h, MAP_SIDE), min(w, MAP_SIDE)))[:, 0].sum(0)
         share = torch.tensor([centre_share(each, box) for each in field], dtype=torch.float64)
         return _Field(rings(field, centre), share, small)
 
     def _channels(self, tap: str, count: int, images: range) -> list[Tensor]:
-        """One of each image, round after round; all of them where it should be exact."""
+        """Channels to differentiate, one for each image and round; all channels if exact."""
         if self.subject.settings.exact:
             return [torch.full((len(images),), channel) for channel in range(count)]
-        drawn = integers(self.subject.settings.seed, f"field {tap}", 0, list(images), count, ROUNDS)
+        drawn = integers(self.subject.settings.seed, f"field {tap}", 0, list(images), count, CHANNELS_PER_IMAGE)
         return list(torch.from_numpy(drawn).unbind(1))
 
 
@@ -192,12 +198,12 @@ def _jackknife(mass: Tensor) -> tuple[float, float]:
 
 
 def _whole(size: Sequence[int]) -> float:
-    """Radius of a field that is the same everywhere."""
+    """Radius of an even field."""
     h, w = int(size[0]), int(size[1])
     return half_mass_radius(rings(torch.ones(1, h, w), ((h - 1) / 2, (w - 1) / 2))[0])
 
 
-TAPS = {
+FIELD_TAPS = {
     "vit": ("blocks.*.attention.output", "blocks.*.mlp.output", "blocks.*.output"),
     "stem": ("stem.stages.*.units.*.branch", "stem.stages.*.units.*.output"),
     "bit": ("stages.*.units.*.branch", "stages.*.units.*.output"),
@@ -208,7 +214,7 @@ def _names(subject: Subject) -> list[str]:
     found = [
         name
         for family in subject.families
-        for pattern in TAPS.get(family, ())
+        for pattern in FIELD_TAPS.get(family, ())
         for name in matching(subject.model, pattern)
     ]
     order = {name: i for i, (name, _) in enumerate(subject.model.named_modules())}
@@ -216,12 +222,12 @@ def _names(subject: Subject) -> list[str]:
 
 
 def _is_after(tap: str) -> bool:
-    """Whether the residual sum is in it."""
+    """True for a tap after the skip was added."""
     return tap.endswith(".output") and tap.split(".")[-2] not in ("attention", "mlp")
 
 
 def _analytic(subject: Subject) -> dict[str, int]:
-    """Of every unit of a ResNet, or of a hybrid's stem: pixels a side by kernel sizes and strides."""
+    """Field of every unit of a ResNet or of a hybrid's stem, by kernels and strides: pixels a side."""
     model: Any = subject.model
     if "bit" not in subject.families and not subject.has_stem:
         return {}
@@ -237,12 +243,12 @@ def _analytic(subject: Subject) -> dict[str, int]:
 
 def _cost(subject: Subject) -> float:
     images = min(subject.settings.field_images, len(subject.data))
-    channels = _width(subject) if subject.settings.exact else ROUNDS
+    channels = _width(subject) if subject.settings.exact else CHANNELS_PER_IMAGE
     return len(_names(subject)) * images * channels / 2  # on average, back through half of the model
 
 
 def _width(subject: Subject) -> int:
-    """Channels of a layer, about."""
+    """Channels of a typical layer."""
     config: Any = subject.model.config
     return int(config.encoder.width) if subject.depth else round(1000 * config.resnet.resnet_width)
 
@@ -259,6 +265,43 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows, whole = found["rows"], found["whole_image_radius_px"]
+    after = [row for row in rows if row["when"] == "after"]
+    span = (0.0, top_with_room([row["radius_px"] for row in both_rows(found, beside)], [whole]))
+    series = []
+    for word, own in (("after the skip", after), *_branches(rows).items()):
+        if own:
+            low, high = band(own, "radius_px", "error_px")
+            x = np.linspace(0, 1, len(own)) if len(own) > 1 else np.zeros(1)
+            series.append(Line(word, x, column(own, "radius_px"), low, high))
+    chart = charts.lines(
+        series, title="radius that holds half of the gradient", x_title="depth", x_is_share=True,
+        level=(whole, f"whole image alike: {whole:.0f} px"), y_range=span,
+    )  # fmt: skip
+    panels = [Panel(chart, "Radius of half of the field, pixels")]
+    known = [row for row in after if row["tap"] in found["maps"]]
+    places = sorted({round(v) for v in np.linspace(0, len(known) - 1, MAX_MAPS_DRAWN)}) if known else []
+    tiles = []
+    for row in (known[place] for place in places):
+        field = np.asarray(found["maps"][row["tap"]], np.float64)
+        tiles.append(Tile(block_name(row["tap"]), charts.shaded((field / max(float(field.max()), 1e-30)) ** 0.25)))
+    if tiles:
+        maps = charts.tiles(tiles, title="receptive fields of the centre", columns=min(4, len(tiles)))
+        panels.append(Panel(maps, "What the centre depends on (fourth root)"))
+    return [Drawn(panels, paper="P2-fig6")]
+
+
+def _branches(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows before a skip is added, by kind of branch."""
+    before = [row for row in rows if row["when"] == "before"]
+    kinds = {"attention.output": "attention", "mlp.output": "MLP", "branch": "branch"}
+    found = {word: [row for row in before if row["tap"].endswith(f".{end}")] for end, word in kinds.items()}
+    if found["branch"] and found["MLP"]:  # a hybrid: four lines would be one too many
+        return {"branches": before}
+    return found
+
+
 FIELD = Measure(
     name="receptive-field",
     sentence="How far around a place the pixels lie that it really depends on, by gradient, layer by layer.",
@@ -268,4 +311,11 @@ FIELD = Measure(
     says=_say,
     cost="two backward passes for each layer, on 16 images",
     forwards=_cost,
+    draw=_draw,
+    method=lambda found: (
+        f"Gradient of the centre place with respect to the image, absolute, mean over {found['images']} images and "
+        + ("all channels" if found["channels"] == "all" else f"{found['channels']} channels drawn by the seed")
+        + "; bands are two standard errors over images."
+    ),
+    rank=3,
 )

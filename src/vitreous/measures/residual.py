@@ -5,19 +5,27 @@ B images   T tokens, or places of a map
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.measures.measure import Averages, Found, Measure, plain
+from vitreous.measures.drawing import LAYER_AXIS, band, both_rows, column, spans
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, plain
 from vitreous.measures.subject import Subject
+from vitreous.report import charts
+from vitreous.report.charts import Line, Span
+from vitreous.report.files import Panel
 
 __all__ = ["as_tokens", "skip_cosine", "skip_ratio"]
 
-MOST = 256  # tokens whose ratios are listed one by one
-PAIRS = {  # where a skip and its branch meet: endings of their taps
+MAX_TOKENS_LISTED = 256  # a longer sequence has no ratio of each token
+SKIPS_AND_BRANCHES = {  # where a skip and its branch meet: endings of their taps
     "skip1": ("skip1", "attention.output"),
     "skip2": ("skip2", "mlp.output"),
     "skip": ("skip", "branch"),
@@ -47,7 +55,7 @@ class _SkipRatio(Averages):
         self.waiting: dict[str, tuple[str, Tensor]] = {}
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        for half, (skip, branch) in PAIRS.items():
+        for half, (skip, branch) in SKIPS_AND_BRANCHES.items():
             for ending in (skip, branch):
                 if tap.endswith(f".{ending}"):
                     self._meet(f"{tap.removesuffix(ending)}{half}", ending == skip, as_tokens(x).float())
@@ -93,12 +101,12 @@ class _SkipRatio(Averages):
                     "class_cosine": plain(self.mean(f"{place} class_cosine").item()) if has_class else None,
                 }
             )
-            tokens.append({"place": place, "ratio": plain(each, 4) if len(each) <= MOST else None})
+            tokens.append({"place": place, "ratio": plain(each, 4) if len(each) <= MAX_TOKENS_LISTED else None})
         return {"images": self.images, "rows": rows, "by_token": tokens}
 
 
 def _half_means(rows: list[dict[str, Any]], key: str) -> tuple[float, float] | None:
-    """Of the first and of the second half of the network."""
+    """Means of the first and of the second half of the network."""
     known = [row[key] for row in rows if row[key] is not None]
     half = len(known) // 2
     if half == 0 or len(known) < len(rows):
@@ -115,6 +123,57 @@ def _say(found: Found) -> str:
     return text + ("" if own is None else f"; for the class token {own[0]:.1f} and {own[1]:.1f}")
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    is_vit = all(row["branch"] in ("attention", "mlp") for row in rows)
+    x = np.arange(len(rows)) / 2 if is_vit else np.arange(len(rows))
+    x_title = "block (attention, then MLP)" if is_vit else LAYER_AXIS
+    low, high = band(rows, "patches_ratio", "patches_error")
+    patches = Line("patches", x, column(rows, "patches_ratio"), np.maximum(low, 1e-6), high)
+    own = Line("class token", x, column(rows, "class_ratio"))
+    has_class = any(row["class_ratio"] is not None for row in rows)
+    keys = ("patches_ratio", "class_ratio")
+    every = [row[key] for row in both_rows(found, beside) for key in keys if row[key]]
+    span = (0.8 * min(every), 1.25 * max(every)) if every else None
+    ratio = charts.lines(
+        [patches, *([own] if has_class else [])], title="norm of the skip over norm of the branch", x_title=x_title,
+        is_log=True, x_is_whole=True, y_range=span,
+    )  # fmt: skip
+    cosine = charts.lines(
+        [Line("patches", x, column(rows, "patches_cosine")),
+         *([Line("class token", x, column(rows, "class_cosine"))] if has_class else [])],
+        title="cosine of skip and branch", x_title=x_title, x_is_whole=True, level=(0.0, ""), y_range=(-1.0, 1.0),
+    )  # fmt: skip
+    panels = [Panel(ratio, "Norm of skip over norm of branch"), Panel(cosine, "Cosine of skip and branch")]
+    shown = _token_ratios(found)
+    if is_vit and shown is not None:
+        both = [shown, *([other] if beside and (other := _token_ratios(beside)) is not None else [])]
+        low_end, high_end = np.nanpercentile(np.concatenate([each.ravel() for each in both]), (1, 99))
+        heat = charts.heatmap(
+            shown, title="skip ratio of every token", rows=spans([row["layer"] for row in rows]),
+            columns=_token_spans(shown.shape[1]), y_title="half-block", x_title="token", low=float(low_end),
+            high=float(high_end) + 1e-6,
+        )  # fmt: skip
+        panels.append(Panel(heat, "Every token; log₁₀ of the ratio"))
+    return [Drawn(panels, paper="P2-fig7")]
+
+
+def _token_ratios(found: Found) -> NDArray[np.float64] | None:
+    """log₁₀ of each half-block's ratio for every token; None if tokens are too many, or their numbers differ."""
+    by_token = [each["ratio"] for each in found["by_token"]]
+    if not by_token or not all(by_token) or len({len(each) for each in by_token}) > 1:
+        return None
+    table = np.asarray([[math.nan if v is None else v for v in each] for each in by_token], np.float64)
+    return np.log10(np.maximum(table, 1e-6)) if np.isfinite(table).any() else None
+
+
+def _token_spans(count: int) -> list[Span]:
+    """About seven numbers along an axis of many tokens."""
+    step = max(count // 7, 1)
+    begins = [i for i in range(0, count, step) if i == 0 or count - i >= step // 2]
+    return [Span(str(a), b - a) for a, b in pairwise([*begins, count])]
+
+
 SKIP_RATIO = Measure(
     name="skip-ratio",
     sentence="How much of a layer's output is carried over and how much is new, for the class token and the patches.",
@@ -127,4 +186,10 @@ SKIP_RATIO = Measure(
         "stem": ("stem.stages.*.units.*.skip", "stem.stages.*.units.*.branch"),
         "bit": ("stages.*.units.*.skip", "stages.*.units.*.branch"),
     },
+    draw=_draw,
+    method=lambda found: (
+        f"‖skip‖ / ‖branch‖ of every token where they meet, mean over {found['images']:,} images; bands are two "
+        "standard errors over images."
+    ),
+    rank=5,
 )

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.measure import Averages, Found, Measure, plain
+from vitreous.measures.drawing import overlaid, rgb, shrunk
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, plain
 from vitreous.measures.subject import Subject, needs_attention
 from vitreous.models.pooling import Pool, find_pool
+from vitreous.report import charts
+from vitreous.report.charts import Span, Tile
+from vitreous.report.files import Panel
 
 __all__ = ["ATTENTION", "Flow", "mixing", "needs_reads", "read_patches", "relevance_map", "rollout"]
 
 ATTENTION = "blocks.*.attention.weights"
-HEADS = ("mean", "max", "min")
-TOP = 0.1  # share of the patches that "most" means
+HEAD_JOINS = ("mean", "max", "min")
+TOP_SHARE = 0.1  # of the patches: "the tenth that gives most"
 
 
 def rollout(
@@ -42,8 +47,8 @@ def rollout(
 
 def mixing(weights: Tensor, *, residual: bool = True, heads: Literal["mean", "max", "min"] = "mean") -> Tensor:
     """One layer's part of a rollout: Aₗ, B N N, each row summing to 1.  weights: B H N N."""
-    if heads not in HEADS:
-        raise ValueError(f"heads={heads!r} is no way to join heads; say {', '.join(HEADS)}")
+    if heads not in HEAD_JOINS:
+        raise ValueError(f"heads={heads!r} does not join heads; give {', '.join(HEAD_JOINS)}")
     mixed = weights.mean(1) if heads == "mean" else weights.amax(1) if heads == "max" else weights.amin(1)
     if residual:
         mixed = mixed + torch.eye(mixed.shape[-1], dtype=mixed.dtype, device=mixed.device)
@@ -53,13 +58,13 @@ def mixing(weights: Tensor, *, residual: bool = True, heads: Literal["mean", "ma
 def read_patches(pool: Pool, flow: Tensor, weights: Tensor | None = None) -> Tensor:
     """How much of every patch is in what the head reads.  flow: B N N.  Returns B P, summing to at most 1.
 
-    The tokens in front of the patches have the rest.  weights: of the pool's tap, where it has one.
+    The tokens in front of the patches have the rest.  weights: of the pool's tap, if it has one.
     """
     return pool.reads(flow, weights)[:, pool.prefix :]
 
 
 def relevance_map(rows: Tensor, grid: tuple[int, int], size: tuple[int, int] | None = None) -> Tensor:
-    """Rows of a rollout as pictures, each divided by its largest (C5).  rows: B h·w.  size: bilinear to that."""
+    """Rows of a rollout as maps, each divided by its largest value (C5).  rows: B h·w.  size: bilinear to that size."""
     maps = rows.unflatten(-1, grid)
     maps = maps / maps.amax((1, 2), keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
     if size is None:
@@ -88,7 +93,7 @@ class Flow:
 
 
 def needs_reads(subject: Subject, other: Subject | None = None) -> str | None:
-    """Why nobody can say which patches the answer came from."""
+    """Why the patches behind an answer are unknown, or None."""
     return needs_attention(subject) or find_pool(subject.model)[0].silence or None
 
 
@@ -104,7 +109,7 @@ class _Rollout(Averages):
         rows = self.flow.rows()
         rows = rows / rows.sum(-1, keepdim=True)
         ordered = rows.sort(-1, descending=True).values
-        most = max(round(TOP * rows.shape[1]), 1)
+        most = max(round(TOP_SHARE * rows.shape[1]), 1)
         self.gather("map", rows)
         self.gather("most", ordered[:, :most].sum(-1))
         self.gather("spread", torch.special.entr(rows).sum(-1).exp())
@@ -131,6 +136,27 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    panels = []
+    if "rollout" in arrays:
+        ways = {"rollout": "rollout", "rollout_plain": "no residual", "rollout_max": "max heads", "rollout_min": "min"}
+        known = {key: word for key, word in ways.items() if key in arrays}
+        tiles = []
+        for i, image in enumerate(rgb(arrays["images"])):
+            tiles.append(Tile("", shrunk(image)))
+            tiles += [Tile("", overlaid(image, arrays[key][i].astype(np.float32))) for key in known]
+        heads = ["image", *known.values()]
+        chart = charts.tiles(tiles, title="attention rollout over images", columns=len(heads), heads=heads)
+        panels.append(Panel(chart, "Where the answer came from"))
+    mean = np.asarray(found["mean_map"], np.float64)
+    rows, columns = ([Span(str(i)) for i in range(count)] for count in mean.shape)
+    heat = charts.heatmap(
+        mean * mean.size, title="mean rollout over images", rows=rows, columns=columns, y_title="row",
+        x_title="column", high=max(float(mean.max()) * mean.size, 1.0), side=220,
+    )  # fmt: skip
+    return [Drawn([*panels, Panel(heat, "Mean over images; 1 is an even share")], paper="P1-fig6")]
+
+
 ROLLOUT = Measure(
     name="rollout",
     sentence="Which parts of the image the answer came from, by attention through all layers.",
@@ -140,4 +166,11 @@ ROLLOUT = Measure(
     says=_say,
     taps={"vit": (ATTENTION,), "map": ("**pool.weights",)},
     why_not=needs_reads,
+    draw=_draw,
+    method=lambda found: (
+        "Attention of every block, mean over heads, plus the identity of the skip, rows divided by their sum, and all "
+        f"blocks multiplied; then what the head reads, over {found['images']:,} images."
+    ),
+    rank=8,
+    arrays_of="attention-maps",
 )

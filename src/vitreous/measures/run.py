@@ -25,11 +25,11 @@ __all__ = ["count_forwards", "run"]
 
 Tell = Callable[[str], None]
 Listeners = dict[str, list[tuple[Reading, int]]]  # tap -> who wants it, and which side it is to them
-READING = 2  # times a plain forward that one costs which all measures read
+READ_COST = 2  # a forward that measures read, in plain forwards
 
 
 def count_forwards(jobs: list[Job], subjects: list[Subject]) -> tuple[int, int]:
-    """Shared by all, and beyond these."""
+    """Forwards that all measures share, and forwards beyond these."""
     sides = [side for side in range(len(subjects)) if any(job.taps(subjects, side) for job in jobs)]
     more = sum(job.measure.forwards(subjects[job.side]) for job in jobs)
     return len(sides) * len(subjects[0].data), round(more)
@@ -43,10 +43,10 @@ def run(
     progress: Progress | None,
     tell: Tell,
 ) -> list[str]:
-    """Every job to its end: those that read taps together, then the others one by one."""
+    """Finish every job: those that read taps together, then the others one by one. Returns notes for the user."""
     shared, more = count_forwards(jobs, subjects)
     notes: list[str] = []
-    clock = _Clock(READING * shared + more, progress, tell)
+    clock = _Countdown(READ_COST * shared + more, progress, tell)
     streamed = [job for job in jobs if any(job.taps(subjects, side) for side in range(len(subjects)))]
     with ExitStack() as stack:
         for subject in subjects:
@@ -73,11 +73,11 @@ def _stream(
     readings: dict[str, Reading],
     subjects: list[Subject],
     workers: int | None,
-    clock: _Clock,
+    clock: _Countdown,
     notes: list[str],
     tell: Tell,
 ) -> None:
-    """All images once through all models; the first of them are kept as the sample."""
+    """Send all images once through all models; keep the first as the sample."""
     parts: list[list[Tensor]] = [[] for _ in subjects]
     order: list[NDArray[np.int64]] = []
     listeners = [_listeners(jobs, readings, subjects, side) for side in range(len(subjects))]
@@ -101,7 +101,7 @@ def _stream(
             line = f"memory was too small for {len(images[0])} images at a time; went on with {limit}"
             notes.append(line)
             tell(line)
-        clock.tick(READING * sum(len(pixels) for pixels, heard in zip(images, listeners, strict=True) if heard))
+        clock.tick(READ_COST * sum(len(pixels) for pixels, heard in zip(images, listeners, strict=True) if heard))
     if not seen:
         raise DataError(f"no image of {subjects[0].data.path} could be read; see: vitreous check DATA")
     if seen < len(subjects[0].data) and any(listeners):
@@ -112,7 +112,7 @@ def _stream(
 
 
 def _listeners(jobs: list[Job], readings: dict[str, Reading], subjects: list[Subject], side: int) -> Listeners:
-    """Which readings want which tap of the model on that side; where they look at one model, it is their side 0."""
+    """Which readings want which tap of the model on that side. A reading of one model calls it side 0."""
     out: Listeners = {}
     for job in jobs:
         for tap in dict.fromkeys(job.taps(subjects, side)):
@@ -140,7 +140,7 @@ def _batches(subjects: list[Subject], workers: int | None) -> Iterator[tuple[lis
 
 
 def _resizing(subject: Subject) -> Any:
-    """All of a model's preprocessing but the values of mean and deviation."""
+    """A model's preprocessing without its mean and deviation."""
     rule = subject.model.preprocess
     count = len(rule.mean)
     return replace(rule, mean=(0.0,) * count, std=(1.0,) * count, source=""), subject.device
@@ -154,7 +154,7 @@ def _pass(
     readings: list[Reading],
     limit: int | None,
 ) -> int | None:
-    """One batch, or its parts where memory is too small; returns how many images go at a time from now on."""
+    """One batch, in parts if memory is too small. Returns how many images to send at a time from now on."""
     begin, count = 0, len(images[0])
     while begin < count:
         end = count if limit is None else min(begin + limit, count)
@@ -169,7 +169,7 @@ def _pass(
             for reading in readings:
                 reading.drop()
             if end - begin == 1:
-                raise DataError("one image is more than the device's memory holds; say device=cpu") from None
+                raise DataError("one image needs more memory than the device has; give device=cpu") from None
             limit = max((end - begin) // 2, 1)
             torch.cuda.empty_cache() if torch.cuda.is_available() else None
         else:
@@ -187,7 +187,7 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _forward(pixels: Tensor, subject: Subject, listeners: Listeners) -> None:
-    """The model on these images; each tap is handed to its readings as it is reached, and kept by nobody else."""
+    """The model on these images; each tap goes to its readings at once, and is not kept."""
     sums: dict[str, Tensor] = {}
     is_reading = False  # a reading may run parts of the model itself, which are not heard
 
@@ -210,11 +210,11 @@ def _forward(pixels: Tensor, subject: Subject, listeners: Listeners) -> None:
     finite = torch.stack(list(sums.values())).isfinite().tolist()
     if not all(finite):
         tap = list(sums)[finite.index(False)]
-        raise DataError(f"{subject.name} has numbers that are not finite, first at {tap}; look at its weights")
+        raise DataError(f"{subject.name} has numbers that are not finite, first at {tap}; check its weights")
 
 
-class _Clock:
-    """Forwards done, and how long all will take: said once, after the first batch."""
+class _Countdown:
+    """Counts forwards, and tells once, after the first batch, how long the rest will take."""
 
     def __init__(self, total: int, progress: Progress | None, tell: Tell):
         self.total, self.progress, self.tell = max(total, 1), progress, tell

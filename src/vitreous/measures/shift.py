@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.measure import Found, Measure, Reading, plain
+from vitreous.measures.drawing import band, both_rows, column
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks, needs_head
+from vitreous.report import charts
+from vitreous.report.charts import Line
+from vitreous.report.files import Panel
 
 __all__ = ["shifted", "steps"]
 
-MOST = 16  # shifts
-CHUNK = 32  # images at a time
+MAX_SHIFTS = 16
+IMAGES_AT_ONCE = 32
 
 
 def shifted(images: Tensor, pixels: int) -> Tensor:
-    """Moved to the right; the left edge fills what it leaves.  B C H W"""
+    """Images moved to the right; the left edge is repeated.  B C H W"""
     if not 0 <= pixels < images.shape[-1]:
-        raise ValueError(f"a shift of {pixels} pixels leaves nothing of {images.shape[-1]}; take a smaller one")
+        raise ValueError(f"a shift of {pixels} pixels leaves nothing of {images.shape[-1]}; give a smaller one")
     width = images.shape[-1]
     columns = (torch.arange(width, device=images.device) - pixels).clamp(min=0)
     return images[..., columns]
 
 
 def steps(subject: Subject) -> list[int]:
-    """1 … P pixels, at most so many of them; P is the patch, or 16 where there is none."""
+    """Up to MAX_SHIFTS shifts from 1 to P pixels; P is the patch size, or 16 for a ResNet."""
     width = subject.model.config.image_size[1]
     patch = min(round(subject.patch[1]) if "vit" in subject.families else 16, width - 1)
-    step = max(1, -(-patch // MOST))
+    step = max(1, -(-patch // MAX_SHIFTS))
     return sorted({*range(step, patch + 1, step), 1, patch} - {0})
 
 
@@ -39,16 +45,18 @@ class _Shift(Reading):
     @torch.inference_mode()
     def finish(self) -> Found:
         images = self.subject.first(self.subject.settings.few)
-        base, said, sure = self._run(images)
+        base, answers, chances = self._run(images)
         rows = []
         for pixels in steps(self.subject):
-            features, answer, chance = self._run(shifted(images, pixels))
+            features, moved_answers, moved_chances = self._run(shifted(images, pixels))
             cosine = F.cosine_similarity(base, features, dim=-1)
             row = {"shift_px": pixels, "feature_cosine": plain(cosine.mean().item())}
             row["feature_cosine_error"] = _error(cosine)
             has_head = needs_head(self.subject) is None
-            row["same_answer"] = plain((answer == said).double().mean().item()) if has_head else None
-            row["chance_change"] = plain((chance - sure).abs().sum(-1).mean().item() / 2) if has_head else None
+            row["same_answer"] = plain((moved_answers == answers).double().mean().item()) if has_head else None
+            row["chance_change"] = (
+                plain((moved_chances - chances).abs().sum(-1).mean().item() / 2) if has_head else None
+            )
             rows.append(row)
         return {"images": len(images), "rows": rows}
 
@@ -62,12 +70,12 @@ class _Shift(Reading):
             self.subject.tick(len(part))
             return features.float(), logits.argmax(-1), logits.softmax(-1)
 
-        features, said, chances = zip(*in_chunks(images, CHUNK, answer), strict=True)
-        return torch.cat(features), torch.cat(said), torch.cat(chances)
+        features, answers, chances = zip(*in_chunks(images, IMAGES_AT_ONCE, answer), strict=True)
+        return torch.cat(features), torch.cat(answers), torch.cat(chances)
 
 
 def _error(values: Tensor) -> float | None:
-    """Standard error of the mean; None of a single one."""
+    """Standard error of the mean; None for a single value."""
     return plain((values.std() / len(values) ** 0.5).item()) if len(values) > 1 else None
 
 
@@ -76,6 +84,22 @@ def _say(found: Found) -> str:
     text = f"features keep a cosine of {worst['feature_cosine']:.2f} under a shift of {worst['shift_px']} px"
     kept = [row["same_answer"] for row in found["rows"] if row["same_answer"] is not None]
     return text + (f"; at least {100 * min(kept):.0f} % of the answers stay" if kept else "")
+
+
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    x = column(rows, "shift_px")
+    low, high = band(rows, "feature_cosine", "feature_cosine_error")
+    series = [Line("cosine of features", x, column(rows, "feature_cosine"), low, high)]
+    if any(row["same_answer"] is not None for row in rows):
+        series.append(Line("same answer", x, column(rows, "same_answer")))
+    every = [row[key] for row in both_rows(found, beside) for key in ("feature_cosine", "same_answer")]
+    least = min((v for v in every if v is not None), default=0.0)
+    chart = charts.lines(
+        series, title="what a shift changes", x_title="shift, pixels", x_is_whole=True,
+        y_range=(math.floor(10 * max(least - 0.02, -1)) / 10, 1.02),
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "What stays under a shift")])]
 
 
 SHIFT = Measure(
@@ -87,4 +111,9 @@ SHIFT = Measure(
     says=_say,
     cost="up to 17 forwards, on 64 images",
     forwards=lambda subject: (len(steps(subject)) + 1) * min(subject.settings.few, len(subject.data)),
+    draw=_draw,
+    method=lambda found: (
+        f"{found['images']} images moved to the right, their left edge repeated; against the image as it was."
+    ),
+    rank=11,
 )

@@ -26,16 +26,19 @@ __all__ = [
     "uniformity",
 ]
 
-LEAST = 4  # images: the unbiased estimate divides by n (n − 3)
-GROUPS = 32  # parts of the pass whose sums are kept apart, for intervals
-NO_BATCH = f"no batch had the {LEAST} images that likeness needs; say --batch {LEAST} or more, or device=cpu for memory"
-DROWNED = 1 / 64  # share of a layer's size that is change, below which the mean is taken out before the product
-NOTHING = 1e-11  # share of a layer's size below which its changes are rounding
+MIN_BATCH = 4  # images: the unbiased estimate divides by n (n − 3)
+INTERVAL_GROUPS = 32  # sums of the pass, kept apart for intervals
+NO_BATCH = (
+    f"no batch had the {MIN_BATCH} images that likeness needs; "
+    f"give --batch {MIN_BATCH} or more, or device=cpu if memory is short"
+)
+CENTRE_FIRST_BELOW = 1 / 64  # take the mean out before the product if changes are a smaller share of a layer's size
+ROUNDING_SHARE = 1e-11  # share of a layer's size below which its changes are rounding
 
 
 def is_whole(size: int, largest: int) -> bool:
-    """Whether a batch counts: one much smaller than the others would only add noise, at the same weight."""
-    return size >= LEAST and 2 * size >= largest
+    """True if a batch counts: a much smaller one would add noise at the same weight."""
+    return size >= MIN_BATCH and 2 * size >= largest
 
 
 def centred(grams: Tensor, *, unbiased: bool = True) -> Tensor:
@@ -47,8 +50,8 @@ def centred(grams: Tensor, *, unbiased: bool = True) -> Tensor:
     grams: L n n, float64, overwritten.
     """
     n = grams.shape[-1]
-    if n < (LEAST if unbiased else 2):
-        raise ValueError(f"a batch of {n} images is too small for CKA; give {LEAST} or more")
+    if n < (MIN_BATCH if unbiased else 2):
+        raise ValueError(f"a batch of {n} images is too small for CKA; give {MIN_BATCH} or more")
     if not unbiased:
         means = grams.mean(-1)
         grams -= means[:, :, None] + means[:, None] - means.mean(-1)[:, None, None]
@@ -67,20 +70,20 @@ def centred(grams: Tensor, *, unbiased: bool = True) -> Tensor:
 def centred_grams(layers: Sequence[Tensor], *, unbiased: bool = True) -> Tensor:
     """`centred` of several representations of the same n images, n … each.  Returns L n², float64.
 
-    A column's mean changes nothing, and is taken out first where float32 would drown in it. A layer whose rows differ
-    by no more than rounding gives 0.
+    A column's mean changes nothing; it is taken out first if it would drown float32. A layer whose rows differ only by
+    rounding gives 0.
     """
     rows = [_as_rows(x) for x in layers]
     n = len(rows[0])
     grams = exact(torch.stack([x @ x.mT for x in rows]))  # L n n
     whole = grams.diagonal(dim1=-2, dim2=-1).sum(-1)
     size = grams.sum((-2, -1)) / n  # of the mean row, n times
-    for layer in (whole - size <= DROWNED * whole).nonzero().flatten().tolist():
+    for layer in (whole - size <= CENTRE_FIRST_BELOW * whole).nonzero().flatten().tolist():
         x = rows[layer] - rows[layer].mean(0)
         grams[layer] = exact(x @ x.mT)
         whole[layer] = grams[layer].trace()
     out = centred(grams, unbiased=unbiased)
-    out[whole <= NOTHING * size] = 0
+    out[whole <= ROUNDING_SHARE * size] = 0
     return out.flatten(1)
 
 
@@ -90,7 +93,7 @@ def centred_gram(x: Tensor, *, unbiased: bool = True) -> Tensor:
 
 
 def exact(x: Tensor) -> Tensor:
-    """In float64; on the CPU where the device has none."""
+    """x in float64; on the CPU if the device has no float64."""
     return (x.cpu() if x.device.type == "mps" else x).double()
 
 
@@ -105,7 +108,7 @@ def hsic(x: Tensor, y: Tensor, *, unbiased: bool = True) -> float:
 
 
 def cka(x: Tensor, y: Tensor, *, unbiased: bool = True) -> float | None:
-    """HSIC(x, y) / √(HSIC(x, x) HSIC(y, y)); None where one of them is constant.
+    """HSIC(x, y) / √(HSIC(x, x) HSIC(y, y)); None if one of them is constant.
 
     Biased it lies in 0 … 1; unbiased it may step outside.
     """
@@ -117,10 +120,10 @@ def cka(x: Tensor, y: Tensor, *, unbiased: bool = True) -> float | None:
 class Likeness:
     """CKA of all pairs of layers, over minibatches: HSIC is averaged first, and the ratio taken last.
 
-    Memory holds L × n² numbers of one batch and GROUPS × L² sums, however many images come.
+    Memory holds L × n² numbers of one batch and INTERVAL_GROUPS × L² sums, however many images come.
     """
 
-    def __init__(self, *, unbiased: bool = True, groups: int = GROUPS):
+    def __init__(self, *, unbiased: bool = True, groups: int = INTERVAL_GROUPS):
         self.unbiased, self.groups = unbiased, groups
         self.names: list[str] = []
         self.sums = torch.zeros(0)  # groups L L
@@ -132,12 +135,12 @@ class Likeness:
         self.add_grams(dict(zip(layers, grams, strict=True)))
 
     def add_grams(self, grams: Mapping[str, Tensor]) -> None:
-        """What `centred_gram` made of one batch, for each layer."""
+        """The `centred_gram` of each layer on one batch."""
         if not self.names:
             self.names = list(grams)
             self.sums = torch.zeros(self.groups, len(grams), len(grams), dtype=torch.float64)
         if list(grams) != self.names:
-            raise ValueError("the layers of this batch are others than those before; give the same each time")
+            raise ValueError("this batch has other layers than the batches before; give the same each time")
         flat = torch.stack(list(grams.values()))  # L n²
         self.sums[self.batches % self.groups] += (flat @ flat.mT).cpu()
         self.batches += 1
@@ -149,7 +152,7 @@ class Likeness:
 
     @property
     def constant(self) -> list[str]:
-        """Layers that answer every image alike: their CKA has no meaning."""
+        """Layers that are the same for every image: their CKA has no meaning."""
         own = self.hsic.diagonal()
         return [name for name, value in zip(self.names, own.tolist(), strict=True) if value <= 0]
 
@@ -212,7 +215,7 @@ def uniformity(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | No
 
 
 def best_match(matrix: Sequence[Sequence[float | None]]) -> list[dict[str, Any]]:
-    """For each row the column it is most alike, and how much."""
+    """For each row the most similar column, and its CKA."""
     out: list[dict[str, Any]] = []
     for i, row in enumerate(matrix):
         known = [(value, j) for j, value in enumerate(row) if value is not None]

@@ -1,6 +1,6 @@
-"""What a skip connection is worth: the model without it, as it stands (a probe beside figure 8 of arXiv 2108.08810).
+"""What a skip connection is worth: the trained model without it (beside figure 8 of arXiv 2108.08810).
 
-P2 trains networks without a skip; here a trained one loses it, one block at a time.
+P2 trains networks without a skip; here a trained network loses the skips of one block at a time.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.measures.measure import Found, Measure, Reading, plain
-from vitreous.measures.similarity import LEAST, Likeness, cka
+from vitreous.measures.drawing import column
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
+from vitreous.measures.similarity import MIN_BATCH, Likeness, cka
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.models.taps import taps
+from vitreous.report import charts
+from vitreous.report.charts import Line
+from vitreous.report.files import Panel
 
 __all__ = ["cut_contrast", "places"]
 
-CHUNK = 32  # images at a time
+IMAGES_AT_ONCE = 32
 
 
 def cut_contrast(matrix: list[list[float | None]], cut: int) -> float | None:
-    """Likeness of layers on the two sides of a cut, less that within the sides.
+    """Mean CKA across a cut minus mean CKA within its sides.
 
     matrix: L L, of CKA.  cut: the first layer of the upper side.
     """
@@ -63,15 +67,15 @@ class _Removal(Reading):
             truth = torch.from_numpy(subject.truth[subject.sample_places[: len(answers)]])
         rows = []
         for cut, (place, skips) in enumerate(blocks.items()):
-            features, said, changed = self._run(skips, outputs)
+            features, cut_answers, changed = self._run(skips, outputs)
             row: dict[str, Any] = {"block": place, "features_cka": None, "same_answer": None, "accuracy_change": None}
-            if len(features) >= LEAST:
+            if len(features) >= MIN_BATCH:
                 row["features_cka"] = plain(cka(intact, features))
             if needs_head(subject) is None:
-                row["same_answer"] = plain((said == answers).double().mean().item())
+                row["same_answer"] = plain((cut_answers == answers).double().mean().item())
             if truth is not None:
                 known = truth >= 0
-                right, was = ((each == truth)[known].double().mean().item() for each in (said, answers))
+                right, was = ((each == truth)[known].double().mean().item() for each in (cut_answers, answers))
                 row["accuracy_change"] = plain(right - was)
             before, after = (None if each is None else cut_contrast(each.matrix(), cut) for each in (likeness, changed))
             rows.append(row | {"contrast_intact": plain(before), "contrast_without": plain(after)})
@@ -85,13 +89,13 @@ class _Removal(Reading):
         def answer(part: Tensor, first: int) -> tuple[Tensor, Tensor]:
             with taps(model, outputs, edit=dict.fromkeys(skips, torch.zeros_like)) as seen:
                 features = model.features(self.subject.normalised(part))
-            if len(part) >= LEAST:
+            if len(part) >= MIN_BATCH:
                 likeness.add(seen)
             self.subject.tick(len(part))
             return features.float().cpu(), model.head(features).argmax(-1).cpu()
 
         images = self.subject.first(self.subject.settings.few)
-        features, answers = zip(*in_chunks(images, CHUNK, answer), strict=True)
+        features, answers = zip(*in_chunks(images, IMAGES_AT_ONCE, answer), strict=True)
         return torch.cat(features), torch.cat(answers), likeness if likeness.batches else None
 
 
@@ -112,6 +116,22 @@ def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
     return None if places(subject) else f"{subject.name} has no skip connections"
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    rows = found["rows"]
+    is_vit = all(row["block"].startswith("blocks.") for row in rows)
+    named = {"same answer": "same_answer", "likeness of features": "features_cka"}
+    series = [
+        Line(name, range(len(rows)), column(rows, key), has_points=True)
+        for name, key in named.items()
+        if any(row[key] is not None for row in rows)
+    ]
+    chart = charts.lines(
+        series, title="what is left without the skips of one block", is_share=True, x_is_whole=True,
+        x_title="block that lost its skips" if is_vit else "unit that lost its skip", y_range=(0.0, 1.0),
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "What is left without its skips")])]
+
+
 REMOVAL = Measure(
     name="skip-removal",
     sentence="What is left of the answers when one block loses its skip connections.",
@@ -122,4 +142,9 @@ REMOVAL = Measure(
     cost="a forward for each block, on 64 images",
     forwards=lambda subject: (len(places(subject)) + 1) * min(subject.settings.few, len(subject.data)),
     why_not=_why_not,
+    draw=_draw,
+    method=lambda found: (
+        f"One block at a time loses its skip connections, the model otherwise as it is; {found['images']} images."
+    ),
+    rank=12,
 )

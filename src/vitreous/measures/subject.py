@@ -1,4 +1,4 @@
-"""A model under inspection: what it is, where its patches lie, and the images it is shown."""
+"""A model under inspection: its kind, its grid of patches, and the images it sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
-from vitreous.measures.similarity import LEAST
+from vitreous.measures.similarity import MIN_BATCH
 from vitreous.models.bit import BiT
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.model import Model
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What decides an inspection's numbers, beside model and images."""
+    """What decides the numbers, besides the model and the images."""
 
     images: int = 512  # that the shared forward sees
     batch: int | None = None  # images at a time; None is what suits the device
@@ -50,7 +50,7 @@ class Subject:
     settings: Settings
     device: torch.device = torch.device("cpu")
     digest: str = ""
-    truth: NDArray[np.int64] | None = None  # the model's class of each image, where the set's classes are its own
+    truth: NDArray[np.int64] | None = None  # the model's class of each image; None if the set has other classes
     sample: Tensor | None = None
     sample_places: NDArray[np.int64] | None = None  # their numbers within the set
     normalised: Callable[[Tensor], Tensor] = lambda images: images  # bytes to the model's input
@@ -59,7 +59,7 @@ class Subject:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """bit; or vit, after a stem where there is one, before an attention pool where there is one."""
+        """`bit`; or `vit`, with `stem` before it if the model has one and `map` after it if its pool attends."""
         if isinstance(self.model, BiT):
             return ("bit",)
         return (*(["stem"] if self.has_stem else []), "vit", *(["map"] if find_pool(self.model)[0].attends else []))
@@ -71,17 +71,17 @@ class Subject:
 
     @property
     def is_hybrid(self) -> bool:
-        """Convolutions before the tokens: a ResNet's, or a few of its own."""
+        """True if convolutions come before the tokens."""
         return isinstance(self.model.config, ViTConfig) and self.model.config.embedding.stem != "patch"
 
     @property
     def has_stem(self) -> bool:
-        """Of a ResNet, whose units can be read."""
+        """True if a ResNet with readable units stands before the tokens."""
         return any(name.startswith("stem.stages.") for name in tap_names(self.model))
 
     @property
     def grid(self) -> Size:
-        """Rows and columns of patches; of the last map in a ResNet, whose reach is 32 pixels."""
+        """Rows and columns of patches; in a ResNet, those of the last map."""
         if isinstance(self.model, ViT):
             return self.model.grid
         h, w = self.model.config.image_size
@@ -111,13 +111,13 @@ class Subject:
         return isinstance(self.model.config, ViTConfig) and self.model.config.embedding.class_token
 
     def first(self, count: int) -> Tensor:
-        """So many images of the sample, as bytes."""
+        """The first `count` images of the sample, as bytes."""
         assert self.sample is not None
         return self.sample[:count]
 
 
 def in_chunks(images: Tensor, size: int, work: Callable[[Tensor, int], T]) -> list[T]:
-    """`work` on so many images at a time, with the number of the first; on half as many where memory is too small."""
+    """`work(part, first)` on `size` images at a time; half as many each time memory runs out."""
     out: list[T] = []
     begin = 0
     while begin < len(images):
@@ -126,18 +126,18 @@ def in_chunks(images: Tensor, size: int, work: Callable[[Tensor, int], T]) -> li
             begin += size
         except torch.OutOfMemoryError:
             if size == 1:
-                raise DataError("one image is more than the device's memory holds; say device=cpu") from None
+                raise DataError("one image needs more memory than the device has; give device=cpu") from None
             size //= 2
             torch.cuda.empty_cache()
     return out
 
 
 def needs_batches(subject: Subject, other: Subject | None = None) -> str | None:
-    """Likeness is estimated from batches of at least LEAST images."""
-    if len(subject.data) < LEAST:
-        return f"likeness needs {LEAST} images or more, and there are {len(subject.data)}"
-    if subject.settings.batch is not None and subject.settings.batch < LEAST:
-        return f"likeness needs batches of {LEAST} images or more, not of {subject.settings.batch}"
+    """Refuse fewer images than CKA is estimated from."""
+    if len(subject.data) < MIN_BATCH:
+        return f"likeness needs {MIN_BATCH} images or more, and there are {len(subject.data)}"
+    if subject.settings.batch is not None and subject.settings.batch < MIN_BATCH:
+        return f"likeness needs batches of {MIN_BATCH} images or more, not of {subject.settings.batch}"
     return None
 
 

@@ -2,7 +2,7 @@
 
 Held are float16 rows of at most 1,024 images: 5 layers of 50 tokens are 0.4 GB at width 768.
 
-B images   T tokens asked: the class token where there is one, then places in raster order
+B images   T tokens probed: the class token if there is one, then places in raster order
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from torch import Tensor
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import probe_features
-from vitreous.measures.layer_probes import LAYERS, SEEDS, SHOTS, Held, needs_labels
-from vitreous.measures.measure import Found, Measure, plain
+from vitreous.measures.drawing import block_name, column
+from vitreous.measures.layer_probes import BLOCK_OUTPUTS, PROBE_SEEDS, PROBE_SHOTS, Held, needs_labels
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, plain
 from vitreous.measures.residual import as_tokens
 from vitreous.measures.subject import Subject
 from vitreous.models.config import Size
 from vitreous.models.taps import matching
+from vitreous.report import charts
+from vitreous.report.charts import Line, Tile
+from vitreous.report.files import Panel
 
 __all__ = ["even_grid", "some_layers", "token_accuracy"]
 
-MOST = 1024  # images whose rows are held
-PLACES = 49  # of a layer that are asked; of more, an even grid
-LARGEST = torch.finfo(torch.float16).max
+MAX_TOKEN_IMAGES_HELD = 1024
+MAX_PLACES = 49  # probed in a layer; a larger layer is probed on an even grid
+LARGEST_FLOAT16 = torch.finfo(torch.float16).max
 
 
-def even_grid(grid: Size, most: int = PLACES) -> tuple[range, range]:
+def even_grid(grid: Size, most: int = MAX_PLACES) -> tuple[range, range]:
     """Rows and columns of an even grid within the grid: all of it, or every s-th, s the least that gives `most` places.
 
-    What is left over lies alike on both sides, where it can.
+    The rest is split evenly between both sides.
     """
     step = next(s for s in count(1) if math.prod(-(-n // s) for n in grid) <= most)
     rows, columns = (range((n - 1) % step // 2, n, step) for n in grid)
@@ -51,29 +55,29 @@ def some_layers(layers: list[str]) -> dict[str, float]:
 
 
 def token_accuracy(train: Features, test: Features, tap: str, seed: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Accuracy of a probe on each token; and whether a token changes among the shots, as one that does not is chance.
+    """Accuracy of a probe on each token; and whether the token changes among the shots. If not, its accuracy is chance.
 
     Returns T and T.
     """
     x = train[tap]  # N T D
-    shots = x[choose_shots(train.labels, len(train.classes), SHOTS, seed)]
+    shots = x[choose_shots(train.labels, len(train.classes), PROBE_SHOTS, seed)]
     changes = (shots != shots[:1]).any((0, 2))
     right = np.full(x.shape[1], 1 / len(train.classes))
     if changes.any():
         parts = [replace(half, values={tap: half[tap][:, changes]}) for half in (train, test)]
-        right[changes] = probe_features(*parts, shots=SHOTS, seed=seed).tokens(tap)
+        right[changes] = probe_features(*parts, shots=PROBE_SHOTS, seed=seed).tokens(tap)
     return right, changes
 
 
 class _TokenProbes(Held):
     def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__(subject, MOST)
+        super().__init__(subject, MAX_TOKEN_IMAGES_HELD)
         names = [matching(subject.model, pattern) for pattern in TOKEN_PROBES.patterns(subject)]
         self.depths = some_layers([tap for each in names for tap in each])
         self.grids: dict[str, Size] = {}
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        if self.count >= MOST or tap not in self.depths:
+        if self.count >= MAX_TOKEN_IMAGES_HELD or tap not in self.depths:
             return
         is_map = x.dim() == 4
         self.grids[tap] = grid = (x.shape[2], x.shape[3]) if is_map else self.subject.grid
@@ -81,7 +85,7 @@ class _TokenProbes(Held):
         front = 0 if is_map else self.subject.prefix
         asked = [front + row * grid[1] + column for row in rows for column in columns]
         tokens = as_tokens(x)[:, [*([0] if self._has_class(tap) else []), *asked]]  # B T D
-        self.hold(tap, tokens.float().clamp(-LARGEST, LARGEST).half())
+        self.hold(tap, tokens.float().clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16).half())
 
     def _has_class(self, tap: str) -> bool:
         return self.subject.has_class_token and tap.startswith("blocks.")
@@ -91,7 +95,7 @@ class _TokenProbes(Held):
         for tap, depth in self.depths.items():
             train, test = self.release([tap])
             images, fitted_on = _counts(train, test)
-            probed = [token_accuracy(train, test, tap, seed) for seed in range(SEEDS)]
+            probed = [token_accuracy(train, test, tap, seed) for seed in range(PROBE_SEEDS)]
             right, changes = (np.mean(each, 0) for each in zip(*probed, strict=True))  # T
             first = int(self._has_class(tap))
             own = right[0] if first else None
@@ -102,11 +106,11 @@ class _TokenProbes(Held):
             "images": images,
             "fitted_on": fitted_on,
             "held": self.count,
-            "held_at_most": MOST,
-            "shots": SHOTS,
-            "seeds": SEEDS,
+            "held_at_most": MAX_TOKEN_IMAGES_HELD,
+            "shots": PROBE_SHOTS,
+            "seeds": PROBE_SEEDS,
             "chance": plain(1 / len(self.subject.data.classes)),
-            "places_at_most": PLACES,
+            "places_at_most": MAX_PLACES,
             "sampled": any(layer["step"] > 1 for layer in layers),
             "layers": layers,
             "rows": table,
@@ -115,7 +119,7 @@ class _TokenProbes(Held):
 
 def _counts(train: Features, test: Features) -> tuple[int, int]:
     """Images that a probe is judged on, and fitted on."""
-    return int((test.labels >= 0).sum()), len(choose_shots(train.labels, len(train.classes), SHOTS, 0))
+    return int((test.labels >= 0).sum()), len(choose_shots(train.labels, len(train.classes), PROBE_SHOTS, 0))
 
 
 def _about(tap: str, depth: float, grid: Size, right: np.ndarray, own: float | None, images: int) -> dict[str, Any]:
@@ -163,6 +167,52 @@ def _say(found: Found) -> str:
     )
 
 
+def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
+    layers, tiles = found["layers"], []
+    for layer in layers:
+        own = [row for row in found["rows"] if (row["layer"], row["token"]) == (layer["layer"], "patch")]
+        low, high = layer["lowest"], layer["highest"]
+        name = block_name(f"{layer['layer']}.output").replace("stem unit", "stem")
+        shades = charts.shaded(column(own, "ten_shot").reshape(layer["asked"]), low, high)
+        tiles.append(Tile(f"{name}: {100 * low:.0f}–{100 * high:.0f} %", shades))
+    maps = charts.tiles(tiles, title="accuracy of a probe on every place", columns=min(3, len(tiles)))
+    depth, mean = column(layers, "depth"), column(layers, "mean")
+    series = [Line("one place", depth, mean, column(layers, "lowest"), column(layers, "highest"), has_points=True)]
+    if any(layer["class_token"] is not None for layer in layers):
+        series.append(Line("class token", depth, column(layers, "class_token"), has_points=True))
+    chart = charts.lines(
+        series, title=f"accuracy of {found['shots']}-shot probes on single tokens", x_title="depth", x_is_share=True,
+        is_share=True, y_range=(0.0, 1.0), level=(found["chance"], "chance"),
+    )  # fmt: skip
+    panels = [
+        Panel(maps, "Right by place, each map on its own scale"),
+        Panel(chart, "Mean of places; band: lowest to highest"),
+    ]
+    return [Drawn(panels, paper="P2-figD.4")]
+
+
+def _method(found: Found) -> str:
+    error = max(layer["error"] for layer in found["layers"])
+    return (
+        f"Regularised least squares on each token by itself: {found['shots']} images a class "
+        f"({found['fitted_on']:,} in all), mean of {found['seeds']} draws, judged on {found['images']:,} test images, "
+        f"so that one standard error of a token is about {100 * error:.0f} points. Rows of {found['held']:,} images in "
+        f"float16 ({found['held_at_most']:,} at most){_thinned(found)}{_constant(found)}."
+    )
+
+
+def _thinned(found: Found) -> str:
+    """The grids that are probed on some of their places alone."""
+    steps = dict.fromkeys((*layer["grid"], layer["step"]) for layer in found["layers"] if layer["step"] > 1)
+    words = [f"one row and column in {step} of {h}×{w}" for h, w, step in steps]
+    return f"; at most {found['places_at_most']} places are asked: {', '.join(words)}" if words else ""
+
+
+def _constant(found: Found) -> str:
+    layers = [f"{layer['constant']} of {layer['layer']}" for layer in found["layers"] if layer["constant"]]
+    return f"; places that are the same in all shots count as chance: {', '.join(layers)}" if layers else ""
+
+
 TOKEN_PROBES = Measure(
     name="token-probes",
     sentence="What 10 shots read of the class from each single token of a few layers (at most 49 places, evenly laid).",
@@ -170,7 +220,10 @@ TOKEN_PROBES = Measure(
     saw="Right on ImageNet by a last token: 6 to 10 % in ViT-B with a class token, 57 to 58 with GAP, 44 to 52 in R50.",
     start=_TokenProbes,
     says=_say,
-    taps=LAYERS,
+    taps=BLOCK_OUTPUTS,
     cost="reads the shared forward; then up to 750 small fits, on 1,024 images at most",
-    why_not=needs_labels(MOST),
+    why_not=needs_labels(MAX_TOKEN_IMAGES_HELD),
+    draw=_draw,
+    method=_method,
+    rank=14,
 )

@@ -3,8 +3,8 @@
     page = Page(title="…", sections=[Section("Classes", [Table(["class", "images"], rows)])])
     write(page, "report.html")
 
-Blocks are values; `templates/page.html` says how each is drawn. Every text is escaped. Light and dark, phone, desk and
-print. The page's own policy forbids it to load anything, so what it shows is inside it.
+Blocks are values; `templates/page.html` draws each. Every text is escaped. A page suits light and dark, phone, desk and
+print. Its own policy forbids it to load anything: what it shows is inside it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from PIL import Image
 
 from vitreous.files import write_bytes
 from vitreous.printable import printable
+from vitreous.report.marks import Chart
 
 if TYPE_CHECKING:
     import jinja2
@@ -63,7 +64,7 @@ __all__ = [
 
 Tone = Literal["plain", "good", "warn", "bad"]
 SIDE = 224  # pixels of a thumbnail's longer side: sharp at 112 CSS pixels on a phone's screen
-SMALL = 64  # pictures no larger are shown with their pixels visible, not smoothed
+PIXELS_SHOWN_UP_TO = 64  # pixels a side: a smaller picture is not smoothed
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -102,7 +103,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Number:
-    """One figure with its name below it. about: a short line more, such as its interval."""
+    """One number with its name below it. about: a short line more, such as its interval."""
 
     value: str
     name: str
@@ -112,7 +113,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The few figures that matter, large."""
+    """The few numbers that matter, large."""
 
     numbers: Sequence[Number]
     kind = "numbers"
@@ -195,17 +196,21 @@ class Listing:
 
 @dataclass(frozen=True)
 class Drawing:
-    """An SVG of ours (see `figures`, `charts`), put into the page as it is: never one that somebody else wrote."""
+    """A chart, put into the page as SVG."""
 
-    svg: str
+    chart: Chart
     caption: str = ""
     heading: str = ""
     kind = "drawing"
 
+    @property
+    def svg(self) -> str:
+        return self.chart.to_svg()
+
 
 @dataclass(frozen=True)
 class Drawings:
-    """Drawings side by side as far as there is room."""
+    """Drawings side by side, as many as fit."""
 
     drawings: Sequence[Drawing]
     kind = "drawings"
@@ -213,7 +218,7 @@ class Drawings:
 
 @dataclass(frozen=True)
 class Columns:
-    """Blocks side by side where there is room."""
+    """Blocks side by side if they fit."""
 
     blocks: Sequence[Block]
     kind = "columns"
@@ -238,7 +243,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Points:
-    """What is to be known, line by line, each leading to its section."""
+    """What to know, line by line; each line links to its section."""
 
     points: Sequence[Point]
     kind = "points"
@@ -246,7 +251,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Widget:
-    """HTML of ours that a page's script brings to life, put into the page as it is."""
+    """Our own HTML, put into the page as it is; the page's script makes it work."""
 
     html: str
     kind = "widget"
@@ -285,7 +290,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page. over: the line above the title; answer: what it all comes to; foot: the line at the end."""
+    """A whole page. over: the line above the title; answer: the result in one line; foot: the last line."""
 
     title: str
     sections: Sequence[Section]
@@ -294,9 +299,9 @@ class Page:
     lead: str = ""
     top: Sequence[Block] = ()  # before the first section
     foot: str = ""
-    has_column: bool = False  # contents beside the sections, where there is room
-    style: str = ""  # CSS of ours beyond the house's
-    script: str = ""  # an ES module of ours: the page's policy lets no other run
+    has_column: bool = False  # contents beside the sections, if they fit
+    style: str = ""  # our own CSS, beyond that of every page
+    script: str = ""  # our own ES module: the page's policy lets no other run
     data: Mapping[str, str] = field(default_factory=dict)  # id -> text that the script reads
 
 
@@ -323,13 +328,13 @@ def write(page: Page, path: str | os.PathLike[str], *, force: bool = False) -> N
 def picture(
     pixels: NDArray[np.uint8] | Image.Image | None, title: str, about: str = "", *, side: int = SIDE
 ) -> Picture:
-    """A picture small enough for a page, smoothed JPEG; one of a few pixels as it is, in PNG."""
+    """A picture small enough for a page: a JPEG thumbnail, or PNG for one of few pixels."""
     if pixels is None:
         return Picture(None, title, about)
     if isinstance(pixels, np.ndarray):
         pixels = Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
     image = pixels.convert("RGB")
-    is_small = max(image.size) <= SMALL
+    is_small = max(image.size) <= PIXELS_SHOWN_UP_TO
     if not is_small:
         image.thumbnail((side, side), Image.Resampling.BOX, reducing_gap=2.0)
     stream = io.BytesIO()
@@ -340,7 +345,7 @@ def picture(
 
 
 def _soft(text: str) -> str:
-    """Escaped, with leave to break a path or a name_of_many_words between its parts."""
+    """Escaped text; a path or a name_of_many_words may break between its parts."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"([/_])(?=.)", r"\1<wbr>", str(escape(text))))  # noqa: S704  escaped in this line

@@ -118,7 +118,7 @@ def _drawings(data: str, rows: Sequence[SuiteRow]) -> list[Drawing]:
     for measure in _names([row for row in rows if row.shots is None], "measure"):
         own = [row for row in rows if row.measure == measure and row.mean is not None and row.interval is not None]
         if own:
-            bars = [charts.Bar(r.model, r.mean or 0, *(r.interval or (0, 1))) for r in own]
+            bars = [charts.ShareBar(r.model, r.mean or 0, *(r.interval or (0, 1))) for r in own]
             found.append(Drawing(charts.bars(bars, title=f"{measure} on {data}"), "", f"{measure} on {data}"))
     return found
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitreous.measures.figures import Figures, draw, figures_of, method_of, short_name, title_of
+from vitreous.measures.figures import Figures, draw, figures_of, short_name, title_of
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found
 from vitreous.measures.page.looker import fitting, looker
@@ -35,32 +35,31 @@ from vitreous.words import sentence, unbroken
 
 __all__ = ["page", "section", "write_page"]
 
-HERE = Path(__file__).parent
-LIMIT = 11 * 2**20  # bytes of maps in a page, which stays below 15 MB with its figures
-LINES = 10
-TELLING = (  # whose lines stand at the top, the most telling first
-    "attention-distance", "similarity", "receptive-field", "localisation", "skip-ratio", "probes", "similarity-across",
-    "rollout", "logit-lens", "positions", "shift", "skip-removal", "class-attention", "token-probes",
-    "heads-against-layers", "patch-filters", "attention-entropy", "head-likeness", "embeddings-change",
-)  # fmt: skip
-SHORT = ("attention-distance", "similarity", "receptive-field")  # drawn in the short version
-ROWS = 20  # of the table of a measure that has no drawing
-FILES = "inspection.json beside this page holds every number; the folder figures/ every figure as SVG, PNG and CSV."
-PAPERS = "P1 is arXiv 2010.11929 (ViT), P2 is arXiv 2108.08810 (do ViTs see like CNNs?)."
+PAGE_FOLDER = Path(__file__).parent
+MAX_MAPS_IN_PAGE = 11 * 2**20  # bytes; with its figures a page stays below 15 MB
+TOP_LINES = 10  # at the top of the page
+DRAWN_IN_SHORT = 3  # the short version draws ranks up to this one
+MAX_TABLE_ROWS = 20  # of a measure that draws nothing
+FILES_NOTE = "inspection.json beside this page holds every number; the folder figures/ holds every figure as a file."
+PAPERS_NOTE = "P1 is arXiv 2010.11929 (ViT), P2 is arXiv 2108.08810 (do ViTs see like CNNs?)."
 
 
 def write_page(
-    inspection: Inspection, path: str | os.PathLike[str], *, figures: Figures | None = None, limit: int = LIMIT
+    inspection: Inspection,
+    path: str | os.PathLike[str],
+    *,
+    figures: Figures | None = None,
+    limit: int = MAX_MAPS_IN_PAGE,
 ) -> None:
-    """One self-contained page. limit: bytes of attention maps in it, coarser or of fewer images if need be."""
+    """One self-contained page. limit: bytes of attention maps; beyond it, maps get coarser, then fewer."""
     pages.write(page(inspection, figures=figures, limit=limit), path, force=True)
 
 
-def page(inspection: Inspection, *, figures: Figures | None = None, limit: int = LIMIT) -> Page:
-    """The page as a value. figures: those of `draw`, where they were drawn already."""
+def page(inspection: Inspection, *, figures: Figures | None = None, limit: int = MAX_MAPS_IN_PAGE) -> Page:
+    """The page as a value. figures: what `draw` returned, if it ran already."""
     figures = draw(inspection) if figures is None else figures
     shown = fitting(inspection, limit)
-    cells = matrices(inspection)
+    cells = matrices(figures)
     names = _names(inspection)
     measured = {*inspection.found, *inspection.found_against}
     data, model = inspection.data, inspection.model
@@ -81,10 +80,10 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
             for name in inspection.measures
         ]
         + [_about(inspection)],
-        foot=f"Made by vitreous look. {PAPERS} {FILES}",
+        foot=f"Made by vitreous look. {PAPERS_NOTE} {FILES_NOTE}",
         has_column=True,
-        style=(HERE / "look.css").read_text("utf-8"),
-        script=(HERE / "look.js").read_text("utf-8"),
+        style=(PAGE_FOLDER / "look.css").read_text("utf-8"),
+        script=(PAGE_FOLDER / "look.js").read_text("utf-8"),
         data={"cells": json.dumps(cells, separators=(",", ":")), **({} if shown is None else shown.data)},
     )
 
@@ -92,8 +91,9 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
 def section(inspection: Inspection) -> Section:
     """The short version, for the report of a run."""
     drawings = [
-        Drawing(panel.svg, heading=panel.heading)
-        for name in SHORT
+        Drawing(panel.chart, heading=panel.heading)
+        for name in _ranked(inspection)
+        if (inspection.measures[name].rank or 0) <= DRAWN_IN_SHORT
         for figure in figures_of(inspection, name)[:1]
         for panel in figure.panels[:1]
     ]
@@ -119,10 +119,16 @@ def _kind(inspection: Inspection) -> str:
     return f"{kind} for {'×'.join(map(str, size))} pixels, {'×'.join(map(str, grid))} places"
 
 
+def _ranked(inspection: Inspection) -> list[str]:
+    """The measures of this model, the most telling first."""
+    ranks = {name: inspection.measures[name].rank for name in inspection.found}
+    known = {name: rank for name, rank in ranks.items() if rank is not None}
+    return sorted(known, key=known.__getitem__)
+
+
 def _telling(inspection: Inspection) -> list[tuple[str, str]]:
     """At most ten lines with numbers, in the order of the measures."""
-    ranks = {name: rank for rank, name in enumerate(TELLING)}
-    known = sorted((n for n in inspection.found if n != "attention-maps"), key=lambda n: ranks.get(n, -1))[:LINES]
+    known = _ranked(inspection)[:TOP_LINES]
     told = {name: inspection.measures[name].says(inspection.found[name]) for name in inspection.found if name in known}
     return [(name, unbroken(sentence(text))) for name, text in told.items()]
 
@@ -148,14 +154,14 @@ def _measure(inspection: Inspection, figures: Figures, name: str, has_maps: bool
         yield from _table(measure.rows(found))
     facts: list[list[str | pages.Bar]] = [["the papers saw", measure.saw], ["in the papers", measure.figure]]
     if found is not None:
-        facts += [["how", how] for how in [method_of(name, found)] if how]
+        facts += [["how", how] for how in [measure.method(found)] if how]
         files = ", ".join(figure.name for side in (0, 1) for figure in figures.get((name, side), []))
         facts += [["files", f"figures/{files}"]] if files else []
     yield Table(["", ""], facts)
 
 
 def _side_by_side(sides: list[list[Drawing]]) -> list[list[Drawing]]:
-    """The same panel of both models beside each other; each model by itself where they have others."""
+    """The same panel of both models side by side; each model in its own row if their panels differ."""
     one, other = sides
     if len(one) == len(other):
         return [[drawing for both in zip(one, other, strict=True) for drawing in both]] if one else []
@@ -163,7 +169,7 @@ def _side_by_side(sides: list[list[Drawing]]) -> list[list[Drawing]]:
 
 
 def _said(inspection: Inspection, name: str) -> Iterator[Block]:
-    """What this model's numbers come to, and the other's."""
+    """The line of each model, or why it has none."""
     measure, names = inspection.measures[name], _names(inspection)
     both = (inspection.found, inspection.skipped), (inspection.found_against, inspection.skipped_against)
     for side, (found, skipped) in enumerate(both[: len(names)]):
@@ -182,16 +188,20 @@ def _drawings(inspection: Inspection, figures: Figures, name: str, side: int) ->
         for panel in figure.panels:
             whose = names[side] if len(names) > 1 and not is_pair else ""
             yield Drawing(
-                panel.svg, caption=" · ".join(word for word in (whose, figure.name) if word), heading=panel.heading
+                panel.chart, caption=" · ".join(word for word in (whose, figure.name) if word), heading=panel.heading
             )
 
 
 def _table(rows: list[Found]) -> Iterator[Block]:
-    """The numbers of a measure that nobody drew."""
+    """The rows of a measure that draws nothing."""
     if rows:
         head = list(rows[0])
         cells: list[list[str | pages.Bar]] = [[_cell(row.get(key)) for key in head] for row in rows]
-        yield Table(head, cells[:ROWS], caption="" if len(rows) <= ROWS else f"the first {ROWS} of {len(rows):,} rows")
+        yield Table(
+            head,
+            cells[:MAX_TABLE_ROWS],
+            caption="" if len(rows) <= MAX_TABLE_ROWS else f"the first {MAX_TABLE_ROWS} of {len(rows):,} rows",
+        )
 
 
 def _cell(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Attention to choose and to point at: what the page holds of the maps, and the controls."""
+"""The page's attention viewer: the maps it holds, and its controls."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.measures.drawings import rgb
+from vitreous.measures.drawing import rgb
 from vitreous.measures.figures import short_name
 from vitreous.measures.inspection import Inspection
-from vitreous.report.colours import SCALE
+from vitreous.report.colours import COLOUR_SCALE
 from vitreous.report.page import picture
 
 __all__ = ["Shown", "fitting", "looker"]
 
-WHOLE = 256  # steps of a weight as it was kept; fewer go by its square root, so that small weights stay
-STEPS = (WHOLE, 64, 32)  # of all images, before images are left out
-LAST = (16, 8)  # of a single image
-ROLLOUTS = {
+ALL_STEPS = 256  # of a weight; fewer steps take its square root, so that small weights stay visible
+COARSER_STEPS = (ALL_STEPS, 64, 32)  # tried before images are left out
+LAST_STEPS = (16, 8)  # tried when one image is left
+ROLLOUT_NAMES = {
     "rollout": "rollout through all blocks",
     "rollout_plain": "rollout without skips",
     "rollout_max": "rollout, largest of heads",
     "rollout_min": "rollout, smallest of heads",
 }
-SIDE = 320  # pixels of a picture's longer side
+LOOKER_SIDE = 320  # pixels of a picture's longer side
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ def fitting(inspection: Inspection, limit: int) -> Shown | None:
     if not sides:
         return None
     most = min(len(arrays["maps"]) for arrays, _, _ in sides)
-    options = [(most, steps) for steps in STEPS]
-    options += [(count, STEPS[-1]) for count in range(most - 1, 0, -1)] + [(1, steps) for steps in LAST]
+    options = [(most, steps) for steps in COARSER_STEPS]
+    options += [(count, COARSER_STEPS[-1]) for count in range(most - 1, 0, -1)] + [(1, steps) for steps in LAST_STEPS]
     for count, steps in options:
         packed = [_packed(arrays, count, steps) for arrays, _, _ in sides]
         if sum(map(len, packed)) <= limit:
             break
     models = [_about(arrays, found, model, count) for arrays, found, model in sides]
-    scale = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in SCALE[::51].tolist()]
+    scale = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in COLOUR_SCALE[::51].tolist()]
     told = {"models": models, "steps": steps, "scale": scale}
     data = {"attention": json.dumps(told, separators=(",", ":"))}
     return Shown(data | {f"maps{i}": json.dumps(text) for i, text in enumerate(packed)})
@@ -71,10 +71,10 @@ def _packed(arrays: dict[str, NDArray[Any]], count: int, steps: int) -> str:
     A weight w of its query's largest is the byte 255 w; in fewer steps it is (steps − 1) √w.
     """
     coarser = ((steps - 1) * np.sqrt(np.arange(256) / 255)).round().astype(np.uint8)
-    maps = arrays["maps"][:count] if steps == WHOLE else coarser[arrays["maps"][:count]]
+    maps = arrays["maps"][:count] if steps == ALL_STEPS else coarser[arrays["maps"][:count]]
     peaks = np.clip(arrays["peaks"][:count].astype(np.float32), 0, 1)
     parts = [maps.tobytes(), (65535 * peaks).round().astype("<u2").tobytes()]
-    parts += [_bytes(arrays[name][:count]) for name in ROLLOUTS if name in arrays]
+    parts += [_bytes(arrays[name][:count]) for name in ROLLOUT_NAMES if name in arrays]
     return base64.b64encode(zlib.compress(b"".join(parts))).decode()
 
 
@@ -85,7 +85,7 @@ def _bytes(heat: NDArray[Any]) -> bytes:
 
 def _about(arrays: dict[str, NDArray[Any]], found: dict[str, Any], model: dict[str, Any], count: int) -> dict[str, Any]:
     maps = arrays["maps"]
-    pictures = [picture(each, "", side=SIDE).address for each in rgb(arrays["images"][:count])]
+    pictures = [picture(each, "", side=LOOKER_SIDE).address for each in rgb(arrays["images"][:count])]
     return {
         "name": short_name(model["name"]),
         "images": pictures,
@@ -95,7 +95,7 @@ def _about(arrays: dict[str, NDArray[Any]], found: dict[str, Any], model: dict[s
         "small": found["pooled_to"],
         "grid": found["grid"],
         "front": _front(model, found["front_tokens"]),
-        "rollouts": [name for name in ROLLOUTS if name in arrays],
+        "rollouts": [name for name in ROLLOUT_NAMES if name in arrays],
     }
 
 
@@ -109,12 +109,12 @@ def _front(model: dict[str, Any], count: int) -> list[str]:
 
 
 def looker(inspection: Inspection) -> str:
-    """The controls and, for each model, a picture to click; dead until the script of the page wakes them."""
+    """The controls, and a picture to click for each model; the page's script makes them work."""
     import jinja2  # only when a page is made
 
     models = [(inspection.model, "attention-maps"), (inspection.against, "attention-maps-against")]
     names = [short_name(model["name"]) for model, key in models if model is not None and key in inspection.arrays]
-    ways = {"looks": "where this token looks", "seen": "who looks at this patch", **ROLLOUTS}
+    ways = {"looks": "where this token looks", "seen": "who looks at this patch", **ROLLOUT_NAMES}
     text = (Path(__file__).parent / "looker.html").read_text("utf-8")
     return (
         jinja2.Environment(autoescape=True)

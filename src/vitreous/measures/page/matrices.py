@@ -1,26 +1,25 @@
-"""The numbers of the heatmaps of likeness, for the page's script: pointed at, a cell says what it is."""
+"""The numbers of heatmaps, for the page's script: under the pointer, a cell tells its number."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from vitreous.measures.inspection import Inspection
+from vitreous.measures.figures import Figures
 
 __all__ = ["matrices"]
 
-TITLES = {  # of the heatmap's drawing, by measure
-    "similarity": "CKA of all pairs of layers",
-    "similarity-across": "CKA of the layers of two models, and the best match of each",
-}
 
-
-def matrices(inspection: Inspection) -> list[dict[str, Any]]:
-    """For each heatmap in the page: its measure, its title, which of the same title, names and thousandths."""
-    out = []
-    for name, title in TITLES.items():
-        founds = [found[name] for found in (inspection.found, inspection.found_against) if name in found]
-        for place, found in enumerate(founds):
-            cells = [None if value is None else round(1000 * value) for row in found["cka"] for value in row]
-            names = {"rows": found["rows_of_matrix"], "columns": found["columns_of_matrix"]}
-            out.append({"section": name, "title": title, "place": place, **names, "thousandths": cells})
+def matrices(figures: Figures) -> list[dict[str, Any]]:
+    """For each heatmap with cells: its measure, its title, its place among those of that title, names, thousandths."""
+    out: list[dict[str, Any]] = []
+    for name in dict.fromkeys(name for name, _ in figures):
+        drawn = [figure for side in (0, 1) for figure in figures.get((name, side), [])]
+        places: dict[str, int] = {}
+        for panel in (panel for figure in drawn for panel in figure.panels):
+            if (cells := panel.cells) is not None:
+                title = panel.chart.title
+                place = places[title] = places.get(title, -1) + 1
+                numbers = [None if value is None else round(1000 * value) for row in cells.values for value in row]
+                names = {"rows": cells.rows, "columns": cells.columns}
+                out.append({"section": name, "title": title, "place": place, **names, "thousandths": numbers})
     return out

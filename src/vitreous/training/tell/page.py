@@ -179,14 +179,15 @@ def _class_sizes(summary: Summary) -> str:
 
 def _accuracy(summary: Summary) -> Section:
     result = summary.result
-    rows = [charts.Bar(f"this model ({summary.network})", result.top1, *result.interval)]
+    rows = [charts.ShareBar(f"this model ({summary.network})", result.top1, *result.interval)]
     rows += [
-        charts.Bar(r.name, r.right / max(r.seen, 1), *wilson(r.right, r.seen), is_ours=False) for r in summary.rivals
+        charts.ShareBar(r.name, r.right / max(r.seen, 1), *wilson(r.right, r.seen), is_ours=False)
+        for r in summary.rivals
     ]
     if not summary.has_many_labels:
         largest = max(result.per_class, key=lambda row: row.images)
         rows.append(
-            charts.Bar(f"always saying “{largest.name}”", largest.images / max(result.images, 1), is_ours=False)
+            charts.ShareBar(f"always saying “{largest.name}”", largest.images / max(result.images, 1), is_ours=False)
         )
     blocks: list[Block] = [
         Text(
@@ -274,7 +275,7 @@ def _confusion(summary: Summary) -> Section | None:
         [truth, said, Bar(f"{n:,}", n / pairs[0][2]), _percent(n / max(sizes[truth], 1))] for truth, said, n in pairs
     ]
     table = Table(["is", "answered", "images", "of that class"], rows, "lllr", "the commonest mistakes")
-    blocks += [Columns([drawing, table])] if len(kept) <= charts.WRITTEN else [drawing, table]
+    blocks += [Columns([drawing, table])] if len(kept) <= charts.COUNTS_UP_TO else [drawing, table]
     return Section("What it mixes up", blocks, summary=f"{wrong:,} mistakes")
 
 

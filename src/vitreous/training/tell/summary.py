@@ -20,7 +20,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.images.stores.memory import find_places
 from vitreous.machine import record
 from vitreous.measures import explain
-from vitreous.measures.explain import Attention
+from vitreous.measures.explain import Explanation
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.look import look
 from vitreous.models.config import BiTConfig
@@ -87,7 +87,7 @@ class Summary:
     health: Health | None = None
     learned: ImageSet | None = None  # the images that doubts are of, and maybe others
     doubts: Doubts | None = None  # of labels that were learned from and not judged; None where nobody asked
-    attention: Attention | None = None
+    attention: Explanation | None = None
     inspection: Inspection | None = None  # a short look inside
     temperature: float = 1.0
     answer_above: float | None = None  # the confidence chosen on dev
