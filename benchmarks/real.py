@@ -34,7 +34,7 @@ from vitreous.training.recipe import Seconds
 from vitreous.training.run.loop import Loop
 from vitreous.training.run.network import start_model
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.stage import Stage
+from vitreous.training.run.stage import TrainingStage
 from vitreous.training.run.tasks.classify import Classify
 
 BOARD = (0.90, 0.92, 0.94)
@@ -59,7 +59,7 @@ def cifar10(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
             looks.append((time.monotonic() - begin, event["accuracy"]))
             print(f"seed {seed}: {event['accuracy']:.4f} after {looks[-1][0]:.0f} s", file=sys.stderr, flush=True)
 
-    stage = Stage(Classify(model, job.recipe), model, job.recipe, train, job.preprocess, test)
+    stage = TrainingStage(Classify(model, job.recipe), model, job.recipe, train, job.preprocess, test)
     outcome = Loop(stage, Runtime(device, compiled=asked.compiled, tell=tell)).run()
     return {
         "accuracy": looks[-1][1],  # of the last state, not of the best

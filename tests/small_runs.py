@@ -26,7 +26,7 @@ from vitreous.training.plan.request import Request
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.loop import Loop
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.stage import Stage
+from vitreous.training.run.stage import TrainingStage
 from vitreous.training.run.tasks.classify import Classify
 
 SIDE = 16
@@ -48,7 +48,7 @@ def plan_of(data: Any, *, say: Any = None, device: torch.device = CPU, workers: 
 def make_loop(task: Any, recipe: Recipe, train: ImageSet, dev: ImageSet | None = None, **options: Any) -> Loop:
     """A loop on the CPU; options go to the loop, its stage or its runtime."""
     own = {name: options.pop(name) for name in ("folder", "captured", "save_seconds") if name in options}
-    stage = Stage(task, task.network, recipe, train, rule(), dev, options.pop("stage", "fit"))
+    stage = TrainingStage(task, task.network, recipe, train, rule(), dev, options.pop("stage", "fit"))
     return Loop(stage, Runtime(CPU, **{"workers": 0, **options}), **own)
 
 

@@ -10,7 +10,7 @@ from vitreous.ranks import Ranks
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.loop import Loop
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.stage import Stage
+from vitreous.training.run.stage import TrainingStage
 from vitreous.training.run.step import Step
 from vitreous.training.run.tasks.classify import Classify
 
@@ -104,7 +104,7 @@ def test_the_numbers_of_a_loop_are_nearly_those_of_a_cpu():
         model = network(recipe).to(device)
         losses = []
         train, dev = data.take(np.arange(64)), data.take(np.arange(64, 80))
-        stage = Stage(Classify(model, recipe), model, recipe, train, rule(), dev)
+        stage = TrainingStage(Classify(model, recipe), model, recipe, train, rule(), dev)
         tell = lambda event, into=losses: into.append(event["loss"]) if event["kind"] == "step" else None  # noqa: E731
         outcome = Loop(stage, Runtime(torch.device(device), tell=tell)).run()
         found[device] = losses, outcome.dev["loss"]

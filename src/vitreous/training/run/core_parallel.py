@@ -23,7 +23,7 @@ from vitreous.training.run.tasks.classify import Task
 
 if TYPE_CHECKING:
     from vitreous.training.run.runtime import Runtime
-    from vitreous.training.run.stage import Stage
+    from vitreous.training.run.stage import TrainingStage
 
 __all__ = ["Lane", "Lanes", "choose_lanes", "choose_threads", "drop_paths", "has_dropout", "how_many"]
 
@@ -83,7 +83,7 @@ def how_many(batch: int, parts: int, cores: int, *, parameters: int, in_pairs: b
     return count if share >= MIN_IMAGES_PER_LANE and is_even and 4 * parameters * count <= MAX_GRADIENT_BYTES else 1
 
 
-def choose_lanes(stage: Stage, runtime: Runtime) -> int:
+def choose_lanes(stage: TrainingStage, runtime: Runtime) -> int:
     """Lanes for a training on a CPU; a compiled step takes all cores itself."""
     is_compiled = runtime.compiled not in (None, "none")
     if runtime.device.type != "cpu" or is_compiled or runtime.ranks.world > 1 or has_dropout(stage.task.network):
@@ -97,7 +97,7 @@ def choose_lanes(stage: Stage, runtime: Runtime) -> int:
     )
 
 
-def choose_threads(stage: Stage, runtime: Runtime, lanes: int) -> int:
+def choose_threads(stage: TrainingStage, runtime: Runtime, lanes: int) -> int:
     """One thread in each lane; one, too, if a step is so little work that threads would wait for each other."""
     if lanes > 1:
         return 1

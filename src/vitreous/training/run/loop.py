@@ -28,7 +28,7 @@ from vitreous.training.run.core_parallel import choose_lanes, choose_threads
 from vitreous.training.run.folder import RunFolder, read_state
 from vitreous.training.run.interrupts import catch_signals
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.stage import Stage, Standing
+from vitreous.training.run.stage import Standing, TrainingStage
 from vitreous.training.run.step import Step, averaged, choose_compiling
 from vitreous.training.run.trained import Outcome
 
@@ -64,7 +64,7 @@ class Loop:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: TrainingStage,
         runtime: Runtime,
         folder: RunFolder | None = None,  # on rank 0
         *,

@@ -36,7 +36,7 @@ from vitreous.training.run.network import start_model
 from vitreous.training.run.progress import stage_of
 from vitreous.training.run.rivals import find_rivals
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.stage import Stage
+from vitreous.training.run.stage import TrainingStage
 from vitreous.training.run.tasks.classify import Classify, Task
 from vitreous.training.run.tasks.distill import Distill
 from vitreous.training.run.tasks.masked import MaskedPatches
@@ -332,7 +332,7 @@ def _loop(
     folder: RunFolder | None,
     runtime: Runtime,
 ) -> Outcome:
-    what = Stage(task, model, recipe, train, plan.preprocess, dev, stage)
+    what = TrainingStage(task, model, recipe, train, plan.preprocess, dev, stage)
     outcome = Loop(what, runtime, folder).run()
     model.load_state_dict(outcome.state)
     return outcome

@@ -14,11 +14,11 @@ from vitreous.training.recipe import Recipe
 from vitreous.training.run import schedule
 from vitreous.training.run.tasks.classify import Task
 
-__all__ = ["Stage", "Standing"]
+__all__ = ["Standing", "TrainingStage"]
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class TrainingStage:
     """One training: a task, its recipe, its images."""
 
     task: Task

@@ -37,7 +37,7 @@ from vitreous.training.run.transfer_buffer import Staging
 
 if TYPE_CHECKING:
     from vitreous.training.run.runtime import Runtime
-    from vitreous.training.run.stage import Stage
+    from vitreous.training.run.stage import TrainingStage
 
 __all__ = ["Compiled", "Meters", "Step", "averaged", "choose_compiling", "precision_on", "prepare"]
 
@@ -450,7 +450,7 @@ def precision_on(device: torch.device, wanted: str) -> str:
     return wanted
 
 
-def choose_compiling(stage: Stage, runtime: Runtime) -> Compiled:
+def choose_compiling(stage: TrainingStage, runtime: Runtime) -> Compiled:
     """What of a step to compile: it takes up to a minute, which a short run does not win back; blocks take less."""
     if runtime.compiled is not None or runtime.device.type != "cuda":
         return runtime.compiled or "none"
