@@ -56,8 +56,9 @@ class Disk:
         return [step.sizes[of] for step in self.steps if (step.what, step.of) == ("sync", of)]
 
     def check_journal(self, journal: str, *others: str) -> None:
-        """Whenever the journal reaches the disk, what it speaks of is there; an empty one promises nothing."""
-        promises = [at for at in self.places("sync", journal) if self.steps[at].sizes[journal]]
+        """Whenever the journal reaches the disk, what it speaks of is there; its first line promises nothing."""
+        header = min(size for size in self.synced_sizes(journal) if size)
+        promises = [at for at in self.places("sync", journal) if self.steps[at].sizes[journal] > header]
         assert promises
         for at in promises:
             for other in others:

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar, cast
 
-from vitreous import files
+import vitreous.files as files  # by its module, so that a kill test can stop at each fsync
 
 __all__ = ["Journal", "json_object"]
 

@@ -17,8 +17,8 @@ def test_each_is_a_function(name):
 
 def test_a_file_imported_first_does_not_hide_its_function():
     program = """
-import vitreous.evaluation.fewshot, vitreous.evaluation.curve
-from vitreous.evaluation.episodes import draw
+import vitreous.evaluation.few_shot, vitreous.evaluation.learning_curve
+from vitreous.evaluation.episodic import draw
 from vitreous.evaluation import episodes, probes
 import vitreous
 assert vitreous.evaluation.fewshot.__name__ == "fewshot" and callable(vitreous.evaluation.fewshot)
