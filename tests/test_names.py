@@ -11,8 +11,6 @@ TREES = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in 
 SAME_CLASS_ROLE = {"Root", "Unit"}  # the ResNet parts of BiT and of the hybrid stem, each as its own paper draws them
 SAME_CONSTANT_ROLE = {"EXAMPLE"}  # every command has one, shown by its --help
 
-# Names still to mend. Both tests compare exactly: delete a name here once the tree defines it once.
-
 
 def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(name, source of its value) of every upper-case name that a module assigns at its top level."""

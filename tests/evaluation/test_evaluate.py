@@ -295,15 +295,15 @@ def test_the_real_labels_of_imagenet_go_by_the_number_of_the_file(model, data, t
     ("name", "text", "words"),
     [
         ("absent.json", None, ["absent.json", "No such file"]),
-        ("a.json", "{", ["no JSON"]),
+        ("a.json", "{", ["not JSON"]),
         ("a.json", "3", ["holds a int"]),
         ("a.json", "[[0]]", ["labels of 1 images", "12"]),
         ("a.json", '{"set/9.jpg": 1}', ["says nothing of 11 of 12", "add them"]),
         ("a.json", json.dumps([[9]] * 12), ["'9'", "0 to 4"]),
         ("a.json", json.dumps([[-1]] * 12), ["'-1'", "0 to 4"]),
         ("a.json", json.dumps([[0.5]] * 12), ["'0.5'"]),
-        ("a.json", json.dumps(["cow"] * 12), ["'cow'", "no class of the model"]),
-        ("a.csv", 'x,"', ["no table"]),
+        ("a.json", json.dumps(["cow"] * 12), ["'cow'", "not a class of the model"]),
+        ("a.csv", 'x,"', ["not a table"]),
         ("a.csv", b"\xff\xfe", ["not UTF-8"]),
     ],
 )

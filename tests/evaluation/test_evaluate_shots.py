@@ -58,7 +58,7 @@ def test_a_model_may_be_named_and_one_count_of_shots_be_a_number(data, tmp_path)
 def test_what_is_no_number_of_shots_is_said_before_a_picture_is_read(data, wrong, tmp_path):
     with pytest.raises(VitreousError) as error:
         vitreous.evaluate(awake(), data, workers=0, **{"shots": (1,), **wrong})
-    line_of(error.value, "say")
+    line_of(error.value, "give")
     assert not list(tmp_path.glob("cache/**/values.bin"))
 
 

@@ -306,7 +306,7 @@ def test_leaving_early_gives_the_model_back(model):
         ([], {}, ["holds no images"]),
         ("{tmp}", {}, ["holds no images"]),
         ([3], {}, ["a int is not an image"]),
-        ([np.zeros((4, 4, 3), np.uint8)], {"top": 0}, ["top=1 or more"]),
+        ([np.zeros((4, 4, 3), np.uint8)], {"top": 0}, ["top=0", "give 1 or more"]),
         ([np.zeros((4, 4, 3), np.uint8)], {"batch": 0}, ["batch of 0"]),
     ],
 )

@@ -250,10 +250,10 @@ def test_trainings_of_several_seeds_make_one_row_and_go_on_where_they_were(asked
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("device", ["'device'", "the suite itself says", "take it out of set"]),
-        ("seed", ["'seed'", "the suite itself says"]),
-        ("lenght", ["'lenght'", "no field of a recipe", "near: length"]),
-        ("on_nan", ["'on_nan'", "no field of a recipe"]),
+        ("device", ["'device'", "the suite itself gives", "remove it from set"]),
+        ("seed", ["'seed'", "the suite itself gives"]),
+        ("lenght", ["'lenght'", "not a recipe field", "near: length"]),
+        ("on_nan", ["'on_nan'", "not a recipe field"]),
     ],
 )
 def test_what_is_no_field_of_a_recipe_is_refused_before_anything_is_computed(asked, tmp_path, name, words):
@@ -342,7 +342,7 @@ def test_a_folder_of_others_is_not_touched(asked, tmp_path):
         line_of(error.value, words, "--out DIR")
     with lock(tmp_path / "busy/lock"), pytest.raises(VitreousError) as error:
         suite(asked, out=tmp_path / "busy")
-    line_of(error.value, "another process is at work")
+    line_of(error.value, "another process uses")
 
 
 GOOD = """
@@ -391,7 +391,7 @@ def test_a_file_says_what_is_to_be_done(tmp_path):
         (("shots = [1, 5]", "shots = []"), ["shots = 0 is not positive"]),
         (("shots = [1, 5]", 'shots = "many"'), ["tasks[0].shots", "got `str`"]),
         (("train = 100", "train = -1"), ["train = -1 is not positive"]),
-        (("deit =", '"a b" ='), ["'a b' is no name"]),
+        (("deit =", '"a b" ='), ["'a b' is not a valid name"]),
         (('deit = "weights/deit-tiny"', ""), ["names no models", "[models]"]),
         (('deit = "weights/deit-tiny"', "deit = 5"), ["models.deit is not text"]),
         (("[models]", "[models"), ["is not TOML", "line 2"]),

@@ -531,7 +531,7 @@ def test_labels_are_smoothed_and_may_be_several():
     ("changes", "words"),
     [
         ({"size": (0, 4)}, r"size \(0, 4\) is out of reach; give sides of 1 to 8192"),
-        ({"area": (0.5, 0.1)}, "area 0.5, 0.1 is no range"),
+        ({"area": (0.5, 0.1)}, "area 0.5, 0.1 is not a range"),
         ({"flip": 2.0}, "flip=2.0 is not a share; give 0 to 1"),
         ({"rand_augment": (2, 100)}, r"rand_augment=\(2, 100\) is out of reach"),
         ({"mixup": -1.0}, "mixup and cutmix must not be negative"),

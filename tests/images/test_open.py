@@ -101,7 +101,7 @@ def test_what_is_not_there_is_said(name, line, tmp_path, monkeypatch):
 
 def test_a_file_that_is_no_set_is_said(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(DataError, match=r"notes\.txt is no set of images"):
+    with pytest.raises(DataError, match=r"notes\.txt is not a set of images"):
         images.open(tmp_path / "notes.txt")
 
 

@@ -329,7 +329,7 @@ def test_labels_come_from_the_config_unless_they_say_nothing(tmp_path):
     ):
         path.write_text(json.dumps(said | {"id2label": named}))
         assert vitreous.load(tmp_path / "m").labels == want
-    with pytest.raises(vitreous.errors.ConfigError, match="no list of words"):
+    with pytest.raises(vitreous.errors.ConfigError, match="not a list of words"):
         vitreous.load(tmp_path / "m", labels="x" * n)
     given = [str(i) for i in range(n)]
     assert vitreous.load(tmp_path / "m", labels=given).labels == tuple(given)

@@ -241,7 +241,7 @@ NPZ = {
     "code": ({"cls": npy(header="__import__('os').abort()")}, ["header", "cls"]),
     "escape": ({"cls": npy(header="{'a': '\\d'}")}, ["header", "cls"]),
     "twice": ({"cls": npy(), "cls!": npy()}, ["cls", "twice"]),
-    "a name of two lines": ({"a\nb": npy()}, ["no name"]),
+    "a name of two lines": ({"a\nb": npy()}, ["an invalid name"]),
     "no format": ({"cls": npy()}, ["no known format"]),
 }
 
@@ -617,7 +617,7 @@ def test_an_unknown_format_or_ending_is_refused(tmp_path):
     (tmp_path / "m.h5").write_bytes(b"x")
     refused(tmp_path / "m.h5", ".safetensors", kind=FormatError)
     refused(golden.source("gvit_cls"), "keras", format="keras")
-    refused(golden.source("gvit_cls"), "no vitreous checkpoint", format="vitreous")
+    refused(golden.source("gvit_cls"), "not a vitreous checkpoint", format="vitreous")
     refused(golden.source("gvit_cls"), "patch_embed", format="timm")
 
 

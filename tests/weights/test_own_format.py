@@ -203,7 +203,7 @@ MANIFESTS = {
     "no heads": (lambda m: m["config"]["encoder"].update(heads=0), ["heads=0"]),
     "words": (lambda m: m["config"]["encoder"].update(mlp="many"), ["does not describe a model"]),
     "unknown": (lambda m: m["config"].update(colour="red"), ["colour"]),
-    "image": (lambda m: m["config"].update(image_size=[2**40, 2**40]), ["no images"]),
+    "image": (lambda m: m["config"].update(image_size=[2**40, 2**40]), ["image_size", "is not valid"]),
     "waves": (
         lambda m: (
             m["config"].update(image_size=[65532, 65532]),
@@ -284,8 +284,8 @@ HEADERS = {
     "a list": (join(b"[]", b""), ["damaged"]),
     "nothing": (join(b"", b""), ["damaged"]),
     "metadata": (join({"__metadata__": {"vitreous": {"a": 1}}, **one()}, bytes(8)), ["metadata"]),
-    "a name of two lines": (join(one("a\nb"), bytes(8)), ["no name"]),
-    "a long name": (join(one("a" * 9999), bytes(8)), ["no name"]),
+    "a name of two lines": (join(one("a\nb"), bytes(8)), ["an invalid name"]),
+    "a long name": (join(one("a" * 9999), bytes(8)), ["an invalid name"]),
     "many tensors": (join({f"x{i}": one(shape=(0,), offsets=(0, 0))["x"] for i in range(20_001)}, b""), ["20001"]),
     "empty manifest": (join({"__metadata__": {"vitreous": ""}, **one()}, bytes(8)), ["manifest"]),
     "strange manifest": (join({"__metadata__": {"vitreous": "[" * 5000}, **one()}, bytes(8)), ["manifest"]),
@@ -406,8 +406,8 @@ def test_a_source_that_is_no_path_says_what_to_give(tmp_path):
     ("change", "words"),
     [
         ({"labels": ("a", "b")}, ["2 labels", "answers 5"]),
-        ({"labels": "abcde"}, ["'abcde'", "no list of words"]),
-        ({"labels": [1, 2, 3, 4, 5]}, ["no list of words"]),
+        ({"labels": "abcde"}, ["'abcde'", "not a list of words"]),
+        ({"labels": [1, 2, 3, 4, 5]}, ["not a list of words"]),
         ({"temperature": float("nan")}, ["temperature nan"]),
         ({"temperature": float("inf")}, ["temperature inf"]),
         ({"temperature": 0.0}, ["temperature 0.0"]),

@@ -111,7 +111,7 @@ class Curve:
     def needed(self, accuracy: float) -> Needed:
         """Training images needed for this accuracy."""
         if not 0 < accuracy < 1:
-            raise ConfigError(f"an accuracy of {accuracy} is not a target; say one between 0 and 1")
+            raise ConfigError(f"an accuracy of {accuracy} is not a target; give one between 0 and 1")
         low, high = np.percentile([min(law.rows_for(1 - accuracy), 1e300) for law in self.redrawn], [2.5, 97.5])
         return Needed(accuracy, self.law.rows_for(1 - accuracy), float(low), float(high), self.most)
 
@@ -144,7 +144,7 @@ class Curve:
 
 def refuse_target(target: float | None) -> None:
     if target is not None and not 0 < target < 1:
-        raise ConfigError(f"an accuracy of {target} is not a target; say one between 0 and 1")
+        raise ConfigError(f"an accuracy of {target} is not a target; give one between 0 and 1")
 
 
 def curve(
