@@ -22,7 +22,7 @@ from vitreous.exports.target import Array, How, Parts, Run, Target, quietly
 __all__ = ["OPENVINO", "avoid_broken_amx", "describe", "join", "open_file", "own_signal_stack", "quantise", "write"]
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}  # the default of some CPUs is bfloat16
-
+BELOW_AVX512 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 
 AMX_TRIAL = """
 import numpy as np, openvino as ov
@@ -44,6 +44,18 @@ def avoid_broken_amx() -> None:
         return
     if subprocess.run([sys.executable, "-c", AMX_TRIAL], capture_output=True).returncode < 0:  # a signal ended it
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+
+
+@cache
+def avoid_mixed_vectors() -> None:
+    """On a CPU with AVX-512, convolutions of OpenVINO end the process where ONEDNN_MAX_CPU_ISA allows less.
+
+    Call it before this process computes anything with OpenVINO. torch has its own copy of oneDNN, and its cap stays.
+    """
+    cpuinfo = Path("/proc/cpuinfo")
+    is_capped = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in BELOW_AVX512
+    if is_capped and cpuinfo.exists() and "avx512f" in cpuinfo.read_text():
+        del os.environ["ONEDNN_MAX_CPU_ISA"]
 
 
 def write(parts: Parts, folder: Path, scratch: Path, how: How) -> None:
@@ -90,6 +102,7 @@ def quantise(network: Any, images: Array) -> Any:
     Half of a channel's spread goes to the weights: with NNCF's own 95 % DeiT-Ti kept 94.0 % of its answers on 1,000
     photographs, with this 96.9 % (100 images to calibrate).
     """
+    avoid_mixed_vectors()
     avoid_broken_amx()
     os.environ.setdefault("NNCF_CI", "1")  # nothing phones home
     import nncf
@@ -111,6 +124,7 @@ def quantise(network: Any, images: Array) -> Any:
 def open_file(path: Path) -> Run:
     import openvino as ov
 
+    avoid_mixed_vectors()
     avoid_broken_amx()
     threads = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "ENABLE_CPU_PINNING": False}  # else all on one core
     with own_signal_stack():
