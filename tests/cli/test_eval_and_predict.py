@@ -155,7 +155,7 @@ def test_other_labels_and_a_row_an_image(done, place):
         ("eval data", "absent is not there"),
         ("absent", "no.png is not there"),
         ("format", "no format 'xml'; say table, csv, json"),
-        ("top", "top=1 or more"),
+        ("top", "give 1 or more"),
         ("empty", "gpu is not a device"),
     ],
 )

@@ -26,7 +26,7 @@ for file in pkgutil.walk_packages(evaluation.__path__, "vitreous.evaluation."):
     import_module(file.name)
 for name in evaluation.HOME:
     assert callable(getattr(evaluation, name)), name
-for name in evaluation.PARTS:
+for name in evaluation.MODULES:
     assert getattr(evaluation, name).__name__ == f"vitreous.evaluation.{name}"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

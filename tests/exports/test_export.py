@@ -1,6 +1,7 @@
 """A folder for another runtime: what lies in it, and that it says what the model says."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -215,6 +216,26 @@ def test_every_kind_of_network_agrees_in_both_runtimes(name, tmp_path):
     for runtime in (onnx, openvino):
         theirs = runtime.open_file(path)(x.numpy())[0]
         assert np.abs(theirs - ours).max() <= 1e-4 * max(1, np.abs(ours).max()), runtime.__name__
+
+
+@pytest.mark.slow
+def test_openvino_survives_a_cap_on_vector_instructions(tmp_path):
+    """On a CPU with AVX-512 its convolutions ended the process."""
+    has("onnx", "onnxscript", "openvino")
+    from vitreous.exports import onnx
+
+    model = awake(BIT)
+    path = tmp_path / "network.onnx"
+    onnx.write_network(make_parts(ready_to_export(model)), path, 18)
+    np.save(tmp_path / "x.npy", images(model, 3).numpy())
+    code = (
+        "import sys, pathlib, numpy; from vitreous.exports import openvino;"
+        "openvino.open_file(pathlib.Path(sys.argv[1]))(numpy.load(sys.argv[2]))"
+    )
+    for cap in ("AVX2", "ALL"):
+        call = [sys.executable, "-c", code, str(path), str(tmp_path / "x.npy")]
+        done = subprocess.run(call, env=os.environ | {"ONEDNN_MAX_CPU_ISA": cap}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_labels_by_several_classes_are_sigmoids(vit):

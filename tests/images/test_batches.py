@@ -335,7 +335,7 @@ def test_a_set_without_pictures_is_refused():
 
 
 DYING = """
-import os, sys, time
+import os, signal, sys, time
 sys.path.insert(0, {tests!r})
 import picture_sets
 from picture_sets import Files, photos
@@ -344,6 +344,7 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.models.preprocess import Preprocess
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background ignores it
     data = photos(64, seconds=0.05)
     batches = Batches(data, batch=8, preprocess=Preprocess(size=(32, 32)), augment=Augment(size=(32, 32)), workers=2,
                       processes={processes}, rank=0, world=1)

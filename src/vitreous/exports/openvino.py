@@ -22,6 +22,7 @@ from vitreous.exports.target import Array, ModelParts, Package, Run, Runner, Tar
 __all__ = [
     "OPENVINO",
     "avoid_broken_amx",
+    "avoid_mixed_vectors",
     "describe",
     "join",
     "load",
@@ -30,6 +31,8 @@ __all__ = [
     "quantise",
     "write",
 ]
+
+BELOW_AVX512 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 
 OPENVINO_RUNTIME = Package("openvino", "openvino")
 IN_FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}  # the default of some CPUs is bfloat16
@@ -53,6 +56,18 @@ def avoid_broken_amx() -> None:
         return
     if subprocess.run([sys.executable, "-c", AMX_TRIAL], capture_output=True).returncode < 0:  # a signal ended it
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+
+
+@cache
+def avoid_mixed_vectors() -> None:
+    """On a CPU with AVX-512, convolutions of OpenVINO end the process where ONEDNN_MAX_CPU_ISA allows less.
+
+    Call it before this process computes anything with OpenVINO. torch has its own copy of oneDNN, and its cap stays.
+    """
+    cpuinfo = Path("/proc/cpuinfo")
+    is_capped = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in BELOW_AVX512
+    if is_capped and cpuinfo.exists() and "avx512f" in cpuinfo.read_text():
+        del os.environ["ONEDNN_MAX_CPU_ISA"]
 
 
 def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions) -> None:
@@ -99,6 +114,7 @@ def quantise(network: Any, images: Array) -> Any:
     SmoothQuant moves half of a channel's spread to the weights: DeiT-Ti then keeps 96.9 % of its answers on 1,000
     photographs (100 calibration images); with NNCF's own share of 95 % it keeps 94.0 %.
     """
+    avoid_mixed_vectors()
     avoid_broken_amx()
     os.environ.setdefault("NNCF_CI", "1")  # no telemetry
     import nncf
@@ -120,6 +136,7 @@ def quantise(network: Any, images: Array) -> Any:
 def open_file(path: Path) -> Run:
     import openvino as ov
 
+    avoid_mixed_vectors()
     avoid_broken_amx()
     threads = {
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),

@@ -180,14 +180,14 @@ def test_every_format_that_names_promise_is_read(format):
 
 
 def test_pillow_opens_files_in_one_place():
-    """Beside it stand a script that goes out with exports, and drawings made of our own pixels."""
+    """Beside it stands a script that goes out with exports."""
     source = ROOT / "src" / "vitreous"
     opened = {
         str(file.relative_to(source)): re.findall(r"Image\.open\((?:[^()]|\([^()]*\))*\)", file.read_text())
         for file in source.rglob("*.py")
         if "Image.open(" in file.read_text()
     }
-    assert set(opened) == {"images/sources/picture.py", "exports/standalone_run.py", "report/files.py"}
+    assert set(opened) == {"images/sources/picture.py", "exports/standalone_run.py"}
     assert all("formats=" in call for calls in opened.values() for call in calls)
     assert len(opened["images/sources/picture.py"]) == 1
 
