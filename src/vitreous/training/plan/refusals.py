@@ -182,8 +182,8 @@ def _refuse_many_folds(data: ImageSet, folds: int) -> None:
     if there < folds:
         fewer = f"say --folds {there}, or " if there > 2 and pool.counts.min() > 1 else ""
         raise DataError(
-            f"{data.path} has {there} pictures or groups of copies, too few for {folds} folds; {fewer}"
-            f"add pictures, {folds} or more to each class"
+            f"{data.path} has {there} images or groups of copies, too few for {folds} folds; {fewer}"
+            f"add images, {folds} or more to each class"
         )
 
 
