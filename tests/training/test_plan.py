@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def folder(tmp_path_factory):
 def test_a_job_written_down_and_read_back_is_the_same_job(folder):
     job = job_of(folder, checked=True, mixup=0.2, length="3 epochs")
     then = json.loads(json.dumps(job.to_json()))
-    again = resumed(then, None, print)
+    again = resumed(then, None, Path(), print)
     assert json.loads(json.dumps(again.to_json())) == then
     for name in ("recipe", "preprocess", "config", "protocol", "folds", "reasons", "classes", "left_out"):
         assert getattr(again, name) == getattr(job, name), name
@@ -54,7 +55,7 @@ def test_images_that_changed_since_are_refused_with_what_changed(tmp_path):
     then = job_of(folder).to_json()
     picture_folder(folder, 3, first=40)
     with pytest.raises(RunError) as error:
-        resumed(then, None, print)
+        resumed(then, None, Path(), print)
     line_of(error.value, folder, "40 images then, 43 now", "start a new run")
 
 
@@ -64,7 +65,7 @@ def test_a_changed_label_alone_is_a_change(tmp_path):
     first = min((folder / "disc").iterdir())
     first.rename(folder / "square" / first.name)
     with pytest.raises(RunError, match="content_id"):
-        resumed(then, None, print)
+        resumed(then, None, Path(), print)
 
 
 def test_the_network_has_the_images_classes_channels_and_size(folder):
@@ -123,7 +124,7 @@ def test_images_that_cannot_be_read_are_left_out_and_named(tmp_path):
     assert job.left_out == ("disc/torn.png",)
     assert len(job.data) == 40
     assert any("1 images cannot be read and are left out, such as disc/torn.png" in line for line in said)
-    assert len(resumed(json.loads(json.dumps(job.to_json())), None, print).data) == 40
+    assert len(resumed(json.loads(json.dumps(job.to_json())), None, Path(), print).data) == 40
 
 
 def test_images_without_a_label_are_not_learned_from():
@@ -199,7 +200,7 @@ def test_weights_that_changed_since_are_refused(weights, tmp_path):
     then = job_of(data, weights=weights).to_json()
     vitreous.save(vitreous.build("Ti/8 width=32 depth=1 heads=2", image_size=16, classes=4), tmp_path / "other")
     then = {name: value for name, value in then.items() if name != "digests"}  # as a run was recorded before
-    job = resumed({**then, "weights": str(tmp_path / "other.safetensors")}, data, print)
+    job = resumed({**then, "weights": str(tmp_path / "other.safetensors")}, data, Path(), print)
     with pytest.raises(RunError, match="the weights changed since the run began"):
         start_model(job, CPU)
 

@@ -106,3 +106,10 @@ def test_two_processes_learn_masked_patches_as_one_does(folder, tmp_path):
     )
     assert len(one) == 4
     assert two == pytest.approx(one, rel=1e-4)
+
+
+def test_two_processes_agree_on_a_name_of_ours(folder, tmp_path, monkeypatch):
+    """Without --out rank 0 chooses the folder, and the other learns its name."""
+    monkeypatch.chdir(tmp_path)
+    finished(["fit", str(folder), "--model", MODEL, "--steps", "2", "--folds", "0", *changed(image_size=16, batch=8)])
+    assert (tmp_path / "runs" / "shapes-1" / "model.safetensors").is_file()

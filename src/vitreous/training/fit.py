@@ -132,38 +132,48 @@ def fit(
         if resume:
             where, named = agreed(ranks, lambda: runs.unfinished(data, data_name(data), out))
             return _fit(replace(request, data=named), _Place(where), runtime, resume=True)
-        return _fit(request, agreed(ranks, lambda: _new_place(data_name(data), out, force)), runtime)
+        return _fit(request, _new_place(data_name(data), out, force, runtime), runtime)
 
 
 ARGUMENTS = tuple(name for name in signature(fit).parameters if name != "overrides")
 
 
 def _fit(request: Request, place: _Place, runtime: Runtime, *, resume: bool = False) -> Run:
-    """One run, new or resumed: plan, refuse, hold the folder, train, summarise, write."""
+    """One run, new or resumed: plan, refuse, hold the folder, train. A resumed run holds its folder first."""
     try:
         if resume and runs.is_finished(place.where):
             return _finished(request, place.where, runtime)
-        plan = _resumed(request, place.where, runtime) if resume else _planned(request, runtime)
-        with _hold(plan, request, place, runtime, resume=resume) as (folder, where):
-            if request.network is not None and not resume:
-                plan = replace(plan, weights=str(where / runs.START))
-            clock = time.monotonic()
-            _announce(plan, where, runtime)
-            if plan.recipe.is_solved and not runtime.ranks.is_first:
-                return Run(str(where), {})
-            with runtime.logging(where):
-                trained = PROTOCOLS[plan.protocol](plan, folder, where, runtime)
-            if not runtime.ranks.is_first:
-                return Run(str(where), {})
-            plan = with_kept_rate(plan, trained.trials)
-            calibrate(plan, trained)
-            seconds = time.monotonic() - clock + plan.measured_seconds
-            summary = summarise(plan, trained, where, _command_of(folder), runtime.device_name, seconds)
-            run = write(plan, trained, summary, where, folder, seconds)
-            runtime.tell({"kind": "end", "path": str(where)})
-            return run
+        if resume:
+            config = runs.config_of(place.where)
+            refuse_other_options(place.where, config, request.words())
+            with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
+                plan = plans.resumed(config, request.data, place.where, runtime.say)
+                runtime.say(f"going on with {place.where}")
+                return _train(plan, folder, place.where, runtime)
+        plan = _planned(request, runtime)
+        with _new_folder(plan, request, place, runtime) as (folder, where):
+            return _train(plans.with_start(plan, request, where), folder, where, runtime)
     finally:
         together(runtime.ranks)
+
+
+def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Run:
+    """Announce the plan, train by its protocol, summarise, write."""
+    clock = time.monotonic()
+    _announce(plan, where, runtime)
+    if plan.recipe.is_solved and not runtime.ranks.is_first:
+        return Run(str(where), {})
+    with runtime.logging(where):
+        trained = PROTOCOLS[plan.protocol](plan, folder, where, runtime)
+    if not runtime.ranks.is_first:
+        return Run(str(where), {})
+    plan = with_kept_rate(plan, trained.trials)
+    calibrate(plan, trained)
+    seconds = time.monotonic() - clock + plan.measured_seconds
+    summary = summarise(plan, trained, where, _command_of(folder), runtime.device_name, seconds)
+    run = write(plan, trained, summary, where, folder, seconds)
+    runtime.tell({"kind": "end", "path": str(where)})
+    return run
 
 
 def _planned(request: Request, runtime: Runtime) -> Plan:
@@ -171,15 +181,6 @@ def _planned(request: Request, runtime: Runtime) -> Plan:
         plan = plans.make(request, runtime)
     refusals.refuse_early(plan, runtime)
     return plan
-
-
-def _resumed(request: Request, where: Path, runtime: Runtime) -> Plan:
-    config = runs.config_of(where)
-    refuse_other_options(where, config, request.words())
-    agreed(runtime.ranks, lambda: runs.refuse_busy(where))
-    if config.get("weights") == runs.START:
-        config = config | {"weights": str(where / runs.START)}
-    return plans.resumed(config, request.data, runtime.say)
 
 
 def _finished(request: Request, where: Path, runtime: Runtime) -> Run:
@@ -212,11 +213,11 @@ class _Place:
     next_free: Callable[[], Path] | None = None  # another name, if the name is ours to choose
 
 
-def _new_place(name: str, out: str | os.PathLike[str] | None, force: bool) -> _Place:
+def _new_place(name: str, out: str | os.PathLike[str] | None, force: bool, runtime: Runtime) -> _Place:
     """A folder that a run can be written to, refused before anything else happens."""
-    next_free = None if out is not None else lambda: runs.next_name("runs", name)
-    place = _Place(Path(out) if out is not None else runs.next_name("runs", name), force, next_free)
-    _check_place(place)
+    where = agreed(runtime.ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name))
+    place = _Place(where, force, None if out is not None else lambda: runs.next_name("runs", name))
+    agreed(runtime.ranks, partial(_check_place, place))
     return place
 
 
@@ -227,15 +228,10 @@ def _check_place(place: _Place) -> None:
 
 
 @contextmanager
-def _hold(
-    plan: Plan, request: Request, place: _Place, runtime: Runtime, *, resume: bool
+def _new_folder(
+    plan: Plan, request: Request, place: _Place, runtime: Runtime
 ) -> Iterator[tuple[RunFolder | None, Path]]:
-    """The run's folder, held by rank 0, and its path on every rank."""
-    if resume:
-        with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
-            runtime.say(f"going on with {place.where}")
-            yield folder, place.where
-        return
+    """A new run's folder, held by rank 0, and its path on every rank."""
     words = {"asked": request.words(), "command": request.command or _command(), "record": record()}
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:
         where = agreed(runtime.ranks, lambda: place.where if folder is None else folder.path)

@@ -46,7 +46,7 @@ from vitreous.weights import starter
 from vitreous.weights.load_model import load, newest_run
 from vitreous.weights.tensor_files import READERS
 
-__all__ = ["Plan", "announce", "make", "resumed"]
+__all__ = ["Plan", "announce", "make", "resumed", "with_start"]
 
 FOLDS = 5
 CHECKED_IMAGES = 20_000  # that the check reads of a larger set
@@ -173,8 +173,19 @@ def make(request: Request, runtime: Runtime) -> Plan:
     return replace(plan, cautions=seen_before(start.source, images, plan.judges_all))
 
 
-def resumed(config: dict[str, Any], data: Any, say: Say) -> Plan:
-    """The plan of a run that goes on, from its config; refused if images or weights changed."""
+def with_start(plan: Plan, request: Request, where: Path) -> Plan:
+    """The plan of a network in memory, which the run folder `where` keeps as a file."""
+    if request.network is None:
+        return plan
+    kept = replace(plan, weights=str(where / START))
+    vars(kept)["teacher"] = plan.teacher  # read already
+    return kept
+
+
+def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
+    """The plan of the run in `where`, from its config; refused if images or weights changed."""
+    if config.get("weights") == START:
+        config = config | {"weights": str(where / START)}
     path = config["data"]["path"]
     place = data if data is not None else path if Path(path).exists() else config["data"].get("place") or path
     recipe = recipe_values.from_json(config["recipe"])

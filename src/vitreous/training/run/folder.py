@@ -63,7 +63,6 @@ __all__ = [
     "one_line_for",
     "read",
     "read_state",
-    "refuse_busy",
     "runs_of",
     "unfinished",
     "without_clocks",
@@ -465,13 +464,6 @@ def data_name(data: Any) -> str:
     if Path(path).is_dir():
         path = Path(path).resolve().name
     return Path(str(path).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"
-
-
-def refuse_busy(path: Path) -> None:
-    """Refuse a run that another process holds."""
-    with one_line_for(path), ExitStack() as held:
-        if (path / STATES / LOCK).exists():
-            _hold(path, held)
 
 
 def check_writable(path: Path) -> None:

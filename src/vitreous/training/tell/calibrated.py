@@ -18,8 +18,13 @@ MIN_ANSWERS = 20  # fewer make "answer only above" worthless
 
 
 def calibrate(plan: Plan, trained: Trained) -> None:
-    """Fit temperature and threshold on answers to images that were not trained on, never on test."""
+    """Fit temperature and threshold on answers to images that were not trained on, never on test.
+
+    Masked patches name no class, so their model keeps what it knows of its weights.
+    """
     model = trained.model
+    if plan.protocol == "masked":
+        return
     if trained.chosen is not None and trained.chosen_labels is not None and len(trained.chosen):
         model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
         model.threshold = calibration.fit_threshold(calibration.score(trained.chosen))
