@@ -79,6 +79,7 @@ def test_pictures_without_labels_are_what_masked_patches_are_for(tmp_path):
     recipe = SMALL.change(task="masked-patches", dev=0.0, name="masked-patches")
     run = fitted(flat, tmp_path / "run", recipe=recipe, model=f"{MODEL} mask_token=true")
     assert run.load().config.readout.classes == 0
+    assert "data" not in run.load().source  # it has learned no label, so fine-tuning on these images needs no caution
     assert "report" not in run.to_json()
 
 
