@@ -180,7 +180,8 @@ def test_a_closed_pipe_is_met_with_silence():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_with_its_code_after_clearing_up(number, code, tmp_path):
     program = f"""
-import time, sys
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background ignores it
 import vitreous.cli, vitreous.cli.doctor
 from vitreous.files import atomic_write
 def run():

@@ -78,7 +78,7 @@ def test_what_cannot_be_is_one_line_with_its_reason(done, name):
 def test_too_few_pictures_for_the_folds_are_told_what_to_do(done):
     refused(done["pairs"], "4 images", "too few for 5 folds", "--folds 4", "add images")
     assert done["pairs again"].code == 0, "the folds that were named do not work"
-    assert "--folds" not in refused(done["single"], "3 pictures", "too few for 5 folds", "5 or more to each class")
+    assert "--folds" not in refused(done["single"], "3 images", "too few for 5 folds", "5 or more to each class")
 
 
 @pytest.mark.parametrize("recipe", ["auto", "fine-tune"])
