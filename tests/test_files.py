@@ -447,3 +447,11 @@ def test_a_place_that_is_taken_is_refused_before_any_work(tmp_path):
     (tmp_path / "empty").mkdir()
     for free in (None, tmp_path / "new", tmp_path / "empty"):
         files.claim(free, force=False, is_folder=True)
+
+
+def test_a_deleted_name_is_gone_from_the_disk_too(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(files, "fsync_folder", synced.append)
+    (tmp_path / "a").touch()
+    files.delete_file(tmp_path / "a")
+    assert (synced, list(tmp_path.iterdir())) == ([tmp_path], [])
