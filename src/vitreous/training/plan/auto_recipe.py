@@ -55,7 +55,7 @@ def choose(
     has_room: bool = True,
     knows_classes: bool = False,
 ) -> RecipeChoice:
-    """A recipe for so many training pictures of a typical size.
+    """A recipe for so many training images of a typical size.
 
     weights: the network to begin with.  device_kind: torch's word, cpu or cuda.  model: a catalog name that was asked
     for; weights bring their own.  asked: a policy.  estimate: what the weights' frozen features are worth.  may_solve:
@@ -93,7 +93,7 @@ def _from_scratch(given: Given, on_cpu: bool) -> RecipeChoice:
     else:
         recipe = recipes.RECIPES["augreg"](given).change(length=Epochs(30))
         why = "so many need little augmentation and few epochs"
-    facts = f"{_pictures(given)}, no weights to begin with: {recipe.name}; {why}"
+    facts = f"{_images(given)}, no weights to begin with: {recipe.name}; {why}"
     return RecipeChoice(recipe, (facts,) if given.model is not None else (facts, f"the network is {recipe.model}"))
 
 
@@ -118,7 +118,7 @@ def _transferred(
                                                                         a solved head, every layer from that head on
     """
     first = () if estimate is None else (str(estimate),)
-    begin = f"{_pictures(given)}, and weights to begin with"
+    begin = f"{_images(given)}, and weights to begin with"
     size = estimates.size(given.images, given.classes)
 
     def solved(why: str) -> RecipeChoice:
@@ -185,7 +185,7 @@ def _fine_tuned(given: Given, weights: nn.Module, on_cpu: bool) -> tuple[Recipe,
     return recipe.change(evaluate_every=max(epochs / DEV_LOOKS, min(1.0, epochs))), why
 
 
-def _pictures(given: Given) -> str:
+def _images(given: Given) -> str:
     rows, columns = given.image_size
     classes = f" in {given.classes:,} classes" if given.classes else ""
-    return f"{given.images:,} pictures of {columns}x{rows} pixels{classes}"
+    return f"{given.images:,} images of {columns}x{rows} pixels{classes}"
