@@ -56,7 +56,7 @@ class Walk:
         return [i for i, call in enumerate(self.calls) if call == (file, function)]
 
 
-@pytest.fixture(scope="module", params=["scratch", "default"])
+@pytest.fixture(scope="module", params=["scratch", pytest.param("default", marks=pytest.mark.slow)])
 def walk(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("walk")
     folder = picture_folder(root / "shapes", 16, side=32)

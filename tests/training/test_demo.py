@@ -43,6 +43,7 @@ def test_the_command_trains_judges_and_reports_beside_its_rival(tmp_path):
     assert steps[0]["steps"] == metrics["steps"]
 
 
+@pytest.mark.slow
 def test_the_demo_takes_a_number_of_steps_and_says_the_time_left(tmp_path):
     """So that a slow or busy machine takes longer and is no worse; --seconds is for those who want a clock."""
     for seconds, length in ((None, f"{demo.DEMO_STEPS} steps"), (3.0, "3 seconds")):
