@@ -35,7 +35,6 @@ def test_the_command_trains_judges_and_reports_beside_its_rival(tmp_path):
     assert metrics["schema"] == "vitreous.demo/1"
     assert judged["images"] == rival["seen"] == 2200
     assert 0.84 < rival["right"] / 2200 < 0.87  # logistic regression needs no luck, and is well set
-    assert 0 <= judged["right"] <= 2200  # of as few steps as two seconds hold on a busy machine nothing is promised
     assert "logistic regression" in (where / "report.html").read_text()
     assert (where / "model.safetensors").is_file()
     steps = [event for event in runs.read(where) if event["kind"] == "steps"]
