@@ -29,8 +29,8 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n%%EndComments\nshowpa
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 ODD = "o\x1b[31m\x07\r\x9bm\u202e\u2066\u200fd.png"
 LINES = {
-    "big.png": "big.png has 176.9 megapixels; at most 50 are read here: shrink it",
-    "wide.png": "wide.png has 178.0 megapixels; at most 50 are read here: shrink it",
+    "big.png": "big.png has 176.9 megapixels; at most 120 are read here: shrink it",
+    "wide.png": "wide.png has 178.0 megapixels; at most 120 are read here: shrink it",
     "device.jpg": "device.jpg is a device and no file; move it away",
     "pipe.jpg": "pipe.jpg is a pipe and no file; move it away",
     "socket.jpg": "socket.jpg is a socket and no file; move it away",
@@ -211,7 +211,7 @@ def test_pack_leaves_each_out_by_name(done):
 def test_images_inside_a_zip_are_held_to_the_same_limits(done):
     assert done["pack zip"].code == 0
     assert "eps.jpg is not an image that Pillow knows" in done["pack zip"].stdout
-    assert "big.png has 176.9 megapixels; at most 50 are read here" in done["pack zip"].stdout
+    assert "big.png has 176.9 megapixels; at most 120 are read here" in done["pack zip"].stdout
 
 
 def test_a_pipe_named_as_a_set_is_refused(done):
@@ -237,7 +237,7 @@ def test_no_warning_of_pillow_reaches_the_user(place):
     code = "from vitreous.images.sources import picture; import sys; picture.open_image(sys.stdin.buffer.read(), 'a')"
     told = subprocess.run([sys.executable, "-c", code], input=png(13_300, 13_300), capture_output=True)
     assert b"Warning" not in told.stderr
-    assert told.stderr.splitlines()[-1].endswith(b"a has 176.9 megapixels; at most 50 are read here: shrink it")
+    assert told.stderr.splitlines()[-1].endswith(b"a has 176.9 megapixels; at most 120 are read here: shrink it")
 
 
 def test_a_terminal_of_ascii_gets_letters_written_out(tmp_path):

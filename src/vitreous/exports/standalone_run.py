@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 EXPORT_FOLDER = Path(__file__).resolve().parent
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")  # decoding them starts no other program
-PIXEL_LIMIT = 50_000_000
+PIXEL_LIMIT = 120_000_000
 
 
 def read(path: str, channels: int) -> np.ndarray:

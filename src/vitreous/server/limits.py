@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vitreous.images.sources import picture
-
 __all__ = ["Limits"]
 
 
@@ -14,7 +12,7 @@ class Limits:
     """What one client may cost, and all together."""
 
     upload: int = 20 * 2**20  # bytes of one request
-    pixels: int = picture.PIXEL_LIMIT  # of one image, unpacked
+    pixels: int = 50_000_000  # of one image, unpacked
     files: int = 32  # images in one request
     in_flight: int = 256 * 2**20  # bytes of all requests being received or answered
     queue: int = 64  # waiting requests of all clients

@@ -33,7 +33,7 @@ __all__ = [
     "upright",
 ]
 
-PIXEL_LIMIT = 50_000_000  # of one image; in memory each costs 3 to 20 bytes
+PIXEL_LIMIT = 120_000_000  # of one image, above the largest camera; in memory each costs 3 to 20 bytes
 BYTE_LIMIT = 512 << 20  # of one file
 SCAN_LIMIT = 200  # of one JPEG; each is a pass over all its pixels, and a photograph has about ten
 SNIFFED_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "AVIF", "HEIF")  # known by their first bytes
@@ -92,7 +92,7 @@ def open_image(raw: bytes, what: str, pixel_limit: int = PIXEL_LIMIT) -> Image.I
     try:
         image = _calmly(lambda: Image.open(io.BytesIO(raw), formats=[format] if format else _other_formats()))
     except Image.DecompressionBombError:
-        _refuse_size(what, f"far more than {2 * PIXEL_LIMIT / 1e6:g}", pixel_limit)
+        _refuse_size(what, f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0) // 10**6}", pixel_limit)
     except Exception as error:
         _refuse(what, error)
     if (size := image.width * image.height) > pixel_limit:
