@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 import vitreous
-from vitreous.evaluation.lanes import in_lanes
+from vitreous.evaluation.inference import on_all_cores
 from vitreous.exports import onnx, openvino
 from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.parity import TOLERANCES
@@ -56,7 +56,7 @@ def of_transformers(model: Any, folder: Path) -> Run:
 def of_vitreous(model: Any) -> Run:
     """As `predict` and `eval` run it."""
     answer = torch.inference_mode()(model.forward)
-    return lambda x: in_lanes(answer, torch.from_numpy(x), lambda parts: torch.cat(list(parts))).numpy()
+    return lambda x: on_all_cores(answer, torch.from_numpy(x), lambda parts: torch.cat(list(parts))).numpy()
 
 
 def of_openvino(path: Path, precision: str, threads: int) -> Run:

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import vitreous
-from vitreous.evaluation.predict import at_work, make_batches
+from vitreous.evaluation.inference import at_work, make_batches
 from vitreous.machine import record
 from vitreous.measures.filters_and_positions import rank_correlation
 from vitreous.measures.page import write_page

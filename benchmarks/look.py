@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import vitreous
-from vitreous.evaluation.predict import at_work, make_batches
+from vitreous.evaluation.inference import at_work, make_batches
 from vitreous.machine import record
 from vitreous.measures import Likeness
 from vitreous.measures.layer_similarity import TAPS

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 import vitreous
-from vitreous.evaluation import predict
+from vitreous.evaluation import inference
 from vitreous.machine import record
 from vitreous.models.model import Model
 from vitreous.weights import starter
@@ -69,7 +69,7 @@ def bits_each(codes: list[Tensor]) -> dict[str, float]:
 
 
 def answers(model: Model, data: Any) -> Tensor:
-    return torch.from_numpy(predict.logits(model, data, batch=50).values)
+    return torch.from_numpy(inference.logits(model, data, batch=50).values)
 
 
 def packed(model: Model, way: Way) -> tuple[dict[str, Tensor], list[Tensor]]:

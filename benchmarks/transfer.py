@@ -28,7 +28,7 @@ import torch
 
 import vitreous
 from vitreous.evaluation.few_shot import BIAS_COLUMN, DEFAULT_L2, STD_EPS, choose_shots, fewshot, ridge
-from vitreous.evaluation.predict import choose_batch
+from vitreous.evaluation.inference import choose_batch
 from vitreous.images.batches.batches import Batches
 from vitreous.machine import record
 

@@ -13,7 +13,7 @@ from tiny_models import awake, line_of
 import vitreous
 from vitreous.errors import ConfigError, DataError, ExistsError, VitreousError
 from vitreous.evaluation.class_matching import match_classes
-from vitreous.evaluation.predict import logits
+from vitreous.evaluation.inference import logits
 
 NAMES = ("ape", "bee", "cat", "dog", "eel")
 

@@ -18,7 +18,8 @@ from tiny_models import VIT, awake, line_of
 import vitreous
 from vitreous.errors import ConfigError, DataError, VitreousError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.predict import choose_batch, logits, predict
+from vitreous.evaluation.inference import choose_batch, logits
+from vitreous.evaluation.predict import predict
 from vitreous.images.batches.batches import Batches
 from vitreous.images.pixels import preprocess
 
@@ -112,7 +113,7 @@ sys.path.insert(0, {tests!r})
 import torch.distributed as group
 from picture_sets import photos
 from tiny_models import awake
-from vitreous.evaluation.predict import logits
+from vitreous.evaluation.inference import logits
 from vitreous.ranks import Ranks
 group.init_process_group("gloo", init_method="file://{file}", rank=int(sys.argv[1]), world_size=2)
 found = logits(awake(), photos(11), batch=3, workers=0, ranks=Ranks(int(sys.argv[1]), 2))

@@ -15,7 +15,7 @@ from small_runs import MODEL, PLAIN, SIDE, SMALL, Death, die_at, fitted, picture
 import vitreous
 from vitreous.cli.training_display import display
 from vitreous.errors import BusyError, NotFiniteError, RunError
-from vitreous.evaluation import predict
+from vitreous.evaluation import inference
 from vitreous.training.plan import plan as plans
 from vitreous.training.run import folder as runs
 from vitreous.training.run import protocols
@@ -196,13 +196,13 @@ def test_the_weight_that_is_spoiled_is_named(folder, tmp_path, how, capsys):
 
 def test_answers_that_are_no_numbers_are_not_called_a_loss(folder, tmp_path, monkeypatch, capsys):
     """Every weight is finite, and what dev gets from them is not."""
-    answers = predict.logits
+    answers = inference.logits
 
     def overflow(*given, **options):
         found = answers(*given, **options)
         return replace(found, values=np.full_like(found.values, np.inf))
 
-    monkeypatch.setattr(predict, "logits", overflow)
+    monkeypatch.setattr(inference, "logits", overflow)
     words = "the answers on dev after step 3 are not finite, or too large to compute with"
     with display() as tell, pytest.raises(NotFiniteError, match=f"{words}; the weights before step 0 are saved"):
         fitted(folder, tmp_path / "run", tell=tell)

@@ -12,7 +12,7 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import ConfigError
-from vitreous.evaluation import predict
+from vitreous.evaluation import inference
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
 from vitreous.training.run.network import start_model
@@ -48,7 +48,7 @@ def test_before_its_first_step_it_answers_as_the_solved_head(alike, weights, tmp
     still = fit(alike, weights, tmp_path / "still", recipe=STILL, folds=0).load()
     probe = fit(alike, weights, tmp_path / "probe", recipe="linear-probe", folds=0).load()
     data = vitreous.images.open(alike)
-    ours, theirs = (predict.logits(model, data, workers=0).values for model in (still, probe))
+    ours, theirs = (inference.logits(model, data, workers=0).values for model in (still, probe))
     np.testing.assert_allclose(ours, theirs * (ours / theirs).mean(), rtol=1e-3, atol=1e-4)
     before = vitreous.load(weights).state_dict()
     for name, tensor in still.state_dict().items():

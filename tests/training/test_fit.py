@@ -33,7 +33,7 @@ from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import BusyError, ConfigError, DataError, RunError
-from vitreous.evaluation import calibration, predict
+from vitreous.evaluation import calibration, inference
 from vitreous.images import splits
 from vitreous.images.batches.batches import Batches
 from vitreous.images.pixels.preprocess import finish
@@ -108,13 +108,13 @@ def test_the_model_kept_is_the_latest_that_dev_called_worth_keeping(run):
 def test_temperature_and_threshold_are_fitted_on_dev_and_used_by_every_answer(run, folder):
     model, data = run.load(), vitreous.images.open(folder)
     _, dev = splits.cut_dev(data, 0.2, 0)
-    z = predict.logits(model, dev, workers=0)
+    z = inference.logits(model, dev, workers=0)
     assert model.temperature == run.metrics["temperature"]
     assert model.temperature == pytest.approx(calibration.fit_temperature(z.values, z.labels), rel=1e-4)
     assert model.threshold == run.metrics["threshold"]
     assert model.threshold == pytest.approx(calibration.fit_threshold(calibration.score(z.values)), rel=1e-4)
     test = data.split("test")
-    z = predict.logits(model, test, workers=0).values
+    z = inference.logits(model, test, workers=0).values
     p, scores = calibration.softmax(z, model.temperature), calibration.score(z)
     answers = list(vitreous.predict(model, test, top=4, workers=0))
     assert len(answers) == len(test)
@@ -202,7 +202,7 @@ def test_the_cross_validated_number_is_that_of_the_models_of_the_folds(crossed, 
         for fold in range(5):
             state = held.latest_state(f"fold-{fold + 1}").tensors
             model.load_state_dict({n.removeprefix("network."): t for n, t in state.items() if n.startswith("network.")})
-            found = predict.logits(model, data.take(part == fold), workers=0)
+            found = inference.logits(model, data.take(part == fold), workers=0)
             logits[part == fold] = found.values
             right += int((found.values.argmax(1) == found.labels).sum())
     assert right == crossed.metrics["judged"]["right"]
@@ -230,7 +230,7 @@ def test_several_labels_are_learned_and_answered(tmp_path):
     assert found.metrics["judged"]["exact_match"] == found.metrics["judged"]["right"] / 20
     assert 0 <= found.metrics["judged"]["mean_average_precision"] <= 1
     assert json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]["loss"] == "sigmoid"
-    z = predict.logits(model, data.split("test"), workers=0).values
+    z = inference.logits(model, data.split("test"), workers=0).values
     p = calibration.sigmoid(z, model.temperature)
     for answer, row in zip(vitreous.predict(model, data.split("test"), workers=0), p, strict=True):
         assert answer.probabilities == pytest.approx(sorted(row, reverse=True), rel=1e-4)

@@ -15,7 +15,7 @@ from tiny_models import line_of
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError, RunError
-from vitreous.evaluation import accuracy, predict
+from vitreous.evaluation import accuracy, inference
 from vitreous.images.batches.batches import Batches
 from vitreous.randomness import uniform
 from vitreous.training.recipe import Epochs, Seconds, Steps
@@ -330,7 +330,7 @@ def test_kept_is_the_latest_state_within_a_standard_error_of_the_best_on_dev(sec
     assert done.dev == {name: looks[done.step - 1][name] for name in ("step", "accuracy", "loss")}
     model = network()
     model.load_state_dict(done.state)
-    assert (predict.logits(model, data[1], workers=0).values.argmax(1) == SCRIPT[done.step - 1]).all()
+    assert (inference.logits(model, data[1], workers=0).values.argmax(1) == SCRIPT[done.step - 1]).all()
 
 
 def test_patience_ends_a_run_after_so_many_looks_without_gain(tmp_path):
@@ -365,7 +365,7 @@ def test_dev_judges_the_averaged_weights_and_they_are_what_is_kept(data, average
 
 
 def dev_loss(model, dev):
-    found = predict.logits(model, dev, workers=0)
+    found = inference.logits(model, dev, workers=0)
     return float(accuracy.measure(found.values, found.labels, dev.classes).loss)
 
 

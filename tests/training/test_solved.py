@@ -73,7 +73,7 @@ def test_the_backbone_stays_bit_for_bit_and_the_head_answers_as_the_probe(run, f
     (event,) = [event for event in runs.read(run.path) if event["kind"] == "solved"]
     weight = by_hand(rows, data.labels, 4, event["l2"], mean, std)
     wanted = np.hstack([(rows - mean) / std, np.full((len(rows), 1), BIAS_COLUMN)]) @ weight
-    ours = vitreous.evaluation.predict.logits(model, data, workers=0).values
+    ours = vitreous.evaluation.inference.logits(model, data, workers=0).values
     np.testing.assert_allclose(ours, wanted, atol=1e-4)
 
 

@@ -20,6 +20,7 @@ MODULES = [
     "evaluate",
     "features",
     "class_matching",
+    "inference",
     "logistic",
     "predict",
     "probes",

@@ -16,7 +16,7 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.features import FEATURES, extract
 from vitreous.evaluation.few_shot import DEFAULT_L2, checked, decompose
-from vitreous.evaluation.predict import Precision, Progress
+from vitreous.evaluation.inference import Precision, Progress
 from vitreous.evaluation.ties import best_class
 from vitreous.images import open_data, splits
 from vitreous.images.health import confident_errors

@@ -21,9 +21,10 @@ from vitreous.evaluation.class_matching import match_classes, read_labels
 from vitreous.evaluation.features import extract
 from vitreous.evaluation.few_shot import FewShot, draw_seeds, shot_counts
 from vitreous.evaluation.few_shot import fewshot as measure_shots
+from vitreous.evaluation.inference import Logits, Precision, Progress, logits
 from vitreous.evaluation.learning_curve import curve as measure_curve
 from vitreous.evaluation.learning_curve import refuse_target
-from vitreous.evaluation.predict import Logits, Precision, Progress, class_names, logits
+from vitreous.evaluation.predict import class_names
 from vitreous.files import claim, write_bytes, write_json
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet

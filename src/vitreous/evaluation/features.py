@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation.lanes import in_lanes, may_part
-from vitreous.evaluation.predict import (
+from vitreous.evaluation.inference import (
     BATCHES_IN_FLIGHT,
     Precision,
     Progress,
@@ -40,6 +39,8 @@ from vitreous.evaluation.predict import (
     at_work,
     in_parts,
     make_batches,
+    may_split,
+    on_all_cores,
 )
 from vitreous.files import DISK_FULL, digest, lock, write_bytes
 from vitreous.images import open_data
@@ -294,7 +295,7 @@ def _run(
             saved = time.monotonic()
 
     with _reader(model, [reading for reading, _ in missing], device, precision) as read:
-        go = in_lanes if device.type == "cpu" and may_part(model) else in_parts
+        go = on_all_cores if device.type == "cpu" and may_split(model) else in_parts
         end = begin
         for part in batches:
             end = min(end + size, total)

@@ -21,7 +21,7 @@ from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import Features, extract
 from vitreous.evaluation.few_shot import DEFAULT_L2, checked, choose_shots, count_right, is_constant, ridge
-from vitreous.evaluation.predict import Precision, Progress
+from vitreous.evaluation.inference import Precision, Progress
 from vitreous.evaluation.ties import TIE_FLOAT32, best_class
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet

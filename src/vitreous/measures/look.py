@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.features import model_digest
-from vitreous.evaluation.predict import Progress
+from vitreous.evaluation.inference import Progress
 from vitreous.files import digest
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet

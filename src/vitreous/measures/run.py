@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import DataError
-from vitreous.evaluation.predict import Progress, at_work, make_batches
+from vitreous.evaluation.inference import Progress, at_work, make_batches
 from vitreous.measures.jobs import Job, Store
 from vitreous.measures.measure import Reading
 from vitreous.measures.subject import Subject

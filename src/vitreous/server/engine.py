@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.evaluation.predict import Prediction, answer_of, at_work, class_names, ready
+from vitreous.evaluation.inference import at_work, ready
+from vitreous.evaluation.predict import Prediction, answer_of, class_names
 from vitreous.images.pixels import decode
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import Model, replica
@@ -112,7 +113,7 @@ class Engine:
             return logits, attended(list(found.values()), model, patch, weights)
 
     def _answered(self, model: Model, x: Tensor) -> NDArray[np.float32]:
-        """Logits K as in `evaluation.predict.ready`: the head computes in the type of its weights, not autocast's."""
+        """Logits K as in `evaluation.inference.ready`: the head computes in the type of its weights, not autocast's."""
         kind = next(model.parameters()).dtype
         with self._cast():
             features = model.features(x.to(kind))

@@ -19,8 +19,8 @@ from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.evaluate import evaluate
 from vitreous.evaluation.features import Features, extract, model_digest
 from vitreous.evaluation.few_shot import fewshot
+from vitreous.evaluation.inference import Precision
 from vitreous.evaluation.learning_curve import nested_rows
-from vitreous.evaluation.predict import Precision
 from vitreous.evaluation.probes import probe_features
 from vitreous.evaluation.suites.file import (
     AccuracyTask,

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from vitreous.errors import BusyError, ConfigError, ExistsError
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.few_shot import mean_interval
-from vitreous.evaluation.predict import Precision
+from vitreous.evaluation.inference import Precision
 from vitreous.evaluation.suites.cells import Bench, Cell, Measured, Trainer, check_set
 from vitreous.evaluation.suites.file import FewShotTask, FitTask, PlannedCell, Suite, read
 from vitreous.files import lock, write_json

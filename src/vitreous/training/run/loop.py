@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import Interrupted, NotFiniteError, RunError
-from vitreous.evaluation import accuracy, predict
+from vitreous.evaluation import accuracy, inference
 from vitreous.images.batches.batches import Batch, Batches
 from vitreous.training.recipe import Seconds
 from vitreous.training.run import schedule
@@ -231,7 +231,7 @@ class Loop:
         stage, runtime = self.stage, self.runtime
         assert stage.dev is not None
         world = runtime.ranks.world
-        batch = -(-predict.choose_batch(stage.preprocess.size, runtime.device) // world) * world
+        batch = -(-inference.choose_batch(stage.preprocess.size, runtime.device) // world) * world
         return Batches(
             stage.dev,
             batch=batch,
@@ -293,7 +293,7 @@ class Loop:
         """Judge the averaged weights on dev and keep the state by `Standing.after_look`; True if patience ran out."""
         stage = self.stage
         with averaged(self.step):
-            found = predict.logits(stage.model, self._dev_batches, device=self.runtime.device)
+            found = inference.logits(stage.model, self._dev_batches, device=self.runtime.device)
             if self.at.step and not np.isfinite(found.values).all():
                 self._stop_spoiled()
             result = accuracy.measure(found.values, found.labels, stage.train.classes)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vitreous.evaluation import predict
+from vitreous.evaluation import inference
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.ranks import Ranks
@@ -81,7 +81,9 @@ class Runtime:
         finally:
             self.writers.close()
 
-    def answers(self, model: Model, data: ImageSet, *, alone: bool = False) -> predict.Logits:
+    def answers(self, model: Model, data: ImageSet, *, alone: bool = False) -> inference.Logits:
         """The model's answers to the images that can be read.  alone: only rank 0 asks; no other shares the work."""
         ranks = Ranks() if alone else None
-        return predict.logits(model, data, device=self.device, workers=self.workers, skip_unreadable=True, ranks=ranks)
+        return inference.logits(
+            model, data, device=self.device, workers=self.workers, skip_unreadable=True, ranks=ranks
+        )

@@ -1,4 +1,4 @@
-"""Lanes change when images are worked on, never what comes out."""
+"""Sharing images among cores changes when images are worked on, never what comes out."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from tiny_models import BIT, VIT, awake
 from torch.testing import assert_close
 
 import vitreous
-from vitreous.evaluation.lanes import IMAGES_PER_CORE, in_lanes, may_part
+from vitreous.evaluation.inference import IMAGES_PER_CORE, may_split, on_all_cores
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_every_image_is_answered_once_and_in_order(count, cores):
     torch.set_num_threads(cores)
     try:
         images = torch.arange(count * 3.0).view(count, 3)
-        assert (in_lanes(answer, images, joined) == images * 2).all()
+        assert (on_all_cores(answer, images, joined) == images * 2).all()
         assert torch.get_num_threads() == cores
     finally:
         torch.set_num_threads(before)
@@ -54,13 +54,13 @@ def test_logits_are_those_of_the_model(config):
     torch.set_num_threads(3)
     try:
         with torch.inference_mode():
-            found = in_lanes(torch.inference_mode()(model), x, joined)
+            found = on_all_cores(torch.inference_mode()(model), x, joined)
             assert_close(found, model(x), rtol=1e-5, atol=1e-6)
     finally:
         torch.set_num_threads(before)
 
 
-def test_an_error_in_a_lane_comes_out_as_it_is_and_the_cores_come_back():
+def test_an_error_on_a_core_comes_out_as_it_is_and_the_cores_come_back():
     def answer(part):
         raise ValueError("not this one")
 
@@ -68,7 +68,7 @@ def test_an_error_in_a_lane_comes_out_as_it_is_and_the_cores_come_back():
     torch.set_num_threads(2)
     try:
         with pytest.raises(ValueError, match="not this one"):
-            in_lanes(answer, torch.zeros(32, 1), joined)
+            on_all_cores(answer, torch.zeros(32, 1), joined)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -76,8 +76,8 @@ def test_an_error_in_a_lane_comes_out_as_it_is_and_the_cores_come_back():
 
 def test_a_model_that_somebody_listens_to_is_not_parted():
     model = awake(VIT).eval()
-    assert may_part(model)
+    assert may_split(model)
     with vitreous.taps(model, "blocks.0.output"):
-        assert not may_part(model)
+        assert not may_split(model)
         model(torch.zeros(1, len(model.preprocess.mean), *model.config.image_size))
-    assert may_part(model)
+    assert may_split(model)
