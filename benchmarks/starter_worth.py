@@ -27,7 +27,8 @@ import numpy as np
 
 import vitreous
 from vitreous.evaluation import extract, ridge
-from vitreous.evaluation.few_shot import T95, decompose
+from vitreous.evaluation.few_shot import T95
+from vitreous.evaluation.ridge_regression import decompose
 from vitreous.files import digest
 from vitreous.images import splits
 from vitreous.images.imageset import ImageSet

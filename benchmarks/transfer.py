@@ -27,8 +27,9 @@ import numpy as np
 import torch
 
 import vitreous
-from vitreous.evaluation.few_shot import BIAS_COLUMN, DEFAULT_L2, STD_EPS, choose_shots, fewshot, ridge
+from vitreous.evaluation.few_shot import choose_shots, fewshot
 from vitreous.evaluation.inference import choose_batch
+from vitreous.evaluation.ridge_regression import BIAS_COLUMN, DEFAULT_L2, STD_EPS, ridge
 from vitreous.images.batches.batches import Batches
 from vitreous.machine import record
 

@@ -13,7 +13,7 @@ from tiny_models import awake, line_of
 import vitreous
 from vitreous.errors import VitreousError
 from vitreous.evaluation.confident_learning import label_errors, out_of_fold
-from vitreous.evaluation.few_shot import decompose, ridge
+from vitreous.evaluation.ridge_regression import decompose, ridge
 from vitreous.images.health import confident_errors
 
 label_errors_module = sys.modules[out_of_fold.__module__]  # the package has a function of its name

@@ -12,7 +12,7 @@ from tiny_models import line_of
 
 from vitreous.errors import VitreousError
 from vitreous.evaluation.episodic import Episodes, draw, episodes, likeness, overlap, right_share
-from vitreous.evaluation.few_shot import ridge
+from vitreous.evaluation.ridge_regression import ridge
 
 GOLDEN = np.load(ROOT / "tests/golden/measures/episodes.npz")
 

@@ -13,17 +13,9 @@ from shared_files import ROOT
 from tiny_models import line_of
 
 from vitreous.errors import VitreousError
-from vitreous.evaluation.few_shot import (
-    Ridge,
-    choose_shots,
-    count_right,
-    decompose,
-    fewshot,
-    mean_interval,
-    nested_ridges,
-    ridge,
-)
-from vitreous.evaluation.ties import TIE_FLOAT64
+from vitreous.evaluation.few_shot import choose_shots, fewshot, mean_interval
+from vitreous.evaluation.ridge_regression import Ridge, count_right, decompose, nested_ridges, ridge
+from vitreous.evaluation.tie_breaking import TIE_FLOAT64
 
 GOLDEN = np.load(ROOT / "tests/golden/measures/fewshot_ridge.npz")
 

@@ -10,8 +10,8 @@ from shared_files import ROOT
 from tiny_models import line_of
 
 from vitreous.errors import VitreousError
-from vitreous.evaluation.few_shot import ridge
 from vitreous.evaluation.learning_curve import Curve, PowerLaw, curve, nested_rows, power_law
+from vitreous.evaluation.ridge_regression import ridge
 
 GOLDEN = np.load(ROOT / "tests/golden/measures/transferability.npz")
 

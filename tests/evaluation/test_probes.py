@@ -14,8 +14,9 @@ from tiny_models import BIT, VIT, awake, line_of
 from vitreous.errors import VitreousError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.features import Features
-from vitreous.evaluation.few_shot import choose_shots, ridge
+from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import dev_rows, every_layer, knn, probe, probe_features
+from vitreous.evaluation.ridge_regression import ridge
 
 NAMES = ("ape", "bee", "cat")
 

@@ -14,10 +14,11 @@ from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import measure
 from vitreous.evaluation.episodic import right_share
 from vitreous.evaluation.features import Features
-from vitreous.evaluation.few_shot import Ridge, count_right, decompose, fewshot, ridge
+from vitreous.evaluation.few_shot import fewshot
 from vitreous.evaluation.inference import logits
 from vitreous.evaluation.probes import probe_features
-from vitreous.evaluation.ties import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes
+from vitreous.evaluation.ridge_regression import Ridge, count_right, decompose, ridge
+from vitreous.evaluation.tie_breaking import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes
 from vitreous.exports.parity import compare
 from vitreous.training.run.closed_form import solve
 

@@ -14,7 +14,7 @@ from tiny_models import BIT, VIT, awake, images, line_of
 import vitreous
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.few_shot import BIAS_COLUMN, STD_EPS, ridge
+from vitreous.evaluation.ridge_regression import BIAS_COLUMN, STD_EPS, ridge
 from vitreous.training.plan import starting_weights
 from vitreous.training.recipe import L2S, Recipe
 from vitreous.training.run import closed_form

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from vitreous.evaluation.episodic import episodes as episodes
     from vitreous.evaluation.features import extract as extract
     from vitreous.evaluation.few_shot import fewshot as fewshot
-    from vitreous.evaluation.few_shot import ridge as ridge
     from vitreous.evaluation.learning_curve import curve as curve
     from vitreous.evaluation.probes import probe as probe
+    from vitreous.evaluation.ridge_regression import ridge as ridge
     from vitreous.evaluation.suites.table import suite as suite
     from vitreous.evaluation.transferability import score as score
 
@@ -29,7 +29,7 @@ MODULES = [
 HOME = {
     "extract": "features",
     "fewshot": "few_shot",
-    "ridge": "few_shot",
+    "ridge": "ridge_regression",
     "episodes": "episodic",
     "probe": "probes",
     "score": "transferability",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
-from vitreous.evaluation.ties import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
+from vitreous.evaluation.tie_breaking import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
 from vitreous.words import percent
 
 __all__ = ["ClassRow", "Judged", "Result", "average_precision", "measure", "wilson"]

@@ -15,9 +15,10 @@ from torch import nn
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.features import FEATURES, extract
-from vitreous.evaluation.few_shot import DEFAULT_L2, checked, decompose
 from vitreous.evaluation.inference import Precision, Progress
-from vitreous.evaluation.ties import best_class
+from vitreous.evaluation.labelled_rows import checked, known_rows
+from vitreous.evaluation.ridge_regression import DEFAULT_L2, decompose
+from vitreous.evaluation.tie_breaking import best_class
 from vitreous.images import open_data, splits
 from vitreous.images.health import confident_errors
 from vitreous.images.imageset import ImageSet
@@ -106,13 +107,11 @@ def out_of_fold(
     rows, labels = checked(x, y, classes)
     if len(np.unique(fold)) < 2:
         raise ConfigError("all rows are in one fold, so none can be left out; give 2 or more folds")
-    kept = labels >= 0
-    if len(np.unique(labels[kept])) < 2:
-        raise DataError("the labels name fewer than 2 classes; errors among them need 2")
+    kept, others = known_rows(labels), np.flatnonzero(labels < 0)
     parts = decompose(rows[kept], labels[kept], classes)
     scores = np.empty((len(rows), classes))
     scores[kept] = parts.left_out(l2, np.asarray(fold)[kept])
-    if not kept.all():
-        scores[~kept] = parts.at(l2).scores(rows[~kept])
+    if len(others):
+        scores[others] = parts.at(l2).scores(rows[others])
     temperature = calibration.fit_temperature(scores[kept], labels[kept])
     return calibration.softmax(scores, temperature)

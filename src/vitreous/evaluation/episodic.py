@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation.few_shot import BIAS_COLUMN, DEFAULT_L2, STD_EPS, checked
-from vitreous.evaluation.ties import best_class
+from vitreous.evaluation.labelled_rows import Rows, checked
+from vitreous.evaluation.ridge_regression import BIAS_COLUMN, DEFAULT_L2, STD_EPS, float64_device
+from vitreous.evaluation.tie_breaking import best_class
 from vitreous.randomness import uniform
 from vitreous.words import few
 
@@ -32,8 +33,6 @@ By = Literal["prototypes", "nearest", "ridge"]
 Likening = Literal["euclid", "cosine"]
 CLASSIFIERS, DISTANCES = ("prototypes", "nearest", "ridge"), ("euclid", "cosine")
 NUMBERS_GATHERED = 2**24  # numbers held at once
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +125,7 @@ def episodes(
             names = few([classes[k] for k in trained])
             notes.append(f"{len(trained)} of {len(classes)} classes were trained on and left out: {names}")
     drawn = draw(labels, ways=ways, shots=shots, queries=queries, count=count, seed=seed)
-    place = torch.device("cpu") if torch.device(device).type == "mps" else torch.device(device)
+    place = float64_device(device)
     parts = []
     step = max(1, NUMBERS_GATHERED // (ways * (shots + queries) * (rows.shape[1] + ways * shots)))
     for begin in range(0, count, step):

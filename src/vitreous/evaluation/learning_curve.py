@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation.few_shot import DEFAULT_L2, checked, count_right, nested_ridges
+from vitreous.evaluation.labelled_rows import Rows, checked, count_classes, known_rows, ranked_in_class
+from vitreous.evaluation.ridge_regression import DEFAULT_L2, count_right, nested_ridges
 from vitreous.randomness import uniform
 
 __all__ = ["Curve", "Needed", "PowerLaw", "curve", "nested_rows", "power_law", "refuse_target"]
@@ -166,16 +167,15 @@ def curve(
     tell the needed labels for; None takes the next two round ones above what all rows reach.
     """
     refuse_target(target)
-    count = classes if isinstance(classes, int) else len(classes)
+    count = count_classes(classes)
     rows, labels = checked(x, y, count, "train")
     test_rows, test_labels = checked(test_x, test_y, count, "test")
-    kept, judged = np.flatnonzero(labels >= 0), np.flatnonzero(test_labels >= 0)
+    kept, judged = known_rows(labels), np.flatnonzero(test_labels >= 0)
     if not len(judged):
         raise DataError("there are no labelled test rows to judge by; give some")
     if not isinstance(seeds, int) or seeds < 1:
         raise ConfigError(f"seeds={seeds} draw no parts; say 1 or more")
-    known = len(np.unique(labels[kept]))
-    steps = _sizes(sizes, len(kept), known)
+    steps = _sizes(sizes, len(kept), len(np.unique(labels[kept])))
     error = np.empty((len(steps), seeds))
     for seed in range(seeds):
         order = kept[nested_rows(labels[kept], seed)]
@@ -190,16 +190,12 @@ def curve(
     return Curve(tuple(steps), error, len(judged), law, redrawn, tuple(above) if target is None else (target,))
 
 
-def nested_rows(y: NDArray[Any], seed: int) -> NDArray[np.int64]:
+def nested_rows(y: NDArray[Any], seed: int) -> Rows:
     """An order of rows whose every prefix is stratified: row r of a class of n comes at (r + ½) / n."""
     labels = np.asarray(y)
     key = uniform(seed, "curve", 0, np.arange(len(labels)))[:, 0]
-    order = np.lexsort((key, labels))
-    _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
-    rank = np.arange(len(order)) - np.repeat(starts, sizes)
-    when = np.where(
-        rank == 0, -1.0, (rank + 0.5) / np.repeat(sizes, sizes)
-    )  # the first row of each class comes before all others
+    order, rank, size = ranked_in_class(labels, key)
+    when = np.where(rank == 0, -1.0, (rank + 0.5) / size)  # the first row of each class comes before all others
     return order[np.lexsort((key[order], when))]
 
 
@@ -244,8 +240,6 @@ def _bootstrap(n: Numbers, error: Numbers, images: int) -> tuple[PowerLaw, ...]:
 
 
 def _sizes(sizes: Sequence[int] | None, rows: int, classes: int) -> list[int]:
-    if classes < 2:
-        raise DataError("the labels name fewer than 2 classes; a curve needs rows of at least 2")
     if sizes is None:
         found = [rows]
         while len(found) < 8 and found[-1] // 2 >= 2 * classes:

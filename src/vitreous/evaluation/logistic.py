@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.ties import best_class
+from vitreous.evaluation.tie_breaking import best_class
 
 __all__ = ["Probe", "choose", "fit"]
 

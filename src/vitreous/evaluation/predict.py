@@ -20,7 +20,7 @@ from PIL import Image
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.inference import Precision, Underway, choose_batch, ready
-from vitreous.evaluation.ties import best_classes
+from vitreous.evaluation.tie_breaking import best_classes
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import decode

@@ -20,9 +20,11 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import logistic
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import Features, extract
-from vitreous.evaluation.few_shot import DEFAULT_L2, checked, choose_shots, count_right, is_constant, ridge
+from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.inference import Precision, Progress
-from vitreous.evaluation.ties import TIE_FLOAT32, best_class
+from vitreous.evaluation.labelled_rows import Rows, checked, is_constant, ranked_in_class
+from vitreous.evaluation.ridge_regression import DEFAULT_L2, count_right, ridge
+from vitreous.evaluation.tie_breaking import TIE_FLOAT32, best_class
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.models.config import ViTConfig
@@ -37,8 +39,6 @@ By = Literal["ridge", "logistic", "knn"]
 PROBE_KINDS = ("ridge", "logistic", "knn")
 NEIGHBOURS = 20
 VOTE_TEMPERATURE = 0.07  # of the neighbours' votes, as in arXiv 2104.14294
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -261,11 +261,9 @@ def dev_rows(y: NDArray[Any], seed: int = 0, share: int = 5) -> NDArray[np.bool_
     """One in `share` rows of each class, drawn at random; none from a class with fewer."""
     labels = np.asarray(y)
     key = uniform(seed, "probe dev", 0, np.arange(len(labels)))[:, 0]
-    order = np.lexsort((key, labels))
-    _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
-    rank = np.arange(len(order)) - np.repeat(starts, sizes)
+    order, rank, size = ranked_in_class(labels, key)
     found = np.zeros(len(labels), bool)
-    found[order] = rank < np.repeat(sizes // share, sizes)
+    found[order] = rank < size // share
     return found
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import DataError
-from vitreous.evaluation.few_shot import checked
+from vitreous.evaluation.labelled_rows import checked, count_classes, known_rows
 
 __all__ = ["Score", "h_score", "log_evidence", "logme", "score"]
 
@@ -106,8 +105,6 @@ def _h_score(x: Numbers, y: NDArray[np.int64]) -> float:
 
 
 def _known(x: NDArray[Any], y: NDArray[Any], classes: int | Sequence[str]) -> tuple[Numbers, NDArray[np.int64]]:
-    rows, labels = checked(x, y, classes if isinstance(classes, int) else len(classes))
-    kept = labels >= 0
-    if len(np.unique(labels[kept])) < 2:
-        raise DataError("the labels name fewer than 2 classes; a score needs rows of at least 2")
+    rows, labels = checked(x, y, count_classes(classes))
+    kept = known_rows(labels)
     return np.asarray(rows[kept], np.float64), labels[kept]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.ties import TIE_FLOAT32, best_class
+from vitreous.evaluation.tie_breaking import TIE_FLOAT32, best_class
 from vitreous.exports.target import Run, Target
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model

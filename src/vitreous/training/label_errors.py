@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.evaluation.calibration import fit_temperature, softmax
-from vitreous.evaluation.ties import best_class
+from vitreous.evaluation.tie_breaking import best_class
 from vitreous.images.health import confident_errors
 from vitreous.images.imageset import ImageSet
 

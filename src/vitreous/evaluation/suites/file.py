@@ -23,8 +23,9 @@ import msgspec
 from msgspec import Struct
 
 from vitreous.errors import ConfigError, advice
-from vitreous.evaluation.few_shot import DEFAULT_L2, DEFAULT_SHOTS
+from vitreous.evaluation.few_shot import DEFAULT_SHOTS
 from vitreous.evaluation.probes import NEIGHBOURS
+from vitreous.evaluation.ridge_regression import DEFAULT_L2
 
 __all__ = [
     "AccuracyTask",

@@ -2,7 +2,7 @@
 
     logits of the images g left out = T_g − (I − H_gg)⁻¹ (T − H T)_g       H = Z (ZᵀZ + l2 I)⁻¹ Zᵀ
 
-Exact, and as cheap as one fit: see `fewshot.Decomposed.left_out`.
+Exact, and as cheap as one fit: see `ridge_regression.Decomposed.left_out`.
 
 N images   D features   K classes
 """
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from vitreous.errors import DataError
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import extract
-from vitreous.evaluation.few_shot import Decomposed, Ridge, decompose
-from vitreous.evaluation.ties import best_class
+from vitreous.evaluation.ridge_regression import Decomposed, Ridge, decompose
+from vitreous.evaluation.tie_breaking import best_class
 from vitreous.images import splits
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
