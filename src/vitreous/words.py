@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from vitreous.printable import storable
 
-__all__ = ["count", "duration", "few", "one_line", "percent", "sentence", "unbroken"]
+__all__ = ["count", "duration", "few", "one_line", "percent", "percent_range", "sentence", "unbroken"]
 
 WHOLE_WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 SIZE_LETTERS = ((1e9, "G"), (1e6, "M"))
@@ -16,6 +16,11 @@ SIZE_LETTERS = ((1e9, "G"), (1e6, "M"))
 def percent(share: float | None, digits: int = 1) -> str:
     """`93.1 %`; a dash for no number."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def percent_range(interval: tuple[float, float] | None) -> str:
+    """`91.2 to 94.7` for two shares, in percent; a dash for no interval."""
+    return "–" if interval is None else f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}"
 
 
 def unbroken(text: str) -> str:

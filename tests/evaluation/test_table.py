@@ -20,7 +20,7 @@ from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import extract
 from vitreous.evaluation.few_shot import mean_interval
 from vitreous.evaluation.probes import probe_features
-from vitreous.evaluation.suites import cells as suite_cells
+from vitreous.evaluation.suites import measure_cells as suite_cells
 from vitreous.evaluation.suites import file as suite_file
 from vitreous.evaluation.suites import page as suite_page
 from vitreous.files import lock

@@ -5,7 +5,6 @@ N images   K classes
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +17,18 @@ from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
-from vitreous.words import percent
-
-__all__ = ["ClassRow", "Judged", "Result", "average_precision", "measure", "wilson"]
+from vitreous.report.page import Table, fragment
+from vitreous.words import percent, percent_range
 
 Counts = NDArray[np.int64]
 TOP_FIVE_ABOVE = 10  # top-5 accuracy says little for this many classes or fewer
 Z95 = 1.959963984540054  # standard normal quantile of a 95 % interval
 MAX_CLASSES_SHOWN = 12  # classes that `str` lists
+
+
+def above_chance(accuracy: float, chance: float) -> float:
+    """Accuracy with chance taken off: 0 for guessing, 1 for all right."""
+    return (accuracy - chance) / (1 - chance)
 
 
 def wilson(right: int, seen: int) -> tuple[float, float]:
@@ -161,8 +164,7 @@ class Result:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """(title, text) pairs in reading order."""
-        low, high = (f"{100 * x:.1f}" for x in self.interval)
-        how = f"{self.right:,} of {self.images:,}; 95 % interval {low} to {high}"
+        how = f"{self.right:,} of {self.images:,}; 95 % interval {percent_range(self.interval)}"
         yield "all labels right" if self.has_several else "right", f"{percent(self.top1)} ({how})"
         if self.right_in_five is not None:
             yield "in first five", f"{percent(self.top5)} ({self.right_in_five:,} of {self.images:,})"
@@ -201,14 +203,12 @@ class Result:
         return "\n".join([*out, *([f"the {len(rows)} weakest of {known:,} classes"] if len(rows) < known else [])])
 
     def _repr_html_(self) -> str:
-        facts = "".join(f"<tr><th>{html.escape(t)}</th><td>{html.escape(x)}</td></tr>" for t, x in self.lines())
-        head = "".join(f"<th>{t}</th>" for t in ("class", "images", "right", "precision", "recall", "f1"))
-        cells = (
-            (html.escape(row.name), row.images, row.right, *map(percent, (row.precision, row.recall, row.f1)))
+        head = ["class", "images", "right", "precision", "recall", "f1"]
+        rows = [
+            [row.name, f"{row.images:,}", f"{row.right:,}", *map(percent, (row.precision, row.recall, row.f1))]
             for row in self.weakest()
-        )
-        rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in cells)
-        return f"<table>{facts}</table><table><tr>{head}</tr>{rows}</table>"
+        ]
+        return fragment([Table(["", ""], list(self.lines())), Table(head, rows, "lrrrrr")])
 
 
 def measure(
@@ -356,12 +356,10 @@ def average_precision(scores: Numbers, is_positive: NDArray[np.bool_]) -> float:
     """Σ (recallᵢ − recallᵢ₋₁) · precisionᵢ over the distinct scores, from the highest; nan without a positive.  N."""
     order = np.argsort(-np.asarray(scores), kind="stable")
     s, positive = np.asarray(scores)[order], np.asarray(is_positive, bool)[order]
-    ends = (
-        np.flatnonzero(np.append(np.diff(s) != 0, True)) if len(s) else np.zeros(0, np.int64)
-    )  # equal scores form one step
-    found = np.cumsum(positive)[ends]
-    if not len(found) or not found[-1]:
+    if not positive.any():
         return math.nan
+    ends = np.flatnonzero(np.append(np.diff(s) != 0, True))  # equal scores form one step
+    found = np.cumsum(positive)[ends]
     return float((np.diff(found, prepend=0) / found[-1] * (found / (ends + 1))).sum())
 
 

@@ -17,22 +17,6 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 
-__all__ = [
-    "Above",
-    "Bin",
-    "Calibration",
-    "above",
-    "answer_above",
-    "fit_temperature",
-    "fit_threshold",
-    "mean_loss",
-    "parts",
-    "reliability",
-    "score",
-    "sigmoid",
-    "softmax",
-]
-
 Numbers = NDArray[np.floating[Any]]
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 BINS = 15

@@ -20,8 +20,6 @@ from vitreous.images.sources.finding import cannot_read
 from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column
 from vitreous.words import few
 
-__all__ = ["match_classes", "read_labels"]
-
 IMAGENET_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")  # ReaL labels are sorted by these numbers
 NAME_COLUMNS = {*PATH_COLUMNS, "name", "names", "imagename"}
 

@@ -23,8 +23,6 @@ from vitreous.images import open_data, splits
 from vitreous.images.health import confident_errors
 from vitreous.images.imageset import ImageSet
 
-__all__ = ["LabelErrors", "label_errors", "out_of_fold"]
-
 MAX_ERRORS_SHOWN = 20
 
 

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation.accuracy import above_chance
 from vitreous.evaluation.labelled_rows import Rows, checked
 from vitreous.evaluation.ridge_regression import BIAS_COLUMN, DEFAULT_L2, STD_EPS, float64_device
 from vitreous.evaluation.tie_breaking import best_class
 from vitreous.randomness import uniform
 from vitreous.words import few
-
-__all__ = ["By", "ClassCosines", "Episodes", "draw", "episodes", "likeness", "overlap", "right_share"]
 
 By = Literal["prototypes", "nearest", "ridge"]
 Likening = Literal["euclid", "cosine"]
@@ -68,16 +67,11 @@ class Episodes:
     @property
     def above_chance(self) -> float:
         """0 for guessing, 1 for all right; comparable across numbers of ways."""
-        return (self.mean - self.chance) / (1 - self.chance)
+        return above_chance(self.mean, self.chance)
 
     def to_json(self) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "ways": self.ways,
-            "shots": self.shots,
-            "queries": self.queries,
-            "episodes": len(self.accuracy),
-        }
-        body |= {"by": self.by, "likening": self.likening, "seed": self.seed}
+        body: dict[str, Any] = {"ways": self.ways, "shots": self.shots, "queries": self.queries}
+        body |= {"episodes": len(self.accuracy), "by": self.by, "likening": self.likening, "seed": self.seed}
         body |= {"mean": self.mean, "interval": list(self.interval), "chance": self.chance}
         return body | {"above_chance": self.above_chance, "notes": list(self.notes)}
 
@@ -109,9 +103,9 @@ def episodes(
 ) -> Episodes:
     """Accuracy over many small tasks drawn from features N D with labels N.
 
-    by: prototypes (the class whose mean support is nearest), nearest (support sample), ridge (B11's probe on the
-    support).  likening: euclid, or cosine of rows as they are.  classes: names of y's numbers.  known: classes that the
-    features were trained on, which episodes avoid.
+    by: prototypes (the class whose mean support is nearest), nearest (support sample), ridge (the papers' probe on
+    the support).  likening: euclid, or cosine of rows as they are.  classes: names of y's numbers.  known: classes
+    that the features were trained on, which episodes avoid.
     """
     _check(ways, shots, queries, count, by, likening, l2)
     rows, labels = checked(x, y, max(int(np.max(y, initial=0)) + 1, len(classes or ())))
@@ -169,13 +163,12 @@ def right_share(
     ways = x.shape[1]
     support, query = x[:, :, :shots], x[:, :, shots:].flatten(1, 2)  # E K S D, E KQ D
     truth = torch.arange(ways, device=x.device).repeat_interleave(x.shape[2] - shots)
-    if by != "ridge" and likening == "cosine":  # the nearest unit vector has the largest cosine
-        query = F.normalize(query, dim=-1)
     if by == "ridge":
         scores = _ridge_scores(support.flatten(1, 2), query, ways, l2)  # E KQ K
     else:
         samples = support.mean(2, keepdim=True) if by == "prototypes" else support  # E K 1 D, or E K S D
-        samples = F.normalize(samples, dim=-1) if likening == "cosine" else samples
+        if likening == "cosine":  # the nearest unit vector has the largest cosine
+            query, samples = F.normalize(query, dim=-1), F.normalize(samples, dim=-1)
         far = torch.cdist(query, samples.flatten(1, 2), compute_mode="donot_use_mm_for_euclid_dist")
         scores = -far.unflatten(-1, (ways, -1)).amin(-1)  # E KQ K
     return (best_class(scores) == truth).double().mean(-1)
@@ -249,8 +242,7 @@ def _check(ways: int, shots: int, queries: int, count: int, by: str, likening: s
         if not isinstance(value, int | np.integer) or value < least:
             raise ConfigError(f"{name}={value} makes no episode; say {least} or more")
     if by not in CLASSIFIERS or likening not in DISTANCES:
-        raise ConfigError(
-            f"by={by!r}, likening={likening!r} is unknown; say one of {CLASSIFIERS} and one of {DISTANCES}"
-        )
+        asked = f"by={by!r}, likening={likening!r}"
+        raise ConfigError(f"{asked} is unknown; say one of {CLASSIFIERS} and one of {DISTANCES}")
     if not l2 > 0:
         raise ConfigError(f"l2 of {l2} is not a penalty; give a number above 0")

@@ -34,8 +34,6 @@ from vitreous.ranks import here
 from vitreous.weights.load_model import load
 from vitreous.words import few
 
-__all__ = ["evaluate", "write_csv"]
-
 SPLITS = ("test", "train", "all")
 
 

@@ -56,8 +56,6 @@ from vitreous.models.taps import taps as open_taps
 from vitreous.ranks import Ranks
 from vitreous.weights.load_model import load
 
-__all__ = ["FEATURES", "TOKEN_POOLS", "Features", "PooledTap", "choose_readings", "extract", "model_digest", "pooled"]
-
 FEATURES_VERSION = 1
 FEATURES = "features"  # what the head reads: `model.features`
 TOKEN_POOLS = ("cls", "gap", "mean", "max", "tokens")  # or token-K
@@ -66,6 +64,8 @@ SYNC_SECONDS = 2.0  # between syncs to disk
 HALF_PRECISION_FROM = 2**26  # bytes of float32; saving half is worth it from here
 MAX_ROUNDING_ERROR = 0.01  # of half precision, in standard deviations of a feature
 VERIFY_BELOW = 2**30  # bytes; smaller caches have every checksum verified
+
+ABOUT_WORDS = {"content_id": "set of images", "chosen": "choice of images", "format": "version"}  # others: as they are
 
 Keep = Literal["auto", "float32", "float16"]
 Places = NDArray[np.int64]
@@ -97,9 +97,8 @@ class Features:
     def only(self) -> NDArray[Any]:
         """The rows of the only reading."""
         if len(self.values) != 1:
-            raise ConfigError(
-                f"there are {len(self.values)} readings; choose one: features[{next(iter(self.values))!r}]"
-            )
+            first = next(iter(self.values))
+            raise ConfigError(f"there are {len(self.values)} readings; choose one: features[{first!r}]")
         return next(iter(self.values.values()))
 
     def take(self, rows: NDArray[Any]) -> Features:
@@ -156,14 +155,19 @@ def extract(
     about = _about(inner, images, place, precision, with_head=with_head)
     store = _store(cache, about)
     with nullcontext() if store is None else lock(store / "lock"):
-        columns = [_InMemory() if store is None else _OnDisk(store, reading, keep) for reading in readings]
-        missing = [(reading, column) for reading, column in zip(readings, columns, strict=True) if not column.is_whole]
-        if missing:
+        columns = [_InMemory(each, keep) if store is None else _OnDisk(each, keep, store) for each in readings]
+        if missing := [column for column in columns if not column.is_whole]:
             batches = make_batches(inner, images, place, batch, workers, True, Ranks(0, 1))
-            with _plain_words(store):
-                _fill(inner, batches, missing, keep, place, precision, progress)
+            try:
+                _fill(inner, batches, missing, place, precision, progress)
+            except OSError as error:
+                if store is None or error.errno not in DISK_FULL:
+                    raise
+                raise DataError(
+                    f"the disk of {store} is full; free some space and call again (it goes on), or say cache=False"
+                ) from None
         seen = columns[0].places()
-        values = {reading.name: column.values() for reading, column in zip(readings, columns, strict=True)}
+        values = {column.reading.name: column.values() for column in columns}
     skipped = np.setdiff1d(np.arange(len(images)), seen)
     return Features(
         values=values,
@@ -189,12 +193,11 @@ def choose_readings(
     if not patterns:
         raise ConfigError("no tap was named; say features, or a pattern such as blocks.*.output")
     names = [FEATURES, *tap_names(model)]
+    usual = [_own_pool(model)] if pool is None else [pool] if isinstance(pool, str) else list(pool)
     found: dict[tuple[int, int], PooledTap] = {}
     for pattern in patterns:
         glob, _, own = pattern.partition(":")
-        pools = (
-            [own] if own else [_own_pool(model)] if pool is None else [pool] if isinstance(pool, str) else list(pool)
-        )
+        pools = [own] if own else usual
         for tap in [FEATURES] if glob == FEATURES else matching(model, glob):
             chosen: Sequence[str | None] = [None] if tap in (FEATURES, *VECTOR_TAPS) else pools
             for one in chosen:
@@ -253,63 +256,49 @@ def pooled(x: Tensor, reading: PooledTap, prefix: int) -> Tensor:
 def _fill(
     model: Model,
     batches: Batches,
-    missing: list[tuple[PooledTap, _InMemory | _OnDisk]],
-    keep: Keep,
+    columns: list[_InMemory | _OnDisk],
     device: torch.device,
     precision: Precision,
     progress: Progress | None,
 ) -> None:
-    """Complete all readings, starting where the first one stopped."""
-    total = len(batches.data)
-    begin = _common_place([column for _, column in missing])
-    if begin < total:
-        batches.seek(0, begin)
-        _run(model, batches, missing, begin, keep, device, precision, progress)
-    _save(missing, total)
-    for _, column in missing:
-        column.finish()
-
-
-def _run(
-    model: Model,
-    batches: Batches,
-    missing: list[tuple[PooledTap, _InMemory | _OnDisk]],
-    begin: int,
-    keep: Keep,
-    device: torch.device,
-    precision: Precision,
-    progress: Progress | None,
-) -> None:
-    """Run the model over the missing images and append part by part."""
-    total, size = len(batches.data), batches.batch
+    """Complete all readings in one pass, from the first place that one of them lacks."""
+    total, end = len(batches.data), _common_place(columns)
     waiting: deque[tuple[int, Places, list[Underway]]] = deque()
     saved = time.monotonic()
 
+    def save(place: int) -> None:
+        for column in columns:
+            column.save(place)
+
     def store() -> None:
         nonlocal saved
-        end, places, parts = waiting.popleft()
-        for (_, column), values in zip(missing, (part.values() for part in parts), strict=True):
-            column.add(values, places, total, keep)
+        place, places, parts = waiting.popleft()
+        for column, part in zip(columns, parts, strict=True):
+            column.add(part.values(), places, total)
         if time.monotonic() - saved > SYNC_SECONDS:
-            _save(missing, end)
+            save(place)
             saved = time.monotonic()
 
-    with _reader(model, [reading for reading, _ in missing], device, precision) as read:
-        go = on_all_cores if device.type == "cpu" and may_split(model) else in_parts
-        end = begin
-        for part in batches:
-            end = min(end + size, total)
-            if len(part):
-                rows = go(read, part.images, _joined)
-                waiting.append((end, part.places, [Underway(values) for values in rows]))
-            if waiting and (len(waiting) > BATCHES_IN_FLIGHT or device.type == "cpu"):
+    if end < total:
+        batches.seek(0, end)
+        with _reader(model, [column.reading for column in columns], device, precision) as read:
+            go = on_all_cores if device.type == "cpu" and may_split(model) else in_parts
+            for part in batches:
+                end = min(end + batches.batch, total)
+                if len(part):
+                    rows = go(read, part.images, _joined)
+                    waiting.append((end, part.places, [Underway(values) for values in rows]))
+                if waiting and (len(waiting) > BATCHES_IN_FLIGHT or device.type == "cpu"):
+                    store()
+                if progress is not None:
+                    progress(end, total)
+            while waiting:
                 store()
-            if progress is not None:
-                progress(end, total)
-        while waiting:
-            store()
-        if not missing[0][1].rows:
+        if not columns[0].rows:
             raise DataError(f"no image of {batches.data.path} could be read; see: vitreous check {batches.data.path}")
+    save(total)
+    for column in columns:
+        column.finish()
 
 
 @contextmanager
@@ -342,11 +331,6 @@ def _joined(halves: Sequence[list[Tensor]]) -> list[Tensor]:
     return [torch.cat(parts) for parts in zip(*halves, strict=True)]
 
 
-def _save(missing: list[tuple[PooledTap, _InMemory | _OnDisk]], place: int) -> None:
-    for _, column in missing:
-        column.save(place)
-
-
 def _common_place(columns: list[_InMemory | _OnDisk]) -> int:
     """The furthest place that all readings have reached; cuts back those ahead."""
     while len(places := {column.place for column in columns}) > 1:
@@ -364,7 +348,8 @@ class _InMemory:
     is_whole = False
     place = 0
 
-    def __init__(self) -> None:
+    def __init__(self, reading: PooledTap, keep: Keep):
+        self.reading, self._keep = reading, keep
         self._values: list[NDArray[Any]] = []
         self._places: list[Places] = []
 
@@ -372,8 +357,8 @@ class _InMemory:
     def rows(self) -> int:
         return sum(map(len, self._places))
 
-    def add(self, values: NDArray[np.float32], places: Places, total: int, keep: Keep) -> None:
-        kind = self._values[0].dtype if self._values else _kind(values, total, keep)
+    def add(self, values: NDArray[np.float32], places: Places, total: int) -> None:
+        kind = self._values[0].dtype if self._values else _kind(values, total, self._keep)
         self._values.append(values.astype(kind, copy=kind != values.dtype))
         self._places.append(places)
 
@@ -394,9 +379,11 @@ class _InMemory:
 class _OnDisk:
     """One reading in its cache folder."""
 
-    def __init__(self, store: Path, reading: PooledTap, keep: Keep):
+    def __init__(self, reading: PooledTap, keep: Keep, store: Path):
+        self.reading, self._keep = reading, keep
         name = reading.name if keep == "auto" else f"{reading.name} {keep}"
-        self.folder = store / f"{_file_name(reading.name)}-{digest(name.encode())[:8]}"
+        safe = "".join(c if c.isalnum() or c in ".-" else "-" for c in reading.name)[:80]
+        self.folder = store / f"{safe}-{digest(name.encode())[:8]}"
         self._journal = Journal(self.folder / "journal.jsonl", json_object)
         self._shape: tuple[int, ...] = ()
         self._dtype = np.dtype(np.float32)
@@ -416,9 +403,9 @@ class _OnDisk:
     def rows(self) -> int:
         return sum(part["rows"] for part in self._parts) + self._new_rows
 
-    def add(self, values: NDArray[np.float32], places: Places, total: int, keep: Keep) -> None:
+    def add(self, values: NDArray[np.float32], places: Places, total: int) -> None:
         if not self._shape:
-            self._shape, self._dtype = values.shape[1:], _kind(values, total, keep)
+            self._shape, self._dtype = values.shape[1:], _kind(values, total, self._keep)
         self._open()
         for i, rows in enumerate((values.astype(self._dtype), places)):
             raw = np.ascontiguousarray(rows).data
@@ -483,21 +470,16 @@ class _OnDisk:
         self.is_whole = len(self._parts) == len(parts) > 0 and lines[-1].get("whole", False)
 
     def _sound(self, parts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        each = (self._row_bytes, 8)
         is_small = sum(part["rows"] for part in parts) * self._row_bytes <= VERIFY_BELOW
         try:
             with (self.folder / "values.bin").open("rb") as values, (self.folder / "places.bin").open("rb") as places:
-                files = (values, places)
                 done = 0
                 for part in parts:
                     done += part["rows"]
-                    if any(
-                        os.fstat(file.fileno()).st_size < done * size for file, size in zip(files, each, strict=True)
-                    ):
-                        return
-                    if is_small:
-                        raws = [file.read(part["rows"] * size) for file, size in zip(files, each, strict=True)]
-                        if [zlib.crc32(raw) for raw in raws] != [part["values"], part["places"]]:
+                    for file, size, checksum in ((values, self._row_bytes, "values"), (places, 8, "places")):
+                        if os.fstat(file.fileno()).st_size < done * size:
+                            return
+                        if is_small and zlib.crc32(file.read(part["rows"] * size)) != part[checksum]:
                             return
                     yield part
         except OSError:
@@ -513,10 +495,8 @@ def _kind(values: NDArray[np.float32], total: int, keep: Keep) -> np.dtype[Any]:
     rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
     with np.errstate(over="ignore"):
         error = np.abs(rows.astype(np.float16).astype(np.float64) - rows)
-    is_exact_enough = (
-        np.isfinite(error).all() and (np.sqrt((error**2).mean(0)) <= MAX_ROUNDING_ERROR * rows.std(0)).all()
-    )
-    return np.dtype(np.float16 if is_exact_enough else np.float32)
+    is_small = np.sqrt((error**2).mean(0)) <= MAX_ROUNDING_ERROR * rows.std(0)
+    return np.dtype(np.float16 if np.isfinite(error).all() and is_small.all() else np.float32)
 
 
 def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path | None:
@@ -541,13 +521,10 @@ def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path 
         raise DataError(f"{place} cannot be written: {error.strerror or error}; name another folder") from None
     now = json.loads(text)
     if before != now:
-        which = next((name for name in now if before.get(name) != now[name]), "version")
+        which = next((name for name in now if before.get(name) != now[name]), "format")
         what = ABOUT_WORDS.get(which, which)
         raise DataError(f"{place} keeps features of another {what}; name another folder, or leave cache out")
     return place
-
-
-ABOUT_WORDS = {"model": "model", "content_id": "set of images", "chosen": "choice of images", "format": "version"}
 
 
 def _about(
@@ -576,19 +553,3 @@ def model_digest(model: nn.Module, *, with_head: bool = True) -> str:
             found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in ".-" else "-" for c in name)[:80]
-
-
-@contextmanager
-def _plain_words(store: Path | None) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if store is not None and error.errno in DISK_FULL:
-            raise DataError(
-                f"the disk of {store} is full; free some space and call again (it goes on), or say cache=False"
-            ) from None
-        raise

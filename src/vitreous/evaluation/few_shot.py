@@ -5,7 +5,6 @@ Each seed draws so many rows of every class, the probe of `ridge_regression` is 
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.labelled_rows import Rows, checked, known_rows, refuse_constant
 from vitreous.evaluation.ridge_regression import DEFAULT_L2, Ridge, count_right, nested_ridges, penalties
-from vitreous.words import few
+from vitreous.report.page import Note, Table, fragment
+from vitreous.words import few, percent_range
 
 if TYPE_CHECKING:
     from vitreous.evaluation.learning_curve import Curve
@@ -89,8 +89,7 @@ class FewShot:
         cells = []
         for i, l2 in enumerate(self.l2s):
             for j, s in enumerate(self.shots):
-                found = self.interval(s, l2)
-                between = "–" if found is None else f"{100 * found[0]:.1f} to {100 * found[1]:.1f}"
+                between = percent_range(self.interval(s, l2))
                 each = " ".join(f"{100 * a:.1f}" for a in self.accuracy[i, j])
                 row = [str(s), *([f"{l2:g}"] if len(self.l2s) > 1 else []), f"{self.taken[j]:,}"]
                 cells.append([*row, f"{100 * self.mean(s, l2):.1f} %", between, each])
@@ -109,11 +108,9 @@ class FewShot:
 
     def _repr_html_(self) -> str:
         head, cells = self.table()
-        top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        notes = [Note(note, "warn") for note in self.notes]
         more = "" if self.curve is None else self.curve._repr_html_()
-        return f"<table><tr>{top}</tr>{rows}</table>{notes}{more}"
+        return fragment([Table(head, cells, "r" * (len(head) - 1) + "l"), *notes]) + more
 
 
 def fewshot(

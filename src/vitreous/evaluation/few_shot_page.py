@@ -12,8 +12,7 @@ from vitreous.evaluation.learning_curve import MAX_EXTRAPOLATION, Curve
 from vitreous.report import charts
 from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Listing, Note, Number, Numbers, Page, Section, Table, Text
-
-__all__ = ["page", "write"]
+from vitreous.words import percent_range
 
 FEW_SHOT_METHOD = (
     "The model stays frozen. Each seed draws that many images of every class from train, "
@@ -62,8 +61,7 @@ def page(found: FewShot) -> Page:
 
 
 def _number(found: FewShot, shots: int) -> Number:
-    between = found.interval(shots)
-    about = "" if between is None else f"{100 * between[0]:.1f} to {100 * between[1]:.1f}"
+    about = percent_range(found.interval(shots)) if len(found.seeds) > 1 else ""
     return Number(f"{100 * found.mean(shots):.1f} %", "1 shot" if shots == 1 else f"{shots} shots", about=about)
 
 

@@ -20,8 +20,6 @@ from vitreous.evaluation.labelled_rows import Rows, checked, count_classes, know
 from vitreous.evaluation.ridge_regression import DEFAULT_L2, count_right, nested_ridges
 from vitreous.randomness import uniform
 
-__all__ = ["Curve", "Needed", "PowerLaw", "curve", "nested_rows", "power_law", "refuse_target"]
-
 MIN_POINTS = 4  # for a law of three parameters
 MAX_EXTRAPOLATION = 10  # times the largest size; a law is not trusted beyond
 BOOTSTRAP_DRAWS = 400

@@ -19,8 +19,6 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.tie_breaking import best_class
 
-__all__ = ["Probe", "choose", "fit"]
-
 LOGISTIC_L2S = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # from the largest; each fit starts from the previous one
 FLOAT64_BELOW = 2**25  # numbers; below this everything is float64
 MAX_LBFGS_STEPS = 500

@@ -30,8 +30,6 @@ from vitreous.images.sources.finding import cannot_read, find_place, is_picture,
 from vitreous.machine import choose_device, core_count
 from vitreous.models.model import Model, unwrapped
 
-__all__ = ["Prediction", "answer_of", "class_names", "pictures_of", "predict"]
-
 Picture = str | os.PathLike[str] | NDArray[Any] | Image.Image | ImageSet
 Read = Callable[[], NDArray[np.uint8]]  # H W C
 

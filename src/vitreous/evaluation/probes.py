@@ -5,7 +5,6 @@ N rows   D features   K classes   T tokens
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import logistic
@@ -31,9 +31,8 @@ from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, unwrapped
 from vitreous.models.taps import tap_names
 from vitreous.randomness import uniform
-from vitreous.words import few
-
-__all__ = ["ProbeRow", "Probed", "dev_rows", "every_layer", "knn", "probe", "probe_features"]
+from vitreous.report.page import Table, fragment
+from vitreous.words import few, percent, percent_range
 
 By = Literal["ridge", "logistic", "knn"]
 PROBE_KINDS = ("ridge", "logistic", "knn")
@@ -84,9 +83,8 @@ class Probed:
                 return row
         if (reading, None) in self.constant:
             raise DataError(f"{reading} is the same in every row, so it has no probe; read another tap")
-        raise ConfigError(
-            f"there is no probe of {reading!r}; there are: {', '.join(r.reading for r in self.rows[:12])}"
-        )
+        there = ", ".join(row.reading for row in self.rows[:12])
+        raise ConfigError(f"there is no probe of {reading!r}; there are: {there}")
 
     def tokens(self, reading: str) -> NDArray[np.float64]:
         """Accuracy of every token of a reading, NaN for a constant one: T."""
@@ -100,9 +98,9 @@ class Probed:
         return dict(self.about) | body | {"probes": [row.to_json() for row in self.rows]}
 
     def _cells(self) -> list[tuple[str, str, str]]:
-        spans = ["{:.1f} to {:.1f}".format(*(100 * v for v in row.interval)) for row in self.rows]
-        read = zip(self.rows, spans, strict=True)
-        cells = [(_named(row.reading, row.token), f"{100 * row.accuracy:.1f} %", span) for row, span in read]
+        cells = [
+            (_named(row.reading, row.token), percent(row.accuracy), percent_range(row.interval)) for row in self.rows
+        ]
         return cells + [(_named(*each), "-", "constant: nothing can be read") for each in self.constant]
 
     def __str__(self) -> str:
@@ -112,8 +110,7 @@ class Probed:
         return "\n".join([said, *(f"{name:<{width}}  {right:>7}  {span}" for name, right, span in cells)])
 
     def _repr_html_(self) -> str:
-        rows = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self._cells())
-        return f"<table>{rows}</table>"
+        return fragment([Table(["reading", "right", "95 % interval"], self._cells(), "lrl")])
 
 
 def probe(
@@ -247,13 +244,9 @@ def _probe(
     if by == "knn":
         votes = knn(x, y, test_x, classes, neighbours=neighbours)
         return int((best_class(votes, TIE_FLOAT32 / VOTE_TEMPERATURE) == test_y).sum()), len(test_y), None
-    if l2 is None:
-        is_dev = dev_rows(y, seed)
-        l2 = (
-            logistic.choose(x[~is_dev], y[~is_dev], x[is_dev], y[is_dev], classes, slope=1e-4).l2
-            if is_dev.any()
-            else 0.1
-        )
+    if l2 is None and (is_dev := dev_rows(y, seed)).any():
+        l2 = logistic.choose(x[~is_dev], y[~is_dev], x[is_dev], y[is_dev], classes, slope=1e-4).l2
+    l2 = 0.1 if l2 is None else l2
     return logistic.fit(x, y, classes, l2=l2, slope=1e-4).right(test_x, test_y), len(test_y), l2
 
 
@@ -281,16 +274,18 @@ def knn(
         raise ConfigError(
             f"{neighbours} neighbours at temperature {temperature} vote on nothing; say 1 or more, above 0"
         )
-    unit = torch.nn.functional.normalize(torch.from_numpy(np.array(x, np.float32)), dim=1)
+    unit = _unit(x)
     labels = torch.from_numpy(np.asarray(y, np.int64))
     k = min(neighbours, len(unit))
     parts = []
     step = max(1, 2**24 // len(unit))
     for begin in range(0, len(test_x), step):
-        rows = torch.nn.functional.normalize(
-            torch.from_numpy(np.array(test_x[begin : begin + step], np.float32)), dim=1
-        )
+        rows = _unit(test_x[begin : begin + step])
         near, which = (rows @ unit.T).topk(k, 1)
         weight = torch.softmax(near.double() / temperature, 1)
         parts.append(torch.zeros(len(rows), classes, dtype=torch.float64).scatter_add_(1, labels[which], weight))
     return torch.cat(parts).numpy() if parts else np.zeros((0, classes))
+
+
+def _unit(x: NDArray[Any]) -> Tensor:
+    return F.normalize(torch.from_numpy(np.array(x, np.float32)), dim=1)

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["TIE_FLOAT32", "TIE_FLOAT64", "best_class", "best_classes", "equal_within"]
-
 TIE_FLOAT32 = 2.0**-17  # 64 roundings of float32
 TIE_FLOAT64 = 2.0**-30  # far above float64's rounding, far below that of float32 features
 

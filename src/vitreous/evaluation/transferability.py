@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from vitreous.evaluation.labelled_rows import checked, count_classes, known_rows
 
-__all__ = ["Score", "h_score", "log_evidence", "logme", "score"]
-
 Numbers = NDArray[np.float64]
 MAX_ROUNDS = 10_000
 MAX_PRECISION = 1e10  # of prior and noise; uninformative features would drive the prior's to infinity

@@ -9,8 +9,7 @@ from vitreous.evaluation.suites.table import SuiteRow, SuiteTable
 from vitreous.report import charts
 from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Drawings, Listing, Note, Number, Numbers, Page, Section, Table, Text
-
-__all__ = ["page", "write"]
+from vitreous.words import percent_range
 
 MAX_LEGEND_LETTERS = 14
 LINES_PER_CHART = 3  # more are hard to tell apart
@@ -71,8 +70,7 @@ def _best(rows: Sequence[SuiteRow], sets: Sequence[str]) -> list[SuiteRow]:
 
 
 def _number(row: SuiteRow) -> Number:
-    low, high = row.interval or (0.0, 1.0)
-    about = f"{row.model}, {row.measure} ({100 * low:.1f} to {100 * high:.1f})"
+    about = f"{row.model}, {row.measure} ({percent_range(row.interval)})"
     return Number(f"{100 * (row.mean or 0):.1f} %", f"best on {row.data}", about=about)
 
 
@@ -81,11 +79,9 @@ def _side_by_side(found: SuiteTable, sets: Sequence[str], models: Sequence[str])
     at = {(row.measure, row.model, row.data): row for row in found.rows}
     cells = []
     for measure in _names(found.rows, "measure"):
-        best = {
-            data: max((at[measure, m, data].mean or 0 for m in models if (measure, m, data) in at), default=0)
-            for data in sets
-        }
-        those = [m for m in models if any((measure, m, data) in at for data in sets)]
+        rows = [row for row in found.rows if row.measure == measure]
+        best = {data: max((row.mean or 0 for row in rows if row.data == data), default=0) for data in sets}
+        those = [model for model in models if any(row.model == model for row in rows)]
         for i, model in enumerate(those):
             line = [measure if i == 0 else "", model]
             for data in sets:

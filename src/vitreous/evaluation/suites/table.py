@@ -9,24 +9,23 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
-from msgspec.structs import asdict
 
 from vitreous.errors import BusyError, ConfigError, ExistsError
 from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.few_shot import mean_interval
 from vitreous.evaluation.inference import Precision
-from vitreous.evaluation.suites.cells import Bench, Cell, Measured, Trainer, check_set
-from vitreous.evaluation.suites.file import FewShotTask, FitTask, PlannedCell, Suite, read
+from vitreous.evaluation.suites.file import Data, FewShotTask, FitTask, PlannedCell, Suite, read
+from vitreous.evaluation.suites.measure_cells import Bench, Cell, Measured, Trainer, check_set
 from vitreous.files import lock, write_json
 from vitreous.machine import record
-
-__all__ = ["SuiteRow", "SuiteTable", "suite"]
+from vitreous.words import percent_range
 
 SUITE_JSON, SUITE_PAGE = "suite.json", "suite.html"
 SUITE_FILES = {SUITE_JSON, SUITE_PAGE, "lock", "cells", "features", "fits"}
@@ -78,18 +77,14 @@ class SuiteRow:
         return "seeds" if len(self.accuracy) > 1 else "images"
 
     def to_json(self) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": self.model, "data": self.data, "task": self.task, "kind": self.kind}
-        body |= {"shots": self.shots, "mean": self.mean}
-        body |= {"interval": None if self.interval is None else list(self.interval)}
-        body |= {"interval_over": self.interval_over, "accuracy": list(self.accuracy), "images": self.images}
-        body |= {"steps": self.steps, "seconds": self.seconds, "peak_memory": self.peak_memory}
-        return body | {"notes": list(self.notes), "error": self.error, "left_out": self.left_out}
+        more = {"mean": self.mean, "interval": self.interval, "interval_over": self.interval_over}
+        return asdict(self) | more
 
     def cells(self) -> list[str]:
         """Task, right, interval, seeds, steps, seconds, memory as text."""
         if self.mean is None:
             return [self.measure, "failed" if self.error else "no match", *[""] * 5]
-        between = "–" if self.interval is None else "{:.1f} to {:.1f}".format(*(100 * v for v in self.interval))
+        between = percent_range(self.interval)
         over = f"{len(self.accuracy)} seeds" if len(self.accuracy) > 1 else f"{self.images:,} images"
         steps = "–" if self.steps is None else f"{self.steps:,}"
         took = self.seconds
@@ -122,13 +117,11 @@ class SuiteTable:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and cells as text; repeated names are left blank."""
-        cells = []
-        before: SuiteRow | None = None
+        cells, last = [], ("", "")
         for row in self.rows:
-            is_new_set = before is None or row.data != before.data
-            is_new_model = is_new_set or before is None or row.model != before.model
-            cells.append([row.data if is_new_set else "", row.model if is_new_model else "", *row.cells()])
-            before = row
+            data, model = row.data if row.data != last[0] else "", row.model if (row.data, row.model) != last else ""
+            cells.append([data, model, *row.cells()])
+            last = row.data, row.model
         return COLUMNS, cells
 
     def blamed(self) -> list[tuple[str, str]]:
@@ -203,13 +196,12 @@ def _measure(wanted: Suite, plans: Sequence[PlannedCell], bench: Bench, tell: Te
         if tell is not None:
             for row in new:
                 tell(done, len(plans), row)
-    pairs = {(plan.model, plan.data): plan for plan in plans}
     readings = [
-        {"model": plan.model, "data": plan.data, **took}
-        for plan in pairs.values()
-        if (took := bench.reading(plan)) is not None
+        {"model": model, "data": data, **took}
+        for model, data in dict.fromkeys((plan.model, plan.data) for plan in plans)
+        if (took := bench.reading(model, data)) is not None
     ]
-    about = {"models": dict(wanted.models), "sets": {name: _plain(data) for name, data in wanted.data.items()}}
+    about = {"models": dict(wanted.models), "sets": {name: _as_written(data) for name, data in wanted.data.items()}}
     table = SuiteTable(wanted.name, tuple(rows), tuple(readings), about | {"record": record()}, str(bench.folder))
     write_json(bench.folder / SUITE_JSON, {"schema": "vitreous.suite/1", **table.to_json()}, force=True, allow_nan=True)
     from vitreous.evaluation.suites import page as suite_page
@@ -249,9 +241,9 @@ def _with(row: SuiteRow, measured: Sequence[Measured], cells: Sequence[Cell], er
     )
 
 
-def _plain(data: Any) -> Any:
-    """Open a set as the file describes it."""
-    return data if isinstance(data, str) else {k: v for k, v in asdict(data).items() if v is not None}
+def _as_written(data: str | Data) -> Any:
+    """A set as the file describes it."""
+    return data if isinstance(data, str) else {k: v for k, v in msgspec.structs.asdict(data).items() if v is not None}
 
 
 def _refuse_strangers(folder: Path) -> None:

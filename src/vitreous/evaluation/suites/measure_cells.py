@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, get_args, get_type_hints
 
@@ -31,6 +32,7 @@ from vitreous.evaluation.suites.file import (
     LogisticTask,
     PlannedCell,
     Suite,
+    Task,
 )
 from vitreous.files import digest, write_json
 from vitreous.images import open_data
@@ -41,12 +43,9 @@ from vitreous.models.model import Model
 from vitreous.weights.load_model import is_new, load
 from vitreous.words import few
 
-__all__ = ["Bench", "Cell", "Cost", "Measured", "Ran", "Trainer", "check_set", "watched"]
-
 CELL_VERSION = 1
 NOT_IN_CELL_KEY = {"models", "data", "name", "seeds"}  # task fields that do not affect a cell's numbers
 GIVEN_TO_FIT = {"data", "model", "weights", "recipe", "out", "resume", "device", "workers", "check", "folds", "seed"}
-PEAK_MEMORY_FILES = (Path("/proc/self/status"), Path("/proc/self/clear_refs"))  # to read it on Linux, and to reset it
 
 
 class Ran(Protocol):
@@ -94,12 +93,11 @@ class Bench:
         workers: int | None,
         precision: Precision,
     ):
-        self.suite, self.folder, self.fit = suite, folder, fit
-        self.device, self.workers, self.precision = device, workers, precision
+        self.suite, self.folder, self.fit, self.device, self.workers = suite, folder, fit, device, workers
+        self._how: dict[str, Any] = {"device": device, "workers": workers, "precision": precision}
         self._version = doctor().vitreous
-        self._model: tuple[str, Model] | None = None
-        self._data: tuple[str, ImageSet] | None = None
-        self._features: tuple[tuple[str, str], tuple[Features, Features]] | None = None
+        self.model, self.data = lru_cache(1)(self._open_model), lru_cache(1)(self._open_data)
+        self._features = lru_cache(1)(self._extract)
 
     def cells(self, plan: PlannedCell) -> Iterator[Cell]:
         """The seeds of a task: one, or one per training."""
@@ -118,11 +116,8 @@ class Bench:
                 return kept
             if isinstance(plan.task, AccuracyTask) and (why := self._unlike(plan)) is not None:
                 return Cell(left_out=why)
-            cell = (
-                self._fitted(plan, plan.task, seed or 0, key)
-                if isinstance(plan.task, FitTask)
-                else self._measured(plan)
-            )
+            task = plan.task
+            cell = self._fitted(plan, task, seed or 0, key) if isinstance(task, FitTask) else self._measured(plan)
             body = {"format": CELL_VERSION, "key": key, "cell": asdict(cell)}
             write_json(file, body, force=True, indent=1, allow_nan=True)
         except torch.OutOfMemoryError:
@@ -152,42 +147,34 @@ class Bench:
         parts["data"] = [data.content_id, digest(chosen), data.classes]
         return digest(json.dumps(parts, sort_keys=True).encode())
 
-    def model(self, name: str) -> Model:
-        if self._model is None or self._model[0] != name:
-            said = self.suite.models[name]
-            self._model = name, build(said, seed=0) if is_new(said) else load(said)
-        return self._model[1]
+    def _open_model(self, name: str) -> Model:
+        said = self.suite.models[name]
+        return build(said, seed=0) if is_new(said) else load(said)
 
-    def data(self, name: str) -> ImageSet:
-        if self._data is None or self._data[0] != name:
-            said = self.suite.data[name]
-            wanted = Data(said) if isinstance(said, str) else said
-            found = open_data.open(wanted.path, limit=wanted.limit, classes=wanted.classes, seed=wanted.seed)
-            self._data = name, found if wanted.train is None else _fewer(found, wanted.train, wanted.seed)
-        return self._data[1]
+    def _open_data(self, name: str) -> ImageSet:
+        said = self.suite.data[name]
+        wanted = Data(said) if isinstance(said, str) else said
+        found = open_data.open(wanted.path, limit=wanted.limit, classes=wanted.classes, seed=wanted.seed)
+        return found if wanted.train is None else _fewer(found, wanted.train, wanted.seed)
 
-    def features(self, plan: PlannedCell) -> tuple[Features, Features]:
+    def _extract(self, model_name: str, data_name: str) -> tuple[Features, Features]:
         """Features of train and test, computed once for all probes; keeps the time beside the cells."""
-        pair = plan.model, plan.data
-        if self._features is None or self._features[0] != pair:
-            model, data = self.model(plan.model), self.data(plan.data)
-            how: dict[str, Any] = {"device": self.device, "workers": self.workers, "precision": self.precision}
-            with watched(choose_device(self.device, near=model)) as cost:
-                train, test = (extract(model, data.split(split), **how) for split in ("train", "test"))
-            self._features = pair, (train, test)
-            if not (train.is_kept and test.is_kept):
-                body = {"images": len(train) + len(test), **asdict(cost)}
-                write_json(self._features_file(plan), body, force=True, indent=1, allow_nan=True)
-        return self._features[1]
+        model, data = self.model(model_name), self.data(data_name)
+        with watched(choose_device(self.device, near=model)) as cost:
+            train, test = (extract(model, data.split(split), **self._how) for split in ("train", "test"))
+        if not (train.is_kept and test.is_kept):
+            body = {"images": len(train) + len(test), **asdict(cost)}
+            write_json(self._features_file(model_name, data_name), body, force=True, indent=1, allow_nan=True)
+        return train, test
 
-    def reading(self, plan: PlannedCell) -> dict[str, Any] | None:
+    def reading(self, model_name: str, data_name: str) -> dict[str, Any] | None:
         """The time to compute the features, if this suite did."""
         with suppress(OSError, ValueError):
-            return dict(json.loads(self._features_file(plan).read_bytes()))
+            return dict(json.loads(self._features_file(model_name, data_name).read_bytes()))
         return None
 
-    def _features_file(self, plan: PlannedCell) -> Path:
-        return self.folder / "features" / f"{plan.model}-{plan.data}.json"
+    def _features_file(self, model_name: str, data_name: str) -> Path:
+        return self.folder / "features" / f"{model_name}-{data_name}.json"
 
     # The work ------------------------------------------------------------------------------------------------------
 
@@ -208,28 +195,23 @@ class Bench:
         notes: Sequence[str]
         if isinstance(plan.task, AccuracyTask):
             with watched(device) as cost:
-                how: dict[str, Any] = {"device": self.device, "workers": self.workers, "precision": self.precision}
-                result = evaluate(self.model(plan.model), self.data(plan.data), **how)
+                result = evaluate(self.model(plan.model), self.data(plan.data), **self._how)
             measured, notes = (Measured((result.right,), result.images),), result.notes
         else:
-            train, test = self.features(plan)
+            train, test = self._features(plan.model, plan.data)
             with watched(device) as cost:
                 measured, notes = self._probed(plan.task, train, test, device)
         return Cell(measured, None, cost.seconds, cost.peak_memory, tuple(notes), {"device": device.type})
 
     def _probed(
-        self,
-        task: FewShotTask | KnnTask | LogisticTask | AccuracyTask | FitTask,
-        train: Features,
-        test: Features,
-        device: torch.device,
+        self, task: Task, train: Features, test: Features, device: torch.device
     ) -> tuple[tuple[Measured, ...], Sequence[str]]:
         unread = [*train.skipped, *test.skipped]
         notes = [f"{len(unread):,} images could not be read and were left out: {few(unread)}"] if unread else []
         if isinstance(task, FewShotTask):
             rows = train.only, train.labels, test.only, test.labels, train.classes
-            how: dict[str, Any] = {"shots": task.shots, "seeds": task.seeds or self.suite.seeds, "l2": task.l2}
-            found = fewshot(*rows, **how, device=device)
+            seeds = task.seeds or self.suite.seeds
+            found = fewshot(*rows, shots=task.shots, seeds=seeds, l2=task.l2, device=device)
             each = zip(found.shots, found.right[0], strict=True)
             measured = tuple(Measured(tuple(right.tolist()), found.images, shots) for shots, right in each)
             return measured, [*found.notes, *notes]
@@ -325,28 +307,18 @@ class Cost:
 def watched(device: torch.device) -> Iterator[Cost]:
     """Measure time and peak memory: torch's on a GPU, else this process's."""
     cost, begin = Cost(), time.perf_counter()
-    is_fresh = False
-    if device.type == "cuda":
+    is_cuda, is_fresh = device.type == "cuda", False
+    if is_cuda:
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        is_fresh = _forget_peak()
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak, on Linux
+            is_fresh = True
     yield cost
-    if device.type == "cuda":
+    if is_cuda:
         torch.cuda.synchronize(device)
         cost.peak_memory = torch.cuda.max_memory_allocated(device)
     elif is_fresh:
-        cost.peak_memory = _peak()
+        lines = Path("/proc/self/status").read_text().splitlines()
+        cost.peak_memory = next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM")), None)
     cost.seconds = time.perf_counter() - begin
-
-
-def _forget_peak() -> bool:
-    try:
-        PEAK_MEMORY_FILES[1].write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _peak() -> int | None:
-    lines = [line for line in PEAK_MEMORY_FILES[0].read_text().splitlines() if line.startswith("VmHWM")]
-    return 1024 * int(lines[0].split()[1]) if lines else None
