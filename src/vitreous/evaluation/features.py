@@ -18,7 +18,6 @@ import json
 import os
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from vitreous.evaluation.inference import (
     Progress,
     Underway,
     at_work,
+    in_flight,
     in_parts,
     make_batches,
     may_split,
@@ -262,38 +262,31 @@ def _fill(
     progress: Progress | None,
 ) -> None:
     """Complete all readings in one pass, from the first place that one of them lacks."""
-    total, end = len(batches.data), _common_place(columns)
-    waiting: deque[tuple[int, Places, list[Underway]]] = deque()
+    total, begin = len(batches.data), _common_place(columns)
     saved = time.monotonic()
 
     def save(place: int) -> None:
         for column in columns:
             column.save(place)
 
-    def store() -> None:
-        nonlocal saved
-        place, places, parts = waiting.popleft()
-        for column, part in zip(columns, parts, strict=True):
-            column.add(part.values(), places, total)
-        if time.monotonic() - saved > SYNC_SECONDS:
-            save(place)
-            saved = time.monotonic()
+    def begun(read: Callable[[Tensor], list[Tensor]], end: int) -> Iterator[tuple[int, Places, list[Underway]]]:
+        go = on_all_cores if device.type == "cpu" and may_split(model) else in_parts
+        for part in batches:
+            end = min(end + batches.batch, total)
+            if len(part):
+                yield end, part.places, [Underway(values) for values in go(read, part.images, _joined)]
+            if progress is not None:
+                progress(end, total)
 
-    if end < total:
-        batches.seek(0, end)
+    if begin < total:
+        batches.seek(0, begin)
         with _reader(model, [column.reading for column in columns], device, precision) as read:
-            go = on_all_cores if device.type == "cpu" and may_split(model) else in_parts
-            for part in batches:
-                end = min(end + batches.batch, total)
-                if len(part):
-                    rows = go(read, part.images, _joined)
-                    waiting.append((end, part.places, [Underway(values) for values in rows]))
-                if waiting and (len(waiting) > BATCHES_IN_FLIGHT or device.type == "cpu"):
-                    store()
-                if progress is not None:
-                    progress(end, total)
-            while waiting:
-                store()
+            for end, places, parts in in_flight(begun(read, begin), 0 if device.type == "cpu" else BATCHES_IN_FLIGHT):
+                for column, part in zip(columns, parts, strict=True):
+                    column.add(part.values(), places, total)
+                if time.monotonic() - saved > SYNC_SECONDS:
+                    save(end)
+                    saved = time.monotonic()
         if not columns[0].rows:
             raise DataError(f"no image of {batches.data.path} could be read; see: vitreous check {batches.data.path}")
     save(total)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -77,25 +77,22 @@ def logits(
         batches = make_batches(model, batches, place, batch, workers, skip_unreadable, ranks or here())
     if batches.augment is not None or batches.shuffle or batches.epochs != 1:
         raise ConfigError("logits need unaugmented images; give Batches without augment, shuffle and further epochs")
-    total = len(batches.data)
-    order: list[NDArray[np.int64]] = []
-    parts: list[NDArray[np.float32]] = []
-    done = 0
-    with ready(model, place, precision) as answer:
-        waiting: deque[Underway] = deque()
+    order: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    parts: list[NDArray[np.float32]] = [np.zeros((0, unwrapped(model).config.readout.classes), np.float32)]
+
+    def begun(answer: Callable[[Tensor], Tensor]) -> Iterator[Underway]:
+        done = 0
         for part in batches:
             if len(part):
                 order.append(part.places)
-                waiting.append(Underway(answer(part.images)))
-            if len(waiting) > BATCHES_IN_FLIGHT:
-                parts.append(waiting.popleft().values())
+                yield Underway(answer(part.images))
             done += len(part)
             if progress is not None:
-                progress(done, total)
-        parts += [each.values() for each in waiting]
-    classes = unwrapped(model).config.readout.classes
-    values = np.concatenate(parts) if parts else np.zeros((0, classes), np.float32)
-    places = np.concatenate(order) if order else np.zeros(0, np.int64)
+                progress(done, len(batches.data))
+
+    with ready(model, place, precision) as answer:
+        parts += [each.values() for each in in_flight(begun(answer), BATCHES_IN_FLIGHT)]
+    places, values = np.concatenate(order), np.concatenate(parts)
     if batches.ranks.world > 1:
         shares = gather((places, values))
         places, values = (np.concatenate([share[i] for share in shares]) for i in (0, 1))
@@ -234,6 +231,16 @@ class Underway:
             self.event.synchronize()
             return self.host.numpy().copy()  # free the pinned buffer early
         return self.host.numpy()
+
+
+def in_flight(items: Iterable[T], count: int) -> Iterator[T]:
+    """Yield the items in order; `count` later ones have begun before each."""
+    waiting: deque[T] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > count:
+            yield waiting.popleft()
+    yield from waiting
 
 
 # A batch in parts ---------------------------------------------------------------------------------------------------

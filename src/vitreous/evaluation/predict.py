@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from PIL import Image
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.inference import Precision, Underway, choose_batch, ready
+from vitreous.evaluation.inference import Precision, Underway, choose_batch, in_flight, ready
 from vitreous.evaluation.tie_breaking import best_classes
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
@@ -109,7 +108,6 @@ def _stream(
 ) -> Iterator[Prediction]:
     inner = unwrapped(model)
     rule, names = inner.preprocess, class_names(inner)
-    waiting: deque[tuple[list[tuple[str, str | None]], Underway | None]] = deque()
 
     def read(item: tuple[str, Read]) -> tuple[str, NDArray[np.uint8] | str]:
         name, load = item
@@ -122,46 +120,27 @@ def _stream(
         except MemoryError:
             return name, f"{name} is more than the memory here holds; shrink it"
 
-    def finished() -> Iterator[Prediction]:
-        rows, underway = waiting.popleft()
-        values = iter(() if underway is None else underway.values())
-        for name, error in rows:
-            is_read = error is None
-            yield answer_of(inner, names, name, next(values), top) if is_read else Prediction(name, error=error)
+    def begun() -> Iterator[tuple[list[tuple[str, str | None]], Underway | None]]:
+        """Names and errors of each batch, and the logits of the images that could be read."""
+        reading = in_flight((pool.submit(read, item) for item in items), 2 * batch)
+        while part := [future.result() for future in itertools.islice(reading, batch)]:
+            good = [pixels for _, pixels in part if not isinstance(pixels, str)]
+            rows = [(name, pixels if isinstance(pixels, str) else None) for name, pixels in part]
+            stacked = torch.from_numpy(np.stack(good)).permute(0, 3, 1, 2).contiguous() if good else None  # B C H W
+            yield rows, None if stacked is None else Underway(answer(stacked))
 
     with (
         ready(model, device, precision) as answer,
         ThreadPoolExecutor(min(core_count(), 8) if workers is None else max(workers, 1), "vitreous-predict") as pool,
     ):
         try:
-            found = _ahead(pool, read, items, 2 * batch)
-            while part := list(itertools.islice(found, batch)):
-                good = [pixels for _, pixels in part if not isinstance(pixels, str)]
-                rows = [(name, pixels if isinstance(pixels, str) else None) for name, pixels in part]
-                stacked = torch.from_numpy(np.stack(good)).permute(0, 3, 1, 2).contiguous() if good else None  # B C H W
-                waiting.append((rows, None if stacked is None else Underway(answer(stacked))))
-                if len(waiting) > 1:
-                    yield from finished()
-            while waiting:
-                yield from finished()
+            for rows, underway in in_flight(begun(), 1):
+                values = iter(() if underway is None else underway.values())
+                for name, error in rows:
+                    is_read = error is None
+                    yield answer_of(inner, names, name, next(values), top) if is_read else Prediction(name, error=error)
         finally:
             pool.shutdown(cancel_futures=True)  # a caller who stops early waits for nothing
-
-
-def _ahead(
-    pool: ThreadPoolExecutor,
-    work: Callable[[tuple[str, Read]], tuple[str, NDArray[np.uint8] | str]],
-    items: Iterator[tuple[str, Read]],
-    count: int,
-) -> Iterator[tuple[str, NDArray[np.uint8] | str]]:
-    """Yield results in order, with `count` started ahead."""
-    begun: deque[Future[tuple[str, NDArray[np.uint8] | str]]] = deque()
-    for item in items:
-        begun.append(pool.submit(work, item))
-        if len(begun) > count:
-            yield begun.popleft().result()
-    while begun:
-        yield begun.popleft().result()
 
 
 def class_names(model: Model) -> tuple[str, ...]:
