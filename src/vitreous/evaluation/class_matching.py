@@ -48,7 +48,8 @@ def match_classes(data: ImageSet, labels: Sequence[str] | None, classes: int) ->
     known = _by_name(labels)
     found = [known.get(_plain(name)) for name in data.classes]
     if missing := [name for name, number in zip(data.classes, found, strict=True) if number is None]:
-        if len(missing) == len(data.classes) == classes and all(_is_code(name) for name in missing):
+        are_codes = all(re.fullmatch(r"n?\d+", name) for name in missing)  # numbers or WordNet ids
+        if len(missing) == len(data.classes) == classes and are_codes:
             return np.arange(classes), [
                 f"classes of the set are codes, such as {data.classes[0]}; they were taken in the model's order"
             ]
@@ -186,11 +187,6 @@ def _by_name(labels: Sequence[str]) -> dict[str, int | None]:
 
 def _plain(name: str) -> str:
     return " ".join(name.casefold().replace("_", " ").replace("-", " ").split())
-
-
-def _is_code(name: str) -> bool:
-    """True for a number or a WordNet id, which people cannot read."""
-    return re.fullmatch(r"n?\d+", name) is not None
 
 
 def _file(name: str) -> str:

@@ -18,7 +18,7 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import accuracy
 from vitreous.evaluation.accuracy import Result
 from vitreous.evaluation.class_matching import match_classes, read_labels
-from vitreous.evaluation.features import extract
+from vitreous.evaluation.features import extract, unread_notes
 from vitreous.evaluation.few_shot import FewShot, draw_seeds, shot_counts
 from vitreous.evaluation.few_shot import fewshot as measure_shots
 from vitreous.evaluation.inference import Logits, Precision, Progress, logits
@@ -152,7 +152,11 @@ def _judged(
     about |= {"labels": os.fspath(labels) if isinstance(labels, str | os.PathLike) else None}
     about |= {"coverage": found.coverage.to_json()}
     seen = tuple(chosen.name(int(found.places[row])) for row in result.judged.rows)
-    notes += [*about_labels, *_not_judged(found, result)]
+    notes += about_labels
+    if skipped := found.coverage.skipped:
+        notes.append(f"{len(skipped):,} images could not be read and are not judged: {few(list(skipped))}")
+    if result.left_out:
+        notes.append(f"{result.left_out:,} images have no label and are left out")
     return replace(result, judged=replace(result.judged, names=seen), about=about, notes=tuple(notes))
 
 
@@ -183,14 +187,12 @@ def _few_shot(
     if curve or target is not None:
         found = replace(found, curve=measure_curve(*rows, target=target, device=place))
     about = {"data": whole.path, "content_id": whole.content_id, "model_digest": train.model}
-    notes = found.notes
-    if skipped := [*train.skipped, *test.skipped]:
-        notes = (*notes, f"{len(skipped):,} images could not be read and were left out: {few(skipped)}")
-    found = replace(found, about=about, notes=notes)
+    found = replace(found, about=about, notes=(*found.notes, *unread_notes(train, test)))
     if out is not None and numbers is not None and here().is_first:
         from vitreous.evaluation import few_shot_page
+        from vitreous.report import page
 
-        few_shot_page.write(found, out, force=force)
+        page.write(few_shot_page.page(found), out, force=force)
         write_json(numbers, found.to_json(), force=force, allow_nan=True)
     return found
 
@@ -238,7 +240,12 @@ def _truth(
 
     Returns labels as the model's class numbers; for each image the classes that count as right, or None; notes.
     """
-    truth = _in_model_terms(found.labels, numbers, classes)
+    labels = found.labels
+    if labels.ndim == 1:
+        truth = np.where(labels < 0, -1, numbers[labels])
+    else:
+        truth = np.zeros((len(labels), classes), np.int64)
+        truth[:, numbers] = labels
     if given is not None:
         return truth, [given[place] for place in found.places], []
     if truth.ndim == 2 and answers == "one":
@@ -247,25 +254,6 @@ def _truth(
     if truth.ndim == 1 and answers == "several":
         truth = np.where(truth[:, None] < 0, -1, np.arange(classes) == truth[:, None]).astype(np.int64)
     return truth, None, []
-
-
-def _in_model_terms(labels: NDArray[np.int64], numbers: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """The set's class numbers as the model's; with several labels, columns in the model's order."""
-    if labels.ndim == 1:
-        return np.where(labels < 0, -1, numbers[labels])
-    out = np.zeros((len(labels), classes), np.int64)
-    out[:, numbers] = labels
-    return out
-
-
-def _not_judged(found: Logits, result: Result) -> list[str]:
-    """Notes on images that do not count."""
-    notes = []
-    if skipped := found.coverage.skipped:
-        notes.append(f"{len(skipped):,} images could not be read and are not judged: {few(list(skipped))}")
-    if result.left_out:
-        notes.append(f"{result.left_out:,} images have no label and are left out")
-    return notes
 
 
 def _has_learned(model: Model, data: ImageSet, split: str) -> bool:

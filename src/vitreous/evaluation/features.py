@@ -55,6 +55,7 @@ from vitreous.models.taps import matching, tap_names
 from vitreous.models.taps import taps as open_taps
 from vitreous.ranks import Ranks
 from vitreous.weights.load_model import load
+from vitreous.words import few
 
 FEATURES_VERSION = 1
 FEATURES = "features"  # what the head reads: `model.features`
@@ -180,6 +181,12 @@ def extract(
         content_id=images.content_id,
         is_kept=not missing,
     )
+
+
+def unread_notes(*parts: Features) -> tuple[str, ...]:
+    """What to tell of the images that could not be read."""
+    names = [name for part in parts for name in part.skipped]
+    return (f"{len(names):,} images could not be read and were left out: {few(names)}",) if names else ()
 
 
 # Which numbers -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from vitreous.evaluation.few_shot import FewShot
 from vitreous.evaluation.learning_curve import MAX_EXTRAPOLATION, Curve
 from vitreous.report import charts
-from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Listing, Note, Number, Numbers, Page, Section, Table, Text
 from vitreous.words import percent_range
 
@@ -28,11 +26,6 @@ CURVE_METHOD = (
 )
 
 
-def write(found: FewShot, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """One self-contained page."""
-    pages.write(page(found), path, force=force)
-
-
 def page(found: FewShot) -> Page:
     """The page as a value."""
     best = found.shots[-1]
@@ -45,12 +38,10 @@ def page(found: FewShot) -> Page:
         Section("How it was measured", blocks),
     ]
     if found.about:
-        sections.append(
-            Section("Which model and images", [Listing("All facts", [f"{k}: {v}" for k, v in found.about.items()])])
-        )
+        facts = Listing("All facts", [f"{name}: {value}" for name, value in found.about.items()])
+        sections.append(Section("Which model and images", [facts]))
     return Page(
-        title=str(found.about.get("data", "few-shot")).rstrip("/\\").replace("\\", "/").rpartition("/")[2]
-        or "few-shot",
+        title=str(found.about.get("data", "")).rstrip("/\\").replace("\\", "/").rpartition("/")[2] or "few-shot",
         over="vitreous eval --shots",
         answer=f"{100 * found.mean(best):.1f} % right with {best} labelled images of each class",
         lead=f"{found.classes:,} classes, {found.images:,} test images, {len(found.seeds)} draws of labelled images.",

@@ -19,6 +19,7 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.labelled_rows import Rows, checked, count_classes, known_rows, ranked_in_class
 from vitreous.evaluation.ridge_regression import DEFAULT_L2, count_right, nested_ridges
 from vitreous.randomness import uniform
+from vitreous.words import percent, percent_range
 
 MIN_POINTS = 4  # for a law of three parameters
 MAX_EXTRAPOLATION = 10  # times the largest size; a law is not trusted beyond
@@ -109,8 +110,7 @@ class Curve:
 
     def needed(self, accuracy: float) -> Needed:
         """Training images needed for this accuracy."""
-        if not 0 < accuracy < 1:
-            raise ConfigError(f"an accuracy of {accuracy} is not a target; give one between 0 and 1")
+        refuse_target(accuracy)
         low, high = np.percentile([min(law.rows_for(1 - accuracy), 1e300) for law in self.redrawn], [2.5, 97.5])
         return Needed(accuracy, self.law.rows_for(1 - accuracy), float(low), float(high), self.most)
 
@@ -130,11 +130,9 @@ class Curve:
             f"{n:>8,} images  {100 * (1 - e.mean()):5.1f} % right" for n, e in zip(self.sizes, self.error, strict=True)
         ]
         now, (then, low, high) = 1 - float(self.law.error(self.sizes[-1])), self.expected(2 * self.sizes[-1])
-        gain = (
-            f"twice as many: {100 * then:.1f} % ({100 * low:.1f} to {100 * high:.1f}), {100 * (then - now):+.1f} points"
-        )
-        worst, best = (100 * (1 - c) for c in reversed(self.interval("c")))
-        left = f"however many: {100 * (1 - self.law.c):.1f} % ({worst:.1f} to {best:.1f})"
+        gain = f"twice as many: {percent(then)} ({percent_range((low, high))}), {100 * (then - now):+.1f} points"
+        low, high = self.interval("c")
+        left = f"however many: {percent(1 - self.law.c)} ({percent_range((1 - high, 1 - low))})"
         return "\n".join([*lines, gain, left, *(str(self.needed(target)) for target in self.targets)])
 
     def _repr_html_(self) -> str:

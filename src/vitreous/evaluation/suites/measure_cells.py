@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -18,7 +18,7 @@ import torch
 from vitreous.errors import ConfigError, DataError, VitreousError, advice
 from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.evaluate import evaluate
-from vitreous.evaluation.features import Features, extract, model_digest
+from vitreous.evaluation.features import Features, extract, model_digest, unread_notes
 from vitreous.evaluation.few_shot import fewshot
 from vitreous.evaluation.inference import Precision
 from vitreous.evaluation.learning_curve import nested_rows
@@ -41,7 +41,6 @@ from vitreous.machine import choose_device, doctor
 from vitreous.models.catalog import build
 from vitreous.models.model import Model
 from vitreous.weights.load_model import is_new, load
-from vitreous.words import few
 
 CELL_VERSION = 1
 NOT_IN_CELL_KEY = {"models", "data", "name", "seeds"}  # task fields that do not affect a cell's numbers
@@ -191,30 +190,27 @@ class Bench:
 
     def _measured(self, plan: PlannedCell) -> Cell:
         device = choose_device(self.device, near=self.model(plan.model))
-        measured: tuple[Measured, ...]
-        notes: Sequence[str]
-        if isinstance(plan.task, AccuracyTask):
-            with watched(device) as cost:
+        is_probe = not isinstance(plan.task, AccuracyTask)
+        features = self._features(plan.model, plan.data) if is_probe else None  # its time counts apart
+        with watched(device) as cost:
+            if features is not None:
+                measured, notes = self._probed(plan.task, *features, device)
+            else:
                 result = evaluate(self.model(plan.model), self.data(plan.data), **self._how)
-            measured, notes = (Measured((result.right,), result.images),), result.notes
-        else:
-            train, test = self._features(plan.model, plan.data)
-            with watched(device) as cost:
-                measured, notes = self._probed(plan.task, train, test, device)
-        return Cell(measured, None, cost.seconds, cost.peak_memory, tuple(notes), {"device": device.type})
+                measured, notes = (Measured((result.right,), result.images),), result.notes
+        return Cell(measured, None, cost.seconds, cost.peak_memory, notes, {"device": device.type})
 
     def _probed(
         self, task: Task, train: Features, test: Features, device: torch.device
-    ) -> tuple[tuple[Measured, ...], Sequence[str]]:
-        unread = [*train.skipped, *test.skipped]
-        notes = [f"{len(unread):,} images could not be read and were left out: {few(unread)}"] if unread else []
+    ) -> tuple[tuple[Measured, ...], tuple[str, ...]]:
+        notes = unread_notes(train, test)
         if isinstance(task, FewShotTask):
             rows = train.only, train.labels, test.only, test.labels, train.classes
             seeds = task.seeds or self.suite.seeds
             found = fewshot(*rows, shots=task.shots, seeds=seeds, l2=task.l2, device=device)
             each = zip(found.shots, found.right[0], strict=True)
             measured = tuple(Measured(tuple(right.tolist()), found.images, shots) for shots, right in each)
-            return measured, [*found.notes, *notes]
+            return measured, (*found.notes, *notes)
         if isinstance(task, KnnTask):
             probed = probe_features(train, test, by="knn", neighbours=task.neighbours)
         else:
@@ -223,8 +219,7 @@ class Bench:
 
     def _fitted(self, plan: PlannedCell, task: FitTask, seed: int, key: str) -> Cell:
         """Run `fit` in its own folder, resuming an earlier run."""
-        if self.fit is None:
-            raise ConfigError("training is not at hand here; call suite(..., fit=vitreous.fit)")
+        assert self.fit is not None, "suite() refuses a task that trains without a trainer"
         where = self.folder / "fits" / f"{plan.model}-{plan.data}-{seed}-{key[:8]}"
         said, data = self.suite.models[plan.model], self.data(plan.data)
         start = {"model": said} if is_new(said) else {"weights": said}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from vitreous.evaluation.suites.table import SuiteRow, SuiteTable
 from vitreous.report import charts
-from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Drawings, Listing, Note, Number, Numbers, Page, Section, Table, Text
 from vitreous.words import percent_range
 
@@ -22,11 +20,6 @@ SUITE_METHOD = (
     "over the draws. With one number it is Wilson's, over test images. Seconds and memory are for one training; for "
     "a probe they cover fitting and answering, all seeds and shots together, without computing the features."
 )
-
-
-def write(found: SuiteTable, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """One self-contained page."""
-    pages.write(page(found), path, force=force)
 
 
 def page(found: SuiteTable) -> Page:

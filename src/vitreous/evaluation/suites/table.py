@@ -205,8 +205,9 @@ def _measure(wanted: Suite, plans: Sequence[PlannedCell], bench: Bench, tell: Te
     table = SuiteTable(wanted.name, tuple(rows), tuple(readings), about | {"record": record()}, str(bench.folder))
     write_json(bench.folder / SUITE_JSON, {"schema": "vitreous.suite/1", **table.to_json()}, force=True, allow_nan=True)
     from vitreous.evaluation.suites import page as suite_page
+    from vitreous.report import page
 
-    suite_page.write(table, bench.folder / SUITE_PAGE, force=True)
+    page.write(suite_page.page(table), bench.folder / SUITE_PAGE, force=True)
     return table
 
 
