@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from vitreous.printable import storable
 
-__all__ = ["count", "duration", "few", "one_line", "percent", "percent_range", "sentence", "unbroken"]
+__all__ = ["aligned", "count", "duration", "few", "one_line", "percent", "percent_range", "sentence", "unbroken"]
 
 WHOLE_WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 SIZE_LETTERS = ((1e9, "G"), (1e6, "M"))
@@ -53,6 +53,13 @@ def few(names: Iterable[str], most: int = 3) -> str:
     listed = sorted(names)
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(map(storable, listed[:most])) + more
+
+
+def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+    """A table as lines, each column as wide as its widest cell.  align: one letter for each column, l or r."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    forms = [f"{'>' if side == 'r' else '<'}{width}" for side, width in zip(align, widths, strict=True)]
+    return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
 
 
 def one_line(thing: object) -> str:

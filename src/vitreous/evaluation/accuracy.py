@@ -18,7 +18,7 @@ from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
 from vitreous.report.page import Table, fragment
-from vitreous.words import percent, percent_range
+from vitreous.words import aligned, percent, percent_range
 
 Counts = NDArray[np.int64]
 TOP_FIVE_ABOVE = 10  # top-5 accuracy says little for this many classes or fewer
@@ -188,27 +188,24 @@ class Result:
         return rows if len(rows) <= most else sorted(rows, key=lambda row: (row.f1, row.name))[:most]
 
     def __str__(self) -> str:
-        pairs = list(self.lines())
-        width = max(len(title) for title, _ in pairs) + 2
-        out = [f"{title:<{width}}{text}" for title, text in pairs]
-        rows, known = self.weakest(), sum(1 for row in self.per_class if row.images)
-        names = [row.name if len(row.name) <= 32 else row.name[:31] + "…" for row in rows]
-        longest = max([*map(len, names), 5])
-        out += ["", f"{'class':<{longest}}  images   right  precision  recall     f1"]
-        out += [
-            f"{name:<{longest}}  {row.images:>6,}  {row.right:>6,}  {percent(row.precision):>9}"
-            f"  {percent(row.recall):>6}  {percent(row.f1):>6}"
-            for name, row in zip(names, rows, strict=True)
-        ]
+        head, *rows = self._table()
+        short = [[name if len(name) <= 32 else name[:31] + "…", *rest] for name, *rest in rows]
+        out = [*aligned(list(self.lines()), "ll"), "", *aligned([head, *short], "lrrrrr")]
+        known = sum(1 for row in self.per_class if row.images)
         return "\n".join([*out, *([f"the {len(rows)} weakest of {known:,} classes"] if len(rows) < known else [])])
 
     def _repr_html_(self) -> str:
-        head = ["class", "images", "right", "precision", "recall", "f1"]
-        rows = [
-            [row.name, f"{row.images:,}", f"{row.right:,}", *map(percent, (row.precision, row.recall, row.f1))]
-            for row in self.weakest()
-        ]
+        head, *rows = self._table()
         return fragment([Table(["", ""], list(self.lines())), Table(head, rows, "lrrrrr")])
+
+    def _table(self) -> list[list[str]]:
+        """Head and weakest classes."""
+        shares = [map(percent, (row.precision, row.recall, row.f1)) for row in self.weakest()]
+        rows = zip(self.weakest(), shares, strict=True)
+        return [
+            ["class", "images", " right", "precision", "recall", "f1"],
+            *([row.name, f"{row.images:,}", f"{row.right:,}", *each] for row, each in rows),
+        ]
 
 
 def measure(
@@ -327,12 +324,12 @@ def _measure_several(
     kept = np.flatnonzero((labels >= 0).all(1))
     z, y = logits[kept], labels[kept] > 0
     p = calibration.sigmoid(z, temperature)
-    said = z >= 0  # sigmoid(z / T) ≥ 1/2
-    exact = (said == y).all(1)
+    answered = z >= 0  # sigmoid(z / T) ≥ 1/2
+    exact = (answered == y).all(1)
     precisions = [average_precision(z[:, k], y[:, k]) if y[:, k].any() else math.nan for k in range(len(classes))]
     known = [value for value in precisions if not math.isnan(value)]
-    columns = zip(classes, y.sum(0), (y & said).sum(0), said.sum(0), precisions, strict=True)
-    confidence = np.where(said, p, 1 - p).min(1) if len(kept) else np.zeros(0)  # that all labels are right
+    columns = zip(classes, y.sum(0), (y & answered).sum(0), answered.sum(0), precisions, strict=True)
+    confidence = np.where(answered, p, 1 - p).min(1) if len(kept) else np.zeros(0)  # that all labels are right
     scores = calibration.score(z)
     judged = Judged(kept, np.full(len(kept), -1), best_class(z), confidence, scores, exact)
     return Result(

@@ -160,9 +160,9 @@ def reliability(confidence: Numbers, is_right: NDArray[Any], bins: int = BINS) -
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     count = np.bincount(place, minlength=bins)
     sums = (np.bincount(place, weights=values, minlength=bins) for values in (confidence, is_right))
-    said, right = (np.divide(s, count, out=np.full(bins, math.nan), where=count > 0) for s in sums)
-    error = float((count * np.abs(np.nan_to_num(said - right))).sum() / max(len(confidence), 1))
-    rows = zip(range(bins), count.tolist(), said.tolist(), right.tolist(), strict=True)
+    mean, right = (np.divide(s, count, out=np.full(bins, math.nan), where=count > 0) for s in sums)
+    error = float((count * np.abs(np.nan_to_num(mean - right))).sum() / max(len(confidence), 1))
+    rows = zip(range(bins), count.tolist(), mean.tolist(), right.tolist(), strict=True)
     return Calibration(error, tuple(Bin(b / bins, (b + 1) / bins, n, s, r) for b, n, s, r in rows))
 
 

@@ -87,22 +87,22 @@ def read_labels(
         raise DataError(f"{path} is not UTF-8; save it as UTF-8") from None
     except OSError as error:
         raise cannot_read(path, error) from None
-    said = _json(path, text) if path.suffix.lower() == ".json" else _table(path, text)
-    rows = _in_order(path, said, data, whole) if isinstance(said, list) else _looked_up(path, said, data)
+    listed = _json(path, text) if path.suffix.lower() == ".json" else _table(path, text)
+    rows = _in_order(path, listed, data, whole) if isinstance(listed, list) else _looked_up(path, listed, data)
     known = _by_name(names) | {_plain(name): int(numbers[i]) for i, name in enumerate(data.classes)}
     return [list(dict.fromkeys(_number(path, one, known, len(names)) for one in row)) for row in rows]
 
 
 def _json(path: Path, text: str) -> list[list[Any]] | dict[str, list[Any]]:
     try:
-        said = json.loads(text)
+        listed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {' '.join(str(error).split())[:80]}; write it again") from None
-    if isinstance(said, list):
-        return [_several(one) for one in said]
-    if isinstance(said, dict):
-        return {name: _several(one) for name, one in said.items()}
-    raise DataError(f"{path} holds a {type(said).__name__}; give a list of lists, or image names with their labels")
+    if isinstance(listed, list):
+        return [_several(one) for one in listed]
+    if isinstance(listed, dict):
+        return {name: _several(one) for name, one in listed.items()}
+    raise DataError(f"{path} holds a {type(listed).__name__}; give a list of lists, or image names with their labels")
 
 
 def _several(one: Any) -> list[Any]:
@@ -125,30 +125,30 @@ def _table(path: Path, text: str) -> dict[str, list[Any]]:
     return found
 
 
-def _in_order(path: Path, said: list[list[Any]], data: ImageSet, whole: ImageSet) -> list[list[Any]]:
+def _in_order(path: Path, listed: list[list[Any]], data: ImageSet, whole: ImageSet) -> list[list[Any]]:
     names = [data.name(i) for i in range(len(data))]
     official = [IMAGENET_FILE.search(name) for name in names]
-    if all(official) and len(said) == 50_000:
-        return [said[int(match[1]) - 1] for match in official if match]
-    if len(said) == len(data):
-        return said
-    if len(said) == len(whole):
+    if all(official) and len(listed) == 50_000:
+        return [listed[int(match[1]) - 1] for match in official if match]
+    if len(listed) == len(data):
+        return listed
+    if len(listed) == len(whole):
         place = {int(number): i for i, number in enumerate(whole.ids)}
-        return [said[place[int(number)]] for number in data.ids]
+        return [listed[place[int(number)]] for number in data.ids]
     raise DataError(
-        f"{path} has labels of {len(said):,} images, {data.path} has {len(data):,} here; "
+        f"{path} has labels of {len(listed):,} images, {data.path} has {len(data):,} here; "
         "give one list for each, or names with their labels"
     )
 
 
-def _looked_up(path: Path, said: dict[str, list[Any]], data: ImageSet) -> list[list[Any]]:
+def _looked_up(path: Path, listed: dict[str, list[Any]], data: ImageSet) -> list[list[Any]]:
     by_file: dict[str, list[Any] | None] = {}
-    for name, row in said.items():
+    for name, row in listed.items():
         for short in {_file(name), _file(name).rpartition(".")[0]} - {""}:
             by_file[short] = None if short in by_file else row  # an ambiguous file name matches nothing
 
     def row_of(name: str) -> list[Any] | None:
-        found = (said.get(name), by_file.get(_file(name)), by_file.get(_file(name).rpartition(".")[0]))
+        found = (listed.get(name), by_file.get(_file(name)), by_file.get(_file(name).rpartition(".")[0]))
         return next((row for row in found if row is not None), None)
 
     names = [data.name(i) for i in range(len(data))]
@@ -161,13 +161,13 @@ def _looked_up(path: Path, said: dict[str, list[Any]], data: ImageSet) -> list[l
     return [row for row in rows if row is not None]
 
 
-def _number(path: Path, said: Any, known: dict[str, int | None], classes: int) -> int:
-    number = known.get(_plain(said)) if isinstance(said, str) else None
-    if number is None and (type(said) is int or (isinstance(said, str) and said.strip().isdecimal())):
-        number = int(said)
+def _number(path: Path, label: Any, known: dict[str, int | None], classes: int) -> int:
+    number = known.get(_plain(label)) if isinstance(label, str) else None
+    if number is None and (type(label) is int or (isinstance(label, str) and label.strip().isdecimal())):
+        number = int(label)
     if number is None or not 0 <= number < classes:
         raise DataError(
-            f"{path} has the label {str(said)[:40]!r}, which is not a class of the model; "
+            f"{path} has the label {str(label)[:40]!r}, which is not a class of the model; "
             f"give a name it knows, or a number from 0 to {classes - 1}"
         )
     return number

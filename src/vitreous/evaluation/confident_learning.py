@@ -44,9 +44,9 @@ class LabelErrors:
         return {"images": self.images, "agree": self.right, "suspects": suspects}
 
     def __str__(self) -> str:
-        said = f"{len(self.names):,} of {self.images:,} labels look wrong; the probe agrees with {self.right:,}"
+        first = f"{len(self.names):,} of {self.images:,} labels look wrong; the probe agrees with {self.right:,}"
         rows = zip(self.names[:MAX_ERRORS_SHOWN], self.labels, self.likelier, strict=False)
-        return "\n".join([said, *(f"{name}: {label}, likelier {other}" for name, label, other in rows)])
+        return "\n".join([first, *(f"{name}: {label}, likelier {other}" for name, label, other in rows)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -77,9 +77,9 @@ class Episodes:
 
     def __str__(self) -> str:
         how = self.by if self.by == "ridge" else f"{self.by}, {self.likening}"
-        said = f"{self.ways} ways, {self.shots} shots: {100 * self.mean:.1f} % ± {100 * self.half_width:.1f}"
-        said += f" ({len(self.accuracy):,} episodes, {how}; chance {100 * self.chance:.1f} %)"
-        return "\n".join([said, *(f"note  {note}" for note in self.notes)])
+        first = f"{self.ways} ways, {self.shots} shots: {100 * self.mean:.1f} % ± {100 * self.half_width:.1f}"
+        first += f" ({len(self.accuracy):,} episodes, {how}; chance {100 * self.chance:.1f} %)"
+        return "\n".join([first, *(f"note  {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(str(self))}</p>"

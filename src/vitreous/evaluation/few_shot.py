@@ -18,7 +18,7 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.labelled_rows import Rows, checked, known_rows, refuse_constant
 from vitreous.evaluation.ridge_regression import DEFAULT_L2, Ridge, count_right, nested_ridges, penalties
 from vitreous.report.page import Note, Table, fragment
-from vitreous.words import few, percent_range
+from vitreous.words import aligned, few, percent_range
 
 if TYPE_CHECKING:
     from vitreous.evaluation.learning_curve import Curve
@@ -97,14 +97,11 @@ class FewShot:
 
     def __str__(self) -> str:
         head, cells = self.table()
-        widths = [max(len(row[i]) for row in [head, *cells]) for i in range(len(head))]
-        lines = [
-            "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in [head, *cells]
-        ]
+        lines = aligned([head, *cells], "r" * len(head))
         seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "1 seed"
-        said = f"least squares on frozen features: {self.classes:,} classes, {self.images:,} test images, {seeds}"
+        first = f"least squares on frozen features: {self.classes:,} classes, {self.images:,} test images, {seeds}"
         more = [] if self.curve is None else ["", "would more labels help?", *str(self.curve).splitlines()]
-        return "\n".join([said, *lines, *(f"note  {note}" for note in self.notes), *more])
+        return "\n".join([first, *lines, *(f"note  {note}" for note in self.notes), *more])
 
     def _repr_html_(self) -> str:
         head, cells = self.table()
@@ -188,15 +185,15 @@ def _added(y: Rows, classes: int, shots: Sequence[int], seed: int) -> list[Rows]
 
 
 def _notes(names: Sequence[str], counts: Rows, tests: Rows, shots: Sequence[int]) -> list[str]:
-    said = []
+    notes = []
     if none := [names[k] for k in np.flatnonzero((counts == 0) & (tests > 0)).tolist()]:
-        said.append(f"{few(none)}: no training images, so never right")
+        notes.append(f"{few(none)}: no training images, so never right")
     has = list(zip(names, counts.tolist(), strict=True))
     short = {s: [f"{name} ({n})" for name, n in has if 0 < n < s] for s in shots}
-    said += [f"{s} shots: fewer images of {few(those)}; all of them were taken" for s, those in short.items() if those]
+    notes += [f"{s} shots: fewer images of {few(those)}; all of them were taken" for s, those in short.items() if those]
     if unseen := [names[k] for k in np.flatnonzero((counts > 0) & (tests == 0)).tolist()]:
-        said.append(f"{few(unseen)}: no test images, so not judged")
-    return said
+        notes.append(f"{few(unseen)}: no test images, so not judged")
+    return notes
 
 
 def mean_interval(values: NDArray[np.float64]) -> tuple[float, float] | None:

@@ -70,7 +70,7 @@ def _plot(found: FewShot) -> charts.Chart:
 def _curve(found: Curve) -> Sequence[Block]:
     """Plot, labels needed for targets, and the law."""
     twice, low, high = (100 * v for v in found.expected(2 * found.sizes[-1]))
-    said = f"With twice as many labels, {2 * found.sizes[-1]:,}: {twice:.1f} % right ({low:.1f} to {high:.1f})."
+    gain = f"With twice as many labels, {2 * found.sizes[-1]:,}: {twice:.1f} % right ({low:.1f} to {high:.1f})."
     targets = [found.needed(target) for target in found.targets]
     rows = [
         [name, f"{getattr(found.law, name):.4g}", "{:.4g} to {:.4g}".format(*found.interval(name)), meaning]
@@ -81,7 +81,7 @@ def _curve(found: Curve) -> Sequence[Block]:
             _law_plot(found),
             "Points are measured; the dashed line is the law, the band its 95 %. All images lie left of the upright.",
         ),
-        Note(said, "plain"),
+        Note(gain, "plain"),
         *(Note(f"{needed}.", "good" if needed.is_believed else "warn") for needed in targets),
         Table(["law", "value", "95 %", "meaning"], rows, "lrrl"),
         Text(CURVE_METHOD),

@@ -106,8 +106,8 @@ class Probed:
     def __str__(self) -> str:
         cells = self._cells()
         width = max(len(name) for name, _, _ in cells)
-        said = f"{self.by} on {self.fitted_on:,} rows, judged on {self.images:,} (95 % intervals)"
-        return "\n".join([said, *(f"{name:<{width}}  {right:>7}  {span}" for name, right, span in cells)])
+        first = f"{self.by} on {self.fitted_on:,} rows, judged on {self.images:,} (95 % intervals)"
+        return "\n".join([first, *(f"{name:<{width}}  {right:>7}  {span}" for name, right, span in cells)])
 
     def _repr_html_(self) -> str:
         return fragment([Table(["reading", "right", "95 % interval"], self._cells(), "lrl")])

@@ -130,12 +130,12 @@ class Bench:
     # What decides the numbers ------------------------------------------------------------------------------------
 
     def _key(self, plan: PlannedCell, seed: int | None) -> str:
-        model, data, said = self.model(plan.model), self.data(plan.data), self.suite.models[plan.model]
+        model, data, source = self.model(plan.model), self.data(plan.data), self.suite.models[plan.model]
         task = {k: v for k, v in msgspec.to_builtins(plan.task).items() if k not in NOT_IN_CELL_KEY}
         needs_head = isinstance(plan.task, AccuracyTask | FitTask)  # training keeps the head if classes match
         parts: dict[str, Any] = {"format": CELL_VERSION, "version": self._version, "task": task, "seed": seed}
-        is_from_nothing = isinstance(plan.task, FitTask) and is_new(said)
-        parts["model"] = said if is_from_nothing else model_digest(model, with_head=needs_head)
+        is_from_nothing = isinstance(plan.task, FitTask) and is_new(source)
+        parts["model"] = source if is_from_nothing else model_digest(model, with_head=needs_head)
         parts["preprocess"] = model.preprocess.to_json()
         parts["labels"] = model.labels if needs_head else None
         if isinstance(plan.task, FewShotTask):
@@ -147,12 +147,12 @@ class Bench:
         return digest(json.dumps(parts, sort_keys=True).encode())
 
     def _open_model(self, name: str) -> Model:
-        said = self.suite.models[name]
-        return build(said, seed=0) if is_new(said) else load(said)
+        source = self.suite.models[name]
+        return build(source, seed=0) if is_new(source) else load(source)
 
     def _open_data(self, name: str) -> ImageSet:
-        said = self.suite.data[name]
-        wanted = Data(said) if isinstance(said, str) else said
+        source = self.suite.data[name]
+        wanted = Data(source) if isinstance(source, str) else source
         found = open_data.open(wanted.path, limit=wanted.limit, classes=wanted.classes, seed=wanted.seed)
         return found if wanted.train is None else _fewer(found, wanted.train, wanted.seed)
 
@@ -221,8 +221,8 @@ class Bench:
         """Run `fit` in its own folder, resuming an earlier run."""
         assert self.fit is not None, "suite() refuses a task that trains without a trainer"
         where = self.folder / "fits" / f"{plan.model}-{plan.data}-{seed}-{key[:8]}"
-        said, data = self.suite.models[plan.model], self.data(plan.data)
-        start = {"model": said} if is_new(said) else {"weights": said}
+        source, data = self.suite.models[plan.model], self.data(plan.data)
+        start = {"model": source} if is_new(source) else {"weights": source}
         device = choose_device(self.device, near=self.model(plan.model))
         with watched(device) as cost:
             run = self.fit(
@@ -262,8 +262,8 @@ def _fields(fit: Trainer) -> list[str]:
     with suppress(TypeError, NameError):  # a partial has no hints
         for kind in get_args(get_type_hints(fit).get("recipe")):
             if hasattr(kind, "to_json"):
-                said = kind().to_json()
-                return sorted({*said, *said["augment"]} - {"augment", "size", *GIVEN_TO_FIT})
+                fields = kind().to_json()
+                return sorted({*fields, *fields["augment"]} - {"augment", "size", *GIVEN_TO_FIT})
     return []
 
 
@@ -279,10 +279,10 @@ def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:
 def _read(file: Path, key: str) -> Cell | None:
     """Load a cell that is whole and has this key."""
     try:
-        said = json.loads(file.read_bytes())
-        if said["format"] != CELL_VERSION or said["key"] != key:
+        body = json.loads(file.read_bytes())
+        if body["format"] != CELL_VERSION or body["key"] != key:
             return None
-        return msgspec.convert(said["cell"], Cell)
+        return msgspec.convert(body["cell"], Cell)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

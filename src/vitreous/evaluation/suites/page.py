@@ -120,10 +120,10 @@ def _line(model: str, rows: Sequence[SuiteRow]) -> charts.Line:
 
 
 def _listings(found: SuiteTable) -> list[Block]:
-    notes = [line.removeprefix("note").strip() for line in found.said() if line.startswith("note")]
+    notes = found.notes()
     named = {"models": "Models", "sets": "Sets of images"}
     facts: list[Block] = [
-        Listing(title, [f"{name}: {said}" for name, said in found.about[key].items()])
+        Listing(title, [f"{name}: {source}" for name, source in found.about[key].items()])
         for key, title in named.items()
         if key in found.about
     ]

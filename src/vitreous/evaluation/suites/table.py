@@ -25,7 +25,7 @@ from vitreous.evaluation.suites.file import Data, FewShotTask, FitTask, PlannedC
 from vitreous.evaluation.suites.measure_cells import Bench, Cell, Measured, Trainer, check_set
 from vitreous.files import lock, write_json
 from vitreous.machine import record
-from vitreous.words import percent_range
+from vitreous.words import aligned, percent_range
 
 SUITE_JSON, SUITE_PAGE = "suite.json", "suite.html"
 SUITE_FILES = {SUITE_JSON, SUITE_PAGE, "lock", "cells", "features", "fits"}
@@ -131,26 +131,21 @@ class SuiteTable:
             found.setdefault((row.model, row.error or ""), []).append(f"{row.task} on {row.data}")
         return [(f"{model}, {', '.join(dict.fromkeys(cells))}", error) for (model, error), cells in found.items()]
 
-    def said(self) -> list[str]:
-        """Notes, one per line, failures first."""
-        lines = [f"failed  {who}: {error}" for who, error in self.blamed()]
+    def notes(self) -> list[str]:
+        found = []
         for row in self.rows:
-            lines += [f"note    {row.data}: {note}" for note in row.notes]
-            lines += [f"note    {row.model}, {row.task} on {row.data}: {row.left_out}"] if row.left_out else []
+            found += [f"{row.data}: {note}" for note in row.notes]
+            found += [f"{row.model}, {row.task} on {row.data}: {row.left_out}"] if row.left_out else []
         for one in self.readings:
             took = f"{one['images']:,} images in {one['seconds']:,.1f} s"
-            lines.append(f"note    features of {one['data']} by {one['model']} were read once: {took}")
-        return list(dict.fromkeys(lines))
+            found.append(f"features of {one['data']} by {one['model']} were read once: {took}")
+        return list(dict.fromkeys(found))
 
     def __str__(self) -> str:
         head, cells = self.table()
-        widths = [max(len(row[i]) for row in [head, *cells]) for i in range(len(head))]
-        sides = ["<", "<", "<", *[">"] * 6]
-        lines = [
-            "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip()
-            for row in [head, *cells]
-        ]
-        return "\n".join([*lines, *self.said()])
+        lines = aligned([head, *cells], "lllrrrrrr")
+        lines += [f"failed  {who}: {error}" for who, error in self.blamed()]
+        return "\n".join([*lines, *(f"note    {note}" for note in self.notes())])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
