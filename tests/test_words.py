@@ -16,6 +16,16 @@ def test_a_percentage_may_have_other_digits_and_stay_on_one_line():
     assert words.unbroken(words.percent(0.5, 0)) == "50\u00a0%"
 
 
+def test_an_interval_is_two_percentages():
+    assert words.percent_range((0.9123, 1)) == "91.2 to 100.0"
+    assert words.percent_range(None) == "–"
+
+
+def test_columns_are_as_wide_as_their_widest_cell():
+    assert words.aligned([["name", "n"], ["a", "1,000"]], "lr") == ["name      n", "a     1,000"]
+    assert words.aligned([["a", "b"]], "ll") == ["a  b"]
+
+
 @pytest.mark.parametrize(
     ("number", "whole", "short"),
     [

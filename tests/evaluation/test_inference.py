@@ -8,7 +8,7 @@ from tiny_models import BIT, VIT, awake
 from torch.testing import assert_close
 
 import vitreous
-from vitreous.evaluation.inference import IMAGES_PER_CORE, may_split, on_all_cores
+from vitreous.evaluation.inference import IMAGES_PER_CORE, in_flight, may_split, on_all_cores
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +81,13 @@ def test_a_model_that_somebody_listens_to_is_not_parted():
         assert not may_split(model)
         model(torch.zeros(1, len(model.preprocess.mean), *model.config.image_size))
     assert may_split(model)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 9])
+def test_work_in_flight_comes_in_order_and_no_more_of_it_is_begun(count):
+    begun = []
+    items = (begun.append(i) or i for i in range(6))
+    for place, item in enumerate(in_flight(items, count)):
+        assert item == place
+        assert begun == list(range(min(place + count + 1, 6)))
+    assert place == 5

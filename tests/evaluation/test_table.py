@@ -20,8 +20,8 @@ from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.features import extract
 from vitreous.evaluation.few_shot import mean_interval
 from vitreous.evaluation.probes import probe_features
-from vitreous.evaluation.suites import measure_cells as suite_cells
 from vitreous.evaluation.suites import file as suite_file
+from vitreous.evaluation.suites import measure_cells as suite_cells
 from vitreous.evaluation.suites import page as suite_page
 from vitreous.files import lock
 from vitreous.report.page import render

@@ -38,6 +38,7 @@ from vitreous.evaluation.inference import (
     at_work,
     in_flight,
     in_parts,
+    is_bfloat16,
     make_batches,
     may_split,
     on_all_cores,
@@ -530,14 +531,13 @@ def _store(cache: bool | str | os.PathLike[str], about: dict[str, Any]) -> Path 
 def _about(
     model: Model, data: ImageSet, device: torch.device, precision: Precision, *, with_head: bool
 ) -> dict[str, Any]:
-    is_low = precision != "float32" and device.type == "cuda" and torch.cuda.is_bf16_supported()
     return {
         "format": FEATURES_VERSION,
         "model": model_digest(model, with_head=with_head),
         "content_id": data.content_id,
         "chosen": digest(data.ids.tobytes())[:32],
         "preprocessing": model.preprocess.to_json(),
-        "precision": "bfloat16" if is_low else "float32",
+        "precision": "bfloat16" if is_bfloat16(device, precision) else "float32",
     }
 
 

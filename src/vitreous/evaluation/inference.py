@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -173,7 +173,7 @@ def at_work(
     was_on = device_of(inner)
     rule = inner.preprocess
     mean, std = (_sent(torch.tensor(v, dtype=torch.float32).view(-1, 1, 1), device) for v in (rule.mean, rule.std))
-    cast = _autocast(device, precision)
+    cast = partial(torch.autocast, "cuda", torch.bfloat16) if is_bfloat16(device, precision) else nullcontext
 
     def normalised(images: Tensor) -> Tensor:
         return _sent(images, device).to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)
@@ -202,15 +202,14 @@ def _sent(x: Tensor, device: torch.device) -> Tensor:
     return x.to(device, non_blocking=True)
 
 
-def _autocast(device: torch.device, precision: Precision) -> Callable[[], Any]:
+def is_bfloat16(device: torch.device, precision: Precision) -> bool:
+    """True if the network computes in bfloat16 there; refuses a precision that the device lacks."""
     if precision not in ("auto", "float32", "bfloat16"):
         raise ConfigError(f"precision {precision!r} is unknown; give auto, float32 or bfloat16")
     is_able = device.type == "cuda" and torch.cuda.is_bf16_supported()
     if precision == "bfloat16" and not is_able:
         raise ConfigError(f"bfloat16 on {device.type} is slow or missing here; say precision=float32 or auto")
-    if not is_able or precision == "float32":
-        return nullcontext
-    return lambda: torch.autocast("cuda", torch.bfloat16)
+    return is_able and precision != "float32"
 
 
 class Underway:

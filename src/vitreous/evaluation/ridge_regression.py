@@ -330,7 +330,7 @@ def count_right(
     if not probes:
         return []
     place = float64_device(device)
-    last = probes[-1]
+    is_cpu, last = place.type == "cpu", probes[-1]
     mean, std = last.mean, np.where(last.std > STD_EPS, last.std, 1.0)  # constant features stay small
     classes = last.weight.shape[1]
     together = max(1, 1024 // classes)  # small probes share one matrix product
@@ -345,7 +345,7 @@ def count_right(
         z = torch.from_numpy(rows).to(place)
         truth = torch.from_numpy(np.asarray(y[begin : begin + step], np.int64)).to(place)
         z32, length = z.float(), z.norm(dim=1)
-        found = [block.exactly(z, truth) if z.is_cuda else block.carefully(z, z32, length, truth) for block in blocks]
+        found = [block.carefully(z, z32, length, truth) if is_cpu else block.exactly(z, truth) for block in blocks]
         right += torch.cat([is_right.sum(0) for is_right in found]).cpu().numpy()
     return right.tolist()
 
