@@ -36,15 +36,19 @@ from vitreous.words import few
 
 SPLITS = ("test", "train", "all")
 
+Images = str | os.PathLike[str] | ImageSet
+Split = Literal["test", "train", "all"]
+Labels = str | os.PathLike[str] | Sequence[Sequence[int]] | None
+
 
 @overload
 def evaluate(
     model: Model | str | os.PathLike[str],
-    data: str | os.PathLike[str] | ImageSet,
+    data: Images,
     *,
     shots: None = None,
-    split: Literal["test", "train", "all"] = "test",
-    labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None = None,
+    split: Split = "test",
+    labels: Labels = None,
     device: torch.device | str | None = None,
     batch: int | None = None,
     workers: int | None = None,
@@ -58,7 +62,7 @@ def evaluate(
 @overload
 def evaluate(
     model: Model | str | os.PathLike[str],
-    data: str | os.PathLike[str] | ImageSet,
+    data: Images,
     *,
     shots: int | Sequence[int],
     seeds: int | Sequence[int] = 3,
@@ -76,14 +80,14 @@ def evaluate(
 
 def evaluate(
     model: Model | str | os.PathLike[str],
-    data: str | os.PathLike[str] | ImageSet,
+    data: Images,
     *,
     shots: int | Sequence[int] | None = None,
     seeds: int | Sequence[int] = 3,
     curve: bool = False,
     target: float | None = None,
-    split: Literal["test", "train", "all"] = "test",
-    labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None = None,
+    split: Split = "test",
+    labels: Labels = None,
     device: torch.device | str | None = None,
     batch: int | None = None,
     workers: int | None = None,
@@ -126,12 +130,7 @@ def evaluate(
 
 
 def _judged(
-    model: Model,
-    data: str | os.PathLike[str] | ImageSet,
-    split: Literal["test", "train", "all"],
-    labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None,
-    progress: Progress | None,
-    how: dict[str, Any],
+    model: Model, data: Images, split: Split, labels: Labels, progress: Progress | None, how: dict[str, Any]
 ) -> Result:
     inner = unwrapped(model)
     whole = open_data.open(data)
@@ -162,7 +161,7 @@ def _judged(
 
 def _few_shot(
     model: Model,
-    data: str | os.PathLike[str] | ImageSet,
+    data: Images,
     shots: int | Sequence[int],
     seeds: int | Sequence[int],
     curve: bool,
@@ -212,11 +211,7 @@ def write_csv(result: Result, path: str | os.PathLike[str], *, force: bool = Fal
 
 
 def _other_labels(
-    labels: str | os.PathLike[str] | Sequence[Sequence[int]] | None,
-    chosen: ImageSet,
-    whole: ImageSet,
-    numbers: NDArray[np.int64],
-    names: Sequence[str],
+    labels: Labels, chosen: ImageSet, whole: ImageSet, numbers: NDArray[np.int64], names: Sequence[str]
 ) -> list[list[int]] | None:
     if labels is None:
         return None
