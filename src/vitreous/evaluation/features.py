@@ -30,19 +30,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation.inference import (
-    BATCHES_IN_FLIGHT,
-    Precision,
-    Progress,
-    Underway,
-    at_work,
-    in_flight,
-    in_parts,
-    is_bfloat16,
-    make_batches,
-    may_split,
-    on_all_cores,
-)
+from vitreous.evaluation import inference
+from vitreous.evaluation.inference import Precision, Progress, Underway
 from vitreous.files import DISK_FULL, digest, lock, write_bytes
 from vitreous.images import open_data
 from vitreous.images.batches.batches import Batches
@@ -159,7 +148,7 @@ def extract(
     with nullcontext() if store is None else lock(store / "lock"):
         columns = [_InMemory(each, keep) if store is None else _OnDisk(each, keep, store) for each in readings]
         if missing := [column for column in columns if not column.is_whole]:
-            batches = make_batches(inner, images, place, batch, workers, True, Ranks(0, 1))
+            batches = inference.make_batches(inner, images, place, batch, workers, True, Ranks(0, 1))
             try:
                 _fill(inner, batches, missing, place, precision, progress)
             except OSError as error:
@@ -278,7 +267,7 @@ def _fill(
             column.save(place)
 
     def begun(read: Callable[[Tensor], list[Tensor]], end: int) -> Iterator[tuple[int, Places, list[Underway]]]:
-        go = on_all_cores if device.type == "cpu" and may_split(model) else in_parts
+        go = inference.on_all_cores if device.type == "cpu" and inference.may_split(model) else inference.in_parts
         for part in batches:
             end = min(end + batches.batch, total)
             if len(part):
@@ -289,7 +278,8 @@ def _fill(
     if begin < total:
         batches.seek(0, begin)
         with _reader(model, [column.reading for column in columns], device, precision) as read:
-            for end, places, parts in in_flight(begun(read, begin), 0 if device.type == "cpu" else BATCHES_IN_FLIGHT):
+            ahead = 0 if device.type == "cpu" else inference.BATCHES_IN_FLIGHT
+            for end, places, parts in inference.in_flight(begun(read, begin), ahead):
                 for column, part in zip(columns, parts, strict=True):
                     column.add(part.values(), places, total)
                 if time.monotonic() - saved > SYNC_SECONDS:
@@ -312,7 +302,7 @@ def _reader(
     prefixes = [_prefix(model, reading.tap) for reading in readings]
     needs_head = "logits" in names
     opened: AbstractContextManager[dict[str, Tensor]] = open_taps(model, names) if names else nullcontext({})
-    with at_work(model, device, precision) as (normalised, cast), opened as seen:
+    with inference.at_work(model, device, precision) as (normalised, cast), opened as seen:
 
         @torch.inference_mode()
         def read(images: Tensor) -> list[Tensor]:
@@ -537,7 +527,7 @@ def _about(
         "content_id": data.content_id,
         "chosen": digest(data.ids.tobytes())[:32],
         "preprocessing": model.preprocess.to_json(),
-        "precision": "bfloat16" if is_bfloat16(device, precision) else "float32",
+        "precision": "bfloat16" if inference.is_bfloat16(device, precision) else "float32",
     }
 
 
