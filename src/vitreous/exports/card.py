@@ -11,8 +11,6 @@ from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.preprocess import Preprocess
 
-__all__ = ["card", "steps", "terms_of"]
-
 
 def card(
     model: Model, target: Target, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]

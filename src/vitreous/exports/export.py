@@ -40,8 +40,6 @@ from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 from vitreous.registry import Registry
 
-__all__ = ["TARGETS", "export"]
-
 TARGETS: Registry[Target] = Registry("targets", {target.name: target for target in (ONNX, OPENVINO, PT2)})
 CALIBRATION_IMAGES = 300  # NNCF's own default
 COMPARED_IMAGES, COMPARED_IMAGES_INT8 = 100, 1000  # int8 is judged by its accuracy, which takes more

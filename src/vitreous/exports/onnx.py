@@ -16,21 +16,6 @@ from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import ViT
 
-__all__ = [
-    "ONNX",
-    "ONNX_WRITERS",
-    "OPSETS",
-    "describe",
-    "join",
-    "load",
-    "open_file",
-    "quantise",
-    "write",
-    "write_answer",
-    "write_network",
-    "write_preprocessing",
-]
-
 OPSETS = range(18, 24)  # that torch's exporter can write
 MAX_WEIGHTS_IN_GRAPH = 1_500_000_000  # bytes; more lie beside the graph, whose file ends at 2 GiB
 ONNX_WRITERS = Package("onnx", "export"), Package("onnxscript", "export")

@@ -19,19 +19,6 @@ import torch
 from vitreous.exports import onnx
 from vitreous.exports.target import Array, ModelParts, Package, Run, Runner, Target, WriteOptions, quietly
 
-__all__ = [
-    "OPENVINO",
-    "avoid_broken_amx",
-    "avoid_mixed_vectors",
-    "describe",
-    "join",
-    "load",
-    "open_file",
-    "own_signal_stack",
-    "quantise",
-    "write",
-]
-
 BELOW_AVX512 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 
 OPENVINO_RUNTIME = Package("openvino", "openvino")

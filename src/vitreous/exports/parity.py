@@ -24,17 +24,6 @@ from vitreous.exports.target import Run, Target
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
 
-__all__ = [
-    "TOLERANCES",
-    "AccuracyChange",
-    "FormComparison",
-    "Parity",
-    "Sample",
-    "Tolerance",
-    "compare",
-    "compare_files",
-]
-
 Array = NDArray[Any]
 COMPARED_AT_ONCE = 8  # images
 IMAGE_FORM_IMAGES, FIXED_FORM_IMAGES = 200, 10  # at most; both forms hold the same network as the tensor form

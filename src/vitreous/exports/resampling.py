@@ -17,18 +17,6 @@ from torch import Tensor
 from vitreous.errors import ConfigError
 from vitreous.models.preprocess import Preprocess
 
-__all__ = [
-    "before_crop",
-    "cubic",
-    "first_line",
-    "fixed_point",
-    "lanczos",
-    "line_matrix",
-    "number",
-    "pillow_bytes",
-    "triangle",
-]
-
 Shares = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of pixel j in line i, have, want
 
 

@@ -14,8 +14,6 @@ from vitreous.images.embedded import shapes
 from vitreous.images.pixels import preprocess
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 
-__all__ = ["embedded", "generated"]
-
 GENERATED_SIZES = (  # rows, columns
     (224, 224),
     (240, 320),

@@ -24,18 +24,6 @@ from vitreous.errors import ConfigError, MissingExtraError
 from vitreous.exports.graphs import AnswerGraph, ImageForm, Network, Preprocessing
 from vitreous.models.model import Model
 
-__all__ = [
-    "DEFAULT_OPSET",
-    "ModelParts",
-    "Package",
-    "Runner",
-    "Target",
-    "WriteOptions",
-    "make_parts",
-    "quietly",
-    "require",
-]
-
 Array = NDArray[Any]
 Run = Callable[[Array], list[Array]]  # one input, all outputs in their order
 DEFAULT_OPSET = 18

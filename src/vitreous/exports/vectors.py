@@ -28,8 +28,6 @@ from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
 from vitreous.models.model import Model
 
-__all__ = ["verify", "write"]
-
 VECTOR_COUNT, CANDIDATES = 10, 30
 EXPECTED_FORM = {"tensor": "tensor", "fixed": "tensor", "image": "image"}  # form -> key in expected.json
 

@@ -18,15 +18,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line, Tile
 from vitreous.report.files import Panel
 
-__all__ = [
-    "attention_distance",
-    "attention_entropy",
-    "class_attention",
-    "head_likeness",
-    "patch_distances",
-    "uniform_distance",
-]
-
 Pixels = float | tuple[float, float]  # of a patch; two numbers if rows and columns differ
 
 

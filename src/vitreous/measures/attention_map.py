@@ -18,8 +18,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Tile
 from vitreous.report.files import Panel
 
-__all__ = ["attention_map", "pooled_attention", "pooled_grid"]
-
 MAX_MAP_SIDE = 16  # patches of a pooled map, at most
 MAX_MAPS_BYTES = 6 * 2**20  # of all maps together: a page holds them
 ROLLOUT_VARIANTS = {

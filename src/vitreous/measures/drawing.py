@@ -14,9 +14,6 @@ from vitreous.measures.measure import Found, rows_of
 from vitreous.report.charts import Span
 from vitreous.report.colours import colours
 
-__all__ = ["BLOCK_AXIS", "LAYER_AXIS", "band", "block_name", "both_rows", "column", "overlaid", "rgb", "shrunk"]
-__all__ += ["spans", "top_with_room"]
-
 BLOCK_AXIS, LAYER_AXIS = "block", "layer, from first to last"
 COLOUR_AT_LOWEST, COLOUR_AT_HIGHEST = 0.8, 0.25  # share of a map's colour over the image
 OVERLAY_SIDE = 112  # pixels of a small picture's longer side

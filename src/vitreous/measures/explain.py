@@ -20,8 +20,6 @@ from vitreous.models.pooling import find_pool
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 
-__all__ = ["Explanation", "Look", "attention_maps", "look_at", "overlay"]
-
 EXPLAINED_SIDE = 224  # pixels of an overlay's longer side
 EXPLAINED_LIT = 0.3  # share of the map's colour where the map is highest
 EXPLAINED_TAILS = 0.02  # share of the patches beyond each end of an overlay's scale

@@ -21,19 +21,6 @@ from vitreous.report import files as report_files
 from vitreous.report.files import Panel, Sheet
 from vitreous.words import sentence
 
-__all__ = [
-    "PAPERS",
-    "Figure",
-    "Figures",
-    "check_papers",
-    "draw",
-    "figures_of",
-    "paper_name",
-    "short_name",
-    "title_of",
-]
-__all__ += ["write_figures"]
-
 PAPERS = ("P1", "P2")
 BIBTEX = """@inproceedings{P1,
   title     = {An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale},

@@ -25,17 +25,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line, ShareBar, Span, Tile
 from vitreous.report.files import Panel
 
-__all__ = [
-    "Components",
-    "filter_components",
-    "position_change",
-    "position_likeness",
-    "position_structure",
-    "position_table",
-    "rank_correlation",
-    "subspace_likeness",
-]
-
 COMPONENTS_DRAWN = 28  # components that P1 draws
 
 

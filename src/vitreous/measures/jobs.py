@@ -17,8 +17,6 @@ from vitreous.measures.measure import Found, Measure, Reading
 from vitreous.measures.subject import Subject
 from vitreous.models.taps import matching
 
-__all__ = ["Job", "Store"]
-
 
 @dataclass(eq=False)
 class Job:

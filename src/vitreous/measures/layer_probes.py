@@ -21,8 +21,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Panel
 
-__all__ = ["BLOCK_OUTPUTS", "PROBE_SEEDS", "PROBE_SHOTS", "Held", "needs_labels"]
-
 PROBE_SHOTS = 10
 PROBE_SEEDS = 3
 MAX_IMAGES_HELD = 2048  # their features stay in memory

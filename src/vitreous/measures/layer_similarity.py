@@ -20,8 +20,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Cells, Panel
 
-__all__ = ["is_block"]
-
 SCALE_FLOOR = 0.5  # a heatmap begins here, unless a number lies below
 BLOCK_PARTS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
 UNIT_PARTS = ("conv1", "conv2", "branch", "output")

@@ -21,8 +21,6 @@ from vitreous.report import charts
 from vitreous.report.charts import ShareBar, Tile
 from vitreous.report.files import Panel
 
-__all__ = ["TokenLikeness", "edge_places", "own_place", "token_grams"]
-
 MAX_TOKENS_ASKED = 256  # of more tokens, the seed draws as many
 
 

@@ -16,8 +16,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Panel
 
-__all__ = ["early_logits"]
-
 
 def early_logits(model: ViT, z: Tensor) -> Tensor:
     """Final norm, pool and head on tokens of any depth.  B T D -> B K"""

@@ -33,8 +33,6 @@ from vitreous.models.model import Model, unwrapped
 from vitreous.randomness import permutation
 from vitreous.weights.load_model import load
 
-__all__ = ["look"]
-
 Tell = Callable[[str], None]
 DEFAULT_DATA = "fashion"
 LAYER_CHOICES = ("every", "blocks")

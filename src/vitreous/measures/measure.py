@@ -17,8 +17,6 @@ from torch import Tensor
 from vitreous.measures.subject import Subject
 from vitreous.report.files import Panel
 
-__all__ = ["Arrays", "Averages", "Drawn", "Found", "Measure", "Reading", "number_of", "plain", "rows_of"]
-
 Found = dict[str, Any]  # plain numbers, as they go into JSON
 Arrays = Mapping[str, NDArray[Any]]  # what is too large for JSON
 

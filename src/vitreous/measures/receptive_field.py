@@ -26,8 +26,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line, Tile
 from vitreous.report.files import Panel
 
-__all__ = ["analytic_field", "at_centre", "centre_share", "field_of", "half_mass_radius", "rings", "rms_radius"]
-
 GRAPHS_AT_ONCE = 8  # images whose graph stays in memory
 CHANNELS_PER_IMAGE = 2  # channels drawn for each image and layer
 MAP_SIDE = 28  # places a side of a map that is kept

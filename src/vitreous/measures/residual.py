@@ -22,8 +22,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line, Span
 from vitreous.report.files import Panel
 
-__all__ = ["as_tokens", "skip_cosine", "skip_ratio"]
-
 MAX_TOKENS_LISTED = 256  # a longer sequence has no ratio of each token
 SKIPS_AND_BRANCHES = {  # where a skip and its branch meet: endings of their taps
     "skip1": ("skip1", "attention.output"),

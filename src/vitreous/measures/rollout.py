@@ -18,8 +18,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Span, Tile
 from vitreous.report.files import Panel
 
-__all__ = ["ATTENTION", "Flow", "mixing", "needs_reads", "read_patches", "relevance_map", "rollout"]
-
 ATTENTION = "blocks.*.attention.weights"
 HEAD_JOINS = ("mean", "max", "min")
 TOP_SHARE = 0.1  # of the patches: "the tenth that gives most"

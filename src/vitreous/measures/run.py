@@ -21,8 +21,6 @@ from vitreous.measures.subject import Subject
 from vitreous.models.taps import taps
 from vitreous.ranks import Ranks
 
-__all__ = ["count_forwards", "run"]
-
 Tell = Callable[[str], None]
 Listeners = dict[str, list[tuple[Reading, int]]]  # tap -> who wants it, and which side it is to them
 READ_COST = 2  # a forward that measures read, in plain forwards

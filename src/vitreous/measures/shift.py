@@ -15,8 +15,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Panel
 
-__all__ = ["shifted", "steps"]
-
 MAX_SHIFTS = 16
 IMAGES_AT_ONCE = 32
 

@@ -13,19 +13,6 @@ from torch import Tensor
 
 from vitreous.errors import DataError
 
-__all__ = [
-    "Likeness",
-    "best_match",
-    "centred",
-    "centred_gram",
-    "centred_grams",
-    "cka",
-    "exact",
-    "hsic",
-    "is_whole",
-    "uniformity",
-]
-
 MIN_BATCH = 4  # images: the unbiased estimate divides by n (n − 3)
 INTERVAL_GROUPS = 32  # sums of the pass, kept apart for intervals
 NO_BATCH = (

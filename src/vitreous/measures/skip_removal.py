@@ -19,8 +19,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Panel
 
-__all__ = ["cut_contrast", "places"]
-
 IMAGES_AT_ONCE = 32
 
 

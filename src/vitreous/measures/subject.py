@@ -21,8 +21,6 @@ from vitreous.models.pooling import find_pool
 from vitreous.models.taps import tap_names
 from vitreous.models.vit import ViT
 
-__all__ = ["Settings", "Subject", "in_chunks", "needs_attention", "needs_batches", "needs_class_token", "needs_head"]
-
 T = TypeVar("T")
 
 

@@ -31,8 +31,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line, Tile
 from vitreous.report.files import Panel
 
-__all__ = ["even_grid", "some_layers", "token_accuracy"]
-
 MAX_TOKEN_IMAGES_HELD = 1024
 MAX_PLACES = 49  # probed in a layer; a larger layer is probed on an even grid
 LARGEST_FLOAT16 = torch.finfo(torch.float16).max

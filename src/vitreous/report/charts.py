@@ -17,9 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from vitreous.report.colours import COLOUR_SCALE
 from vitreous.report.marks import Area, Bitmap, Box, Chart, Dot, Mark, Squares, Stroke, Words
 
-__all__ = ["Axis", "Chart", "Line", "ShareBar", "Span", "Tile", "bars", "confusion", "heatmap", "lines", "reliability"]
-__all__ += ["shaded", "tiles"]
-
 CHART_WIDTH, CHART_HEIGHT = 390, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 20, 34, 44  # around the plot
 MAX_LINE_POINTS = 240  # no screen shows more

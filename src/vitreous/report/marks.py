@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from vitreous.report.colours import INK, data_uri
 
-__all__ = ["Area", "Bitmap", "Box", "Chart", "Dot", "Mark", "Paint", "Squares", "Stroke", "Words", "fixed", "themed"]
-
 Points = Sequence[tuple[float, float]]
 Paint = Callable[[str], str]  # a colour as SVG writes it
 POINT = 72 / 96  # points of print for one pixel

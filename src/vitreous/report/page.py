@@ -31,37 +31,6 @@ from vitreous.report.marks import Chart
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = [
-    "Bar",
-    "Block",
-    "Code",
-    "Columns",
-    "Drawing",
-    "Drawings",
-    "Fold",
-    "Group",
-    "Heading",
-    "Listing",
-    "Note",
-    "Number",
-    "Numbers",
-    "Page",
-    "Picture",
-    "Pictures",
-    "Point",
-    "Points",
-    "Section",
-    "Shelf",
-    "Strip",
-    "Table",
-    "Text",
-    "Widget",
-    "fragment",
-    "picture",
-    "render",
-    "write",
-]
-
 Tone = Literal["plain", "good", "warn", "bad"]
 SIDE = 224  # pixels of a thumbnail's longer side: sharp at 112 CSS pixels on a phone's screen
 PIXELS_SHOWN_UP_TO = 64  # pixels a side: a smaller picture is not smoothed

@@ -33,8 +33,6 @@ from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
 from vitreous.server.served import Served, thumbnail
 
-__all__ = ["make_app"]
-
 log = logging.getLogger("vitreous.server")
 SERVE_SCHEMA = "vitreous.serve/1"
 

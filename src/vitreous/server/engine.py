@@ -27,8 +27,6 @@ from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 from vitreous.server.interventions import Break, unplaced
 
-__all__ = ["Attended", "Engine", "Pixels", "attended", "grid_of"]
-
 Pixels = NDArray[np.uint8]  # H W C
 
 

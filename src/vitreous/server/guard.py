@@ -20,8 +20,6 @@ from vitreous.server.errors import Busy, Refusal
 from vitreous.server.limits import Limits
 from vitreous.server.metrics import Counts
 
-__all__ = ["Access", "Guard", "body_of", "refuse"]
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

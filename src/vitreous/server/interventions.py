@@ -22,8 +22,6 @@ from vitreous.models.positions import NoPositions
 from vitreous.models.vit import Attention, ViT
 from vitreous.server.errors import Refusal
 
-__all__ = ["Break", "unplaced"]
-
 Edit = Callable[[Tensor], Tensor]
 
 

@@ -21,8 +21,6 @@ from vitreous.models.model import unwrapped
 from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 
-__all__ = ["explained"]
-
 
 def explained(
     model: nn.Module, images: Any, answers: Iterable[Prediction], folder: str | os.PathLike[str]

@@ -20,8 +20,6 @@ from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Engine, Pixels
 
-__all__ = ["OtherRuntime", "check", "normalised", "without_torch"]
-
 MAX_DIFFERENCE_FROM_TORCH = 1e-3  # of logits, as a share of the largest
 
 

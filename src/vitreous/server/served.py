@@ -18,8 +18,6 @@ from vitreous.server.images.similar import Neighbours
 from vitreous.server.metrics import Counts
 from vitreous.server.queue import WorkQueue
 
-__all__ = ["Served", "thumbnail"]
-
 MAX_LABELS_LISTED = 1000
 NO_TRANSFORMER = {"attention": False, "depth": 0, "heads": 0, "width": 0, "tokens_in_front": 0, "positions": "none"}
 

@@ -33,8 +33,6 @@ from vitreous.report.page import (
 )
 from vitreous.words import sentence, unbroken
 
-__all__ = ["page", "section", "write_page"]
-
 PAGE_FOLDER = Path(__file__).parent
 MAX_MAPS_IN_PAGE = 11 * 2**20  # bytes; with its figures a page stays below 15 MB
 TOP_LINES = 10  # at the top of the page

@@ -18,8 +18,6 @@ from vitreous.measures.inspection import Inspection
 from vitreous.report.colours import COLOUR_SCALE
 from vitreous.report.page import picture
 
-__all__ = ["Shown", "fitting", "looker"]
-
 ALL_STEPS = 256  # of a weight; fewer steps take its square root, so that small weights stay visible
 COARSER_STEPS = (ALL_STEPS, 64, 32)  # tried before images are left out
 LAST_STEPS = (16, 8)  # tried when one image is left

@@ -6,8 +6,6 @@ from typing import Any
 
 from vitreous.measures.figures import Figures
 
-__all__ = ["matrices"]
-
 
 def matrices(figures: Figures) -> list[dict[str, Any]]:
     """For each heatmap with cells: its measure, its title, its place among those of that title, names, thousandths."""

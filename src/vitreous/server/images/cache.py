@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
 
-__all__ = ["CachedImage", "ImageCache"]
-
 
 @dataclass(frozen=True, eq=False)
 class CachedImage:

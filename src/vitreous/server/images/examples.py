@@ -13,8 +13,6 @@ from vitreous.images.sources.fashion import FASHION_CLASSES as CLOTHES
 from vitreous.images.sources.fashion import FASHION_NAME as EMBEDDED
 from vitreous.server.engine import Pixels
 
-__all__ = ["choose"]
-
 EXAMPLES_SHOWN = 8
 
 

@@ -16,8 +16,6 @@ from vitreous.evaluation import features
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.server.errors import Busy, Refusal
 
-__all__ = ["Neighbour", "Neighbours"]
-
 
 @dataclass(frozen=True)
 class Neighbour:

@@ -26,8 +26,6 @@ from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
 from vitreous.server.served import Served
 
-__all__ = ["RequestImage", "Upload", "images_of", "read_upload", "shown_name", "single"]
-
 log = logging.getLogger("vitreous.server")
 READABLE_FORMATS = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
 MAX_NAME_LETTERS = 60  # letters of a file's name that a reply repeats
