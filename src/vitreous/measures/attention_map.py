@@ -70,13 +70,13 @@ class _Maps(Reading):
     """Attention of the first images, each query's map as bytes of its own largest."""
 
     def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
+        super().__init__(subject)
         config: Any = subject.model.config
         self.layers, self.heads = config.encoder.depth, config.encoder.heads
         self.examples, self.small = self._fitting()
         variants = {} if needs_reads(subject) else ROLLOUT_VARIANTS
         self.flows = {name: Flow(subject, **how) for name, how in variants.items()}
-        self.batch: list[tuple[NDArray[np.uint8], NDArray[np.float16]]] = []
+        self.seen: list[tuple[NDArray[np.uint8], NDArray[np.float16]]] = []
         self.kept: dict[str, NDArray[Any]] = {}
 
     def _fitting(self) -> tuple[int, tuple[int, int]]:
@@ -99,21 +99,21 @@ class _Maps(Reading):
         if not tap.endswith("pool.weights"):
             maps = pooled_attention(few.float(), self.subject.grid, self.small)  # B H Q K
             peak = maps.amax(-1, keepdim=True).clamp(min=1e-12)
-            self.batch.append(
+            self.seen.append(
                 ((255 * maps / peak).round().byte().cpu().numpy(), peak[..., 0].cpu().numpy().astype(np.float16))
             )
 
     def update(self) -> None:
-        if not self.kept and self.batch:
+        if not self.kept and self.seen:
             shown: Tensor = self.subject.of_batch["pixels"][: self.examples]
-            maps, peaks = zip(*self.batch, strict=True)
+            maps, peaks = zip(*self.seen, strict=True)
             self.kept = {"maps": np.stack(maps, 1), "peaks": np.stack(peaks, 1), "images": shown.cpu().byte().numpy()}
             for name, flow in self.flows.items():
                 self.kept[name] = relevance_map(flow.rows(), self.subject.grid).cpu().numpy().astype(np.float16)
-        self.batch = []
+        self.seen = []
 
     def drop(self) -> None:
-        self.batch = []
+        self.seen = []
 
     def finish(self) -> Found:
         return {

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from vitreous.measures.measure import Found, rows_of
-from vitreous.report.charts import Span
+from vitreous.report.charts import Line, Span
 from vitreous.report.colours import colours
 
 BLOCK_AXIS, LAYER_AXIS = "block", "layer, from first to last"
@@ -27,10 +27,28 @@ def column(rows: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
     return np.array([math.nan if row.get(key) is None else row[key] for row in rows], np.float64)
 
 
-def band(rows: Sequence[Mapping[str, Any]], key: str, error: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two standard errors below and above the values."""
+def lines_of(
+    rows: Sequence[Mapping[str, Any]], x: ArrayLike, names: Mapping[str, str], *, has_points: bool = False
+) -> list[Line]:
+    """A line for each key that has numbers.  names: the line's name -> its key."""
+    known = {name: key for name, key in names.items() if any(row[key] is not None for row in rows)}
+    return [Line(name, x, column(rows, key), has_points=has_points) for name, key in known.items()]
+
+
+def banded(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    x: ArrayLike,
+    key: str,
+    error: str,
+    *,
+    within: tuple[float, float] = (-math.inf, math.inf),
+    has_points: bool = False,
+) -> Line:
+    """The line of a key, in a band of two standard errors.  within: the ends of what the band may reach."""
     value, spread = column(rows, key), np.nan_to_num(column(rows, error))
-    return value - 2 * spread, value + 2 * spread
+    low, high = (np.clip(value + way * 2 * spread, *within) for way in (-1, 1))
+    return Line(name, x, value, low, high, has_points=has_points)
 
 
 def both_rows(found: Found, beside: Found | None) -> list[dict[str, Any]]:
@@ -106,4 +124,4 @@ def overlaid(
     share = ((heat - low) / (high - low) if high > low else np.zeros_like(heat)).clip(0, 1).astype(np.float32)
     light = np.clip(np.asarray(Image.fromarray(share).resize(size, Image.Resampling.BILINEAR)), 0, 1)
     mix = (COLOUR_AT_LOWEST + (lit - COLOUR_AT_LOWEST) * light)[..., None]
-    return ((1 - mix) * below + mix * colours(light, 1.0)).round().astype(np.uint8)
+    return ((1 - mix) * below + mix * colours(light, 0.0, 1.0)).round().astype(np.uint8)

@@ -38,8 +38,8 @@ class Held(Reading):
     """Features of the first `most` images under names, to fit and judge probes on."""
 
     def __init__(self, subject: Subject, most: int):
-        self.subject, self.most = subject, most
-        self.batch: dict[str, Tensor] = {}
+        super().__init__(subject)
+        self.most = most
         self.values: dict[str, list[np.ndarray]] = {}
         self.places: list[np.ndarray] = []
         self.count = 0
@@ -55,9 +55,6 @@ class Held(Reading):
             self.count += len(places)
             for name, rows in self.batch.items():
                 self.values.setdefault(name, []).append(rows.numpy())
-        self.batch = {}
-
-    def drop(self) -> None:
         self.batch = {}
 
     def release(self, names: list[str]) -> tuple[Features, Features]:

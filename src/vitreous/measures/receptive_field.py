@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.drawing import band, block_name, both_rows, column, top_with_room
+from vitreous.measures.drawing import banded, block_name, both_rows, top_with_room
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks
 from vitreous.models.taps import matching, taps
 from vitreous.randomness import integers
 from vitreous.report import charts
-from vitreous.report.charts import Line, Tile
+from vitreous.report.charts import Tile
+from vitreous.report.colours import colours
 from vitreous.report.files import Panel
 
 GRAPHS_AT_ONCE = 8  # images whose graph stays in memory
@@ -110,9 +111,6 @@ class _Field:
 
 
 class _Fields(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
-
     def finish(self) -> Found:
         subject = self.subject
         images = subject.first(subject.settings.field_images)
@@ -270,9 +268,7 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     series = []
     for word, own in (("after the skip", after), *_branches(rows).items()):
         if own:
-            low, high = band(own, "radius_px", "error_px")
-            x = np.linspace(0, 1, len(own)) if len(own) > 1 else np.zeros(1)
-            series.append(Line(word, x, column(own, "radius_px"), low, high))
+            series.append(banded(word, own, np.linspace(0, 1, len(own)), "radius_px", "error_px"))
     chart = charts.lines(
         series, title="radius that holds half of the gradient", x_title="depth", x_is_share=True,
         level=(whole, f"whole image alike: {whole:.0f} px"), y_range=span,
@@ -283,7 +279,7 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     tiles = []
     for row in (known[place] for place in places):
         field = np.asarray(found["maps"][row["tap"]], np.float64)
-        tiles.append(Tile(block_name(row["tap"]), charts.shaded((field / max(float(field.max()), 1e-30)) ** 0.25)))
+        tiles.append(Tile(block_name(row["tap"]), colours((field / max(float(field.max()), 1e-30)) ** 0.25, 0.0, 1.0)))
     if tiles:
         maps = charts.tiles(tiles, title="receptive fields of the centre", columns=min(4, len(tiles)))
         panels.append(Panel(maps, "What the centre depends on (fourth root)"))

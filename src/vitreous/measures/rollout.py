@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -97,8 +98,8 @@ def needs_reads(subject: Subject, other: Subject | None = None) -> str | None:
 
 class _Rollout(Averages):
     def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__()
-        self.grid, self.flow = subject.grid, Flow(subject)
+        super().__init__(subject)
+        self.flow = Flow(subject)
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         self.flow.see(tap, x)
@@ -114,13 +115,12 @@ class _Rollout(Averages):
         super().update()
 
     def finish(self) -> Found:
-        mean = self.mean("map").unflatten(0, self.grid)
-        table = plain(mean.tolist())
+        table = plain(self.mean("map").unflatten(0, self.subject.grid))
         return {
             "held_by_top_tenth": plain(self.mean("most").item()),
             "held_by_top_tenth_error": plain(self.error("most").item()),
             "spread_patches": plain(self.mean("spread").item()),
-            "patches": self.grid[0] * self.grid[1],
+            "patches": math.prod(self.subject.grid),
             "mean_map": table,
             "images": self.images,
             "rows": [{"row": r, "column": c, "share": v} for r, line in enumerate(table) for c, v in enumerate(line)],

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.measures.drawing import column
+from vitreous.measures.drawing import lines_of
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.similarity import MIN_BATCH, Likeness, cka
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.models.taps import taps
 from vitreous.report import charts
-from vitreous.report.charts import Line
 from vitreous.report.files import Panel
 
 IMAGES_AT_ONCE = 32
@@ -52,9 +51,6 @@ def _order(place: str) -> tuple[Any, ...]:
 
 
 class _Removal(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
-
     def finish(self) -> Found:
         subject = self.subject
         blocks = places(subject)
@@ -118,13 +114,9 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     is_vit = all(row["block"].startswith("blocks.") for row in rows)
     named = {"same answer": "same_answer", "likeness of features": "features_cka"}
-    series = [
-        Line(name, range(len(rows)), column(rows, key), has_points=True)
-        for name, key in named.items()
-        if any(row[key] is not None for row in rows)
-    ]
     chart = charts.lines(
-        series, title="what is left without the skips of one block", is_share=True, x_is_whole=True,
+        lines_of(rows, range(len(rows)), named, has_points=True),
+        title="what is left without the skips of one block", is_share=True, x_is_whole=True,
         x_title="block that lost its skips" if is_vit else "unit that lost its skip", y_range=(0.0, 1.0),
     )  # fmt: skip
     return [Drawn([Panel(chart, "What is left without its skips")])]

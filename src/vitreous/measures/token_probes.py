@@ -20,7 +20,7 @@ from torch import Tensor
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import probe_features
-from vitreous.measures.drawing import block_name, column
+from vitreous.measures.drawing import block_name, column, lines_of
 from vitreous.measures.layer_probes import BLOCK_OUTPUTS, PROBE_SEEDS, PROBE_SHOTS, Held, needs_labels
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, plain
 from vitreous.measures.residual import as_tokens
@@ -29,6 +29,7 @@ from vitreous.models.config import Size
 from vitreous.models.taps import matching
 from vitreous.report import charts
 from vitreous.report.charts import Line, Tile
+from vitreous.report.colours import colours
 from vitreous.report.files import Panel
 
 MAX_TOKEN_IMAGES_HELD = 1024
@@ -171,13 +172,14 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
         own = [row for row in found["rows"] if (row["layer"], row["token"]) == (layer["layer"], "patch")]
         low, high = layer["lowest"], layer["highest"]
         name = block_name(f"{layer['layer']}.output").replace("stem unit", "stem")
-        shades = charts.shaded(column(own, "ten_shot").reshape(layer["asked"]), low, high)
+        shades = colours(column(own, "ten_shot").reshape(layer["asked"]), low, high)
         tiles.append(Tile(f"{name}: {100 * low:.0f}–{100 * high:.0f} %", shades))
     maps = charts.tiles(tiles, title="accuracy of a probe on every place", columns=min(3, len(tiles)))
-    depth, mean = column(layers, "depth"), column(layers, "mean")
-    series = [Line("one place", depth, mean, column(layers, "lowest"), column(layers, "highest"), has_points=True)]
-    if any(layer["class_token"] is not None for layer in layers):
-        series.append(Line("class token", depth, column(layers, "class_token"), has_points=True))
+    depth, mean, lowest, highest = (column(layers, key) for key in ("depth", "mean", "lowest", "highest"))
+    series = [
+        Line("one place", depth, mean, lowest, highest, has_points=True),
+        *lines_of(layers, depth, {"class token": "class_token"}, has_points=True),
+    ]
     chart = charts.lines(
         series, title=f"accuracy of {found['shots']}-shot probes on single tokens", x_title="depth", x_is_share=True,
         is_share=True, y_range=(0.0, 1.0), level=(found["chance"], "chance"),

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.report.colours import COLOUR_SCALE
+from vitreous.report.colours import COLOUR_SCALE, colours
 from vitreous.report.marks import Area, Bitmap, Box, Chart, Dot, Mark, Squares, Stroke, Words
 
 CHART_WIDTH, CHART_HEIGHT = 390, 250
@@ -29,7 +29,6 @@ COUNTS_UP_TO = 15  # classes: counts stand in the cells
 CELLS_TELL_UP_TO = 40  # classes: a cell tells its numbers under the pointer
 NAME_LETTERS = 24  # of a class
 SHADES = 12  # of a large matrix
-UNKNOWN = (128, 128, 128)  # a cell without a number
 EXACT_UP_TO = 64  # pixels a side: a tile shows each
 MAX_SPAN_NAMES = 20  # along an axis of a heatmap: more would touch
 
@@ -277,7 +276,7 @@ def heatmap(
     left = 26 + 0.58 * size * max((len(span.name) for span in rows), default=0)
     below = max((len(span.name) for span in columns), default=0) * 0.58 * size
     top = 8.0
-    marks: list[Mark] = [Bitmap(left, top, wide, tall, shaded(cells, low, high))]
+    marks: list[Mark] = [Bitmap(left, top, wide, tall, colours(cells, low, high))]
     across, down = Axis(0, cells.shape[1], left, left + wide), Axis(0, cells.shape[0], top, top + tall)
     for at, name, edge in _middles(rows, down):
         marks.append(Words(left - 5, at + 0.35 * size, name, anchor="end", size=size))
@@ -313,14 +312,6 @@ def tiles(pictures: Sequence[Tile], *, title: str, columns: int, heads: Sequence
         if tile.title:
             marks.append(Words(x, y + side + 12, _cut(tile.title, letters), size=10))
     return _chart(title, marks, height=top + -(-len(pictures) // columns) * step)
-
-
-def shaded(values: NDArray[np.floating], low: float = 0.0, high: float = 1.0) -> NDArray[np.uint8]:
-    """Numbers as colours, dark for low, grey for NaN.  H W -> H W 3."""
-    share = np.clip((np.nan_to_num(values) - low) / (high - low if high > low else 1.0), 0, 1)
-    return np.where(np.isfinite(values)[..., None], COLOUR_SCALE[(255 * share).round().astype(int)], UNKNOWN).astype(
-        np.uint8
-    )
 
 
 def _middles(spans: Sequence[Span], axis: Axis) -> Iterator[tuple[float, str, float]]:
@@ -361,7 +352,7 @@ def _shades(shares: NDArray[np.float64], cell: float, left: float, top: float) -
 
 def _depth(share: NDArray[np.float64] | float) -> NDArray[np.float64] | float:
     """Opacity of a cell: small shares are seen too."""
-    return 0.08 + 0.87 * np.asarray(share) ** 0.6 if isinstance(share, np.ndarray) else 0.08 + 0.87 * share**0.6
+    return 0.08 + 0.87 * share**0.6
 
 
 def _thin(line: Line, *, is_log: bool) -> Thinned | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from vitreous.report.colours import INK, data_uri
 
@@ -207,9 +208,8 @@ class Bitmap:
     def svg(self, paint: Paint) -> str:
         place = f'x="{self.x:.1f}" y="{self.y:.1f}" width="{self.width:.1f}" height="{self.height:.1f}"'
         look = "" if self.is_photo else 'style="image-rendering:pixelated" '
-        return (
-            f'<image {place} preserveAspectRatio="none" {look}href="{data_uri(self.pixels, is_photo=self.is_photo)}"/>'
-        )
+        address = data_uri(Image.fromarray(self.pixels), is_photo=self.is_photo)
+        return f'<image {place} preserveAspectRatio="none" {look}href="{address}"/>'
 
     def plot(self, axes: Any, order: int) -> None:
         edges = (self.x, self.x + self.width, self.y + self.height, self.y)
