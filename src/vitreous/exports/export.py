@@ -152,8 +152,7 @@ def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iter
     """The images in words, and the images with the model's index of their class."""
     channels = len(model.preprocess.mean)
     if data is None:
-        chosen = itertools.islice(sample_images.embedded(channels), count)
-        return "generated and embedded images", (Sample(pixels, label) for pixels, label in chosen)
+        return "generated and embedded images", map(Sample, itertools.islice(sample_images.embedded(channels), count))
     splits = set(data.splits.tolist())
     name = "test" if "test" in splits else "train"
     part = open_data.open(data, split=name, limit=count if count < int((data.splits == name).sum()) else None)

@@ -38,11 +38,10 @@ def avoid_broken_amx() -> None:
 
     Call it before this process computes anything with OpenVINO. A choice of the user's stands.
     """
-    cpuinfo = Path("/proc/cpuinfo")
-    if "ONEDNN_MAX_CPU_ISA" in os.environ or not cpuinfo.exists() or "amx_tile" not in cpuinfo.read_text():
-        return
-    if subprocess.run([sys.executable, "-c", AMX_TRIAL], capture_output=True).returncode < 0:  # a signal ended it
-        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+    if "ONEDNN_MAX_CPU_ISA" not in os.environ and _cpu_has("amx_tile"):
+        tried = subprocess.run([sys.executable, "-c", AMX_TRIAL], capture_output=True)
+        if tried.returncode < 0:  # a signal ended it
+            os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
 
 
 @cache
@@ -51,10 +50,14 @@ def avoid_mixed_vectors() -> None:
 
     Call it before this process computes anything with OpenVINO. torch has its own copy of oneDNN, and its cap stays.
     """
-    cpuinfo = Path("/proc/cpuinfo")
     is_capped = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in BELOW_AVX512
-    if is_capped and cpuinfo.exists() and "avx512f" in cpuinfo.read_text():
+    if is_capped and _cpu_has("avx512f"):
         del os.environ["ONEDNN_MAX_CPU_ISA"]
+
+
+def _cpu_has(flag: str) -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and flag in cpuinfo.read_text()
 
 
 def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions) -> None:
@@ -176,12 +179,8 @@ def own_signal_stack() -> Iterator[None]:
 def describe(path: Path) -> dict[str, Any]:
     import openvino as ov
 
-    model = ov.Core().read_model(path)
-    return {"openvino": ov.__version__, "operators": dict(sorted(Counter(_operators(model)).items()))}
-
-
-def _operators(model: Any) -> list[str]:
-    return [node.get_type_name() for node in model.get_ops()]
+    operators = Counter(node.get_type_name() for node in ov.Core().read_model(path).get_ops())
+    return {"openvino": ov.__version__, "operators": dict(sorted(operators.items()))}
 
 
 OPENVINO = Target(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +39,9 @@ def generated(index: int, channels: int = 3) -> Pixels:
     return preprocess.as_array(preprocess.as_image(image, channels))
 
 
-def embedded(channels: int = 3) -> Iterator[tuple[Pixels, Any]]:
+def embedded(channels: int = 3) -> Iterator[Pixels]:
     """Generated scenes and photographs of clothes by turns, without labels."""
     clothes = open_data.open(FASHION, split="test")
     for i in range(IMAGES_OF_EACH_KIND):
-        yield generated(i, channels), None
-        yield preprocess.as_array(preprocess.as_image(clothes.read(i), channels)), None
+        yield generated(i, channels)
+        yield preprocess.as_array(preprocess.as_image(clothes.read(i), channels))

@@ -99,10 +99,6 @@ class Runner:
     load: Callable[[str], Any]
 
 
-def _takes_every_model(model: Model) -> str | None:
-    return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A runtime. `write` makes image, tensor and fixed with this suffix in a folder, and `preprocessing` in another."""
@@ -116,7 +112,7 @@ class Target:
     packages: tuple[Package, ...] = ()  # that writing takes
     precisions: tuple[str, ...] = ()  # int8 and fp16, where it has them
     int8_packages: tuple[Package, ...] = ()  # that int8 takes besides
-    refuses_int8: Callable[[Model], str | None] = _takes_every_model  # why this model cannot have it
+    refuses_int8: Callable[[Model], str | None] = lambda model: None  # why this model cannot have it
     halves_itself: bool = False  # fp16: `write` gets float32 and halves the file
     opsets: range | tuple[int, ...] = ()  # of ONNX; empty: it has none
     starts_with: bytes = b""  # the first bytes of every file with the suffix
