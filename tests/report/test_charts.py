@@ -215,7 +215,9 @@ def test_charts_that_are_compared_share_their_scale():
 
 def test_tiles_keep_their_shape_and_their_names():
     tall = np.zeros((8, 4, 3), np.uint8)
-    root = parsed(charts.tiles([Tile("a long name that is cut", tall)] * 3, title="t", columns=2, heads=["x", "y"]))
+    root = parsed(
+        charts.tiles([Tile("a long name that is cut", tall)] * 3, title="t", columns=2, column_names=["x", "y"])
+    )
     images = [e for e in root if e.tag.endswith("image")]
     assert [float(e.attrib["height"]) / float(e.attrib["width"]) for e in images] == pytest.approx([2] * 3, rel=0.01)
     assert {"x", "y"} <= set(words(root))

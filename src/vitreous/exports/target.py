@@ -42,17 +42,13 @@ class ModelParts:
         return ImageForm(self.preprocessing, self.network, self.answer).eval()
 
     @property
-    def attention(self) -> bool:
-        return self.network.attention
-
-    @property
     def tensor_outputs(self) -> list[str]:
         of_pool = ["pool_weights"] if self.network.pool_tap else []
-        return ["logits", *(["attention_weights", *of_pool] if self.attention else [])]
+        return ["logits", *(["attention_weights", *of_pool] if self.network.attention else [])]
 
     @property
     def image_outputs(self) -> list[str]:
-        return ["probabilities", "score", *(["attention_map"] if self.attention else [])]
+        return ["probabilities", "score", *(["attention_map"] if self.network.attention else [])]
 
     def images(self, batch: int) -> Tensor:
         """Zeros of the size that the network wants."""

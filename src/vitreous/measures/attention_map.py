@@ -150,7 +150,7 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
         for shown in (shrunk(image), overlaid(image, row.reshape(small)))
     ]
     title = "where the first token looks, last block" if front else "where the patches look, last block"
-    chart = charts.tiles(tiles, title=title, columns=4, heads=["image", "looks at"] * 2)
+    chart = charts.tiles(tiles, title=title, columns=4, column_names=["image", "looks at"] * 2)
     return [Drawn([Panel(chart, title[0].upper() + title[1:])], paper="P1-fig6")]
 
 

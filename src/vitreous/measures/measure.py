@@ -136,11 +136,6 @@ class Measure:
     rank: int | None = 0
     arrays_of: str | None = None
 
-    def patterns(self, subject: Subject) -> tuple[str, ...]:
-        """The taps it reads of this model."""
-        patterns = (pattern for family in subject.families for pattern in self.taps.get(family, ()))
-        return tuple(pattern.format(last=subject.depth - 1) for pattern in patterns)
-
 
 def number_of(tap: str) -> int:
     """7 for blocks.7.attention.weights."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from vitreous.measures.drawing import banded, block_name, both_rows, top_with_room
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks
-from vitreous.models.taps import matching, taps
+from vitreous.models.taps import taps
 from vitreous.randomness import integers
 from vitreous.report import charts
 from vitreous.report.charts import Tile
@@ -207,14 +207,8 @@ FIELD_TAPS = {
 
 
 def _names(subject: Subject) -> list[str]:
-    found = [
-        name
-        for family in subject.families
-        for pattern in FIELD_TAPS.get(family, ())
-        for name in matching(subject.model, pattern)
-    ]
     order = {name: i for i, (name, _) in enumerate(subject.model.named_modules())}
-    return sorted(dict.fromkeys(found), key=order.__getitem__)
+    return sorted(dict.fromkeys(subject.taps(FIELD_TAPS)), key=order.__getitem__)
 
 
 def _is_after(tap: str) -> bool:

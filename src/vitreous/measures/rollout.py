@@ -143,8 +143,8 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
         for i, image in enumerate(rgb(arrays["images"])):
             tiles.append(Tile("", shrunk(image)))
             tiles += [Tile("", overlaid(image, arrays[key][i].astype(np.float32))) for key in known]
-        heads = ["image", *known.values()]
-        chart = charts.tiles(tiles, title="attention rollout over images", columns=len(heads), heads=heads)
+        names = ["image", *known.values()]
+        chart = charts.tiles(tiles, title="attention rollout over images", columns=len(names), column_names=names)
         panels.append(Panel(chart, "Where the answer came from"))
     mean = np.asarray(found["mean_map"], np.float64)
     rows, columns = ([Span(str(i)) for i in range(count)] for count in mean.shape)

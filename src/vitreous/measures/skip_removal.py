@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitreous.measures.drawing import lines_of
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
-from vitreous.measures.similarity import MIN_BATCH, Likeness, cka
+from vitreous.measures.similarity import MIN_BATCH, Likeness, cka, known_mean
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.models.taps import taps
 from vitreous.report import charts
@@ -28,26 +28,19 @@ def cut_contrast(matrix: list[list[float | None]], cut: int) -> float | None:
     """
     count = len(matrix)
     pairs = [(i, j) for i in range(count) for j in range(i)]
-    across = [matrix[i][j] for i, j in pairs if (i < cut) != (j < cut)]
-    within = [matrix[i][j] for i, j in pairs if (i < cut) == (j < cut)]
-    a, b = ([value for value in values if value is not None] for values in (across, within))
-    return sum(a) / len(a) - sum(b) / len(b) if a and b else None
+    across = known_mean([matrix[i][j] for i, j in pairs if (i < cut) != (j < cut)])
+    within = known_mean([matrix[i][j] for i, j in pairs if (i < cut) == (j < cut)])
+    return None if across is None or within is None else across - within
 
 
 def places(subject: Subject) -> dict[str, list[str]]:
     """Blocks and units, and the skips of each."""
-    names = {name for name, _ in subject.model.named_modules()}
     found: dict[str, list[str]] = {}
-    for name in names:
-        parts = name.removeprefix("stem.").split(".")
-        if parts[-1] in ("skip1", "skip2", "skip"):
-            found.setdefault(name.rsplit(".", 1)[0], []).append(name)
-    return dict(sorted(found.items(), key=lambda item: _order(item[0])))
-
-
-def _order(place: str) -> tuple[Any, ...]:
-    numbers = [int(part) for part in place.split(".") if part.isdecimal()]
-    return (not place.startswith("stem."), *numbers)
+    for name, _ in subject.model.named_modules():
+        place, _, part = name.rpartition(".")
+        if part in ("skip1", "skip2", "skip"):
+            found.setdefault(place, []).append(name)
+    return found
 
 
 class _Removal(Reading):

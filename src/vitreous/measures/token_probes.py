@@ -26,7 +26,6 @@ from vitreous.measures.measure import Arrays, Drawn, Found, Measure, plain
 from vitreous.measures.residual import as_tokens
 from vitreous.measures.subject import Subject
 from vitreous.models.config import Size
-from vitreous.models.taps import matching
 from vitreous.report import charts
 from vitreous.report.charts import Line, Tile
 from vitreous.report.colours import colours
@@ -71,8 +70,7 @@ def token_accuracy(train: Features, test: Features, tap: str, seed: int) -> tupl
 class _TokenProbes(Held):
     def __init__(self, subject: Subject, other: Subject | None = None):
         super().__init__(subject, MAX_TOKEN_IMAGES_HELD)
-        names = [matching(subject.model, pattern) for pattern in TOKEN_PROBES.patterns(subject)]
-        self.depths = some_layers([tap for each in names for tap in each])
+        self.depths = some_layers(subject.taps(BLOCK_OUTPUTS))
         self.grids: dict[str, Size] = {}
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:

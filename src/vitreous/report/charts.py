@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.report.colours import COLOUR_SCALE, colours
+from vitreous.report.colours import COLOUR_SCALE, MAX_SIDE_UNSMOOTHED, colours
 from vitreous.report.marks import Area, Bitmap, Box, Chart, Dot, Mark, Squares, Stroke, Words
 
 CHART_WIDTH, CHART_HEIGHT = 390, 250
@@ -25,11 +25,10 @@ FIRST_HUE, SECOND_HUE = "first", "second"
 HUES = (FIRST_HUE, SECOND_HUE, "third")
 DASHES = ("", "7 4", "2 3")
 MUTED, RULE, GROUND, TEXT = "quiet", "line", "paper", "currentColor"
-COUNTS_UP_TO = 15  # classes: counts stand in the cells
-CELLS_TELL_UP_TO = 40  # classes: a cell tells its numbers under the pointer
+MAX_CLASSES_WITH_COUNTS = 15  # in the cells of a matrix
+MAX_CLASSES_WITH_TOOLTIPS = 40  # a cell tells its numbers under the pointer
 NAME_LETTERS = 24  # of a class
 SHADES = 12  # of a large matrix
-EXACT_UP_TO = 64  # pixels a side: a tile shows each
 MAX_SPAN_NAMES = 20  # along an axis of a heatmap: more would touch
 
 
@@ -195,7 +194,7 @@ def confusion(matrix: NDArray[np.integer], names: Sequence[str], *, title: str) 
     matrix: K K of counts. Counts are written into the cells of a small matrix; names are cut, never left out.
     """
     k = len(names)
-    cell = 34.0 if k <= 10 else 28.0 if k <= COUNTS_UP_TO else max(9.0, min(22.0, 620 / k))
+    cell = 34.0 if k <= 10 else 28.0 if k <= MAX_CLASSES_WITH_COUNTS else max(9.0, min(22.0, 620 / k))
     size = min(12.0, max(7.5, 0.92 * cell))
     shown = [_cut(name) for name in names]
     edge = 12 + 0.56 * size * max((len(name) for name in shown), default=0)  # of the longest name
@@ -209,15 +208,15 @@ def confusion(matrix: NDArray[np.integer], names: Sequence[str], *, title: str) 
     ]
     for i, (name, short) in enumerate(zip(names, shown, strict=True)):
         middle = (i + 0.5) * cell + 0.35 * size
-        told = name if short != name else ""
-        marks.append(Words(left - 6, top + middle, short, anchor="end", size=size, told=told))
-        marks.append(Words(left + middle, top - 6, short, size=size, turn=-90, told=told))
-    if k <= CELLS_TELL_UP_TO:
+        tooltip = name if short != name else ""
+        marks.append(Words(left - 6, top + middle, short, anchor="end", size=size, tooltip=tooltip))
+        marks.append(Words(left + middle, top - 6, short, size=size, turn=-90, tooltip=tooltip))
+    if k <= MAX_CLASSES_WITH_TOOLTIPS:
         marks += _cells(counts, shares, names, cell, left, top)
     else:
         marks += _shades(shares, cell, left, top)
     width, height = left + k * cell + 6, top + k * cell + 6
-    return _chart(title, marks, width, height, is_wide=k > COUNTS_UP_TO)
+    return _chart(title, marks, width, height, is_wide=k > MAX_CLASSES_WITH_COUNTS)
 
 
 def reliability(
@@ -236,11 +235,11 @@ def reliability(
     for i in np.flatnonzero(n > 0).tolist():
         x, w = float(x_axis.at(e[i])), float(x_axis.at(e[i + 1]) - x_axis.at(e[i]))
         y, top = float(y_axis.at(a[i])), float(tall.at(n[i]))
-        told = f"says {_percent(p[i])}, right {_percent(a[i])}, {int(n[i]):,} images"
+        tooltip = f"says {_percent(p[i])}, right {_percent(a[i])}, {int(n[i]):,} images"
         is_many = n[i] >= few
         edge = ("", "") if is_many else (FIRST_HUE, "2 2")
-        marks.append(Box(x + 1, y, w - 2, max(bottom - y, 0), FIRST_HUE, 0.55 if is_many else 0.08, *edge, told))
-        marks.append(Box(x + 1, top, w - 2, floor - top, MUTED, 0.6, told=told))
+        marks.append(Box(x + 1, y, w - 2, max(bottom - y, 0), FIRST_HUE, 0.55 if is_many else 0.08, *edge, tooltip))
+        marks.append(Box(x + 1, top, w - 2, floor - top, MUTED, 0.6, tooltip=tooltip))
     marks.append(Stroke([(x_axis.start, bottom), (x_axis.end, top_edge)], SECOND_HUE, 1.5, "6 4"))
     marks.append(Stroke([(x_axis.start, floor), (x_axis.end, floor)], RULE, 1))
     most = f"images in each bar: up to {int(n.max(initial=0)):,}"
@@ -297,18 +296,18 @@ def heatmap(
     return _chart(title, marks, max(bar + 50, CHART_WIDTH), top + tall + below + 32)
 
 
-def tiles(pictures: Sequence[Tile], *, title: str, columns: int, heads: Sequence[str] = ()) -> Chart:
-    """Pictures in rows of `columns`, each over its name; small ones show their pixels.  heads: names of the columns."""
+def tiles(pictures: Sequence[Tile], *, title: str, columns: int, column_names: Sequence[str] = ()) -> Chart:
+    """Pictures in rows of `columns`, each over its name; small ones show their pixels."""
     gap, has_names = 6.0, any(tile.title for tile in pictures)
     side = (CHART_WIDTH - gap * (columns - 1)) / columns
-    top, step = 18.0 if heads else 2.0, side + (19.0 if has_names else gap)
-    marks: list[Mark] = [Words(i * (side + gap), 12, head, size=11, colour=MUTED) for i, head in enumerate(heads)]
+    top, step = 18.0 if column_names else 2.0, side + (19.0 if has_names else gap)
+    marks: list[Mark] = [Words(i * (side + gap), 12, n, size=11, colour=MUTED) for i, n in enumerate(column_names)]
     letters = max(int(side / 6.2), 2)
     for i, tile in enumerate(pictures):
         x, y = i % columns * (side + gap), top + i // columns * step
         h, w = tile.pixels.shape[:2]
         wide, tall = side * min(w / h, 1), side * min(h / w, 1)
-        marks.append(Bitmap(x, y, wide, tall, tile.pixels, is_photo=max(h, w) > EXACT_UP_TO))
+        marks.append(Bitmap(x, y, wide, tall, tile.pixels, is_photo=max(h, w) > MAX_SIDE_UNSMOOTHED))
         if tile.title:
             marks.append(Words(x, y + side + 12, _cut(tile.title, letters), size=10))
     return _chart(title, marks, height=top + -(-len(pictures) // columns) * step)
@@ -330,9 +329,9 @@ def _cells(
         n, share = int(counts[i, j]), float(shares[i, j])
         depth = float(_depth(share))
         x, y = left + j * cell, top + i * cell
-        told = f"{names[i]}, answered {names[j]}: {n:,} ({_percent(share)})"
-        yield Box(x, y, cell, cell, FIRST_HUE if i == j else SECOND_HUE, depth, told=told)
-        if len(names) <= COUNTS_UP_TO:
+        tooltip = f"{names[i]}, answered {names[j]}: {n:,} ({_percent(share)})"
+        yield Box(x, y, cell, cell, FIRST_HUE if i == j else SECOND_HUE, depth, tooltip=tooltip)
+        if len(names) <= MAX_CLASSES_WITH_COUNTS:
             size = min(12.0, 1.5 * cell / max(len(f"{n}"), 2))
             middle = (x + cell / 2, y + cell / 2 + 0.36 * size)
             colour = GROUND if depth > 0.55 else TEXT

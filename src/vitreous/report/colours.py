@@ -11,6 +11,7 @@ from PIL import Image
 
 INK, QUIET, PAPER = "#1c2733", "#5f6c7a", "#ffffff"
 UNKNOWN = (128, 128, 128)  # a number that is missing
+MAX_SIDE_UNSMOOTHED = 64  # pixels: a larger picture is smoothed
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
 # A dark-to-light scale whose lightness rises evenly: dark blue, teal, yellow. 256 × RGB.

@@ -126,7 +126,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle. border: the colour of its edge.  told: what it says under the pointer.  round: of its corners."""
+    """A rectangle. border: the colour of its edge.  tooltip: what shows under the pointer.  round: of its corners."""
 
     x: float
     y: float
@@ -136,7 +136,7 @@ class Box:
     opacity: float = 1.0
     border: str = ""
     dashes: str = ""
-    told: str = ""
+    tooltip: str = ""
     round: float = 0.0
 
     def svg(self, paint: Paint) -> str:
@@ -145,7 +145,7 @@ class Box:
         look += _filled(paint(self.colour), self.opacity)
         look += f' stroke="{paint(self.border)}"' if self.border else ""
         look += f' stroke-dasharray="{self.dashes}"' if self.dashes else ""
-        return f"<rect {place}{look}>{_told(self.told)}</rect>" if self.told else f"<rect {place}{look}/>"
+        return f"<rect {place}{look}>{_title(self.tooltip)}</rect>" if self.tooltip else f"<rect {place}{look}/>"
 
     def plot(self, axes: Any, order: int) -> None:
         from matplotlib.colors import to_rgba
@@ -160,7 +160,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text; x, y: where its anchor stands. turn: degrees.  told: the whole of what was cut.
+    """A line of text; x, y: where its anchor stands. turn: degrees.  tooltip: the whole of a text that is cut.
 
     passes_pointer: the pointer reaches what lies below.
     """
@@ -173,7 +173,7 @@ class Words:
     size: float = 12
     weight: int = 400
     turn: float = 0.0
-    told: str = ""
+    tooltip: str = ""
     passes_pointer: bool = False
 
     def svg(self, paint: Paint) -> str:
@@ -184,7 +184,7 @@ class Words:
         look += "" if self.size == 12 else f' font-size="{self.size:.1f}"'
         look += "" if self.anchor == "start" else f' text-anchor="{self.anchor}"'
         look += ' pointer-events="none"' if self.passes_pointer else ""
-        return f'<text {place} fill="{paint(self.colour)}"{look}>{html.escape(self.text)}{_told(self.told)}</text>'
+        return f'<text {place} fill="{paint(self.colour)}"{look}>{html.escape(self.text)}{_title(self.tooltip)}</text>'
 
     def plot(self, axes: Any, order: int) -> None:
         side = {"start": "left", "middle": "center", "end": "right"}[self.anchor]
@@ -258,5 +258,5 @@ def _filled(colour: str, opacity: float) -> str:
     return f' fill="{colour}"' + ("" if opacity == 1 else f' fill-opacity="{share}"')
 
 
-def _told(text: str) -> str:
+def _title(text: str) -> str:
     return f"<title>{html.escape(text)}</title>" if text else ""

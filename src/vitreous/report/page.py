@@ -25,7 +25,7 @@ from PIL import Image
 
 from vitreous.files import write_bytes
 from vitreous.printable import printable
-from vitreous.report.colours import data_uri
+from vitreous.report.colours import MAX_SIDE_UNSMOOTHED, data_uri
 from vitreous.report.marks import Chart
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Tone = Literal["plain", "good", "warn", "bad"]
 SIDE = 224  # pixels of a thumbnail's longer side: sharp at 112 CSS pixels on a phone's screen
-PIXELS_SHOWN_UP_TO = 64  # pixels a side: a smaller picture is not smoothed
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -277,7 +276,7 @@ def picture(
     if isinstance(pixels, np.ndarray):
         pixels = Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
     image = pixels.convert("RGB")
-    is_small = max(image.size) <= PIXELS_SHOWN_UP_TO
+    is_small = max(image.size) <= MAX_SIDE_UNSMOOTHED
     if not is_small:
         image.thumbnail((side, side), Image.Resampling.BOX, reducing_gap=2.0)
     address = data_uri(image, is_photo=not is_small, quality=80, optimize=True)
