@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ OVERLAY_SIDE = 112  # pixels of a small picture's longer side
 
 def column(rows: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
     """One key of every row; NaN for None."""
-    return np.array([math.nan if row.get(key) is None else row[key] for row in rows], np.float64)
+    return np.array([row.get(key) for row in rows], np.float64)
 
 
 def lines_of(
@@ -67,13 +68,7 @@ def top_with_room(*parts: Sequence[float | None] | NDArray[np.float64] | None) -
 
 def spans(names: Sequence[str]) -> list[Span]:
     """Neighbouring taps of one block or unit, under its name."""
-    out: list[Span] = []
-    for name in map(block_name, names):
-        if out and out[-1].name == name:
-            out[-1] = Span(name, out[-1].count + 1)
-        else:
-            out.append(Span(name))
-    return out
+    return [Span(name, len(list(same))) for name, same in groupby(map(block_name, names))]
 
 
 def block_name(tap: str) -> str:

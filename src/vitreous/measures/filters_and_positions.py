@@ -26,6 +26,7 @@ from vitreous.report.charts import Line, ShareBar, Span, Tile
 from vitreous.report.files import Panel
 
 COMPONENTS_DRAWN = 28  # components that P1 draws
+MAX_FILTER_NUMBERS = 32 * 32 * 4  # in one filter that a page can draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +132,6 @@ def _filters(model: ViT) -> Tensor:
     return model.embedding.projection.weight.detach().mT.cpu()  # PPC D
 
 
-def _small(size: int) -> bool:
-    return size <= 32 * 32 * 4  # numbers in one filter that a page can draw
-
-
 class _Filters(Reading):
     def finish(self) -> Found:
         model: Any = self.subject.model
@@ -145,7 +142,7 @@ class _Filters(Reading):
         ]
         shape = [self.subject.model.config.channels, *model.embedding.patch]
         is_image = model.config.embedding.stem == "patch"
-        tiles = plain(found.filters.mT, 4) if is_image and _small(len(found.filters)) else None
+        tiles = plain(found.filters.mT, 4) if is_image and len(found.filters) <= MAX_FILTER_NUMBERS else None
         held = float(found.explained[:COMPONENTS_DRAWN].sum())
         return {"shape": shape, "components": tiles, "held_by_28": plain(held), "rows": rows}
 

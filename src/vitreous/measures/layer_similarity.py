@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -114,7 +113,7 @@ def _say_within(found: Found) -> str:
 
 
 def _matrix(found: Found) -> NDArray[np.float64]:
-    return np.asarray([[math.nan if value is None else value for value in row] for row in found["cka"]], np.float64)
+    return np.asarray(found["cka"], np.float64)  # NaN for None
 
 
 def _floor(*matrices: NDArray[np.float64]) -> float:

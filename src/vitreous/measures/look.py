@@ -79,7 +79,7 @@ def look(
     jobs, skipped = _plan(measures, subjects, is_asked=only is not None)
     store = None if out is None else Store(Path(out), _identity(subjects, settings), force=force)
     pending = [job for job in jobs if store is None or not store.load(job)]
-    tell(_cost(pending, subjects, settings))
+    tell(_cost(pending, subjects))
     notes = run(pending, subjects, workers, store, progress, tell)
     found = tuple({job.measure.name: job.found for job in jobs if job.side == side} for side in (0, 1))
     inspection = Inspection(
@@ -186,7 +186,7 @@ def _plan(
     return jobs, skipped
 
 
-def _cost(jobs: list[Job], subjects: list[Subject], settings: Settings) -> str:
+def _cost(jobs: list[Job], subjects: list[Subject]) -> str:
     if not jobs:
         return "all measures are finished; nothing to compute"
     shared, more = count_forwards(jobs, subjects)

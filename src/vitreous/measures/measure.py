@@ -144,13 +144,11 @@ def number_of(tap: str) -> int:
 
 def plain(value: Any, digits: int = 6) -> Any:
     """Tensors, arrays and numbers as JSON knows them, rounded to `digits`; None for NaN and infinity."""
-    if isinstance(value, Tensor):
-        return plain(value.tolist(), digits)
     if isinstance(value, list | tuple):
         return [plain(each, digits) for each in value]
     if isinstance(value, dict):
         return {key: plain(each, digits) for key, each in value.items()}
-    if hasattr(value, "tolist"):  # numpy's
+    if hasattr(value, "tolist"):  # torch's and numpy's
         return plain(value.tolist(), digits)
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None

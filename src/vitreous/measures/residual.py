@@ -49,7 +49,7 @@ def skip_cosine(skip: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
 class _SkipRatio(Averages):
     def __init__(self, subject: Subject, other: Subject | None = None):
         super().__init__(subject)
-        self.waiting: dict[str, tuple[str, Tensor]] = {}
+        self.waiting: dict[str, Tensor] = {}  # a skip without its branch yet, or the other way round
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         for half, (skip, branch) in SKIPS_AND_BRANCHES.items():
@@ -58,12 +58,12 @@ class _SkipRatio(Averages):
                     self._meet(f"{tap.removesuffix(ending)}{half}", ending == skip, as_tokens(x).float())
 
     def _meet(self, place: str, is_skip: bool, x: Tensor) -> None:
-        kind = "skip" if is_skip else "branch"
-        held = self.waiting.pop(place, None)
-        if held is None:
-            self.waiting[place] = (kind, x)
+        """The skip and the branch of a place come one after the other, in either order."""
+        first = self.waiting.pop(place, None)
+        if first is None:
+            self.waiting[place] = x
             return
-        skip, branch = (x, held[1]) if is_skip else (held[1], x)
+        skip, branch = (x, first) if is_skip else (first, x)
         ratio = skip_ratio(skip, branch)  # B T
         with_branch, with_sum = skip_cosine(skip, branch)
         front = 0 if ".units." in place else self.subject.prefix
@@ -156,7 +156,7 @@ def _token_ratios(found: Found) -> NDArray[np.float64] | None:
     by_token = [each["ratio"] for each in found["by_token"]]
     if not by_token or not all(by_token) or len({len(each) for each in by_token}) > 1:
         return None
-    table = np.asarray([[math.nan if v is None else v for v in each] for each in by_token], np.float64)
+    table = np.asarray(by_token, np.float64)  # NaN for None
     return np.log10(np.maximum(table, 1e-6)) if np.isfinite(table).any() else None
 
 

@@ -91,7 +91,8 @@ class _TokenProbes(Held):
         layers, table = [], []
         for tap, depth in self.depths.items():
             train, test = self.release([tap])
-            images, fitted_on = _counts(train, test)
+            images = int((test.labels >= 0).sum())
+            fitted_on = len(choose_shots(train.labels, len(train.classes), PROBE_SHOTS, 0))
             probed = [token_accuracy(train, test, tap, seed) for seed in range(PROBE_SEEDS)]
             right, changes = (np.mean(each, 0) for each in zip(*probed, strict=True))  # T
             first = int(self._has_class(tap))
@@ -112,11 +113,6 @@ class _TokenProbes(Held):
             "layers": layers,
             "rows": table,
         }
-
-
-def _counts(train: Features, test: Features) -> tuple[int, int]:
-    """Images that a probe is judged on, and fitted on."""
-    return int((test.labels >= 0).sum()), len(choose_shots(train.labels, len(train.classes), PROBE_SHOTS, 0))
 
 
 def _about(tap: str, depth: float, grid: Size, right: np.ndarray, own: float | None, images: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from vitreous.server.engine import Attended, Pixels, grid_of
 from vitreous.server.errors import Busy, Refusal
 from vitreous.server.guard import Access, Guard
 from vitreous.server.images.cache import CachedImage
-from vitreous.server.images.uploads import RequestImage, images_of, shown_name, single
+from vitreous.server.images.uploads import RequestImage, images_of, shown_name
 from vitreous.server.interventions import Break, check_within
 from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
@@ -68,7 +68,10 @@ class _AsyncQueue:
 
     async def image_of(self, request: Request, key: str | None) -> RequestImage:
         """The one image that a request names or carries."""
-        return single(await images_of(request, self.served, self.limits, [key] if key else []))
+        given = await images_of(request, self.served, self.limits, [key] if key else [])
+        if len(given) > 1:
+            raise Refusal(422, f"the request has {len(given)} images; send one")
+        return given[0]
 
     async def do(self, request: Request, works: list[Callable[[Worker], Any]]) -> list[Any]:
         """The results of all jobs, or a refusal."""

@@ -10,16 +10,14 @@ import logging
 import os
 import re
 import tempfile
-from dataclasses import dataclass
 
-import numpy as np
 from fastapi import Request
-from numpy.typing import NDArray
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from vitreous.errors import DataError, TooLargeError
 from vitreous.images.sources import picture
+from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
 from vitreous.server.images.cache import CachedImage
 from vitreous.server.limits import Limits
@@ -41,8 +39,8 @@ class RequestImage:
         """Its id, and the image as the model sees it; a worker calls this."""
         if self.raw is None:
             return self.key, self.served.cache.get(self.key)
-        upload = read_upload(self.raw, self.name, self.limits)
-        kept = CachedImage(upload.name, worker.engine.pixels(upload.pixels), upload.note)
+        pixels, note = read_upload(self.raw, self.name, self.limits)
+        kept = CachedImage(self.name, worker.engine.pixels(pixels), note)
         return self.served.cache.put(self.raw, kept, self.limits.kept), kept
 
 
@@ -84,27 +82,11 @@ async def _no_room(request: Request, error: OSError) -> Refusal:
     )
 
 
-def single(given: list[RequestImage]) -> RequestImage:
-    if len(given) > 1:
-        raise Refusal(422, f"the request has {len(given)} images; send one")
-    return given[0]
-
-
 # One upload -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Upload:
-    """One decoded upload, H W C. note: what its sender should know."""
-
-    name: str
-    pixels: NDArray[np.uint8]
-    note: str = ""
-
-
-def read_upload(raw: bytes, name: str, limits: Limits) -> Upload:
-    """The upright pixels of an image, as `vitreous predict` sees them, or a refusal that says what is wrong."""
-    name = shown_name(name)
+def read_upload(raw: bytes, name: str, limits: Limits) -> tuple[Pixels, str]:
+    """The upright pixels of an image, as `vitreous predict` sees them, and a note for its sender; or a refusal."""
     if not raw:
         raise Refusal(422, f"{name} is empty (0 bytes); send an image")
     kind = picture.sniff(raw)
@@ -123,8 +105,8 @@ def read_upload(raw: bytes, name: str, limits: Limits) -> Upload:
         raise Refusal(422, f"{_plain(str(error))}; send it again, or another") from None
     except Exception:  # anything that Pillow raises while it looks for a second frame
         raise Refusal(422, f"{name} is broken; send it again, or another") from None
-    first = "only its first page was read" if kind == "TIFF" else "only its first frame was read"
-    return Upload(name, pixels, first if has_more else "")
+    note = f"only its first {'page' if kind == 'TIFF' else 'frame'} was read" if has_more else ""
+    return pixels, note
 
 
 def shown_name(name: str | None) -> str:
