@@ -15,7 +15,10 @@ from vitreous.models.preprocess import Preprocess
 def card(
     model: Model, target: Target, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]
 ) -> str:
-    """about: the content of export.json.  details: for each form, what `target.describe` says of its file."""
+    """The text of CARD.md.
+
+    about: the content of export.json.  details: for each form, what `target.describe` says of its file.
+    """
     lines = [*_head(target, parity, about), *_terms(about["terms"]), *_forms(model, about, details)]
     lines += [*_preprocessing(model.preprocess), *_meaning(model)]
     lines += ["## Parity with PyTorch", "", "```", *parity.rows(), "```", "", *_operators(details)]

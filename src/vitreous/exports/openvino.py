@@ -46,7 +46,7 @@ def avoid_broken_amx() -> None:
 
 @cache
 def avoid_mixed_vectors() -> None:
-    """On a CPU with AVX-512, convolutions of OpenVINO end the process where ONEDNN_MAX_CPU_ISA allows less.
+    """On a CPU with AVX-512, convolutions of OpenVINO end the process if ONEDNN_MAX_CPU_ISA allows less.
 
     Call it before this process computes anything with OpenVINO. torch has its own copy of oneDNN, and its cap stays.
     """

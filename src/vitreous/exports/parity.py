@@ -69,7 +69,7 @@ class FormComparison:
 
 
 def compare(form: str, theirs: Array, ours: Array) -> FormComparison:
-    """Both: N K."""
+    """Compare the outputs of one form with the model's, both N K."""
     theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
     scale = max(1.0, float(np.abs(ours).max(initial=0)))
     difference = float(np.abs(theirs - ours).max(initial=0)) / scale

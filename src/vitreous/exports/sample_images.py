@@ -40,7 +40,7 @@ def generated(index: int, channels: int = 3) -> Pixels:
 
 
 def embedded(channels: int = 3) -> Iterator[Pixels]:
-    """Generated scenes and photographs of clothes by turns, without labels."""
+    """Generated scenes and photographs of clothes, one after the other, without labels."""
     clothes = open_data.open(FASHION, split="test")
     for i in range(IMAGES_OF_EACH_KIND):
         yield generated(i, channels)

@@ -61,7 +61,7 @@ class ModelParts:
 
 
 def make_parts(model: Model, *, attention: bool = False) -> ModelParts:
-    """model: as `graphs.ready_to_export` makes it."""
+    """Take a model apart that `graphs.ready_to_export` made."""
     network, answer = Network(model, attention=attention), AnswerGraph(model, attention=attention)
     return ModelParts(Preprocessing(model.preprocess).eval(), network.eval(), answer.eval())
 
@@ -106,7 +106,7 @@ class Target:
     open: Callable[[Path], Run]
     describe: Callable[[Path], dict[str, Any]]  # for the card: "operators" with their counts, and versions
     packages: tuple[Package, ...] = ()  # that writing takes
-    precisions: tuple[str, ...] = ()  # int8 and fp16, where it has them
+    precisions: tuple[str, ...] = ()  # which of int8 and fp16 it has
     int8_packages: tuple[Package, ...] = ()  # that int8 takes besides
     refuses_int8: Callable[[Model], str | None] = lambda model: None  # why this model cannot have it
     halves_itself: bool = False  # fp16: `write` gets float32 and halves the file

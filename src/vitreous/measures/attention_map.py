@@ -67,7 +67,7 @@ def _pooled(rows: Tensor, grid: tuple[int, int], small: tuple[int, int]) -> Tens
 
 
 class _Maps(Reading):
-    """Attention of the first images, each query's map as bytes of its own largest."""
+    """The attention of the first images: each query's map in bytes, 255 for its largest weight."""
 
     def __init__(self, subject: Subject, other: Subject | None = None):
         super().__init__(subject)

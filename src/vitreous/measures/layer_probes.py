@@ -58,7 +58,7 @@ class Held(Reading):
         self.batch = {}
 
     def release(self, names: list[str]) -> tuple[Features, Features]:
-        """Train and test rows under these names, which are held no longer."""
+        """Hand out the train and test rows under these names, and forget them."""
         data, places = self.subject.data, np.concatenate(self.places)
         values: dict[str, Any] = {name: np.concatenate(self.values.pop(name)) for name in names}
         whole = Features(

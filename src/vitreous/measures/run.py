@@ -27,7 +27,7 @@ READ_COST = 2  # a forward that measures read, in plain forwards
 
 
 def count_forwards(jobs: list[Job], subjects: list[Subject]) -> tuple[int, int]:
-    """Forwards that all measures share, and forwards beyond these."""
+    """How many forwards all measures share, and how many more single measures need."""
     sides = [side for side in range(len(subjects)) if any(job.taps(subjects, side) for job in jobs)]
     more = sum(job.measure.forwards(subjects[job.side]) for job in jobs)
     return len(sides) * len(subjects[0].data), round(more)

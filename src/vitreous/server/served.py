@@ -23,7 +23,7 @@ NO_TRANSFORMER = {"attention": False, "depth": 0, "heads": 0, "width": 0, "token
 
 
 class Served:
-    """neighbours: of the training images, if any were given.  examples: (label, image H W C)."""
+    """What the routes ask. neighbours: of the training images, if any were given.  examples: (label, image H W C)."""
 
     def __init__(
         self,

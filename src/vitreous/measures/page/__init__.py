@@ -127,7 +127,7 @@ def _lines(inspection: Inspection) -> Iterator[Block]:
 def _measure(inspection: Inspection, figures: Figures, name: str, has_maps: bool) -> Iterator[Block]:
     measure = inspection.measures[name]
     yield Text(measure.sentence)
-    yield from _said(inspection, name)
+    yield from _notes(inspection, name)
     if name == "attention-maps" and has_maps:
         yield pages.Widget(looker(inspection))
     rows = _side_by_side([list(_drawings(inspection, figures, name, side)) for side in (0, 1)])
@@ -151,7 +151,7 @@ def _side_by_side(sides: list[list[Drawing]]) -> list[list[Drawing]]:
     return [side for side in sides if side]
 
 
-def _said(inspection: Inspection, name: str) -> Iterator[Block]:
+def _notes(inspection: Inspection, name: str) -> Iterator[Block]:
     """The line of each model, or why it has none."""
     measure, names = inspection.measures[name], _names(inspection)
     both = (inspection.found, inspection.skipped), (inspection.found_against, inspection.skipped_against)

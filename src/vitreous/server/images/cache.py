@@ -32,7 +32,7 @@ class ImageCache:
         self._pinned: dict[str, CachedImage] = {}
 
     def pin(self, number: int, kept: CachedImage) -> str:
-        """Keep an image for good."""
+        """Keep an image until the server ends."""
         key = f"example-{number}"
         self._pinned[key] = kept
         return key
