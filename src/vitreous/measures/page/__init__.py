@@ -42,7 +42,7 @@ def write_page(
 def page(inspection: Inspection, *, figures: Figures | None = None, limit: int = MAX_MAPS_IN_PAGE) -> Page:
     """The page as a value. figures: what `draw` returned, if it ran already."""
     figures = draw(inspection) if figures is None else figures
-    shown = fitting(inspection, limit)
+    maps = fitting(inspection, limit)
     names = _names(inspection)
     measured = {*inspection.found, *inspection.found_against}
     data, model = inspection.data, inspection.model
@@ -55,7 +55,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
         sections=[
             Section(
                 title_of(name),
-                list(_measure(inspection, figures, name, shown is not None)),
+                list(_measure(inspection, figures, name, bool(maps))),
                 badge="" if name in measured else "not measured",
                 summary="" if name in measured else "not measured",
                 anchor=name,
@@ -67,7 +67,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
         has_column=True,
         style=(PAGE_FOLDER / "look.css").read_text("utf-8"),
         script=(PAGE_FOLDER / "look.js").read_text("utf-8"),
-        data={"cells": json.dumps(_cells(figures), separators=(",", ":")), **({} if shown is None else shown.data)},
+        data={"cells": json.dumps(_cells(figures), separators=(",", ":")), **maps},
     )
 
 
