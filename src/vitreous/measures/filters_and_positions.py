@@ -290,12 +290,6 @@ class _Change(Reading):
         return found | {"rows": [dict(found)]}
 
 
-def _change_why_not(subject: Subject, other: Subject | None) -> str | None:
-    if other is None:
-        return "it compares two models, and one was named (--against MODEL2)"
-    return _needs_vit(subject) or _needs_vit(other)
-
-
 def _say_change(found: Found) -> str:
     space, pattern = found["filter_space"], found["position_pattern"]
     shapes = "patch filters of other sizes" if space is None else f"patch filters span the same space by {space:.2f}"
@@ -319,7 +313,7 @@ CHANGE = Measure(
     start=_Change,
     says=_say_change,
     cost="reads the weights alone",
-    why_not=_change_why_not,
+    why_not=lambda subject, other: _needs_vit(subject) or (None if other is None else _needs_vit(other)),
     is_pair=True,
     draw=_draw_change,
     method=lambda found: (

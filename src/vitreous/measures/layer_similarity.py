@@ -185,12 +185,6 @@ def _say_across(found: Found) -> str:
     )
 
 
-def _needs_other(subject: Subject, other: Subject | None) -> str | None:
-    return (
-        needs_batches(subject) if other is not None else "it compares two models, and one was named (--against MODEL2)"
-    )
-
-
 def _draw_across(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     values = _matrix(found)
     sides = [[i for i, tap in enumerate(found[f"{side}_of_matrix"]) if is_block(tap)] for side in ("rows", "columns")]
@@ -232,7 +226,7 @@ ACROSS = Measure(
     start=_Across,
     says=_say_across,
     taps=TAPS,
-    why_not=_needs_other,
+    why_not=needs_batches,
     is_pair=True,
     rows=_long,
     draw=_draw_across,
@@ -307,7 +301,7 @@ def _say_heads(found: Found) -> str:
 
 
 def _heads_why_not(subject: Subject, other: Subject | None) -> str | None:
-    if (why := _needs_other(subject, other)) is not None:
+    if (why := needs_batches(subject)) is not None:
         return why
     assert other is not None
     if not isinstance(subject.model, ViT):

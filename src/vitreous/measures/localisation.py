@@ -170,9 +170,8 @@ def _shown(grid: tuple[int, int], asked: Tensor) -> list[int]:
 
 
 def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
-    if (why := needs_batches(subject)) is not None:
-        return why
-    return None if subject.grid[0] * subject.grid[1] > 1 else f"{subject.name} ends in a single place"
+    is_single = subject.grid == (1, 1)
+    return needs_batches(subject) or (f"{subject.name} ends in a single place" if is_single else None)
 
 
 def _say(found: Found) -> str:

@@ -176,7 +176,10 @@ def _plan(
     for measure in measures.values():
         other = subjects[1] if len(subjects) > 1 else None
         for side in range(1 if measure.is_pair else len(subjects)):
-            why = measure.why_not(subjects[side], other if measure.is_pair else None)
+            if measure.is_pair and other is None:
+                why: str | None = "it compares two models, and one was named (--against MODEL2)"
+            else:
+                why = measure.why_not(subjects[side], other if measure.is_pair else None)
             if why is None:
                 jobs.append(Job(measure, side))
             else:

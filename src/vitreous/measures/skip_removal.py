@@ -99,10 +99,6 @@ def _say(found: Found) -> str:
     )
 
 
-def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
-    return None if places(subject) else f"{subject.name} has no skip connections"
-
-
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     is_vit = all(row["block"].startswith("blocks.") for row in rows)
@@ -124,7 +120,7 @@ REMOVAL = Measure(
     says=_say,
     cost="a forward for each block, on 64 images",
     forwards=lambda subject: (len(places(subject)) + 1) * min(subject.settings.few, len(subject.data)),
-    why_not=_why_not,
+    why_not=lambda subject, other: None if places(subject) else f"{subject.name} has no skip connections",
     draw=_draw,
     method=lambda found: (
         f"One block at a time loses its skip connections, the model otherwise as it is; {found['images']} images."

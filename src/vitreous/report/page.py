@@ -36,7 +36,7 @@ SIDE = 224  # pixels of a thumbnail's longer side: sharp at 112 CSS pixels on a 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-class Block:
+class PageBlock:
     """A part of a page; `templates/blocks.html` draws each kind."""
 
     @property
@@ -44,22 +44,25 @@ class Block:
         return type(self).__name__.lower()
 
 
+Block = PageBlock  # its name among those who make pages
+
+
 @dataclass(frozen=True)
-class Text(Block):
+class Text(PageBlock):
     """A paragraph."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Heading(Block):
+class Heading(PageBlock):
     """A heading before the first section."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Note(Block):
+class Note(PageBlock):
     """A paragraph that must be seen."""
 
     text: str
@@ -67,7 +70,7 @@ class Note(Block):
 
 
 @dataclass(frozen=True)
-class Code(Block):
+class Code(PageBlock):
     """Lines to copy: a command, a program."""
 
     text: str
@@ -84,7 +87,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Numbers(Block):
+class Numbers(PageBlock):
     """The few numbers that matter, large."""
 
     numbers: Sequence[Number]
@@ -99,7 +102,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Table(Block):
+class Table(PageBlock):
     """Rows under a head. align: one letter for each column, l or r."""
 
     head: Sequence[str]
@@ -128,7 +131,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Pictures(Block):
+class Pictures(PageBlock):
     """A grid of groups; `more` says what was left out."""
 
     groups: Sequence[Group]
@@ -145,7 +148,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Shelf(Block):
+class Shelf(PageBlock):
     """Strips below each other; `more` says what was left out."""
 
     strips: Sequence[Strip]
@@ -153,7 +156,7 @@ class Shelf(Block):
 
 
 @dataclass(frozen=True)
-class Listing(Block):
+class Listing(PageBlock):
     """A long list behind a line that opens it."""
 
     title: str
@@ -162,7 +165,7 @@ class Listing(Block):
 
 
 @dataclass(frozen=True)
-class Drawing(Block):
+class Drawing(PageBlock):
     """A chart, put into the page as SVG."""
 
     chart: Chart
@@ -175,21 +178,21 @@ class Drawing(Block):
 
 
 @dataclass(frozen=True)
-class Drawings(Block):
+class Drawings(PageBlock):
     """Drawings side by side, as many as fit."""
 
     drawings: Sequence[Drawing]
 
 
 @dataclass(frozen=True)
-class Columns(Block):
+class Columns(PageBlock):
     """Blocks side by side if they fit."""
 
     blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
-class Fold(Block):
+class Fold(PageBlock):
     """Blocks behind a line that opens them."""
 
     title: str
@@ -205,14 +208,14 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Points(Block):
+class Points(PageBlock):
     """What to know, line by line; each line links to its section."""
 
     points: Sequence[Point]
 
 
 @dataclass(frozen=True)
-class Widget(Block):
+class Widget(PageBlock):
     """Our own HTML, put into the page as it is; the page's script makes it work."""
 
     html: str

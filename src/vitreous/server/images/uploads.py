@@ -102,7 +102,8 @@ def read_upload(raw: bytes, name: str, limits: Limits) -> tuple[Pixels, str]:
     except TooLargeError as error:
         raise Refusal(413, str(error)) from None
     except DataError as error:
-        raise Refusal(422, f"{_plain(str(error))}; send it again, or another") from None
+        wrong = str(error).partition(";")[0]  # the advice after it is for the owner of the file's folder
+        raise Refusal(422, f"{wrong}; send it again, or another") from None
     except Exception:  # anything that Pillow raises while it looks for a second frame
         raise Refusal(422, f"{name} is broken; send it again, or another") from None
     note = f"only its first {'page' if kind == 'TIFF' else 'frame'} was read" if has_more else ""
@@ -114,8 +115,3 @@ def shown_name(name: str | None) -> str:
     last = re.split(r"[/\\]", name or "")[-1]
     clean = "".join(c if c.isprintable() else "?" for c in last).strip()
     return (clean if len(clean) <= MAX_NAME_LETTERS else clean[: MAX_NAME_LETTERS - 1] + "…") or "the image"
-
-
-def _plain(line: str) -> str:
-    """What is wrong, without the advice after it, which is for the owner of the file's folder."""
-    return line.partition(";")[0]
