@@ -7,7 +7,7 @@ tells the hues apart, and lines differ in their dashes too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -357,25 +357,20 @@ def _depth(share: NDArray[np.float64] | float) -> NDArray[np.float64] | float:
 def _thin(line: Line, *, is_log: bool) -> Thinned | None:
     """x, mean, lowest and highest of neighbours taken together: at most MAX_LINE_POINTS. None: nothing to draw."""
     x, y = np.asarray(line.x, np.float64), np.asarray(line.y, np.float64)
-    low = None if line.low is None else np.asarray(line.low, np.float64)
-    high = None if line.high is None else np.asarray(line.high, np.float64)
     good = np.isfinite(x) & np.isfinite(y) & ((y > 0) if is_log else True)
-    x, y = x[good], y[good]
-    low, high = (None if v is None else v[good] for v in (low, high))
-    if len(x) == 0:
+    if not good.any():
         return None
+    x, y = x[good], y[good]
+    low, high = (None if end is None else np.asarray(end, np.float64)[good] for end in (line.low, line.high))
     if len(x) <= MAX_LINE_POINTS or line.is_dots:
         return x, y, low, high
-    cuts = np.linspace(0, len(x), MAX_LINE_POINTS + 1).astype(int)
-    pieces = list(pairwise(cuts.tolist()))
-    least = y if low is None else low
-    most = y if high is None else high
-    return (
-        np.array([x[a:b].mean() for a, b in pieces]),
-        np.array([y[a:b].mean() for a, b in pieces]),
-        np.array([least[a:b].min() for a, b in pieces]),
-        np.array([most[a:b].max() for a, b in pieces]),
-    )
+    pieces = list(pairwise(np.linspace(0, len(x), MAX_LINE_POINTS + 1).astype(int).tolist()))
+
+    def joined(values: NDArray, how: Callable[[NDArray], float]) -> NDArray:
+        return np.array([how(values[a:b]) for a, b in pieces])
+
+    least, most = y if low is None else low, y if high is None else high
+    return joined(x, np.mean), joined(y, np.mean), joined(least, np.min), joined(most, np.max)
 
 
 def _around(values: NDArray[np.float64], margin: float, *, is_log: bool = False) -> tuple[float, float]:
