@@ -88,8 +88,8 @@ def test_the_page_holds_the_maps_that_were_measured(seen, html):
 
 def test_a_page_that_would_be_too_large_holds_coarser_maps_of_fewer_images(seen):
     def images(limit):
-        told = json.loads((shown := fitting(seen, limit)).data["attention"])
-        return told["steps"], len(told["models"][0]["images"]), len(shown.data["maps0"])
+        told = json.loads((shown := fitting(seen, limit))["attention"])
+        return told["steps"], len(told["models"][0]["images"]), len(shown["maps0"])
 
     whole = images(10**9)
     assert whole[:2] == (256, 4)
@@ -104,10 +104,10 @@ def test_a_page_that_would_be_too_large_holds_coarser_maps_of_fewer_images(seen)
 
 def test_coarser_maps_keep_small_weights(seen):
     """By the square root: no weight is off by more than its steps allow, and a row still sums to what it did."""
-    shown = fitting(seen, len(fitting(seen, 10**9).data["maps0"]) - 3)
-    steps = json.loads(shown.data["attention"])["steps"]
+    shown = fitting(seen, len(fitting(seen, 10**9)["maps0"]) - 3)
+    steps = json.loads(shown["attention"])["steps"]
     maps = seen.arrays["attention-maps"]["maps"]
-    raw = zlib.decompress(base64.b64decode(json.loads(shown.data["maps0"])))
+    raw = zlib.decompress(base64.b64decode(json.loads(shown["maps0"])))
     coarse = (np.frombuffer(raw[: maps.size], np.uint8).reshape(maps.shape) / (steps - 1)) ** 2
     assert np.abs(np.sqrt(coarse) - np.sqrt(maps / 255)).max() <= 0.51 / (steps - 1)
     assert np.abs(coarse.sum(-1) / (maps / 255).sum(-1) - 1).mean() < 0.01

@@ -8,7 +8,7 @@ import pytest
 
 from vitreous.report import charts
 from vitreous.report.charts import Chart, Line, ShareBar, Span, Tile
-from vitreous.report.colours import COLOUR_SCALE
+from vitreous.report.colours import COLOUR_SCALE, UNKNOWN
 
 HOSTILE = "<b>&\"'</svg>"
 
@@ -182,7 +182,7 @@ def test_a_heatmap_has_a_pixel_for_each_cell_and_a_name_for_each_span():
     assert seen.shape == (2, 3, 3)
     assert (seen[0, 0] == COLOUR_SCALE[0]).all()
     assert (seen[0, 2] == COLOUR_SCALE[-1]).all()
-    assert (seen[1, 0] == charts.UNKNOWN).all()  # no number
+    assert (seen[1, 0] == UNKNOWN).all()  # no number
     assert (seen[1, 1] == COLOUR_SCALE[-1]).all()  # beyond the scale
 
 
@@ -215,7 +215,9 @@ def test_charts_that_are_compared_share_their_scale():
 
 def test_tiles_keep_their_shape_and_their_names():
     tall = np.zeros((8, 4, 3), np.uint8)
-    root = parsed(charts.tiles([Tile("a long name that is cut", tall)] * 3, title="t", columns=2, heads=["x", "y"]))
+    root = parsed(
+        charts.tiles([Tile("a long name that is cut", tall)] * 3, title="t", columns=2, column_names=["x", "y"])
+    )
     images = [e for e in root if e.tag.endswith("image")]
     assert [float(e.attrib["height"]) / float(e.attrib["width"]) for e in images] == pytest.approx([2] * 3, rel=0.01)
     assert {"x", "y"} <= set(words(root))

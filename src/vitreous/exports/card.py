@@ -11,16 +11,18 @@ from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.preprocess import Preprocess
 
-__all__ = ["card", "steps", "terms_of"]
-
 
 def card(
     model: Model, target: Target, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]
 ) -> str:
-    """about: the content of export.json.  details: for each form, what `target.describe` says of its file."""
-    parts = [_head(target, parity, about), _terms(about["terms"]), _forms(model, about, details)]
-    parts += [_preprocessing(model.preprocess), _meaning(model), _parity(parity), _operators(details)]
-    return "\n".join(part for part in parts if part)
+    """The text of CARD.md.
+
+    about: the content of export.json.  details: for each form, what `target.describe` says of its file.
+    """
+    lines = [*_head(target, parity, about), *_terms(about["terms"]), *_forms(model, about, details)]
+    lines += [*_preprocessing(model.preprocess), *_meaning(model)]
+    lines += ["## Parity with PyTorch", "", "```", *parity.rows(), "```", "", *_operators(details)]
+    return "\n".join(lines)
 
 
 def terms_of(model: Model) -> str:
@@ -28,7 +30,7 @@ def terms_of(model: Model) -> str:
     return " ".join(str(model.source.get("terms") or "").split())
 
 
-def _head(target: Target, parity: Parity, about: dict[str, Any]) -> str:
+def _head(target: Target, parity: Parity, about: dict[str, Any]) -> list[str]:
     lines = [
         f"# {about['network']}, for {parity.target}",
         "",
@@ -39,15 +41,15 @@ def _head(target: Target, parity: Parity, about: dict[str, Any]) -> str:
         lines += ["```", f"pip install numpy pillow {target.runner.package.name}", "python run.py photo.jpg", "```", ""]
     if not parity.passed:
         lines += ["**It does not agree with PyTorch within the limits; it was kept with --anyway.**", ""]
-    return "\n".join(lines)
+    return lines
 
 
-def _terms(terms: str) -> str:
+def _terms(terms: str) -> list[str]:
     safe = html.escape(terms, quote=False)  # the author of the weights wrote it
-    return f"## Terms of what the weights have learned from\n\n{safe}\n" if terms else ""
+    return ["## Terms of what the weights have learned from", "", safe, ""] if terms else []
 
 
-def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> str:
+def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any]]) -> list[str]:
     (rows, columns), channels = model.preprocess.size, len(model.preprocess.mean)
     of_pool = ", pool_weights B H 1 P" if about["attention"] and find_pool(model)[1] else ""
     weights = f", attention_weights B L H N N{of_pool}" if about["attention"] else ""
@@ -61,18 +63,18 @@ def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any
     lines = ["## Files", "", "| file | MB | input | outputs |", "|---|---|---|---|"]
     for form, (given, got) in forms.items():
         lines.append(f"| {about['files'][form]} | {details[form]['bytes'] / 1e6:.2f} | {given} | {got} |")
-    lines += [
+    return [
+        *lines,
         "",
         "`labels.txt`: line k is class k. `vectors/`: ten images with their tensors and the outputs to expect. "
         "`parity.json`: how this export was compared.",
         "",
     ]
-    return "\n".join(lines)
 
 
-def _preprocessing(rule: Preprocess) -> str:
-    lines = ["## Preprocessing (inside the image form; the other forms need it done before)", ""]
-    return "\n".join([*lines, *(f"{i}. {step}" for i, step in enumerate(steps(rule), 1)), ""])
+def _preprocessing(rule: Preprocess) -> list[str]:
+    title = "## Preprocessing (inside the image form; the other forms need it done before)"
+    return [title, "", *(f"{i}. {step}" for i, step in enumerate(steps(rule), 1)), ""]
 
 
 def steps(rule: Preprocess) -> list[str]:
@@ -109,7 +111,7 @@ def steps(rule: Preprocess) -> list[str]:
     ]
 
 
-def _meaning(model: Model) -> str:
+def _meaning(model: Model) -> list[str]:
     spread = "1 / (1 + exp(−z / T)) for every class" if model.answers == "several" else "softmax(z / T)"
     lines = [
         "## What the numbers mean",
@@ -125,14 +127,10 @@ def _meaning(model: Model) -> str:
         lines.append("This model has no threshold: it cannot say that an image is unlike anything it learned.")
     if model.answers == "several":
         lines.append("An image may have several labels: those with a probability of at least 1/2.")
-    return "\n".join([*lines, ""])
+    return [*lines, ""]
 
 
-def _parity(parity: Parity) -> str:
-    return "\n".join(["## Parity with PyTorch", "", "```", *parity.rows(), "```", ""])
-
-
-def _operators(details: dict[str, dict[str, Any]]) -> str:
+def _operators(details: dict[str, dict[str, Any]]) -> list[str]:
     lines = ["## Operators", ""]
     for form, found in details.items():
         versions = ", ".join(
@@ -140,7 +138,7 @@ def _operators(details: dict[str, dict[str, Any]]) -> str:
         )
         names = ", ".join(f"{name} {count}" for name, count in found["operators"].items())
         lines += [f"**{form}** ({versions}): {names}", ""]
-    return "\n".join(lines)
+    return lines
 
 
 def _plain(value: Any) -> str:

@@ -40,8 +40,6 @@ from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 from vitreous.registry import Registry
 
-__all__ = ["TARGETS", "export"]
-
 TARGETS: Registry[Target] = Registry("targets", {target.name: target for target in (ONNX, OPENVINO, PT2)})
 CALIBRATION_IMAGES = 300  # NNCF's own default
 COMPARED_IMAGES, COMPARED_IMAGES_INT8 = 100, 1000  # int8 is judged by its accuracy, which takes more
@@ -154,8 +152,7 @@ def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iter
     """The images in words, and the images with the model's index of their class."""
     channels = len(model.preprocess.mean)
     if data is None:
-        chosen = itertools.islice(sample_images.embedded(channels), count)
-        return "generated and embedded images", (Sample(pixels, label) for pixels, label in chosen)
+        return "generated and embedded images", map(Sample, itertools.islice(sample_images.embedded(channels), count))
     splits = set(data.splits.tolist())
     name = "test" if "test" in splits else "train"
     part = open_data.open(data, split=name, limit=count if count < int((data.splits == name).sum()) else None)

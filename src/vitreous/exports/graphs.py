@@ -24,8 +24,6 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 
-__all__ = ["AnswerGraph", "ImageForm", "Network", "Preprocessing", "ready_to_export"]
-
 # Pillow 13 and later shrink the rows first if they lose more than twice as much as the columns (its request 9549).
 PILLOW_MAY_SHRINK_ROWS_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
 # The padding of a max pool, for 0: ONNX Runtime mistakes a frame of zeros for the pool's own padding, which is −∞.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,6 @@ from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import ViT
 
-__all__ = [
-    "ONNX",
-    "ONNX_WRITERS",
-    "OPSETS",
-    "describe",
-    "join",
-    "load",
-    "open_file",
-    "quantise",
-    "write",
-    "write_answer",
-    "write_network",
-    "write_preprocessing",
-]
-
 OPSETS = range(18, 24)  # that torch's exporter can write
 MAX_WEIGHTS_IN_GRAPH = 1_500_000_000  # bytes; more lie beside the graph, whose file ends at 2 GiB
 ONNX_WRITERS = Package("onnx", "export"), Package("onnxscript", "export")
@@ -39,6 +25,8 @@ _preprocessing: dict[tuple[Preprocess, int], bytes] = {}
 
 
 def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions) -> None:
+    import onnx
+
     network, fixed = scratch / "tensor.onnx", scratch / "fixed.onnx"
     write_network(parts, network, options.opset)
     write_network(parts, fixed, options.opset, is_fixed=True)
@@ -48,7 +36,8 @@ def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions)
     answer = write_answer(parts, scratch, options.opset)
     _move(network, folder / "tensor.onnx")
     _move(fixed, folder / "fixed.onnx")
-    _save(join(preprocessing, folder / "tensor.onnx", answer), folder / "image.onnx")
+    onnx.save(join(preprocessing, folder / "tensor.onnx", answer), folder / "image.onnx")
+    onnx.checker.check_model(folder / "image.onnx")
 
 
 def write_network(parts: ModelParts, path: Path, opset: int, *, is_fixed: bool = False) -> None:
@@ -115,15 +104,20 @@ def _export(
 def _strip(model: Any) -> None:
     """Remove torch's own notes: module names, and lines of code with the paths of this machine."""
     graph = model.graph
-    for each in [model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]:
+    nodes = list(_nodes(graph))
+    for each in [model, graph, *nodes, *graph.input, *graph.output, *graph.value_info, *graph.initializer]:
         del each.metadata_props[:]
-    for node in graph.node:
+    for node in nodes:
         node.doc_string = ""
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """All nodes, also inside branches."""
+    for node in graph.node:
+        yield node
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                for inner in attribute.g.node:
-                    del inner.metadata_props[:]
-                    inner.doc_string = ""
+                yield from _nodes(attribute.g)
 
 
 # Joining ----------------------------------------------------------------------------------------------------------
@@ -164,13 +158,6 @@ def _move(path: Path, to: Path) -> None:
     beside = path.with_name(path.name + ".data")
     if beside.exists():
         beside.replace(to.with_name(beside.name))
-
-
-def _save(model: Any, path: Path) -> None:
-    import onnx
-
-    onnx.save(model, path)
-    onnx.checker.check_model(path)
 
 
 # int8 ---------------------------------------------------------------------------------------------------------------
@@ -214,9 +201,7 @@ def open_file(path: Path) -> Run:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
-    options.add_session_config_entry(
-        "session.intra_op.allow_spinning", "0"
-    )  # spinning wastes the cores of a busy machine
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it wastes the cores of a busy machine
     given = _given_weights(path, options)
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     del given
@@ -252,18 +237,8 @@ def describe(path: Path) -> dict[str, Any]:
 
     model = onnx.load(path, load_external_data=False)
     opsets = {each.domain or "ai.onnx": each.version for each in model.opset_import}
-    return {"opset": opsets, "operators": dict(sorted(Counter(_operators(model.graph)).items()))}
-
-
-def _operators(graph: Any) -> list[str]:
-    """The types of all nodes, also inside branches."""
-    found = []
-    for node in graph.node:
-        found.append(node.op_type)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found += _operators(attribute.g)
-    return found
+    operators = Counter(node.op_type for node in _nodes(model.graph))
+    return {"opset": opsets, "operators": dict(sorted(operators.items()))}
 
 
 ONNX = Target(

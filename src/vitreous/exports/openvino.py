@@ -19,19 +19,6 @@ import torch
 from vitreous.exports import onnx
 from vitreous.exports.target import Array, ModelParts, Package, Run, Runner, Target, WriteOptions, quietly
 
-__all__ = [
-    "OPENVINO",
-    "avoid_broken_amx",
-    "avoid_mixed_vectors",
-    "describe",
-    "join",
-    "load",
-    "open_file",
-    "own_signal_stack",
-    "quantise",
-    "write",
-]
-
 BELOW_AVX512 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2")
 
 OPENVINO_RUNTIME = Package("openvino", "openvino")
@@ -51,23 +38,26 @@ def avoid_broken_amx() -> None:
 
     Call it before this process computes anything with OpenVINO. A choice of the user's stands.
     """
-    cpuinfo = Path("/proc/cpuinfo")
-    if "ONEDNN_MAX_CPU_ISA" in os.environ or not cpuinfo.exists() or "amx_tile" not in cpuinfo.read_text():
-        return
-    if subprocess.run([sys.executable, "-c", AMX_TRIAL], capture_output=True).returncode < 0:  # a signal ended it
-        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
+    if "ONEDNN_MAX_CPU_ISA" not in os.environ and _cpu_has("amx_tile"):
+        tried = subprocess.run([sys.executable, "-c", AMX_TRIAL], capture_output=True)
+        if tried.returncode < 0:  # a signal ended it
+            os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_FP16"
 
 
 @cache
 def avoid_mixed_vectors() -> None:
-    """On a CPU with AVX-512, convolutions of OpenVINO end the process where ONEDNN_MAX_CPU_ISA allows less.
+    """On a CPU with AVX-512, convolutions of OpenVINO end the process if ONEDNN_MAX_CPU_ISA allows less.
 
     Call it before this process computes anything with OpenVINO. torch has its own copy of oneDNN, and its cap stays.
     """
-    cpuinfo = Path("/proc/cpuinfo")
     is_capped = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in BELOW_AVX512
-    if is_capped and cpuinfo.exists() and "avx512f" in cpuinfo.read_text():
+    if is_capped and _cpu_has("avx512f"):
         del os.environ["ONEDNN_MAX_CPU_ISA"]
+
+
+def _cpu_has(flag: str) -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and flag in cpuinfo.read_text()
 
 
 def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions) -> None:
@@ -189,12 +179,8 @@ def own_signal_stack() -> Iterator[None]:
 def describe(path: Path) -> dict[str, Any]:
     import openvino as ov
 
-    model = ov.Core().read_model(path)
-    return {"openvino": ov.__version__, "operators": dict(sorted(Counter(_operators(model)).items()))}
-
-
-def _operators(model: Any) -> list[str]:
-    return [node.get_type_name() for node in model.get_ops()]
+    operators = Counter(node.get_type_name() for node in ov.Core().read_model(path).get_ops())
+    return {"openvino": ov.__version__, "operators": dict(sorted(operators.items()))}
 
 
 OPENVINO = Target(

@@ -20,22 +20,10 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, best_class
-from vitreous.exports.target import Run, Target
+from vitreous.exports.target import Array, Run, Target
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
 
-__all__ = [
-    "TOLERANCES",
-    "AccuracyChange",
-    "FormComparison",
-    "Parity",
-    "Sample",
-    "Tolerance",
-    "compare",
-    "compare_files",
-]
-
-Array = NDArray[Any]
 COMPARED_AT_ONCE = 8  # images
 IMAGE_FORM_IMAGES, FIXED_FORM_IMAGES = 200, 10  # at most; both forms hold the same network as the tensor form
 
@@ -81,13 +69,12 @@ class FormComparison:
 
 
 def compare(form: str, theirs: Array, ours: Array) -> FormComparison:
-    """Both: N K."""
+    """Compare the outputs of one form with the model's, both N K."""
     theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
     scale = max(1.0, float(np.abs(ours).max(initial=0)))
     difference = float(np.abs(theirs - ours).max(initial=0)) / scale
-    agreement = (
-        float((best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)).mean()) if len(ours) else math.nan
-    )
+    same = best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)
+    agreement = float(same.mean()) if len(ours) else math.nan
     return FormComparison(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement)
 
 
@@ -138,9 +125,8 @@ class Parity:
             bar = limits.difference if form.form != "image" else None
             if not math.isfinite(form.difference) or (bar is not None and form.difference > bar):
                 yield f"{form.form} form: max difference {form.difference:.1e}, above {bar or 0:.0e}"
-            if form.others > max(
-                1, (1 - limits.agreement) * form.images + 1e-9
-            ):  # one image may always lie on the edge
+            most = max(1, (1 - limits.agreement) * form.images + 1e-9)  # one image may always lie on the edge
+            if form.others > most:
                 least = 100 * limits.agreement
                 yield f"{form.form} form: {100 * form.agreement:.1f} % the same answer, below {least:.0f} %"
         if self.grey_levels is not None and self.grey_levels > limits.grey_levels + 1e-3:
@@ -196,9 +182,8 @@ def compare_files(
 
     Returns each form's comparison, the largest error of preprocessing in grey levels, and both accuracies.
     """
-    files: dict[str, Run] = {
-        form: target.open(folder / f"{form}{target.suffix}") for form in ("tensor", "fixed", "image")
-    }
+    names = ("tensor", "fixed", "image")
+    files: dict[str, Run] = {form: target.open(folder / f"{form}{target.suffix}") for form in names}
     prepare = target.open(scratch / f"preprocessing{target.suffix}")
     rule = model.preprocess
     ours: list[Any] = []

@@ -11,8 +11,6 @@ from torch import nn
 
 from vitreous.exports.target import Array, ModelParts, Run, Target, WriteOptions, quietly
 
-__all__ = ["PT2", "describe", "open_file", "write"]
-
 
 def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions) -> None:
     batch, sizes = {0: torch.export.Dim("batch")}, {0: torch.export.Dim("rows"), 1: torch.export.Dim("columns")}

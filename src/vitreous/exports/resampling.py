@@ -17,18 +17,6 @@ from torch import Tensor
 from vitreous.errors import ConfigError
 from vitreous.models.preprocess import Preprocess
 
-__all__ = [
-    "before_crop",
-    "cubic",
-    "first_line",
-    "fixed_point",
-    "lanczos",
-    "line_matrix",
-    "number",
-    "pillow_bytes",
-    "triangle",
-]
-
 Shares = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of pixel j in line i, have, want
 
 
@@ -97,7 +85,7 @@ def _choose(rule: Preprocess) -> Shares:
         return _nearest_by_pillow
     if rule.interpolation == "box":
         return _box
-    kernel = {"bilinear": triangle, "bicubic": _cubic, "lanczos": lanczos}[rule.interpolation]
+    kernel = {"bilinear": triangle, "bicubic": cubic, "lanczos": lanczos}[rule.interpolation]
     return lambda j, i, have, want: kernel(_away(j, i, have, want), 2 * torch.maximum(have, want))
 
 
@@ -147,17 +135,13 @@ def triangle(away: Tensor, whole: Tensor) -> Tensor:
     return (whole - away).clamp(min=0).double() / whole.double()
 
 
-def cubic(away: Tensor, whole: Tensor, a: float) -> Tensor:
+def cubic(away: Tensor, whole: Tensor, a: float = -0.5) -> Tensor:
     """Keys' kernel: 1 − (a + 3) x² + (a + 2) x³ up to 1, then a (x − 1) (x − 2)² up to 2."""
     x, y, z = (n.double() / whole.double() for n in (away, whole - away, 2 * whole - away))  # x, 1 − x, 2 − x
     low = 1 - x * x * ((a + 3) - (a + 2) * x)
     high = y * (-a + y * ((2 * a + 3) - (a + 2) * y))  # the same in 1 − x
     near = torch.where(2 * away < whole, low, high)
     return torch.where(away < whole, near, torch.where(away < 2 * whole, -a * y * z * z, torch.zeros_like(x)))
-
-
-def _cubic(away: Tensor, whole: Tensor) -> Tensor:
-    return cubic(away, whole, -0.5)
 
 
 def lanczos(away: Tensor, whole: Tensor) -> Tensor:

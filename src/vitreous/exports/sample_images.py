@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,6 @@ from vitreous.images import open_data
 from vitreous.images.embedded import shapes
 from vitreous.images.pixels import preprocess
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
-
-__all__ = ["embedded", "generated"]
 
 GENERATED_SIZES = (  # rows, columns
     (224, 224),
@@ -42,9 +39,9 @@ def generated(index: int, channels: int = 3) -> Pixels:
     return preprocess.as_array(preprocess.as_image(image, channels))
 
 
-def embedded(channels: int = 3) -> Iterator[tuple[Pixels, Any]]:
-    """Generated scenes and photographs of clothes by turns, without labels."""
+def embedded(channels: int = 3) -> Iterator[Pixels]:
+    """Generated scenes and photographs of clothes, one after the other, without labels."""
     clothes = open_data.open(FASHION, split="test")
     for i in range(IMAGES_OF_EACH_KIND):
-        yield generated(i, channels), None
-        yield preprocess.as_array(preprocess.as_image(clothes.read(i), channels)), None
+        yield generated(i, channels)
+        yield preprocess.as_array(preprocess.as_image(clothes.read(i), channels))

@@ -24,18 +24,6 @@ from vitreous.errors import ConfigError, MissingExtraError
 from vitreous.exports.graphs import AnswerGraph, ImageForm, Network, Preprocessing
 from vitreous.models.model import Model
 
-__all__ = [
-    "DEFAULT_OPSET",
-    "ModelParts",
-    "Package",
-    "Runner",
-    "Target",
-    "WriteOptions",
-    "make_parts",
-    "quietly",
-    "require",
-]
-
 Array = NDArray[Any]
 Run = Callable[[Array], list[Array]]  # one input, all outputs in their order
 DEFAULT_OPSET = 18
@@ -54,17 +42,13 @@ class ModelParts:
         return ImageForm(self.preprocessing, self.network, self.answer).eval()
 
     @property
-    def attention(self) -> bool:
-        return self.network.attention
-
-    @property
     def tensor_outputs(self) -> list[str]:
         of_pool = ["pool_weights"] if self.network.pool_tap else []
-        return ["logits", *(["attention_weights", *of_pool] if self.attention else [])]
+        return ["logits", *(["attention_weights", *of_pool] if self.network.attention else [])]
 
     @property
     def image_outputs(self) -> list[str]:
-        return ["probabilities", "score", *(["attention_map"] if self.attention else [])]
+        return ["probabilities", "score", *(["attention_map"] if self.network.attention else [])]
 
     def images(self, batch: int) -> Tensor:
         """Zeros of the size that the network wants."""
@@ -77,7 +61,7 @@ class ModelParts:
 
 
 def make_parts(model: Model, *, attention: bool = False) -> ModelParts:
-    """model: as `graphs.ready_to_export` makes it."""
+    """Take a model apart that `graphs.ready_to_export` made."""
     network, answer = Network(model, attention=attention), AnswerGraph(model, attention=attention)
     return ModelParts(Preprocessing(model.preprocess).eval(), network.eval(), answer.eval())
 
@@ -111,10 +95,6 @@ class Runner:
     load: Callable[[str], Any]
 
 
-def _takes_every_model(model: Model) -> str | None:
-    return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A runtime. `write` makes image, tensor and fixed with this suffix in a folder, and `preprocessing` in another."""
@@ -126,9 +106,9 @@ class Target:
     open: Callable[[Path], Run]
     describe: Callable[[Path], dict[str, Any]]  # for the card: "operators" with their counts, and versions
     packages: tuple[Package, ...] = ()  # that writing takes
-    precisions: tuple[str, ...] = ()  # int8 and fp16, where it has them
+    precisions: tuple[str, ...] = ()  # which of int8 and fp16 it has
     int8_packages: tuple[Package, ...] = ()  # that int8 takes besides
-    refuses_int8: Callable[[Model], str | None] = _takes_every_model  # why this model cannot have it
+    refuses_int8: Callable[[Model], str | None] = lambda model: None  # why this model cannot have it
     halves_itself: bool = False  # fp16: `write` gets float32 and halves the file
     opsets: range | tuple[int, ...] = ()  # of ONNX; empty: it has none
     starts_with: bytes = b""  # the first bytes of every file with the suffix

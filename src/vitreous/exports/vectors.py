@@ -28,8 +28,6 @@ from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
 from vitreous.models.model import Model
 
-__all__ = ["verify", "write"]
-
 VECTOR_COUNT, CANDIDATES = 10, 30
 EXPECTED_FORM = {"tensor": "tensor", "fixed": "tensor", "image": "image"}  # form -> key in expected.json
 
@@ -66,12 +64,8 @@ def verify(outputs: str | os.PathLike[str], folder: str | os.PathLike[str] | Non
     forms = [form for form in EXPECTED_FORM if form in given]
     if not forms:
         raise DataError(f"{path} has none of {', '.join(EXPECTED_FORM)}; write outputs as {place} has them")
-    compared = tuple(
-        compare(
-            form, _rows(path, given[form], expected[EXPECTED_FORM[form]]), _rows(place, expected[EXPECTED_FORM[form]])
-        )
-        for form in forms
-    )
+    wanted = {form: expected[EXPECTED_FORM[form]] for form in forms}
+    compared = tuple(compare(form, _rows(path, given[form], like), _rows(place, like)) for form, like in wanted.items())
     limits = msgspec.convert(expected["limits"], Tolerance)
     return Parity("another runtime", path.name, f"the vectors of {place.parent.parent}", compared, limits)
 

@@ -11,21 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.measures.drawing import BLOCK_AXIS, band, both_rows, column, top_with_room
+from vitreous.measures.drawing import BLOCK_AXIS, banded, both_rows, column, lines_of, top_with_room
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, number_of, plain
-from vitreous.measures.subject import Subject, needs_attention, needs_class_token
+from vitreous.measures.subject import needs_attention, needs_class_token
 from vitreous.report import charts
 from vitreous.report.charts import Line, Tile
+from vitreous.report.colours import colours
 from vitreous.report.files import Panel
-
-__all__ = [
-    "attention_distance",
-    "attention_entropy",
-    "class_attention",
-    "head_likeness",
-    "patch_distances",
-    "uniform_distance",
-]
+from vitreous.report.marks import Chart
 
 Pixels = float | tuple[float, float]  # of a patch; two numbers if rows and columns differ
 
@@ -84,36 +77,22 @@ def head_likeness(weights: Tensor) -> Tensor:
 
 
 class _Distance(Averages):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__()
-        self.subject = subject
-
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         self.gather(tap, attention_distance(x.float(), self.subject.grid, self.subject.patch))
 
     def finish(self) -> Found:
         grid, patch, prefix = self.subject.grid, self.subject.patch, self.subject.prefix
         uniform = uniform_distance(grid, patch)
-        means = torch.stack([self.mean(tap) for tap in self.sums])  # L H
-        errors = torch.stack([self.error(tap) for tap in self.sums])
+        first = self.mean(next(iter(self.sums)))  # H
         return {
             "uniform_px": uniform,
             "uniform_with_front_tokens_px": uniform_distance(grid, patch, prefix=prefix),
             "grid": list(grid),
             "patch_px": list(patch),
             "images": self.images,
-            "local_share_first_block": float((means[0] < uniform / 2).double().mean()),
-            "by_layer_px": plain(means.mean(1)),
-            "rows": [
-                {
-                    "layer": number_of(tap),
-                    "head": head,
-                    "distance_px": plain(means[layer, head].item()),
-                    "error_px": plain(errors[layer, head].item()),
-                }
-                for layer, tap in enumerate(self.sums)
-                for head in range(means.shape[1])
-            ],
+            "local_share_first_block": float((first < uniform / 2).double().mean()),
+            "by_layer_px": self.by_layer(),
+            "rows": self.by_head("distance_px", "error_px"),
         }
 
 
@@ -129,25 +108,29 @@ def _say_distance(found: Found) -> str:
 ATTENTION_TAPS = {"vit": ("blocks.*.attention.weights",)}
 
 
+def _heads_by_block(
+    found: Found, key: str, by_layer: str, *, title: str, level: tuple[float, str], y_range: tuple[float, float]
+) -> Chart:
+    """A dot for every head, and a line through the means of the blocks."""
+    rows = found["rows"]
+    heads = Line("a head", column(rows, "layer"), column(rows, key), is_dots=True)
+    means = Line("mean of heads", sorted({row["layer"] for row in rows}), found[by_layer])
+    return charts.lines([heads, means], title=title, x_title=BLOCK_AXIS, x_is_whole=True, level=level, y_range=y_range)
+
+
 def _draw_distance(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     every = [row["distance_px"] for row in both_rows(found, beside)]
     span = (0.0, top_with_room(every, [found["uniform_px"]], [beside["uniform_px"]] if beside else None))
     layers = sorted({row["layer"] for row in rows})
     level = (found["uniform_px"], f"everywhere alike: {found['uniform_px']:.0f} px")
-    depth = charts.lines(
-        [
-            Line("a head", column(rows, "layer"), column(rows, "distance_px"), is_dots=True),
-            Line("mean of heads", layers, found["by_layer_px"]),
-        ],
-        title="how far each head looks, by block", x_title=BLOCK_AXIS, x_is_whole=True, level=level, y_range=span,
-    )  # fmt: skip
+    title = "how far each head looks, by block"
+    depth = _heads_by_block(found, "distance_px", "by_layer_px", title=title, level=level, y_range=span)
     series = []
     for layer in dict.fromkeys((layers[0], layers[len(layers) // 2], layers[-1])):
         own = sorted((row for row in rows if row["layer"] == layer), key=lambda row: row["distance_px"])
-        low, high = band(own, "distance_px", "error_px")
         places = np.arange(1, len(own) + 1)
-        series.append(Line(f"block {layer}", places, column(own, "distance_px"), low, high, has_points=True))
+        series.append(banded(f"block {layer}", own, places, "distance_px", "error_px", has_points=True))
     ranked = charts.lines(
         series, title="how far the heads of three blocks look, sorted", x_title="head, the nearest first",
         x_is_whole=True, level=level, y_range=span,
@@ -183,21 +166,13 @@ ATTENTION_DISTANCE = Measure(
 
 
 class _Entropy(Averages):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__()
-        self.tokens = subject.grid[0] * subject.grid[1] + subject.prefix
-
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         self.gather(tap, attention_entropy(x.float()))
 
     def finish(self) -> Found:
-        rows = [
-            {"layer": number_of(tap), "head": head, "entropy_nats": plain(value), "error_nats": plain(error)}
-            for tap in self.sums
-            for head, (value, error) in enumerate(zip(self.mean(tap).tolist(), self.error(tap).tolist(), strict=True))
-        ]
-        by_layer = [plain(self.mean(tap).mean().item()) for tap in self.sums]
-        return {"largest_nats": math.log(self.tokens), "images": self.images, "by_layer_nats": by_layer, "rows": rows}
+        tokens = math.prod(self.subject.grid) + self.subject.prefix
+        body: Found = {"largest_nats": math.log(tokens), "images": self.images, "by_layer_nats": self.by_layer()}
+        return body | {"rows": self.by_head("entropy_nats", "error_nats")}
 
 
 def _say_entropy(found: Found) -> str:
@@ -209,14 +184,9 @@ def _say_entropy(found: Found) -> str:
 
 
 def _draw_entropy(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
-    rows, largest = found["rows"], found["largest_nats"]
-    layers = sorted({row["layer"] for row in rows})
-    chart = charts.lines(
-        [
-            Line("a head", column(rows, "layer"), column(rows, "entropy_nats"), is_dots=True),
-            Line("mean of heads", layers, found["by_layer_nats"]),
-        ],
-        title="entropy of attention by block", x_title=BLOCK_AXIS, x_is_whole=True,
+    largest = found["largest_nats"]
+    chart = _heads_by_block(
+        found, "entropy_nats", "by_layer_nats", title="entropy of attention by block",
         level=(largest, f"everywhere alike: {largest:.2f}"),
         y_range=(0.0, top_with_room([largest], [beside["largest_nats"]] if beside else None)),
     )  # fmt: skip
@@ -243,12 +213,8 @@ ENTROPY = Measure(
 class _ClassAttention(Averages):
     PARTS = ("to_itself", "to_front", "to_patches", "from_patches")
 
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__()
-        self.places = subject.grid[0] * subject.grid[1]
-
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        self.gather(tap, class_attention(x.float(), self.places))
+        self.gather(tap, class_attention(x.float(), math.prod(self.subject.grid)))
 
     def finish(self) -> Found:
         rows = [
@@ -272,7 +238,7 @@ def _draw_class(found: Found, beside: Found | None, arrays: Arrays) -> list[Draw
     by_layer = found["by_layer"]
     named = {"to itself": "to_itself", "to patches": "to_patches", "from patches": "from_patches"}
     chart = charts.lines(
-        [Line(name, range(len(by_layer)), column(by_layer, key)) for name, key in named.items()],
+        lines_of(by_layer, range(len(by_layer)), named),
         title="attention of the class token by block", x_title=BLOCK_AXIS, x_is_whole=True, is_share=True,
         y_range=(0.0, 1.0),
     )  # fmt: skip
@@ -298,9 +264,6 @@ CLASS = Measure(
 
 
 class _Likeness(Averages):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__()
-
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         self.gather(tap, head_likeness(x.float()))
 
@@ -325,15 +288,15 @@ def _say_likeness(found: Found) -> str:
 
 def _draw_likeness(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
+    named = {"mean of pairs": "mean_cosine", "most alike pair": "largest_cosine"}
     chart = charts.lines(
-        [Line("mean of pairs", column(rows, "layer"), column(rows, "mean_cosine")),
-         Line("most alike pair", column(rows, "layer"), column(rows, "largest_cosine"))],
+        lines_of(rows, column(rows, "layer"), named),
         title="likeness of heads by block", x_title=BLOCK_AXIS, x_is_whole=True, y_range=(0.0, 1.05),
     )  # fmt: skip
     panels = [Panel(chart, "Cosine between heads of a block")]
     matrices = [np.asarray(matrix, np.float64) for matrix in found["heads"]]
     if len(matrices[0]) > 1:
-        shown = [Tile(f"block {row['layer']}", charts.shaded(m)) for row, m in zip(rows, matrices, strict=True)]
+        shown = [Tile(f"block {row['layer']}", colours(m, 0.0, 1.0)) for row, m in zip(rows, matrices, strict=True)]
         pairs = charts.tiles(shown, title="cosine of every two heads", columns=min(6, len(shown)))
         panels.append(Panel(pairs, "Head by head"))
     return [Drawn(panels)]

@@ -18,8 +18,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Tile
 from vitreous.report.files import Panel
 
-__all__ = ["attention_map", "pooled_attention", "pooled_grid"]
-
 MAX_MAP_SIDE = 16  # patches of a pooled map, at most
 MAX_MAPS_BYTES = 6 * 2**20  # of all maps together: a page holds them
 ROLLOUT_VARIANTS = {
@@ -69,16 +67,16 @@ def _pooled(rows: Tensor, grid: tuple[int, int], small: tuple[int, int]) -> Tens
 
 
 class _Maps(Reading):
-    """Attention of the first images, each query's map as bytes of its own largest."""
+    """The attention of the first images: each query's map in bytes, 255 for its largest weight."""
 
     def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
+        super().__init__(subject)
         config: Any = subject.model.config
         self.layers, self.heads = config.encoder.depth, config.encoder.heads
         self.examples, self.small = self._fitting()
         variants = {} if needs_reads(subject) else ROLLOUT_VARIANTS
         self.flows = {name: Flow(subject, **how) for name, how in variants.items()}
-        self.batch: list[tuple[NDArray[np.uint8], NDArray[np.float16]]] = []
+        self.seen: list[tuple[NDArray[np.uint8], NDArray[np.float16]]] = []
         self.kept: dict[str, NDArray[Any]] = {}
 
     def _fitting(self) -> tuple[int, tuple[int, int]]:
@@ -101,21 +99,21 @@ class _Maps(Reading):
         if not tap.endswith("pool.weights"):
             maps = pooled_attention(few.float(), self.subject.grid, self.small)  # B H Q K
             peak = maps.amax(-1, keepdim=True).clamp(min=1e-12)
-            self.batch.append(
+            self.seen.append(
                 ((255 * maps / peak).round().byte().cpu().numpy(), peak[..., 0].cpu().numpy().astype(np.float16))
             )
 
     def update(self) -> None:
-        if not self.kept and self.batch:
+        if not self.kept and self.seen:
             shown: Tensor = self.subject.of_batch["pixels"][: self.examples]
-            maps, peaks = zip(*self.batch, strict=True)
+            maps, peaks = zip(*self.seen, strict=True)
             self.kept = {"maps": np.stack(maps, 1), "peaks": np.stack(peaks, 1), "images": shown.cpu().byte().numpy()}
             for name, flow in self.flows.items():
                 self.kept[name] = relevance_map(flow.rows(), self.subject.grid).cpu().numpy().astype(np.float16)
-        self.batch = []
+        self.seen = []
 
     def drop(self) -> None:
-        self.batch = []
+        self.seen = []
 
     def finish(self) -> Found:
         return {
@@ -152,7 +150,7 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
         for shown in (shrunk(image), overlaid(image, row.reshape(small)))
     ]
     title = "where the first token looks, last block" if front else "where the patches look, last block"
-    chart = charts.tiles(tiles, title=title, columns=4, heads=["image", "looks at"] * 2)
+    chart = charts.tiles(tiles, title=title, columns=4, column_names=["image", "looks at"] * 2)
     return [Drawn([Panel(chart, title[0].upper() + title[1:])], paper="P1-fig6")]
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from vitreous.measures.measure import Found, rows_of
-from vitreous.report.charts import Span
+from vitreous.report.charts import Line, Span
 from vitreous.report.colours import colours
-
-__all__ = ["BLOCK_AXIS", "LAYER_AXIS", "band", "block_name", "both_rows", "column", "overlaid", "rgb", "shrunk"]
-__all__ += ["spans", "top_with_room"]
 
 BLOCK_AXIS, LAYER_AXIS = "block", "layer, from first to last"
 COLOUR_AT_LOWEST, COLOUR_AT_HIGHEST = 0.8, 0.25  # share of a map's colour over the image
@@ -27,13 +25,31 @@ OVERLAY_SIDE = 112  # pixels of a small picture's longer side
 
 def column(rows: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
     """One key of every row; NaN for None."""
-    return np.array([math.nan if row.get(key) is None else row[key] for row in rows], np.float64)
+    return np.array([row.get(key) for row in rows], np.float64)
 
 
-def band(rows: Sequence[Mapping[str, Any]], key: str, error: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two standard errors below and above the values."""
+def lines_of(
+    rows: Sequence[Mapping[str, Any]], x: ArrayLike, names: Mapping[str, str], *, has_points: bool = False
+) -> list[Line]:
+    """A line for each key that has numbers.  names: the line's name -> its key."""
+    known = {name: key for name, key in names.items() if any(row[key] is not None for row in rows)}
+    return [Line(name, x, column(rows, key), has_points=has_points) for name, key in known.items()]
+
+
+def banded(
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    x: ArrayLike,
+    key: str,
+    error: str,
+    *,
+    within: tuple[float, float] = (-math.inf, math.inf),
+    has_points: bool = False,
+) -> Line:
+    """The line of a key, in a band of two standard errors.  within: the ends of what the band may reach."""
     value, spread = column(rows, key), np.nan_to_num(column(rows, error))
-    return value - 2 * spread, value + 2 * spread
+    low, high = (np.clip(value + way * 2 * spread, *within) for way in (-1, 1))
+    return Line(name, x, value, low, high, has_points=has_points)
 
 
 def both_rows(found: Found, beside: Found | None) -> list[dict[str, Any]]:
@@ -52,13 +68,7 @@ def top_with_room(*parts: Sequence[float | None] | NDArray[np.float64] | None) -
 
 def spans(names: Sequence[str]) -> list[Span]:
     """Neighbouring taps of one block or unit, under its name."""
-    out: list[Span] = []
-    for name in map(block_name, names):
-        if out and out[-1].name == name:
-            out[-1] = Span(name, out[-1].count + 1)
-        else:
-            out.append(Span(name))
-    return out
+    return [Span(name, len(list(same))) for name, same in groupby(map(block_name, names))]
 
 
 def block_name(tap: str) -> str:
@@ -109,4 +119,4 @@ def overlaid(
     share = ((heat - low) / (high - low) if high > low else np.zeros_like(heat)).clip(0, 1).astype(np.float32)
     light = np.clip(np.asarray(Image.fromarray(share).resize(size, Image.Resampling.BILINEAR)), 0, 1)
     mix = (COLOUR_AT_LOWEST + (lit - COLOUR_AT_LOWEST) * light)[..., None]
-    return ((1 - mix) * below + mix * colours(light, 1.0)).round().astype(np.uint8)
+    return ((1 - mix) * below + mix * colours(light, 0.0, 1.0)).round().astype(np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +20,6 @@ from vitreous.models.model import unwrapped
 from vitreous.models.pooling import find_pool
 from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
-
-__all__ = ["Explanation", "Look", "attention_maps", "look_at", "overlay"]
 
 EXPLAINED_SIDE = 224  # pixels of an overlay's longer side
 EXPLAINED_LIT = 0.3  # share of the map's colour where the map is highest
@@ -63,10 +62,15 @@ def look_at(model: nn.Module, data: ImageSet, places: Sequence[int]) -> Explanat
             seen = pixels(data.read(place), network.preprocess)
         except (OSError, ValueError, DataError):
             continue
-        image = normalise(seen, network.preprocess)[None].to(next(network.parameters()).device)
-        flow = attention_maps(network, image)[0].float().cpu().numpy()
-        looks.append(Look(int(place), _rgb(seen), (flow / max(float(flow.sum()), 1e-12)).astype(np.float32)))
+        looks.append(look_of(network, seen, int(place)))
     return Explanation(tuple(looks))
+
+
+def look_of(model: ViT, seen: NDArray[Any], place: int = 0) -> Look:
+    """Where the answer on one image came from.  seen: H W C, as the model sees it."""
+    image = normalise(seen, model.preprocess)[None].to(next(model.parameters()).device)
+    flow = attention_maps(model, image)[0].float().cpu().numpy()
+    return Look(place, _rgb(seen), (flow / max(float(flow.sum()), 1e-12)).astype(np.float32))
 
 
 def attention_maps(model: ViT, images: Tensor) -> Tensor:
@@ -93,6 +97,6 @@ def overlay(look: Look) -> NDArray[np.uint8]:
     return overlaid(look.seen, look.map, side=EXPLAINED_SIDE, lit=EXPLAINED_LIT, tails=EXPLAINED_TAILS)
 
 
-def _rgb(seen: NDArray) -> NDArray[np.uint8]:
+def _rgb(seen: NDArray[Any]) -> NDArray[np.uint8]:
     image = np.asarray(seen).round().clip(0, 255).astype(np.uint8)
     return np.repeat(image, 3, 2) if image.shape[2] == 1 else image[:, :, :3]

@@ -21,44 +21,7 @@ from vitreous.report import files as report_files
 from vitreous.report.files import Panel, Sheet
 from vitreous.words import sentence
 
-__all__ = [
-    "PAPERS",
-    "Figure",
-    "Figures",
-    "check_papers",
-    "draw",
-    "figures_of",
-    "paper_name",
-    "short_name",
-    "title_of",
-]
-__all__ += ["write_figures"]
-
 PAPERS = ("P1", "P2")
-BIBTEX = """@inproceedings{P1,
-  title     = {An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale},
-  author    = {Dosovitskiy, Alexey and Beyer, Lucas and Kolesnikov, Alexander and Weissenborn, Dirk and Zhai, Xiaohua
-               and Unterthiner, Thomas and Dehghani, Mostafa and Minderer, Matthias and Heigold, Georg
-               and Gelly, Sylvain and Uszkoreit, Jakob and Houlsby, Neil},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2021},
-  note      = {arXiv 2010.11929}
-}
-
-@inproceedings{P2,
-  title     = {Do Vision Transformers See Like Convolutional Neural Networks?},
-  author    = {Raghu, Maithra and Unterthiner, Thomas and Kornblith, Simon and Zhang, Chiyuan and Dosovitskiy, Alexey},
-  booktitle = {Advances in Neural Information Processing Systems},
-  year      = {2021},
-  note      = {arXiv 2108.08810}
-}
-
-@software{vitreous,
-  title   = {vitreous: a see-through workbench for Vision Transformers},
-  author  = {{The vitreous contributors}},
-  version = {VERSION}
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -165,7 +128,8 @@ def write_figures(inspection: Inspection, figures: Figures, folder: Path, *, pap
                 write_bytes(folder / f"{figure.name}.tex", _latex(figure).encode(), force=True)
     if papers is not None:
         version = str(inspection.record.get("versions", {}).get("vitreous", ""))
-        write_bytes(folder / "papers.bib", BIBTEX.replace("VERSION", version).encode(), force=True)
+        cited = Path(__file__).with_name("papers.bib").read_text("utf-8").replace("VERSION", version)
+        write_bytes(folder / "papers.bib", cited.encode(), force=True)
 
 
 def _csv(rows: list[dict[str, Any]]) -> bytes:

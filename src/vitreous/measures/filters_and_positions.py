@@ -25,18 +25,8 @@ from vitreous.report import charts
 from vitreous.report.charts import Line, ShareBar, Span, Tile
 from vitreous.report.files import Panel
 
-__all__ = [
-    "Components",
-    "filter_components",
-    "position_change",
-    "position_likeness",
-    "position_structure",
-    "position_table",
-    "rank_correlation",
-    "subspace_likeness",
-]
-
 COMPONENTS_DRAWN = 28  # components that P1 draws
+MAX_FILTER_NUMBERS = 32 * 32 * 4  # in one filter that a page can draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,18 +95,18 @@ def position_change(a: Tensor, b: Tensor) -> float | None:
     """Correlation of two models' patterns over the pairs of places: 1 for the same pattern.  a, b: h w h w."""
     n = a.shape[0] * a.shape[1]
     pair = torch.triu(torch.ones(n, n, dtype=torch.bool), 1)
-    x, y = (likeness.reshape(n, n)[pair] for likeness in (a, b))
-    x, y = x - x.mean(), y - y.mean()
-    size = float(x.norm() * y.norm())
-    return float(x @ y) / size if size > 0 else None
+    return _correlation(*(likeness.reshape(n, n)[pair] for likeness in (a, b)))
 
 
 def rank_correlation(x: Sequence[float | None], y: Sequence[float | None]) -> float | None:
     """Spearman's, ties sharing their mean rank; None if one side is constant."""
-    a, b = (_ranks(torch.tensor(values, dtype=torch.float64)) for values in (x, y))
-    a, b = a - a.mean(), b - b.mean()
-    size = float(a.norm() * b.norm())
-    return float(a @ b) / size if size > 0 else None
+    return _correlation(*(_ranks(torch.tensor(values, dtype=torch.float64)) for values in (x, y)))
+
+
+def _correlation(x: Tensor, y: Tensor) -> float | None:
+    x, y = x - x.mean(), y - y.mean()
+    size = float(x.norm() * y.norm())
+    return float(x @ y) / size if size > 0 else None
 
 
 def _ranks(values: Tensor) -> Tensor:
@@ -142,14 +132,7 @@ def _filters(model: ViT) -> Tensor:
     return model.embedding.projection.weight.detach().mT.cpu()  # PPC D
 
 
-def _small(size: int) -> bool:
-    return size <= 32 * 32 * 4  # numbers in one filter that a page can draw
-
-
 class _Filters(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
-
     def finish(self) -> Found:
         model: Any = self.subject.model
         found = filter_components(_filters(model))
@@ -159,7 +142,7 @@ class _Filters(Reading):
         ]
         shape = [self.subject.model.config.channels, *model.embedding.patch]
         is_image = model.config.embedding.stem == "patch"
-        tiles = plain(found.filters.mT, 4) if is_image and _small(len(found.filters)) else None
+        tiles = plain(found.filters.mT, 4) if is_image and len(found.filters) <= MAX_FILTER_NUMBERS else None
         held = float(found.explained[:COMPONENTS_DRAWN].sum())
         return {"shape": shape, "components": tiles, "held_by_28": plain(held), "rows": rows}
 
@@ -213,9 +196,6 @@ FILTERS = Measure(
 
 
 class _Positions(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
-
     def finish(self) -> Found:
         model: Any = self.subject.model
         table = position_table(model)
@@ -295,28 +275,19 @@ POSITIONS = Measure(
 
 
 class _Change(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        assert other is not None
-        self.models: list[Any] = [subject.model, other.model]
-
     def finish(self) -> Found:
+        assert self.other is not None
+        models: list[Any] = [self.subject.model, self.other.model]
         found: Found = {"filter_space": None, "position_pattern": None}
-        filters = [_filters(model) for model in self.models]
+        filters = [_filters(model) for model in models]
         if filters[0].shape[0] == filters[1].shape[0]:
             a, b = (filter_components(each).filters for each in filters)
             found["filter_space"] = plain(subspace_likeness(a, b))
-        tables = [position_table(model) for model in self.models]
-        grids = [model.grid for model in self.models]
+        tables, grids = [position_table(model) for model in models], [model.grid for model in models]
         if tables[0] is not None and tables[1] is not None and grids[0] == grids[1]:
             a, b = (position_likeness(table.cpu(), grids[0]) for table in tables if table is not None)
             found["position_pattern"] = plain(position_change(a, b))
         return found | {"rows": [dict(found)]}
-
-
-def _change_why_not(subject: Subject, other: Subject | None) -> str | None:
-    if other is None:
-        return "it compares two models, and one was named (--against MODEL2)"
-    return _needs_vit(subject) or _needs_vit(other)
 
 
 def _say_change(found: Found) -> str:
@@ -342,7 +313,7 @@ CHANGE = Measure(
     start=_Change,
     says=_say_change,
     cost="reads the weights alone",
-    why_not=_change_why_not,
+    why_not=lambda subject, other: _needs_vit(subject) or (None if other is None else _needs_vit(other)),
     is_pair=True,
     draw=_draw_change,
     method=lambda found: (

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from vitreous.files import write_bytes, write_json
 from vitreous.measures.measure import Found, Measure
 
-__all__ = ["Inspection", "save_arrays", "write"]
-
 LOOK_SCHEMA = "vitreous.look/1"
 
 

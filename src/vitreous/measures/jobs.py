@@ -15,9 +15,6 @@ from vitreous.files import write_json
 from vitreous.measures.inspection import save_arrays
 from vitreous.measures.measure import Found, Measure, Reading
 from vitreous.measures.subject import Subject
-from vitreous.models.taps import matching
-
-__all__ = ["Job", "Store"]
 
 
 @dataclass(eq=False)
@@ -42,8 +39,7 @@ class Job:
         """The taps it reads of the model on that side."""
         if side != self.side and not self.measure.is_pair:
             return []
-        patterns = self.measure.patterns(subjects[side])
-        return [name for pattern in patterns for name in matching(subjects[side].model, pattern)]
+        return subjects[side].taps(self.measure.taps)
 
 
 class Store:

@@ -21,8 +21,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Panel
 
-__all__ = ["BLOCK_OUTPUTS", "PROBE_SEEDS", "PROBE_SHOTS", "Held", "needs_labels"]
-
 PROBE_SHOTS = 10
 PROBE_SEEDS = 3
 MAX_IMAGES_HELD = 2048  # their features stay in memory
@@ -40,8 +38,8 @@ class Held(Reading):
     """Features of the first `most` images under names, to fit and judge probes on."""
 
     def __init__(self, subject: Subject, most: int):
-        self.subject, self.most = subject, most
-        self.batch: dict[str, Tensor] = {}
+        super().__init__(subject)
+        self.most = most
         self.values: dict[str, list[np.ndarray]] = {}
         self.places: list[np.ndarray] = []
         self.count = 0
@@ -59,11 +57,8 @@ class Held(Reading):
                 self.values.setdefault(name, []).append(rows.numpy())
         self.batch = {}
 
-    def drop(self) -> None:
-        self.batch = {}
-
     def release(self, names: list[str]) -> tuple[Features, Features]:
-        """Train and test rows under these names, which are held no longer."""
+        """Hand out the train and test rows under these names, and forget them."""
         data, places = self.subject.data, np.concatenate(self.places)
         values: dict[str, Any] = {name: np.concatenate(self.values.pop(name)) for name in names}
         whole = Features(

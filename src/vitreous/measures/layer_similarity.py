@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Cells, Panel
 
-__all__ = ["is_block"]
-
 SCALE_FLOOR = 0.5  # a heatmap begins here, unless a number lies below
 BLOCK_PARTS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
 UNIT_PARTS = ("conv1", "conv2", "branch", "output")
@@ -38,34 +35,29 @@ def is_block(tap: str) -> bool:
     return parts[-1] == "output" and len(parts) in (3, 5)
 
 
-def _gram(subject: Subject, tap: str, x: Tensor) -> Tensor:
-    """The Gram matrix of this batch, computed once for all readings."""
-    kept: dict[str, Tensor] = subject.of_batch.setdefault("grams", {})
-    if tap not in kept:
-        kept[tap] = centred_gram(x.detach())
-    return kept[tap]
-
-
-def _is_wanted(subject: Subject, tap: str) -> bool:
-    return subject.settings.layers == "every" or is_block(tap)
-
-
 class _Grams(Reading):
     """All pairs of layers of one model, or of two."""
 
     def __init__(self, subject: Subject, other: Subject | None = None):
-        self.sides = [subject] if other is None else [subject, other]
+        super().__init__(subject, other)
         self.likeness = Likeness()
-        self.batch: dict[str, Tensor] = {}
         self.left_out = 0  # images in batches that were too small
         self.images = self.size = self.largest = 0
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
-        if side >= len(self.sides) or not _is_wanted(self.sides[side], tap):
+        if self.subject.settings.layers == "blocks" and not is_block(tap):
             return
         self.size = len(x)
         if is_whole(self.size, self.largest):
-            self.batch[f"{side}:{tap}"] = _gram(self.sides[side], tap, x)
+            self.batch[f"{side}:{tap}"] = self.gram(tap, x, side)
+
+    def gram(self, tap: str, x: Tensor, side: int) -> Tensor:
+        """The Gram matrix of this batch, computed once for all readings."""
+        subject = self.other if side and self.other is not None else self.subject
+        kept: dict[str, Tensor] = subject.of_batch.setdefault("grams", {})
+        if tap not in kept:
+            kept[tap] = centred_gram(x.detach())
+        return kept[tap]
 
     def update(self) -> None:
         if self.batch:
@@ -74,9 +66,6 @@ class _Grams(Reading):
             self.largest = max(self.largest, self.size)
         else:
             self.left_out += self.size
-        self.batch = {}
-
-    def drop(self) -> None:
         self.batch = {}
 
     def layers(self, side: int) -> list[str]:
@@ -106,9 +95,6 @@ def _long(found: Found) -> list[dict[str, Any]]:
 
 
 class _Within(_Grams):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__(subject)
-
     def finish(self) -> Found:
         names = self.layers(0)
         found = self.about(names, names)
@@ -127,7 +113,7 @@ def _say_within(found: Found) -> str:
 
 
 def _matrix(found: Found) -> NDArray[np.float64]:
-    return np.asarray([[math.nan if value is None else value for value in row] for row in found["cka"]], np.float64)
+    return np.asarray(found["cka"], np.float64)  # NaN for None
 
 
 def _floor(*matrices: NDArray[np.float64]) -> float:
@@ -199,12 +185,6 @@ def _say_across(found: Found) -> str:
     )
 
 
-def _needs_other(subject: Subject, other: Subject | None) -> str | None:
-    return (
-        needs_batches(subject) if other is not None else "it compares two models, and one was named (--against MODEL2)"
-    )
-
-
 def _draw_across(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     values = _matrix(found)
     sides = [[i for i, tap in enumerate(found[f"{side}_of_matrix"]) if is_block(tap)] for side in ("rows", "columns")]
@@ -246,7 +226,7 @@ ACROSS = Measure(
     start=_Across,
     says=_say_across,
     taps=TAPS,
-    why_not=_needs_other,
+    why_not=needs_batches,
     is_pair=True,
     rows=_long,
     draw=_draw_across,
@@ -257,22 +237,19 @@ ACROSS = Measure(
 )
 
 
-class _Heads(Reading):
+class _Heads(_Grams):
     """Heads of the first block, and the first units of a ResNet."""
 
     def __init__(self, subject: Subject, other: Subject | None = None):
-        assert other is not None
-        self.subject, self.other = subject, other
-        self.likeness, self.distances = Likeness(), Averages()
-        self.size = self.largest = 0
-        self.batch: dict[str, Tensor] = {}
+        super().__init__(subject, other)
+        self.distances = Averages()
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         if not is_whole(len(x), self.largest):
             return
         self.size = len(x)
         if side == 1 and is_block(tap) and "units" in tap:
-            self.batch[f"1:{tap}"] = _gram(self.other, tap, x)
+            self.batch[f"1:{tap}"] = self.gram(tap, x, side)
         elif side == 0 and tap == "blocks.0.attention.weights":
             self.distances.gather(tap, attention_distance(x.float(), self.subject.grid, self.subject.patch))
         elif side == 0 and tap == "blocks.0.attention.per_head":
@@ -281,13 +258,11 @@ class _Heads(Reading):
 
     def update(self) -> None:
         if self.batch:
-            self.likeness.add_grams(self.batch)
             self.distances.update()
-            self.largest = max(self.largest, self.size)
-        self.batch = {}
+        super().update()
 
     def drop(self) -> None:
-        self.batch = {}
+        super().drop()
         self.distances.drop()
 
     def finish(self) -> Found:
@@ -295,7 +270,7 @@ class _Heads(Reading):
         order = distance.argsort().tolist()
         width = max(len(order) // 4, 1)
         windows = {str(i): order[i : i + width] for i in range(len(order) - width + 1)}
-        columns = [name for name in self.likeness.names if name.startswith("1:")]
+        columns = self.layers(1)
         parts = {name: [f"head {h}" for h in heads] for name, heads in windows.items()}
         joined = self.likeness.joined(parts | {name: [name] for name in columns})
         matrix = joined.matrix(list(windows), columns)
@@ -326,7 +301,7 @@ def _say_heads(found: Found) -> str:
 
 
 def _heads_why_not(subject: Subject, other: Subject | None) -> str | None:
-    if (why := _needs_other(subject, other)) is not None:
+    if (why := needs_batches(subject)) is not None:
         return why
     assert other is not None
     if not isinstance(subject.model, ViT):

@@ -7,8 +7,6 @@ from typing import Any
 
 from vitreous.measures import MEASURES
 
-__all__ = ["MeasureList", "listing"]
-
 
 @dataclass(frozen=True)
 class MeasureList:

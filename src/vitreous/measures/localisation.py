@@ -19,9 +19,8 @@ from vitreous.models.vit import patchify
 from vitreous.randomness import permutation
 from vitreous.report import charts
 from vitreous.report.charts import ShareBar, Tile
+from vitreous.report.colours import colours
 from vitreous.report.files import Panel
-
-__all__ = ["TokenLikeness", "edge_places", "own_place", "token_grams"]
 
 MAX_TOKENS_ASKED = 256  # of more tokens, the seed draws as many
 
@@ -90,12 +89,12 @@ def edge_places(grid: tuple[int, int]) -> Tensor:
 
 class _Localisation(Reading):
     def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject, self.grid = subject, subject.grid
+        super().__init__(subject)
+        self.grid = subject.grid
         count = self.grid[0] * self.grid[1]
         drawn = permutation(subject.settings.seed, "localisation", 0, count)[:MAX_TOKENS_ASKED]
         self.asked = torch.from_numpy(drawn).sort().values
         self.likeness, self.cosines = TokenLikeness(), Averages()
-        self.batch: dict[str, Tensor] = {}
         self.images = self.size = self.largest = 0
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
@@ -128,7 +127,7 @@ class _Localisation(Reading):
         self.drop()
 
     def drop(self) -> None:
-        self.batch = {}
+        super().drop()
         self.cosines.drop()
 
     def finish(self) -> Found:
@@ -171,9 +170,8 @@ def _shown(grid: tuple[int, int], asked: Tensor) -> list[int]:
 
 
 def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
-    if (why := needs_batches(subject)) is not None:
-        return why
-    return None if subject.grid[0] * subject.grid[1] > 1 else f"{subject.name} ends in a single place"
+    is_single = subject.grid == (1, 1)
+    return needs_batches(subject) or (f"{subject.name} ends in a single place" if is_single else None)
 
 
 def _say(found: Found) -> str:
@@ -188,7 +186,7 @@ def _say(found: Found) -> str:
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     heats = [(each, np.asarray(each["cka"], np.float64)) for each in found["heat"]]
     top = max([1e-6, *(float(heat.max()) for _, heat in heats)])
-    tiles = [Tile(f"row {each['row']}, col {each['column']}", charts.shaded(heat, 0.0, top)) for each, heat in heats]
+    tiles = [Tile(f"row {each['row']}, col {each['column']}", colours(heat, 0.0, top)) for each, heat in heats]
     maps = charts.tiles(tiles, title="likeness of four tokens with every patch", columns=max(len(tiles), 1))
     rows = [row for row in found["rows"] if row["by"] == "cka"]
     words = {"all": "all tokens", "interior": "inside", "edge": "at the edge"}

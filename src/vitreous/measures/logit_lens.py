@@ -8,15 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.measures.drawing import BLOCK_AXIS, band, column
+from vitreous.measures.drawing import BLOCK_AXIS, banded, column, lines_of
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, number_of, plain
 from vitreous.measures.subject import Subject, needs_attention, needs_head
 from vitreous.models.vit import ViT
 from vitreous.report import charts
-from vitreous.report.charts import Line
 from vitreous.report.files import Panel
-
-__all__ = ["early_logits"]
 
 
 def early_logits(model: ViT, z: Tensor) -> Tensor:
@@ -26,10 +23,8 @@ def early_logits(model: ViT, z: Tensor) -> Tensor:
 
 class _Lens(Averages):
     def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__()
-        self.subject = subject
+        super().__init__(subject)
         self.early: dict[str, Tensor] = {}
-        self.truth: Tensor | None = None
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         model: Any = self.subject.model
@@ -86,13 +81,10 @@ def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     x = column(rows, "layer")
-    low, high = band(rows, "same_answer", "same_answer_error")
     series = [
-        Line("same answer", x, column(rows, "same_answer"), np.clip(low, 0, 1), np.clip(high, 0, 1)),
-        Line("chance given it", x, column(rows, "chance_of_answer")),
+        banded("same answer", rows, x, "same_answer", "same_answer_error", within=(0, 1)),
+        *lines_of(rows, x, {"chance given it": "chance_of_answer", "right": "accuracy"}),
     ]
-    if any(row["accuracy"] is not None for row in rows):
-        series.append(Line("right", x, column(rows, "accuracy")))
     chart = charts.lines(
         series, title="the final answer, read early", x_title=BLOCK_AXIS, x_is_whole=True, is_share=True,
         y_range=(0.0, 1.0),

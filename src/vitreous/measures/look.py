@@ -33,8 +33,6 @@ from vitreous.models.model import Model, unwrapped
 from vitreous.randomness import permutation
 from vitreous.weights.load_model import load
 
-__all__ = ["look"]
-
 Tell = Callable[[str], None]
 DEFAULT_DATA = "fashion"
 LAYER_CHOICES = ("every", "blocks")
@@ -81,7 +79,7 @@ def look(
     jobs, skipped = _plan(measures, subjects, is_asked=only is not None)
     store = None if out is None else Store(Path(out), _identity(subjects, settings), force=force)
     pending = [job for job in jobs if store is None or not store.load(job)]
-    tell(_cost(pending, subjects, settings))
+    tell(_cost(pending, subjects))
     notes = run(pending, subjects, workers, store, progress, tell)
     found = tuple({job.measure.name: job.found for job in jobs if job.side == side} for side in (0, 1))
     inspection = Inspection(
@@ -178,7 +176,10 @@ def _plan(
     for measure in measures.values():
         other = subjects[1] if len(subjects) > 1 else None
         for side in range(1 if measure.is_pair else len(subjects)):
-            why = measure.why_not(subjects[side], other if measure.is_pair else None)
+            if measure.is_pair and other is None:
+                why: str | None = "it compares two models, and one was named (--against MODEL2)"
+            else:
+                why = measure.why_not(subjects[side], other if measure.is_pair else None)
             if why is None:
                 jobs.append(Job(measure, side))
             else:
@@ -188,7 +189,7 @@ def _plan(
     return jobs, skipped
 
 
-def _cost(jobs: list[Job], subjects: list[Subject], settings: Settings) -> str:
+def _cost(jobs: list[Job], subjects: list[Subject]) -> str:
     if not jobs:
         return "all measures are finished; nothing to compute"
     shared, more = count_forwards(jobs, subjects)

@@ -17,14 +17,16 @@ from torch import Tensor
 from vitreous.measures.subject import Subject
 from vitreous.report.files import Panel
 
-__all__ = ["Arrays", "Averages", "Drawn", "Found", "Measure", "Reading", "number_of", "plain", "rows_of"]
-
 Found = dict[str, Any]  # plain numbers, as they go into JSON
 Arrays = Mapping[str, NDArray[Any]]  # what is too large for JSON
 
 
 class Reading:
     """Numbers in the making. `update` counts what `see` gathered from a batch; `drop` forgets it."""
+
+    def __init__(self, subject: Subject, other: Subject | None = None):
+        self.subject, self.other = subject, other
+        self.batch: dict[str, Tensor] = {}  # what `see` gathered
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         """One activation, while the forward runs; keep little of it.  side: 1 for the model compared with."""
@@ -34,6 +36,7 @@ class Reading:
 
     def drop(self) -> None:
         """The batch failed; it comes again in smaller parts."""
+        self.batch = {}
 
     def finish(self) -> Found:
         """Plain numbers, after the last batch; a measure with forwards of its own runs them here."""
@@ -47,8 +50,8 @@ class Reading:
 class Averages(Reading):
     """Means over images: `gather` values of each image of a batch under a name."""
 
-    def __init__(self) -> None:
-        self.batch: dict[str, Tensor] = {}  # B …
+    def __init__(self, subject: Any = None, other: Subject | None = None):
+        super().__init__(subject, other)
         self.sums: dict[str, Tensor] = {}
         self.squares: dict[str, Tensor] = {}
         self.images = 0
@@ -67,9 +70,6 @@ class Averages(Reading):
         self.images += count
         self.batch = {}
 
-    def drop(self) -> None:
-        self.batch = {}
-
     def mean(self, name: str) -> Tensor:
         return self.sums[name] / self.images
 
@@ -79,6 +79,18 @@ class Averages(Reading):
             return torch.full_like(self.sums[name], math.nan)
         spread = (self.squares[name] / self.images - self.mean(name).square()).clamp(min=0)
         return (spread / (self.images - 1)).sqrt()
+
+    def by_head(self, value: str, error: str) -> list[dict[str, Any]]:
+        """A row for every layer and head: its mean and standard error, under these names."""
+        return [
+            {"layer": number_of(tap), "head": head, value: plain(mean), error: plain(spread)}
+            for tap in self.sums
+            for head, (mean, spread) in enumerate(zip(self.mean(tap).tolist(), self.error(tap).tolist(), strict=True))
+        ]
+
+    def by_layer(self) -> list[float]:
+        """The mean over the heads of every layer."""
+        return [plain(self.mean(tap).mean().item()) for tap in self.sums]
 
 
 def rows_of(found: Found) -> list[dict[str, Any]]:
@@ -124,11 +136,6 @@ class Measure:
     rank: int | None = 0
     arrays_of: str | None = None
 
-    def patterns(self, subject: Subject) -> tuple[str, ...]:
-        """The taps it reads of this model."""
-        patterns = (pattern for family in subject.families for pattern in self.taps.get(family, ()))
-        return tuple(pattern.format(last=subject.depth - 1) for pattern in patterns)
-
 
 def number_of(tap: str) -> int:
     """7 for blocks.7.attention.weights."""
@@ -137,13 +144,11 @@ def number_of(tap: str) -> int:
 
 def plain(value: Any, digits: int = 6) -> Any:
     """Tensors, arrays and numbers as JSON knows them, rounded to `digits`; None for NaN and infinity."""
-    if isinstance(value, Tensor):
-        return plain(value.tolist(), digits)
     if isinstance(value, list | tuple):
         return [plain(each, digits) for each in value]
     if isinstance(value, dict):
         return {key: plain(each, digits) for key, each in value.items()}
-    if hasattr(value, "tolist"):  # numpy's
+    if hasattr(value, "tolist"):  # torch's and numpy's
         return plain(value.tolist(), digits)
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None

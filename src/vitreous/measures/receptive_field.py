@@ -17,16 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.drawing import band, block_name, both_rows, column, top_with_room
+from vitreous.measures.drawing import banded, block_name, both_rows, top_with_room
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks
-from vitreous.models.taps import matching, taps
+from vitreous.models.taps import taps
 from vitreous.randomness import integers
 from vitreous.report import charts
-from vitreous.report.charts import Line, Tile
+from vitreous.report.charts import Tile
+from vitreous.report.colours import colours
 from vitreous.report.files import Panel
-
-__all__ = ["analytic_field", "at_centre", "centre_share", "field_of", "half_mass_radius", "rings", "rms_radius"]
 
 GRAPHS_AT_ONCE = 8  # images whose graph stays in memory
 CHANNELS_PER_IMAGE = 2  # channels drawn for each image and layer
@@ -112,9 +111,6 @@ class _Field:
 
 
 class _Fields(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
-
     def finish(self) -> Found:
         subject = self.subject
         images = subject.first(subject.settings.field_images)
@@ -211,14 +207,8 @@ FIELD_TAPS = {
 
 
 def _names(subject: Subject) -> list[str]:
-    found = [
-        name
-        for family in subject.families
-        for pattern in FIELD_TAPS.get(family, ())
-        for name in matching(subject.model, pattern)
-    ]
     order = {name: i for i, (name, _) in enumerate(subject.model.named_modules())}
-    return sorted(dict.fromkeys(found), key=order.__getitem__)
+    return sorted(dict.fromkeys(subject.taps(FIELD_TAPS)), key=order.__getitem__)
 
 
 def _is_after(tap: str) -> bool:
@@ -272,9 +262,7 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     series = []
     for word, own in (("after the skip", after), *_branches(rows).items()):
         if own:
-            low, high = band(own, "radius_px", "error_px")
-            x = np.linspace(0, 1, len(own)) if len(own) > 1 else np.zeros(1)
-            series.append(Line(word, x, column(own, "radius_px"), low, high))
+            series.append(banded(word, own, np.linspace(0, 1, len(own)), "radius_px", "error_px"))
     chart = charts.lines(
         series, title="radius that holds half of the gradient", x_title="depth", x_is_share=True,
         level=(whole, f"whole image alike: {whole:.0f} px"), y_range=span,
@@ -285,7 +273,7 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     tiles = []
     for row in (known[place] for place in places):
         field = np.asarray(found["maps"][row["tap"]], np.float64)
-        tiles.append(Tile(block_name(row["tap"]), charts.shaded((field / max(float(field.max()), 1e-30)) ** 0.25)))
+        tiles.append(Tile(block_name(row["tap"]), colours((field / max(float(field.max()), 1e-30)) ** 0.25, 0.0, 1.0)))
     if tiles:
         maps = charts.tiles(tiles, title="receptive fields of the centre", columns=min(4, len(tiles)))
         panels.append(Panel(maps, "What the centre depends on (fourth root)"))

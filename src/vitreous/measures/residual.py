@@ -15,14 +15,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.measures.drawing import LAYER_AXIS, band, both_rows, column, spans
+from vitreous.measures.drawing import LAYER_AXIS, banded, both_rows, lines_of, spans
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, plain
 from vitreous.measures.subject import Subject
 from vitreous.report import charts
-from vitreous.report.charts import Line, Span
+from vitreous.report.charts import Span
 from vitreous.report.files import Panel
-
-__all__ = ["as_tokens", "skip_cosine", "skip_ratio"]
 
 MAX_TOKENS_LISTED = 256  # a longer sequence has no ratio of each token
 SKIPS_AND_BRANCHES = {  # where a skip and its branch meet: endings of their taps
@@ -50,9 +48,8 @@ def skip_cosine(skip: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
 
 class _SkipRatio(Averages):
     def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__()
-        self.subject = subject
-        self.waiting: dict[str, tuple[str, Tensor]] = {}
+        super().__init__(subject)
+        self.waiting: dict[str, Tensor] = {}  # a skip without its branch yet, or the other way round
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         for half, (skip, branch) in SKIPS_AND_BRANCHES.items():
@@ -61,12 +58,12 @@ class _SkipRatio(Averages):
                     self._meet(f"{tap.removesuffix(ending)}{half}", ending == skip, as_tokens(x).float())
 
     def _meet(self, place: str, is_skip: bool, x: Tensor) -> None:
-        kind = "skip" if is_skip else "branch"
-        held = self.waiting.pop(place, None)
-        if held is None:
-            self.waiting[place] = (kind, x)
+        """The skip and the branch of a place come one after the other, in either order."""
+        first = self.waiting.pop(place, None)
+        if first is None:
+            self.waiting[place] = x
             return
-        skip, branch = (x, held[1]) if is_skip else (held[1], x)
+        skip, branch = (x, first) if is_skip else (first, x)
         ratio = skip_ratio(skip, branch)  # B T
         with_branch, with_sum = skip_cosine(skip, branch)
         front = 0 if ".units." in place else self.subject.prefix
@@ -128,20 +125,16 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     is_vit = all(row["branch"] in ("attention", "mlp") for row in rows)
     x = np.arange(len(rows)) / 2 if is_vit else np.arange(len(rows))
     x_title = "block (attention, then MLP)" if is_vit else LAYER_AXIS
-    low, high = band(rows, "patches_ratio", "patches_error")
-    patches = Line("patches", x, column(rows, "patches_ratio"), np.maximum(low, 1e-6), high)
-    own = Line("class token", x, column(rows, "class_ratio"))
-    has_class = any(row["class_ratio"] is not None for row in rows)
+    patches = banded("patches", rows, x, "patches_ratio", "patches_error", within=(1e-6, math.inf))
     keys = ("patches_ratio", "class_ratio")
     every = [row[key] for row in both_rows(found, beside) for key in keys if row[key]]
     span = (0.8 * min(every), 1.25 * max(every)) if every else None
     ratio = charts.lines(
-        [patches, *([own] if has_class else [])], title="norm of the skip over norm of the branch", x_title=x_title,
-        is_log=True, x_is_whole=True, y_range=span,
+        [patches, *lines_of(rows, x, {"class token": "class_ratio"})], title="norm of the skip over norm of the branch",
+        x_title=x_title, is_log=True, x_is_whole=True, y_range=span,
     )  # fmt: skip
     cosine = charts.lines(
-        [Line("patches", x, column(rows, "patches_cosine")),
-         *([Line("class token", x, column(rows, "class_cosine"))] if has_class else [])],
+        lines_of(rows, x, {"patches": "patches_cosine", "class token": "class_cosine"}),
         title="cosine of skip and branch", x_title=x_title, x_is_whole=True, level=(0.0, ""), y_range=(-1.0, 1.0),
     )  # fmt: skip
     panels = [Panel(ratio, "Norm of skip over norm of branch"), Panel(cosine, "Cosine of skip and branch")]
@@ -163,7 +156,7 @@ def _token_ratios(found: Found) -> NDArray[np.float64] | None:
     by_token = [each["ratio"] for each in found["by_token"]]
     if not by_token or not all(by_token) or len({len(each) for each in by_token}) > 1:
         return None
-    table = np.asarray([[math.nan if v is None else v for v in each] for each in by_token], np.float64)
+    table = np.asarray(by_token, np.float64)  # NaN for None
     return np.log10(np.maximum(table, 1e-6)) if np.isfinite(table).any() else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -17,8 +18,6 @@ from vitreous.models.pooling import Pool, find_pool
 from vitreous.report import charts
 from vitreous.report.charts import Span, Tile
 from vitreous.report.files import Panel
-
-__all__ = ["ATTENTION", "Flow", "mixing", "needs_reads", "read_patches", "relevance_map", "rollout"]
 
 ATTENTION = "blocks.*.attention.weights"
 HEAD_JOINS = ("mean", "max", "min")
@@ -99,8 +98,8 @@ def needs_reads(subject: Subject, other: Subject | None = None) -> str | None:
 
 class _Rollout(Averages):
     def __init__(self, subject: Subject, other: Subject | None = None):
-        super().__init__()
-        self.grid, self.flow = subject.grid, Flow(subject)
+        super().__init__(subject)
+        self.flow = Flow(subject)
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         self.flow.see(tap, x)
@@ -116,13 +115,12 @@ class _Rollout(Averages):
         super().update()
 
     def finish(self) -> Found:
-        mean = self.mean("map").unflatten(0, self.grid)
-        table = plain(mean.tolist())
+        table = plain(self.mean("map").unflatten(0, self.subject.grid))
         return {
             "held_by_top_tenth": plain(self.mean("most").item()),
             "held_by_top_tenth_error": plain(self.error("most").item()),
             "spread_patches": plain(self.mean("spread").item()),
-            "patches": self.grid[0] * self.grid[1],
+            "patches": math.prod(self.subject.grid),
             "mean_map": table,
             "images": self.images,
             "rows": [{"row": r, "column": c, "share": v} for r, line in enumerate(table) for c, v in enumerate(line)],
@@ -145,8 +143,8 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
         for i, image in enumerate(rgb(arrays["images"])):
             tiles.append(Tile("", shrunk(image)))
             tiles += [Tile("", overlaid(image, arrays[key][i].astype(np.float32))) for key in known]
-        heads = ["image", *known.values()]
-        chart = charts.tiles(tiles, title="attention rollout over images", columns=len(heads), heads=heads)
+        names = ["image", *known.values()]
+        chart = charts.tiles(tiles, title="attention rollout over images", columns=len(names), column_names=names)
         panels.append(Panel(chart, "Where the answer came from"))
     mean = np.asarray(found["mean_map"], np.float64)
     rows, columns = ([Span(str(i)) for i in range(count)] for count in mean.shape)

@@ -21,15 +21,13 @@ from vitreous.measures.subject import Subject
 from vitreous.models.taps import taps
 from vitreous.ranks import Ranks
 
-__all__ = ["count_forwards", "run"]
-
 Tell = Callable[[str], None]
 Listeners = dict[str, list[tuple[Reading, int]]]  # tap -> who wants it, and which side it is to them
 READ_COST = 2  # a forward that measures read, in plain forwards
 
 
 def count_forwards(jobs: list[Job], subjects: list[Subject]) -> tuple[int, int]:
-    """Forwards that all measures share, and forwards beyond these."""
+    """How many forwards all measures share, and how many more single measures need."""
     sides = [side for side in range(len(subjects)) if any(job.taps(subjects, side) for job in jobs)]
     more = sum(job.measure.forwards(subjects[job.side]) for job in jobs)
     return len(sides) * len(subjects[0].data), round(more)

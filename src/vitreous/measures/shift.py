@@ -8,14 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.drawing import band, both_rows, column
+from vitreous.measures.drawing import banded, both_rows, column, lines_of
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.report import charts
-from vitreous.report.charts import Line
 from vitreous.report.files import Panel
-
-__all__ = ["shifted", "steps"]
 
 MAX_SHIFTS = 16
 IMAGES_AT_ONCE = 32
@@ -39,9 +36,6 @@ def steps(subject: Subject) -> list[int]:
 
 
 class _Shift(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
-
     @torch.inference_mode()
     def finish(self) -> Found:
         images = self.subject.first(self.subject.settings.few)
@@ -89,10 +83,10 @@ def _say(found: Found) -> str:
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     x = column(rows, "shift_px")
-    low, high = band(rows, "feature_cosine", "feature_cosine_error")
-    series = [Line("cosine of features", x, column(rows, "feature_cosine"), low, high)]
-    if any(row["same_answer"] is not None for row in rows):
-        series.append(Line("same answer", x, column(rows, "same_answer")))
+    series = [
+        banded("cosine of features", rows, x, "feature_cosine", "feature_cosine_error"),
+        *lines_of(rows, x, {"same answer": "same_answer"}),
+    ]
     every = [row[key] for row in both_rows(found, beside) for key in ("feature_cosine", "same_answer")]
     least = min((v for v in every if v is not None), default=0.0)
     chart = charts.lines(

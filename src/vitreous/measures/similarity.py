@@ -5,6 +5,7 @@ n images of a batch   p features   L layers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,19 +13,6 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import DataError
-
-__all__ = [
-    "Likeness",
-    "best_match",
-    "centred",
-    "centred_gram",
-    "centred_grams",
-    "cka",
-    "exact",
-    "hsic",
-    "is_whole",
-    "uniformity",
-]
 
 MIN_BATCH = 4  # images: the unbiased estimate divides by n (n − 3)
 INTERVAL_GROUPS = 32  # sums of the pass, kept apart for intervals
@@ -202,7 +190,7 @@ class Likeness:
 
 def _picked(matrix: Tensor, rows: list[int], columns: list[int]) -> list[list[float | None]]:
     part = matrix[rows][:, columns].tolist()
-    return [[value if value == value and abs(value) != float("inf") else None for value in row] for row in part]
+    return [[value if math.isfinite(value) else None for value in row] for row in part]
 
 
 def uniformity(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | None]:
@@ -211,7 +199,7 @@ def uniformity(matrix: Sequence[Sequence[float | None]]) -> dict[str, float | No
     third = max(count // 3, 1)
     off = [matrix[i][j] for i in range(count) for j in range(count) if i != j]
     ends = [matrix[i][j] for i in range(third) for j in range(count - third, count)]
-    return {"uniformity": _mean(off), "low_high": _mean(ends)}
+    return {"uniformity": known_mean(off), "low_high": known_mean(ends)}
 
 
 def best_match(matrix: Sequence[Sequence[float | None]]) -> list[dict[str, Any]]:
@@ -224,6 +212,7 @@ def best_match(matrix: Sequence[Sequence[float | None]]) -> list[dict[str, Any]]
     return out
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def known_mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the numbers that are there."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

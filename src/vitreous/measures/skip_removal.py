@@ -10,16 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.measures.drawing import column
+from vitreous.measures.drawing import lines_of
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
-from vitreous.measures.similarity import MIN_BATCH, Likeness, cka
+from vitreous.measures.similarity import MIN_BATCH, Likeness, cka, known_mean
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.models.taps import taps
 from vitreous.report import charts
-from vitreous.report.charts import Line
 from vitreous.report.files import Panel
-
-__all__ = ["cut_contrast", "places"]
 
 IMAGES_AT_ONCE = 32
 
@@ -31,32 +28,22 @@ def cut_contrast(matrix: list[list[float | None]], cut: int) -> float | None:
     """
     count = len(matrix)
     pairs = [(i, j) for i in range(count) for j in range(i)]
-    across = [matrix[i][j] for i, j in pairs if (i < cut) != (j < cut)]
-    within = [matrix[i][j] for i, j in pairs if (i < cut) == (j < cut)]
-    a, b = ([value for value in values if value is not None] for values in (across, within))
-    return sum(a) / len(a) - sum(b) / len(b) if a and b else None
+    across = known_mean([matrix[i][j] for i, j in pairs if (i < cut) != (j < cut)])
+    within = known_mean([matrix[i][j] for i, j in pairs if (i < cut) == (j < cut)])
+    return None if across is None or within is None else across - within
 
 
 def places(subject: Subject) -> dict[str, list[str]]:
     """Blocks and units, and the skips of each."""
-    names = {name for name, _ in subject.model.named_modules()}
     found: dict[str, list[str]] = {}
-    for name in names:
-        parts = name.removeprefix("stem.").split(".")
-        if parts[-1] in ("skip1", "skip2", "skip"):
-            found.setdefault(name.rsplit(".", 1)[0], []).append(name)
-    return dict(sorted(found.items(), key=lambda item: _order(item[0])))
-
-
-def _order(place: str) -> tuple[Any, ...]:
-    numbers = [int(part) for part in place.split(".") if part.isdecimal()]
-    return (not place.startswith("stem."), *numbers)
+    for name, _ in subject.model.named_modules():
+        place, _, part = name.rpartition(".")
+        if part in ("skip1", "skip2", "skip"):
+            found.setdefault(place, []).append(name)
+    return found
 
 
 class _Removal(Reading):
-    def __init__(self, subject: Subject, other: Subject | None = None):
-        self.subject = subject
-
     def finish(self) -> Found:
         subject = self.subject
         blocks = places(subject)
@@ -112,21 +99,13 @@ def _say(found: Found) -> str:
     )
 
 
-def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
-    return None if places(subject) else f"{subject.name} has no skip connections"
-
-
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     is_vit = all(row["block"].startswith("blocks.") for row in rows)
     named = {"same answer": "same_answer", "likeness of features": "features_cka"}
-    series = [
-        Line(name, range(len(rows)), column(rows, key), has_points=True)
-        for name, key in named.items()
-        if any(row[key] is not None for row in rows)
-    ]
     chart = charts.lines(
-        series, title="what is left without the skips of one block", is_share=True, x_is_whole=True,
+        lines_of(rows, range(len(rows)), named, has_points=True),
+        title="what is left without the skips of one block", is_share=True, x_is_whole=True,
         x_title="block that lost its skips" if is_vit else "unit that lost its skip", y_range=(0.0, 1.0),
     )  # fmt: skip
     return [Drawn([Panel(chart, "What is left without its skips")])]
@@ -141,7 +120,7 @@ REMOVAL = Measure(
     says=_say,
     cost="a forward for each block, on 64 images",
     forwards=lambda subject: (len(places(subject)) + 1) * min(subject.settings.few, len(subject.data)),
-    why_not=_why_not,
+    why_not=lambda subject, other: None if places(subject) else f"{subject.name} has no skip connections",
     draw=_draw,
     method=lambda found: (
         f"One block at a time loses its skip connections, the model otherwise as it is; {found['images']} images."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,10 +18,8 @@ from vitreous.models.bit import BiT
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
-from vitreous.models.taps import tap_names
+from vitreous.models.taps import matching, tap_names
 from vitreous.models.vit import ViT
-
-__all__ = ["Settings", "Subject", "in_chunks", "needs_attention", "needs_batches", "needs_class_token", "needs_head"]
 
 T = TypeVar("T")
 
@@ -84,16 +82,10 @@ class Subject:
         """Rows and columns of patches; in a ResNet, those of the last map."""
         if isinstance(self.model, ViT):
             return self.model.grid
-        h, w = self.model.config.image_size
-        stride = self.stride
-        return -(-h // stride), -(-w // stride)
-
-    @property
-    def stride(self) -> int:
-        """Pixels of the image between two places of a ResNet's last map."""
         config: Any = self.model.config
         halvings = max(len(config.resnet.units) - 1, 0) + (0 if config.resnet.root == "small" else 2)
-        return int(2**halvings)
+        h, w = (-(-side // 2**halvings) for side in config.image_size)
+        return h, w
 
     @property
     def patch(self) -> tuple[float, float]:
@@ -109,6 +101,11 @@ class Subject:
     @property
     def has_class_token(self) -> bool:
         return isinstance(self.model.config, ViTConfig) and self.model.config.embedding.class_token
+
+    def taps(self, patterns: Mapping[str, tuple[str, ...]]) -> list[str]:
+        """The model's taps that match.  patterns: by family, with {last} for the last block."""
+        wanted = (pattern for family in self.families for pattern in patterns.get(family, ()))
+        return [name for pattern in wanted for name in matching(self.model, pattern.format(last=self.depth - 1))]
 
     def first(self, count: int) -> Tensor:
         """The first `count` images of the sample, as bytes."""

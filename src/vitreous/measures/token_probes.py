@@ -20,18 +20,16 @@ from torch import Tensor
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import probe_features
-from vitreous.measures.drawing import block_name, column
+from vitreous.measures.drawing import block_name, column, lines_of
 from vitreous.measures.layer_probes import BLOCK_OUTPUTS, PROBE_SEEDS, PROBE_SHOTS, Held, needs_labels
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, plain
 from vitreous.measures.residual import as_tokens
 from vitreous.measures.subject import Subject
 from vitreous.models.config import Size
-from vitreous.models.taps import matching
 from vitreous.report import charts
 from vitreous.report.charts import Line, Tile
+from vitreous.report.colours import colours
 from vitreous.report.files import Panel
-
-__all__ = ["even_grid", "some_layers", "token_accuracy"]
 
 MAX_TOKEN_IMAGES_HELD = 1024
 MAX_PLACES = 49  # probed in a layer; a larger layer is probed on an even grid
@@ -72,8 +70,7 @@ def token_accuracy(train: Features, test: Features, tap: str, seed: int) -> tupl
 class _TokenProbes(Held):
     def __init__(self, subject: Subject, other: Subject | None = None):
         super().__init__(subject, MAX_TOKEN_IMAGES_HELD)
-        names = [matching(subject.model, pattern) for pattern in TOKEN_PROBES.patterns(subject)]
-        self.depths = some_layers([tap for each in names for tap in each])
+        self.depths = some_layers(subject.taps(BLOCK_OUTPUTS))
         self.grids: dict[str, Size] = {}
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
@@ -94,7 +91,8 @@ class _TokenProbes(Held):
         layers, table = [], []
         for tap, depth in self.depths.items():
             train, test = self.release([tap])
-            images, fitted_on = _counts(train, test)
+            images = int((test.labels >= 0).sum())
+            fitted_on = len(choose_shots(train.labels, len(train.classes), PROBE_SHOTS, 0))
             probed = [token_accuracy(train, test, tap, seed) for seed in range(PROBE_SEEDS)]
             right, changes = (np.mean(each, 0) for each in zip(*probed, strict=True))  # T
             first = int(self._has_class(tap))
@@ -115,11 +113,6 @@ class _TokenProbes(Held):
             "layers": layers,
             "rows": table,
         }
-
-
-def _counts(train: Features, test: Features) -> tuple[int, int]:
-    """Images that a probe is judged on, and fitted on."""
-    return int((test.labels >= 0).sum()), len(choose_shots(train.labels, len(train.classes), PROBE_SHOTS, 0))
 
 
 def _about(tap: str, depth: float, grid: Size, right: np.ndarray, own: float | None, images: int) -> dict[str, Any]:
@@ -173,13 +166,14 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
         own = [row for row in found["rows"] if (row["layer"], row["token"]) == (layer["layer"], "patch")]
         low, high = layer["lowest"], layer["highest"]
         name = block_name(f"{layer['layer']}.output").replace("stem unit", "stem")
-        shades = charts.shaded(column(own, "ten_shot").reshape(layer["asked"]), low, high)
+        shades = colours(column(own, "ten_shot").reshape(layer["asked"]), low, high)
         tiles.append(Tile(f"{name}: {100 * low:.0f}–{100 * high:.0f} %", shades))
     maps = charts.tiles(tiles, title="accuracy of a probe on every place", columns=min(3, len(tiles)))
-    depth, mean = column(layers, "depth"), column(layers, "mean")
-    series = [Line("one place", depth, mean, column(layers, "lowest"), column(layers, "highest"), has_points=True)]
-    if any(layer["class_token"] is not None for layer in layers):
-        series.append(Line("class token", depth, column(layers, "class_token"), has_points=True))
+    depth, mean, lowest, highest = (column(layers, key) for key in ("depth", "mean", "lowest", "highest"))
+    series = [
+        Line("one place", depth, mean, lowest, highest, has_points=True),
+        *lines_of(layers, depth, {"class token": "class_token"}, has_points=True),
+    ]
     chart = charts.lines(
         series, title=f"accuracy of {found['shots']}-shot probes on single tokens", x_title="depth", x_is_share=True,
         is_share=True, y_range=(0.0, 1.0), level=(found["chance"], "chance"),

@@ -7,18 +7,15 @@ tells the hues apart, and lines differ in their dashes too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vitreous.report.colours import COLOUR_SCALE
+from vitreous.report.colours import COLOUR_SCALE, MAX_SIDE_UNSMOOTHED, colours
 from vitreous.report.marks import Area, Bitmap, Box, Chart, Dot, Mark, Squares, Stroke, Words
-
-__all__ = ["Axis", "Chart", "Line", "ShareBar", "Span", "Tile", "bars", "confusion", "heatmap", "lines", "reliability"]
-__all__ += ["shaded", "tiles"]
 
 CHART_WIDTH, CHART_HEIGHT = 390, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 20, 34, 44  # around the plot
@@ -28,12 +25,10 @@ FIRST_HUE, SECOND_HUE = "first", "second"
 HUES = (FIRST_HUE, SECOND_HUE, "third")
 DASHES = ("", "7 4", "2 3")
 MUTED, RULE, GROUND, TEXT = "quiet", "line", "paper", "currentColor"
-COUNTS_UP_TO = 15  # classes: counts stand in the cells
-CELLS_TELL_UP_TO = 40  # classes: a cell tells its numbers under the pointer
+MAX_CLASSES_WITH_COUNTS = 15  # in the cells of a matrix
+MAX_CLASSES_WITH_TOOLTIPS = 40  # a cell tells its numbers under the pointer
 NAME_LETTERS = 24  # of a class
 SHADES = 12  # of a large matrix
-UNKNOWN = (128, 128, 128)  # a cell without a number
-EXACT_UP_TO = 64  # pixels a side: a tile shows each
 MAX_SPAN_NAMES = 20  # along an axis of a heatmap: more would touch
 
 
@@ -199,7 +194,7 @@ def confusion(matrix: NDArray[np.integer], names: Sequence[str], *, title: str) 
     matrix: K K of counts. Counts are written into the cells of a small matrix; names are cut, never left out.
     """
     k = len(names)
-    cell = 34.0 if k <= 10 else 28.0 if k <= COUNTS_UP_TO else max(9.0, min(22.0, 620 / k))
+    cell = 34.0 if k <= 10 else 28.0 if k <= MAX_CLASSES_WITH_COUNTS else max(9.0, min(22.0, 620 / k))
     size = min(12.0, max(7.5, 0.92 * cell))
     shown = [_cut(name) for name in names]
     edge = 12 + 0.56 * size * max((len(name) for name in shown), default=0)  # of the longest name
@@ -213,15 +208,15 @@ def confusion(matrix: NDArray[np.integer], names: Sequence[str], *, title: str) 
     ]
     for i, (name, short) in enumerate(zip(names, shown, strict=True)):
         middle = (i + 0.5) * cell + 0.35 * size
-        told = name if short != name else ""
-        marks.append(Words(left - 6, top + middle, short, anchor="end", size=size, told=told))
-        marks.append(Words(left + middle, top - 6, short, size=size, turn=-90, told=told))
-    if k <= CELLS_TELL_UP_TO:
+        tooltip = name if short != name else ""
+        marks.append(Words(left - 6, top + middle, short, anchor="end", size=size, tooltip=tooltip))
+        marks.append(Words(left + middle, top - 6, short, size=size, turn=-90, tooltip=tooltip))
+    if k <= MAX_CLASSES_WITH_TOOLTIPS:
         marks += _cells(counts, shares, names, cell, left, top)
     else:
         marks += _shades(shares, cell, left, top)
     width, height = left + k * cell + 6, top + k * cell + 6
-    return _chart(title, marks, width, height, is_wide=k > COUNTS_UP_TO)
+    return _chart(title, marks, width, height, is_wide=k > MAX_CLASSES_WITH_COUNTS)
 
 
 def reliability(
@@ -240,11 +235,11 @@ def reliability(
     for i in np.flatnonzero(n > 0).tolist():
         x, w = float(x_axis.at(e[i])), float(x_axis.at(e[i + 1]) - x_axis.at(e[i]))
         y, top = float(y_axis.at(a[i])), float(tall.at(n[i]))
-        told = f"says {_percent(p[i])}, right {_percent(a[i])}, {int(n[i]):,} images"
+        tooltip = f"says {_percent(p[i])}, right {_percent(a[i])}, {int(n[i]):,} images"
         is_many = n[i] >= few
         edge = ("", "") if is_many else (FIRST_HUE, "2 2")
-        marks.append(Box(x + 1, y, w - 2, max(bottom - y, 0), FIRST_HUE, 0.55 if is_many else 0.08, *edge, told))
-        marks.append(Box(x + 1, top, w - 2, floor - top, MUTED, 0.6, told=told))
+        marks.append(Box(x + 1, y, w - 2, max(bottom - y, 0), FIRST_HUE, 0.55 if is_many else 0.08, *edge, tooltip))
+        marks.append(Box(x + 1, top, w - 2, floor - top, MUTED, 0.6, tooltip=tooltip))
     marks.append(Stroke([(x_axis.start, bottom), (x_axis.end, top_edge)], SECOND_HUE, 1.5, "6 4"))
     marks.append(Stroke([(x_axis.start, floor), (x_axis.end, floor)], RULE, 1))
     most = f"images in each bar: up to {int(n.max(initial=0)):,}"
@@ -280,7 +275,7 @@ def heatmap(
     left = 26 + 0.58 * size * max((len(span.name) for span in rows), default=0)
     below = max((len(span.name) for span in columns), default=0) * 0.58 * size
     top = 8.0
-    marks: list[Mark] = [Bitmap(left, top, wide, tall, shaded(cells, low, high))]
+    marks: list[Mark] = [Bitmap(left, top, wide, tall, colours(cells, low, high))]
     across, down = Axis(0, cells.shape[1], left, left + wide), Axis(0, cells.shape[0], top, top + tall)
     for at, name, edge in _middles(rows, down):
         marks.append(Words(left - 5, at + 0.35 * size, name, anchor="end", size=size))
@@ -301,29 +296,21 @@ def heatmap(
     return _chart(title, marks, max(bar + 50, CHART_WIDTH), top + tall + below + 32)
 
 
-def tiles(pictures: Sequence[Tile], *, title: str, columns: int, heads: Sequence[str] = ()) -> Chart:
-    """Pictures in rows of `columns`, each over its name; small ones show their pixels.  heads: names of the columns."""
+def tiles(pictures: Sequence[Tile], *, title: str, columns: int, column_names: Sequence[str] = ()) -> Chart:
+    """Pictures in rows of `columns`, each over its name; small ones show their pixels."""
     gap, has_names = 6.0, any(tile.title for tile in pictures)
     side = (CHART_WIDTH - gap * (columns - 1)) / columns
-    top, step = 18.0 if heads else 2.0, side + (19.0 if has_names else gap)
-    marks: list[Mark] = [Words(i * (side + gap), 12, head, size=11, colour=MUTED) for i, head in enumerate(heads)]
+    top, step = 18.0 if column_names else 2.0, side + (19.0 if has_names else gap)
+    marks: list[Mark] = [Words(i * (side + gap), 12, n, size=11, colour=MUTED) for i, n in enumerate(column_names)]
     letters = max(int(side / 6.2), 2)
     for i, tile in enumerate(pictures):
         x, y = i % columns * (side + gap), top + i // columns * step
         h, w = tile.pixels.shape[:2]
         wide, tall = side * min(w / h, 1), side * min(h / w, 1)
-        marks.append(Bitmap(x, y, wide, tall, tile.pixels, is_photo=max(h, w) > EXACT_UP_TO))
+        marks.append(Bitmap(x, y, wide, tall, tile.pixels, is_photo=max(h, w) > MAX_SIDE_UNSMOOTHED))
         if tile.title:
             marks.append(Words(x, y + side + 12, _cut(tile.title, letters), size=10))
     return _chart(title, marks, height=top + -(-len(pictures) // columns) * step)
-
-
-def shaded(values: NDArray[np.floating], low: float = 0.0, high: float = 1.0) -> NDArray[np.uint8]:
-    """Numbers as colours, dark for low, grey for NaN.  H W -> H W 3."""
-    share = np.clip((np.nan_to_num(values) - low) / (high - low if high > low else 1.0), 0, 1)
-    return np.where(np.isfinite(values)[..., None], COLOUR_SCALE[(255 * share).round().astype(int)], UNKNOWN).astype(
-        np.uint8
-    )
 
 
 def _middles(spans: Sequence[Span], axis: Axis) -> Iterator[tuple[float, str, float]]:
@@ -342,9 +329,9 @@ def _cells(
         n, share = int(counts[i, j]), float(shares[i, j])
         depth = float(_depth(share))
         x, y = left + j * cell, top + i * cell
-        told = f"{names[i]}, answered {names[j]}: {n:,} ({_percent(share)})"
-        yield Box(x, y, cell, cell, FIRST_HUE if i == j else SECOND_HUE, depth, told=told)
-        if len(names) <= COUNTS_UP_TO:
+        tooltip = f"{names[i]}, answered {names[j]}: {n:,} ({_percent(share)})"
+        yield Box(x, y, cell, cell, FIRST_HUE if i == j else SECOND_HUE, depth, tooltip=tooltip)
+        if len(names) <= MAX_CLASSES_WITH_COUNTS:
             size = min(12.0, 1.5 * cell / max(len(f"{n}"), 2))
             middle = (x + cell / 2, y + cell / 2 + 0.36 * size)
             colour = GROUND if depth > 0.55 else TEXT
@@ -364,31 +351,26 @@ def _shades(shares: NDArray[np.float64], cell: float, left: float, top: float) -
 
 def _depth(share: NDArray[np.float64] | float) -> NDArray[np.float64] | float:
     """Opacity of a cell: small shares are seen too."""
-    return 0.08 + 0.87 * np.asarray(share) ** 0.6 if isinstance(share, np.ndarray) else 0.08 + 0.87 * share**0.6
+    return 0.08 + 0.87 * share**0.6
 
 
 def _thin(line: Line, *, is_log: bool) -> Thinned | None:
     """x, mean, lowest and highest of neighbours taken together: at most MAX_LINE_POINTS. None: nothing to draw."""
     x, y = np.asarray(line.x, np.float64), np.asarray(line.y, np.float64)
-    low = None if line.low is None else np.asarray(line.low, np.float64)
-    high = None if line.high is None else np.asarray(line.high, np.float64)
     good = np.isfinite(x) & np.isfinite(y) & ((y > 0) if is_log else True)
-    x, y = x[good], y[good]
-    low, high = (None if v is None else v[good] for v in (low, high))
-    if len(x) == 0:
+    if not good.any():
         return None
+    x, y = x[good], y[good]
+    low, high = (None if end is None else np.asarray(end, np.float64)[good] for end in (line.low, line.high))
     if len(x) <= MAX_LINE_POINTS or line.is_dots:
         return x, y, low, high
-    cuts = np.linspace(0, len(x), MAX_LINE_POINTS + 1).astype(int)
-    pieces = list(pairwise(cuts.tolist()))
-    least = y if low is None else low
-    most = y if high is None else high
-    return (
-        np.array([x[a:b].mean() for a, b in pieces]),
-        np.array([y[a:b].mean() for a, b in pieces]),
-        np.array([least[a:b].min() for a, b in pieces]),
-        np.array([most[a:b].max() for a, b in pieces]),
-    )
+    pieces = list(pairwise(np.linspace(0, len(x), MAX_LINE_POINTS + 1).astype(int).tolist()))
+
+    def joined(values: NDArray, how: Callable[[NDArray], float]) -> NDArray:
+        return np.array([how(values[a:b]) for a, b in pieces])
+
+    least, most = y if low is None else low, y if high is None else high
+    return joined(x, np.mean), joined(y, np.mean), joined(least, np.min), joined(most, np.max)
 
 
 def _around(values: NDArray[np.float64], margin: float, *, is_log: bool = False) -> tuple[float, float]:

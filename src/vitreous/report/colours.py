@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 INK, QUIET, PAPER = "#1c2733", "#5f6c7a", "#ffffff"
+UNKNOWN = (128, 128, 128)  # a number that is missing
+MAX_SIDE_UNSMOOTHED = 64  # pixels: a larger picture is smoothed
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
 # A dark-to-light scale whose lightness rises evenly: dark blue, teal, yellow. 256 × RGB.
@@ -19,15 +21,19 @@ COLOUR_SCALE: NDArray[np.uint8] = np.stack(
 ).astype(np.uint8)
 
 
-def colours(values: NDArray[np.floating], top: float | None = None) -> NDArray[np.uint8]:
-    """Numbers from 0 to `top` as colours; by default `top` is the largest.  H W -> H W 3."""
-    top = float(values.max()) if top is None else top
-    share = np.clip(values / top if top > 0 else np.zeros_like(values), 0, 1)
-    return COLOUR_SCALE[(255 * share).round().astype(int)]
+def colours(values: NDArray[np.floating], low: float = 0.0, high: float | None = None) -> NDArray[np.uint8]:
+    """Numbers as colours: dark for `low`, light for `high`, grey for NaN.  H W -> H W 3.
+
+    high: by default the largest number.
+    """
+    high = float(values.max()) if high is None else high
+    share = np.clip((np.nan_to_num(values) - low) / (high - low if high > low else 1.0), 0, 1)
+    scaled = COLOUR_SCALE[(255 * share).round().astype(int)]
+    return np.where(np.isfinite(values)[..., None], scaled, UNKNOWN).astype(np.uint8)
 
 
-def data_uri(pixels: NDArray[np.uint8], *, is_photo: bool = False) -> str:
-    """Pixels as an address that holds them. is_photo: JPEG, smaller and a little less exact."""
+def data_uri(image: Image.Image, *, is_photo: bool = False, quality: int = 85, optimize: bool = False) -> str:
+    """An image as an address that holds it. is_photo: JPEG, smaller and a little less exact."""
     stream, kind = io.BytesIO(), "JPEG" if is_photo else "PNG"
-    Image.fromarray(pixels).save(stream, kind, quality=85)
+    image.save(stream, kind, quality=quality, optimize=optimize)
     return f"data:image/{kind.lower()};base64," + base64.b64encode(stream.getvalue()).decode()

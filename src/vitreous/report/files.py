@@ -14,8 +14,6 @@ from vitreous.errors import ConfigError
 from vitreous.report.colours import FONT, INK, PAPER, QUIET
 from vitreous.report.marks import Chart, Words, fixed
 
-__all__ = ["INSTALL_PLOT", "Cells", "Panel", "Placed", "Sheet", "has_matplotlib", "need_matplotlib", "sheet"]
-
 MARGIN, GAP = 20.0, 24.0
 PANELS_ACROSS = 2
 LETTER_WIDTH = 6.7  # pixels that a letter of the caption takes

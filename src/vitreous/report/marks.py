@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from vitreous.report.colours import INK, data_uri
-
-__all__ = ["Area", "Bitmap", "Box", "Chart", "Dot", "Mark", "Paint", "Squares", "Stroke", "Words", "fixed", "themed"]
 
 Points = Sequence[tuple[float, float]]
 Paint = Callable[[str], str]  # a colour as SVG writes it
@@ -127,7 +126,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle. border: the colour of its edge.  told: what it says under the pointer.  round: of its corners."""
+    """A rectangle. border: the colour of its edge.  tooltip: what shows under the pointer.  round: of its corners."""
 
     x: float
     y: float
@@ -137,7 +136,7 @@ class Box:
     opacity: float = 1.0
     border: str = ""
     dashes: str = ""
-    told: str = ""
+    tooltip: str = ""
     round: float = 0.0
 
     def svg(self, paint: Paint) -> str:
@@ -146,7 +145,7 @@ class Box:
         look += _filled(paint(self.colour), self.opacity)
         look += f' stroke="{paint(self.border)}"' if self.border else ""
         look += f' stroke-dasharray="{self.dashes}"' if self.dashes else ""
-        return f"<rect {place}{look}>{_told(self.told)}</rect>" if self.told else f"<rect {place}{look}/>"
+        return f"<rect {place}{look}>{_title(self.tooltip)}</rect>" if self.tooltip else f"<rect {place}{look}/>"
 
     def plot(self, axes: Any, order: int) -> None:
         from matplotlib.colors import to_rgba
@@ -161,7 +160,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text; x, y: where its anchor stands. turn: degrees.  told: the whole of what was cut.
+    """A line of text; x, y: where its anchor stands. turn: degrees.  tooltip: the whole of a text that is cut.
 
     passes_pointer: the pointer reaches what lies below.
     """
@@ -174,7 +173,7 @@ class Words:
     size: float = 12
     weight: int = 400
     turn: float = 0.0
-    told: str = ""
+    tooltip: str = ""
     passes_pointer: bool = False
 
     def svg(self, paint: Paint) -> str:
@@ -185,7 +184,7 @@ class Words:
         look += "" if self.size == 12 else f' font-size="{self.size:.1f}"'
         look += "" if self.anchor == "start" else f' text-anchor="{self.anchor}"'
         look += ' pointer-events="none"' if self.passes_pointer else ""
-        return f'<text {place} fill="{paint(self.colour)}"{look}>{html.escape(self.text)}{_told(self.told)}</text>'
+        return f'<text {place} fill="{paint(self.colour)}"{look}>{html.escape(self.text)}{_title(self.tooltip)}</text>'
 
     def plot(self, axes: Any, order: int) -> None:
         side = {"start": "left", "middle": "center", "end": "right"}[self.anchor]
@@ -209,9 +208,8 @@ class Bitmap:
     def svg(self, paint: Paint) -> str:
         place = f'x="{self.x:.1f}" y="{self.y:.1f}" width="{self.width:.1f}" height="{self.height:.1f}"'
         look = "" if self.is_photo else 'style="image-rendering:pixelated" '
-        return (
-            f'<image {place} preserveAspectRatio="none" {look}href="{data_uri(self.pixels, is_photo=self.is_photo)}"/>'
-        )
+        address = data_uri(Image.fromarray(self.pixels), is_photo=self.is_photo)
+        return f'<image {place} preserveAspectRatio="none" {look}href="{address}"/>'
 
     def plot(self, axes: Any, order: int) -> None:
         edges = (self.x, self.x + self.width, self.y + self.height, self.y)
@@ -260,5 +258,5 @@ def _filled(colour: str, opacity: float) -> str:
     return f' fill="{colour}"' + ("" if opacity == 1 else f' fill-opacity="{share}"')
 
 
-def _told(text: str) -> str:
+def _title(text: str) -> str:
     return f"<title>{html.escape(text)}</title>" if text else ""

@@ -3,7 +3,7 @@
     page = Page(title="…", sections=[Section("Classes", [Table(["class", "images"], rows)])])
     write(page, "report.html")
 
-Blocks are values; `templates/page.html` draws each. Every text is escaped. A page suits light and dark, phone, desk and
+Blocks are values; the templates draw them. Every text is escaped. A page suits light and dark, phone, desk and
 print. Its own policy forbids it to load anything: what it shows is inside it.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -26,79 +25,55 @@ from PIL import Image
 
 from vitreous.files import write_bytes
 from vitreous.printable import printable
+from vitreous.report.colours import MAX_SIDE_UNSMOOTHED, data_uri
 from vitreous.report.marks import Chart
 
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = [
-    "Bar",
-    "Block",
-    "Code",
-    "Columns",
-    "Drawing",
-    "Drawings",
-    "Fold",
-    "Group",
-    "Heading",
-    "Listing",
-    "Note",
-    "Number",
-    "Numbers",
-    "Page",
-    "Picture",
-    "Pictures",
-    "Point",
-    "Points",
-    "Section",
-    "Shelf",
-    "Strip",
-    "Table",
-    "Text",
-    "Widget",
-    "fragment",
-    "picture",
-    "render",
-    "write",
-]
-
 Tone = Literal["plain", "good", "warn", "bad"]
 SIDE = 224  # pixels of a thumbnail's longer side: sharp at 112 CSS pixels on a phone's screen
-PIXELS_SHOWN_UP_TO = 64  # pixels a side: a smaller picture is not smoothed
 TEMPLATES = Path(__file__).parent / "templates"
 
 
+class PageBlock:
+    """A part of a page; `templates/blocks.html` draws each kind."""
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
+
+
+Block = PageBlock  # its name among those who make pages
+
+
 @dataclass(frozen=True)
-class Text:
+class Text(PageBlock):
     """A paragraph."""
 
     text: str
-    kind = "text"
 
 
 @dataclass(frozen=True)
-class Heading:
+class Heading(PageBlock):
     """A heading before the first section."""
 
     text: str
-    kind = "heading"
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(PageBlock):
     """A paragraph that must be seen."""
 
     text: str
     tone: Tone = "plain"
-    kind = "note"
 
 
 @dataclass(frozen=True)
-class Code:
+class Code(PageBlock):
     """Lines to copy: a command, a program."""
 
     text: str
-    kind = "code"
 
 
 @dataclass(frozen=True)
@@ -112,11 +87,10 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Numbers(PageBlock):
     """The few numbers that matter, large."""
 
     numbers: Sequence[Number]
-    kind = "numbers"
 
 
 @dataclass(frozen=True)
@@ -128,14 +102,13 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(PageBlock):
     """Rows under a head. align: one letter for each column, l or r."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Bar]]
     align: str = ""
     caption: str = ""
-    kind = "table"
 
 
 @dataclass(frozen=True)
@@ -158,12 +131,11 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Pictures(PageBlock):
     """A grid of groups; `more` says what was left out."""
 
     groups: Sequence[Group]
     more: str = ""
-    kind = "pictures"
 
 
 @dataclass(frozen=True)
@@ -176,32 +148,29 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Shelf(PageBlock):
     """Strips below each other; `more` says what was left out."""
 
     strips: Sequence[Strip]
     more: str = ""
-    kind = "shelf"
 
 
 @dataclass(frozen=True)
-class Listing:
+class Listing(PageBlock):
     """A long list behind a line that opens it."""
 
     title: str
     items: Sequence[str]
     more: str = ""
-    kind = "listing"
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Drawing(PageBlock):
     """A chart, put into the page as SVG."""
 
     chart: Chart
     caption: str = ""
     heading: str = ""
-    kind = "drawing"
 
     @property
     def svg(self) -> str:
@@ -209,28 +178,25 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Drawings:
+class Drawings(PageBlock):
     """Drawings side by side, as many as fit."""
 
     drawings: Sequence[Drawing]
-    kind = "drawings"
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(PageBlock):
     """Blocks side by side if they fit."""
 
     blocks: Sequence[Block]
-    kind = "columns"
 
 
 @dataclass(frozen=True)
-class Fold:
+class Fold(PageBlock):
     """Blocks behind a line that opens them."""
 
     title: str
     blocks: Sequence[Block]
-    kind = "fold"
 
 
 @dataclass(frozen=True)
@@ -242,38 +208,17 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Points:
+class Points(PageBlock):
     """What to know, line by line; each line links to its section."""
 
     points: Sequence[Point]
-    kind = "points"
 
 
 @dataclass(frozen=True)
-class Widget:
+class Widget(PageBlock):
     """Our own HTML, put into the page as it is; the page's script makes it work."""
 
     html: str
-    kind = "widget"
-
-
-Block = (
-    Text
-    | Heading
-    | Note
-    | Code
-    | Numbers
-    | Table
-    | Pictures
-    | Shelf
-    | Listing
-    | Drawing
-    | Drawings
-    | Columns
-    | Fold
-    | Points
-    | Widget
-)
 
 
 @dataclass(frozen=True)
@@ -334,13 +279,10 @@ def picture(
     if isinstance(pixels, np.ndarray):
         pixels = Image.fromarray(pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
     image = pixels.convert("RGB")
-    is_small = max(image.size) <= PIXELS_SHOWN_UP_TO
+    is_small = max(image.size) <= MAX_SIDE_UNSMOOTHED
     if not is_small:
         image.thumbnail((side, side), Image.Resampling.BOX, reducing_gap=2.0)
-    stream = io.BytesIO()
-    kind = "PNG" if is_small else "JPEG"
-    image.save(stream, kind, optimize=True, quality=80)
-    address = f"data:image/{kind.lower()};base64," + base64.b64encode(stream.getvalue()).decode()
+    address = data_uri(image, is_photo=not is_small, quality=80, optimize=True)
     return Picture(address, title, about, is_small=is_small)
 
 

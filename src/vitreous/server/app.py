@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import logging
 import secrets
 import time
@@ -27,13 +26,11 @@ from vitreous.server.engine import Attended, Pixels, grid_of
 from vitreous.server.errors import Busy, Refusal
 from vitreous.server.guard import Access, Guard
 from vitreous.server.images.cache import CachedImage
-from vitreous.server.images.uploads import RequestImage, images_of, shown_name, single
-from vitreous.server.interventions import Break
+from vitreous.server.images.uploads import RequestImage, images_of, shown_name
+from vitreous.server.interventions import Break, check_within
 from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
 from vitreous.server.served import Served, thumbnail
-
-__all__ = ["make_app"]
 
 log = logging.getLogger("vitreous.server")
 SERVE_SCHEMA = "vitreous.serve/1"
@@ -71,7 +68,10 @@ class _AsyncQueue:
 
     async def image_of(self, request: Request, key: str | None) -> RequestImage:
         """The one image that a request names or carries."""
-        return single(await images_of(request, self.served, self.limits, [key] if key else []))
+        given = await images_of(request, self.served, self.limits, [key] if key else [])
+        if len(given) > 1:
+            raise Refusal(422, f"the request has {len(given)} images; send one")
+        return given[0]
 
     async def do(self, request: Request, works: list[Callable[[Worker], Any]]) -> list[Any]:
         """The results of all jobs, or a refusal."""
@@ -86,7 +86,15 @@ class _AsyncQueue:
             for future in futures:
                 future.cancel()
 
-    async def do_one(self, request: Request, work: Callable[[Worker], Any]) -> Any:
+    async def tell(
+        self, request: Request, one: RequestImage, facts: Callable[[Worker, CachedImage], dict[str, Any]]
+    ) -> JSONResponse:
+        """The facts of one image. A worker writes the JSON: a hundred thousand numbers would block the event loop."""
+
+        def work(worker: Worker) -> JSONResponse:
+            key, kept = one.cached(worker)
+            return JSONResponse({"schema": SERVE_SCHEMA, "image": key, **facts(worker, kept)})
+
         return (await self.do(request, [work]))[0]
 
 
@@ -114,7 +122,7 @@ def make_app(served: Served, access: Access, limits: Limits) -> Guard:
     app.exception_handler(HTTPException)(_http)
     app.exception_handler(ClientDisconnect)(_closed)
     app.exception_handler(Exception)(_unexpected)
-    for add in (_add_answers, _add_attention, _add_tokens, _add_break, _add_facts):
+    for add in (_add_answers, _add_inside, _add_break, _add_facts):
         add(app, served, limits)
     pages.add(app)
     routes = {route.path: route.path for route in app.routes if hasattr(route, "path")}
@@ -169,16 +177,15 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
             raise Refusal(404, "this server was given no training images; start it with --data")
         one = await queue.image_of(request, image)
 
-        def work(worker: Worker) -> dict[str, Any]:
-            key, kept = one.cached(worker)
+        def similar_ones(worker: Worker, kept: CachedImage) -> dict[str, Any]:
             found = neighbours.find(worker.inside.feature(kept.seen), count)
             rows = [asdict(each) | {"picture": thumbnail(neighbours.data.read(each.place))} for each in found]
-            return {"schema": SERVE_SCHEMA, "image": key, "of": neighbours.total, "similar": rows}
+            return {"of": neighbours.total, "similar": rows}
 
-        return JSONResponse(await queue.do_one(request, work))
+        return await queue.tell(request, one, similar_ones)
 
 
-def _add_attention(app: FastAPI, served: Served, limits: Limits) -> None:
+def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
     queue = _AsyncQueue(served, limits)
 
     @app.post("/api/attention", summary="Where the answer, or one patch, looks", openapi_extra=IMAGE_BODY)
@@ -190,39 +197,29 @@ def _add_attention(app: FastAPI, served: Served, limits: Limits) -> None:
         ] = None,
         layer: Annotated[int | None, Query(ge=0, description="One layer alone.")] = None,
         head: Annotated[int | None, Query(ge=0, description="One head alone.")] = None,
-    ) -> Response:
+    ) -> JSONResponse:
         """Maps over the patches, row by row, for every layer and head, and rolled out through all layers."""
         one = await queue.image_of(request, image)
         _check_place(served, patch=patch, layer=layer, head=head)
 
-        def work(worker: Worker) -> bytes:
-            key, kept = one.cached(worker)
+        def maps(worker: Worker, kept: CachedImage) -> dict[str, Any]:
             found = worker.inside.attend(kept.seen, patch)[1]
             if found is None:
                 raise Refusal(501, "this model's pool does not say which tokens it reads; ask about a patch")
-            return _encoded({"schema": SERVE_SCHEMA, "image": key, **found.to_json(layer, head)})
+            return found.to_json(layer, head)
 
-        return _json(await queue.do_one(request, work))
-
-
-def _add_tokens(app: FastAPI, served: Served, limits: Limits) -> None:
-    queue = _AsyncQueue(served, limits)
+        return await queue.tell(request, one, maps)
 
     @app.post("/api/tokens", summary="What goes into the first block", openapi_extra=IMAGE_BODY)
     async def tokens(
         request: Request,
         image: ImageId = None,
         numbers: Annotated[int, Query(ge=1, le=128, description="How many numbers of each token.")] = 48,
-    ) -> Response:
+    ) -> JSONResponse:
         """The tokens with positions: first those in front, then the patches row by row."""
         one = await queue.image_of(request, image)
         _check_place(served)
-
-        def work(worker: Worker) -> bytes:
-            key, kept = one.cached(worker)
-            return _encoded({"schema": SERVE_SCHEMA, "image": key, "tokens": worker.inside.tokens(kept.seen, numbers)})
-
-        return _json(await queue.do_one(request, work))
+        return await queue.tell(request, one, lambda worker, kept: {"tokens": worker.inside.tokens(kept.seen, numbers)})
 
 
 def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
@@ -254,19 +251,16 @@ def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
         grid = grid_of(model)
         broken.check(model, grid)
 
-        def work(worker: Worker) -> dict[str, Any]:
-            key, kept = one.cached(worker)
+        def both(worker: Worker, kept: CachedImage) -> dict[str, Any]:
             before, after = (worker.inside.attend(kept.seen, None, each) for each in (None, broken))
             return {
-                "schema": SERVE_SCHEMA,
-                "image": key,
                 "broken": broken.in_words(),
                 "order": broken.order(grid[0] * grid[1]),
                 "before": _told(worker, kept, *before, top),
                 "after": _told(worker, kept, *after, top),
             }
 
-        return JSONResponse(await queue.do_one(request, work))
+        return await queue.tell(request, one, both)
 
 
 def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
@@ -311,8 +305,8 @@ def _check_place(
         ("layer", layer, encoder.depth),
         ("head", head, encoder.heads),
     ):
-        if number is not None and number >= count:
-            raise Refusal(422, f"there is no {what} {number}; choose from 0 to {count - 1}")
+        if number is not None:
+            check_within(number, count, what)
 
 
 def _pairs(words: list[str] | None, what: str) -> tuple[tuple[int, int], ...]:
@@ -331,15 +325,6 @@ def _told(
 ) -> dict[str, Any]:
     answer = worker.engine.answer(kept.name, logits, top).to_json()
     return answer | {"rollout": None if found is None else found.to_json(0, 0)["rollout"]}
-
-
-def _encoded(body: dict[str, Any]) -> bytes:
-    """JSON. A worker does this: a hundred thousand numbers would block the event loop."""
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
 
 
 def _png(pixels: Pixels) -> bytes:

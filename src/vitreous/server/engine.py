@@ -28,8 +28,6 @@ from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 from vitreous.server.interventions import Break, unplaced
 
-__all__ = ["Attended", "Engine", "Pixels", "attended", "grid_of"]
-
 Pixels = NDArray[np.uint8]  # H W C
 
 
@@ -85,7 +83,7 @@ class Engine:
 
     def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
         """B K.  seen: images as the model sees them."""
-        return self._logits(_stacked(seen)).cpu().numpy()
+        return self._logits(stacked(seen)).cpu().numpy()
 
     def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Prediction:
         """The answer, with the calibrated confidence of `vitreous predict`."""
@@ -96,7 +94,7 @@ class Engine:
     ) -> tuple[NDArray[np.float32], Attended | None]:
         """Logits K and attention of one image; None for a ResNet, or if the pool does not say what it reads."""
         model = self.model if broken is None or not broken.positions else self._without_positions()
-        x = self._normalised(_stacked([seen]))
+        x = self._normalised(stacked([seen]))
         edits = {}
         if broken is not None:
             x, edits = broken.covered(x, grid_of(model)), broken.edits(model)
@@ -122,13 +120,13 @@ class Engine:
     def tokens(self, seen: Pixels, numbers: int) -> Any:
         """The tokens that enter the first block: N rows of their first `numbers` numbers."""
         with torch.inference_mode(), self._cast(), taps(self.model, "embedding.tokens") as found:
-            self.model.features(self._normalised(_stacked([seen])))
+            self.model.features(self._normalised(stacked([seen])))
         return _short(found["embedding.tokens"][0, :, :numbers].float().cpu().numpy())
 
     def feature(self, seen: Pixels) -> NDArray[np.float32]:
         """The features of one image that the head reads, D."""
         with torch.inference_mode(), self._cast():
-            return self.model.features(self._normalised(_stacked([seen])))[0].float().cpu().numpy()
+            return self.model.features(self._normalised(stacked([seen])))[0].float().cpu().numpy()
 
     def _without_positions(self) -> Model:
         if self._unplaced is None:
@@ -162,5 +160,6 @@ def grid_of(model: Model) -> tuple[int, int]:
     return model.grid if isinstance(model, ViT) else (7, 7)
 
 
-def _stacked(seen: list[Pixels]) -> Tensor:
-    return torch.from_numpy(np.stack(seen)).permute(0, 3, 1, 2).contiguous()  # B C H W
+def stacked(seen: list[Pixels]) -> Tensor:
+    """Images as one batch, B C H W."""
+    return torch.from_numpy(np.stack(seen)).permute(0, 3, 1, 2).contiguous()

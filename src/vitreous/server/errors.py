@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Busy", "Refusal"]
-
 
 class Refusal(Exception):
     """A refused request. The line says WHAT is wrong with WHICH thing; DO this."""

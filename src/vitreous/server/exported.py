@@ -28,8 +28,6 @@ from vitreous.server.runtimes import normalised, without_torch
 from vitreous.weights.tensor_files import read_json
 from vitreous.words import one_line
 
-__all__ = ["WHY_CLOSED", "About", "Exported", "FileEngine", "find", "read"]
-
 WHY_CLOSED = (
     "this server answers from an exported file, which cannot be looked into; for attention, breaking and similar "
     "images serve the model that it was made of"

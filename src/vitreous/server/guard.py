@@ -20,8 +20,6 @@ from vitreous.server.errors import Busy, Refusal
 from vitreous.server.limits import Limits
 from vitreous.server.metrics import Counts
 
-__all__ = ["Access", "Guard", "body_of", "refuse"]
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -116,10 +114,9 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if not self.access.knows(headers.get("host", "")):
             raise Refusal(421, "the server does not answer to that name; use the address that it printed")
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != headers.get("host"):
-            raise Refusal(403, "a page from another address may not call this server; open the server's own page")
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and scope["path"].startswith("/api"):
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        is_foreign = origin is not None and origin.partition("://")[2] != headers.get("host")
+        if is_foreign or (site not in ("none", "same-origin") and scope["path"].startswith("/api")):
             raise Refusal(403, "a page from another address may not call this server; open the server's own page")
         is_closed = scope["path"].startswith("/api/") or scope["path"] == "/metrics"
         if is_closed and not self.access.admits(headers.get("authorization", "")):
@@ -174,16 +171,12 @@ class Guard:
 
 
 async def refuse(refusal: Refusal, send: Send) -> None:
-    body = body_of(refusal.line)
+    """Answer with the line of a refusal."""
+    body = json.dumps({"error": refusal.line}, ensure_ascii=False).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
-
-
-def body_of(line: str) -> bytes:
-    """The body of every refusal."""
-    return json.dumps({"error": line}, ensure_ascii=False).encode()
 
 
 def _host_name(host: str) -> str:

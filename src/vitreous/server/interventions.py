@@ -22,8 +22,6 @@ from vitreous.models.positions import NoPositions
 from vitreous.models.vit import Attention, ViT
 from vitreous.server.errors import Refusal
 
-__all__ = ["Break", "unplaced"]
-
 Edit = Callable[[Tensor], Tensor]
 
 
@@ -48,16 +46,16 @@ class Break:
         """Refuse what names a part that the model does not have."""
         places = grid[0] * grid[1]
         for patch in self.hide:
-            _within(patch, places, "patch")
+            check_within(patch, places, "patch")
         if not isinstance(model, ViT):
             if self.shuffle is not None or self.positions or self.heads or self.blocks or self.skips:
                 raise Refusal(422, "this model has no tokens, positions or heads to break; hide patches instead")
             return
         encoder = model.config.encoder
         for block in (*self.blocks, *(block for block, _ in (*self.heads, *self.skips))):
-            _within(block, encoder.depth, "block")
+            check_within(block, encoder.depth, "block")
         for _, head in self.heads:
-            _within(head, encoder.heads, "head")
+            check_within(head, encoder.heads, "head")
         for _, skip in self.skips:
             if skip not in (1, 2):
                 raise Refusal(
@@ -123,6 +121,7 @@ def _without(heads: list[int]) -> Edit:
     return edit
 
 
-def _within(number: int, count: int, what: str) -> None:
+def check_within(number: int, count: int, what: str) -> None:
+    """Refuse the number of a part that does not exist."""
     if not 0 <= number < count:
         raise Refusal(422, f"there is no {what} {number}; choose from 0 to {count - 1}")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from torch import nn
 
@@ -15,13 +14,10 @@ from vitreous.errors import ConfigError, DataError, ExistsError
 from vitreous.evaluation.predict import Prediction, pictures_of
 from vitreous.files import atomic_write
 from vitreous.images.pixels import decode
-from vitreous.images.pixels.preprocess import normalise
-from vitreous.measures.explain import Look, attention_maps, overlay
+from vitreous.measures.explain import look_of, overlay
 from vitreous.models.model import unwrapped
 from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
-
-__all__ = ["explained"]
 
 
 def explained(
@@ -48,10 +44,7 @@ def _written(model: ViT, images: Any, answers: Iterable[Prediction], folder: Pat
     for answer, (_, read) in zip(answers, pictures_of(images), strict=False):  # both in the order of the images
         if answer.error is None:
             seen = decode.finish(read(), model.preprocess)
-            x = normalise(seen, model.preprocess)[None].to(next(model.parameters()).device)
-            flow = attention_maps(model, x)[0].float().cpu().numpy()
-            rgb = np.repeat(seen, 3, 2) if seen.shape[2] == 1 else seen[:, :, :3]
-            picture = Image.fromarray(overlay(Look(0, rgb, flow)))
+            picture = Image.fromarray(overlay(look_of(model, seen)))
             _save(picture, folder / _free_name(answer.name, taken))
         yield answer
 

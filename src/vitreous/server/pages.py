@@ -13,8 +13,6 @@ from fastapi import FastAPI, Response
 
 from vitreous.report.page import TEMPLATES, Block, Code, Page, Section, Table, Text, render
 
-__all__ = ["PAGE_FILES", "add", "docs"]
-
 PAGE_FOLDER = Path(__file__).parent / "page"
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PAGE_FILES = {  # address -> file; the server gives no other file

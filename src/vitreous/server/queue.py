@@ -26,8 +26,6 @@ from vitreous.server.errors import Busy
 from vitreous.server.exported import Exported, FileEngine
 from vitreous.server.runtimes import OtherRuntime
 
-__all__ = ["Batcher", "WorkQueue", "Worker", "share_cores"]
-
 GPU_READERS = 32
 GPU_BATCH = 64  # images
 

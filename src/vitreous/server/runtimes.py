@@ -16,11 +16,10 @@ from vitreous.errors import ConfigError
 from vitreous.exports.export import TARGETS
 from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.target import Run, WriteOptions, make_parts, quietly, require
+from vitreous.images.pixels import preprocess
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
-from vitreous.server.engine import Engine, Pixels
-
-__all__ = ["OtherRuntime", "check", "normalised", "without_torch"]
+from vitreous.server.engine import Engine, Pixels, stacked
 
 MAX_DIFFERENCE_FROM_TORCH = 1e-3  # of logits, as a share of the largest
 
@@ -79,7 +78,5 @@ class OtherRuntime:
 
 
 def normalised(seen: list[Pixels], rule: Preprocess) -> NDArray[np.float32]:
-    """B C H W, equal to `images.pixels.preprocess.normalise`, without torch."""
-    x = np.stack(seen).transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
-    mean, std = (np.array(values, np.float32)[:, None, None] for values in (rule.mean, rule.std))
-    return np.ascontiguousarray((x - mean) / std)
+    """What another runtime's file takes, B C H W."""
+    return preprocess.finish(stacked(seen), rule).numpy()

@@ -29,8 +29,6 @@ from vitreous.server.queue import WorkQueue
 from vitreous.server.served import Served
 from vitreous.weights.load_model import load, newest_run
 
-__all__ = ["Address", "serve"]
-
 SERVE_PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 SHUTDOWN_SECONDS = 30  # to finish accepted requests
 MAX_CONNECTIONS, BACKLOG = 1024, 128

@@ -18,14 +18,12 @@ from vitreous.server.images.similar import Neighbours
 from vitreous.server.metrics import Counts
 from vitreous.server.queue import WorkQueue
 
-__all__ = ["Served", "thumbnail"]
-
 MAX_LABELS_LISTED = 1000
 NO_TRANSFORMER = {"attention": False, "depth": 0, "heads": 0, "width": 0, "tokens_in_front": 0, "positions": "none"}
 
 
 class Served:
-    """neighbours: of the training images, if any were given.  examples: (label, image H W C)."""
+    """What the routes ask. neighbours: of the training images, if any were given.  examples: (label, image H W C)."""
 
     def __init__(
         self,

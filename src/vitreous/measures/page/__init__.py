@@ -9,31 +9,15 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from vitreous.measures.figures import Figures, draw, figures_of, short_name, title_of
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found
 from vitreous.measures.page.looker import fitting, looker
-from vitreous.measures.page.matrices import matrices
 from vitreous.report import page as pages
-from vitreous.report.page import (
-    Block,
-    Drawing,
-    Drawings,
-    Fold,
-    Heading,
-    Note,
-    Page,
-    Point,
-    Points,
-    Section,
-    Table,
-    Text,
-    Widget,
-)
+from vitreous.report.page import Block, Drawing, Drawings, Note, Page, Point, Points, Section, Table, Text
 from vitreous.words import sentence, unbroken
-
-__all__ = ["page", "section", "write_page"]
 
 PAGE_FOLDER = Path(__file__).parent
 MAX_MAPS_IN_PAGE = 11 * 2**20  # bytes; with its figures a page stays below 15 MB
@@ -58,8 +42,7 @@ def write_page(
 def page(inspection: Inspection, *, figures: Figures | None = None, limit: int = MAX_MAPS_IN_PAGE) -> Page:
     """The page as a value. figures: what `draw` returned, if it ran already."""
     figures = draw(inspection) if figures is None else figures
-    shown = fitting(inspection, limit)
-    cells = matrices(figures)
+    maps = fitting(inspection, limit)
     names = _names(inspection)
     measured = {*inspection.found, *inspection.found_against}
     data, model = inspection.data, inspection.model
@@ -72,7 +55,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
         sections=[
             Section(
                 title_of(name),
-                list(_measure(inspection, figures, name, shown is not None)),
+                list(_measure(inspection, figures, name, bool(maps))),
                 badge="" if name in measured else "not measured",
                 summary="" if name in measured else "not measured",
                 anchor=name,
@@ -84,7 +67,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
         has_column=True,
         style=(PAGE_FOLDER / "look.css").read_text("utf-8"),
         script=(PAGE_FOLDER / "look.js").read_text("utf-8"),
-        data={"cells": json.dumps(cells, separators=(",", ":")), **({} if shown is None else shown.data)},
+        data={"cells": json.dumps(_cells(figures), separators=(",", ":")), **maps},
     )
 
 
@@ -137,16 +120,16 @@ def _lines(inspection: Inspection) -> Iterator[Block]:
     lines = _telling(inspection)
     if lines:
         who = _names(inspection)[0] if inspection.against else "this model"
-        yield Heading(f"What {who} does")
+        yield pages.Heading(f"What {who} does")
         yield Points([Point(text, name) for name, text in lines])
 
 
 def _measure(inspection: Inspection, figures: Figures, name: str, has_maps: bool) -> Iterator[Block]:
     measure = inspection.measures[name]
     yield Text(measure.sentence)
-    yield from _said(inspection, name)
+    yield from _notes(inspection, name)
     if name == "attention-maps" and has_maps:
-        yield Widget(looker(inspection))
+        yield pages.Widget(looker(inspection))
     rows = _side_by_side([list(_drawings(inspection, figures, name, side)) for side in (0, 1)])
     yield from (Drawings(row) for row in rows)
     found = inspection.found.get(name) or inspection.found_against.get(name)
@@ -168,7 +151,7 @@ def _side_by_side(sides: list[list[Drawing]]) -> list[list[Drawing]]:
     return [side for side in sides if side]
 
 
-def _said(inspection: Inspection, name: str) -> Iterator[Block]:
+def _notes(inspection: Inspection, name: str) -> Iterator[Block]:
     """The line of each model, or why it has none."""
     measure, names = inspection.measures[name], _names(inspection)
     both = (inspection.found, inspection.skipped), (inspection.found_against, inspection.skipped_against)
@@ -208,6 +191,22 @@ def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
+def _cells(figures: Figures) -> list[dict[str, Any]]:
+    """For each heatmap with cells: its measure, its title, its place among those of that title, names, thousandths."""
+    out: list[dict[str, Any]] = []
+    for name in dict.fromkeys(name for name, _ in figures):
+        drawn = [figure for side in (0, 1) for figure in figures.get((name, side), [])]
+        places: dict[str, int] = {}
+        for panel in (panel for figure in drawn for panel in figure.panels):
+            if (cells := panel.cells) is not None:
+                title = panel.chart.title
+                place = places[title] = places.get(title, -1) + 1
+                numbers = [None if value is None else round(1000 * value) for row in cells.values for value in row]
+                names = {"rows": cells.rows, "columns": cells.columns}
+                out.append({"section": name, "title": title, "place": place, **names, "thousandths": numbers})
+    return out
+
+
 def _about(inspection: Inspection) -> Section:
     model, record = inspection.model, inspection.record
     rows: list[list[str | pages.Bar]] = [
@@ -225,5 +224,5 @@ def _about(inspection: Inspection) -> Section:
     if inspection.against:
         rows.insert(2, ["against", str(inspection.against["name"])])
     config = json.dumps({"config": model.get("config"), "preprocess": model.get("preprocess")}, indent=1)
-    blocks: list[Block] = [Table(["", ""], rows), Fold("Configuration", [pages.Code(config)])]
+    blocks: list[Block] = [Table(["", ""], rows), pages.Fold("Configuration", [pages.Code(config)])]
     return Section("How to repeat it", blocks, anchor="about")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from vitreous.measures.figures import short_name
 from vitreous.measures.inspection import Inspection
 from vitreous.report.colours import COLOUR_SCALE
 from vitreous.report.page import picture
-
-__all__ = ["Shown", "fitting", "looker"]
 
 ALL_STEPS = 256  # of a weight; fewer steps take its square root, so that small weights stay visible
 COARSER_STEPS = (ALL_STEPS, 64, 32)  # tried before images are left out
@@ -32,15 +29,11 @@ ROLLOUT_NAMES = {
 LOOKER_SIDE = 320  # pixels of a picture's longer side
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What the page's script reads: id -> text."""
+def fitting(inspection: Inspection, limit: int) -> dict[str, str]:
+    """What the page's script reads, id -> text; empty without maps.
 
-    data: dict[str, str]
-
-
-def fitting(inspection: Inspection, limit: int) -> Shown | None:
-    """The maps of both models in at most `limit` bytes: first in coarser steps, then of fewer images."""
+    The maps of both models take at most `limit` bytes: first in coarser steps, then of fewer images.
+    """
     sides = [
         (inspection.arrays[key], found["attention-maps"], model)
         for key, found, model in (
@@ -50,7 +43,7 @@ def fitting(inspection: Inspection, limit: int) -> Shown | None:
         if model is not None and "maps" in inspection.arrays.get(key, {})
     ]
     if not sides:
-        return None
+        return {}
     most = min(len(arrays["maps"]) for arrays, _, _ in sides)
     options = [(most, steps) for steps in COARSER_STEPS]
     options += [(count, COARSER_STEPS[-1]) for count in range(most - 1, 0, -1)] + [(1, steps) for steps in LAST_STEPS]
@@ -62,7 +55,7 @@ def fitting(inspection: Inspection, limit: int) -> Shown | None:
     scale = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in COLOUR_SCALE[::51].tolist()]
     told = {"models": models, "steps": steps, "scale": scale}
     data = {"attention": json.dumps(told, separators=(",", ":"))}
-    return Shown(data | {f"maps{i}": json.dumps(text) for i, text in enumerate(packed)})
+    return data | {f"maps{i}": json.dumps(text) for i, text in enumerate(packed)}
 
 
 def _packed(arrays: dict[str, NDArray[Any]], count: int, steps: int) -> str:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
 
-__all__ = ["CachedImage", "ImageCache"]
-
 
 @dataclass(frozen=True, eq=False)
 class CachedImage:
@@ -34,7 +32,7 @@ class ImageCache:
         self._pinned: dict[str, CachedImage] = {}
 
     def pin(self, number: int, kept: CachedImage) -> str:
-        """Keep an image for good."""
+        """Keep an image until the server ends."""
         key = f"example-{number}"
         self._pinned[key] = kept
         return key

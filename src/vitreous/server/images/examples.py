@@ -13,8 +13,6 @@ from vitreous.images.sources.fashion import FASHION_CLASSES as CLOTHES
 from vitreous.images.sources.fashion import FASHION_NAME as EMBEDDED
 from vitreous.server.engine import Pixels
 
-__all__ = ["choose"]
-
 EXAMPLES_SHOWN = 8
 
 
@@ -31,7 +29,7 @@ def choose(data: ImageSet | None, labels: Sequence[str]) -> list[tuple[str, Pixe
     chosen: list[tuple[str, Pixels]] = []
     for place in _spread(found):
         try:
-            chosen.append((_label(found, place), found.read(place)))
+            chosen.append((label_of(found, place) or "example", found.read(place)))
         except (DataError, OSError):
             continue
         if len(chosen) == EXAMPLES_SHOWN:
@@ -50,8 +48,7 @@ def _spread(data: ImageSet) -> list[int]:
     return np.lexsort((data.labels, turn))[: 4 * EXAMPLES_SHOWN].tolist()
 
 
-def _label(data: ImageSet, place: int) -> str:
+def label_of(data: ImageSet, place: int) -> str:
+    """The class of an image; empty if it has none, or several."""
     label = data.labels[place]
-    if np.ndim(label) or label < 0 or not data.classes:
-        return "example"
-    return data.classes[int(label)]
+    return "" if np.ndim(label) or label < 0 or not data.classes else data.classes[int(label)]

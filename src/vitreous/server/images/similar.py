@@ -15,8 +15,7 @@ from torch import nn
 from vitreous.evaluation import features
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.server.errors import Busy, Refusal
-
-__all__ = ["Neighbour", "Neighbours"]
+from vitreous.server.images.examples import label_of
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,8 @@ class Neighbours:
         return [self._neighbour(int(self._places[row]), float(likeness[row])) for row in best]
 
     def _neighbour(self, place: int, likeness: float) -> Neighbour:
-        label = self.data.labels[place]
-        known = not np.ndim(label) and label >= 0 and self.data.classes
         name = PurePath(self.data.name(place)).name  # without folders of this machine
-        return Neighbour(place, name, self.data.classes[int(label)] if known else "", round(likeness, 4))
+        return Neighbour(place, name, label_of(self.data, place), round(likeness, 4))
 
     def _read(self, model: nn.Module) -> None:
         def tell(done: int, total: int) -> None:

@@ -10,23 +10,19 @@ import logging
 import os
 import re
 import tempfile
-from dataclasses import dataclass
 
-import numpy as np
 from fastapi import Request
-from numpy.typing import NDArray
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from vitreous.errors import DataError, TooLargeError
 from vitreous.images.sources import picture
+from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
 from vitreous.server.images.cache import CachedImage
 from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
 from vitreous.server.served import Served
-
-__all__ = ["RequestImage", "Upload", "images_of", "read_upload", "shown_name", "single"]
 
 log = logging.getLogger("vitreous.server")
 READABLE_FORMATS = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
@@ -43,8 +39,8 @@ class RequestImage:
         """Its id, and the image as the model sees it; a worker calls this."""
         if self.raw is None:
             return self.key, self.served.cache.get(self.key)
-        upload = read_upload(self.raw, self.name, self.limits)
-        kept = CachedImage(upload.name, worker.engine.pixels(upload.pixels), upload.note)
+        pixels, note = read_upload(self.raw, self.name, self.limits)
+        kept = CachedImage(self.name, worker.engine.pixels(pixels), note)
         return self.served.cache.put(self.raw, kept, self.limits.kept), kept
 
 
@@ -86,27 +82,11 @@ async def _no_room(request: Request, error: OSError) -> Refusal:
     )
 
 
-def single(given: list[RequestImage]) -> RequestImage:
-    if len(given) > 1:
-        raise Refusal(422, f"the request has {len(given)} images; send one")
-    return given[0]
-
-
 # One upload -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Upload:
-    """One decoded upload, H W C. note: what its sender should know."""
-
-    name: str
-    pixels: NDArray[np.uint8]
-    note: str = ""
-
-
-def read_upload(raw: bytes, name: str, limits: Limits) -> Upload:
-    """The upright pixels of an image, as `vitreous predict` sees them, or a refusal that says what is wrong."""
-    name = shown_name(name)
+def read_upload(raw: bytes, name: str, limits: Limits) -> tuple[Pixels, str]:
+    """The upright pixels of an image, as `vitreous predict` sees them, and a note for its sender; or a refusal."""
     if not raw:
         raise Refusal(422, f"{name} is empty (0 bytes); send an image")
     kind = picture.sniff(raw)
@@ -122,11 +102,12 @@ def read_upload(raw: bytes, name: str, limits: Limits) -> Upload:
     except TooLargeError as error:
         raise Refusal(413, str(error)) from None
     except DataError as error:
-        raise Refusal(422, f"{_plain(str(error))}; send it again, or another") from None
+        wrong = str(error).partition(";")[0]  # the advice after it is for the owner of the file's folder
+        raise Refusal(422, f"{wrong}; send it again, or another") from None
     except Exception:  # anything that Pillow raises while it looks for a second frame
         raise Refusal(422, f"{name} is broken; send it again, or another") from None
-    first = "only its first page was read" if kind == "TIFF" else "only its first frame was read"
-    return Upload(name, pixels, first if has_more else "")
+    note = f"only its first {'page' if kind == 'TIFF' else 'frame'} was read" if has_more else ""
+    return pixels, note
 
 
 def shown_name(name: str | None) -> str:
@@ -134,8 +115,3 @@ def shown_name(name: str | None) -> str:
     last = re.split(r"[/\\]", name or "")[-1]
     clean = "".join(c if c.isprintable() else "?" for c in last).strip()
     return (clean if len(clean) <= MAX_NAME_LETTERS else clean[: MAX_NAME_LETTERS - 1] + "…") or "the image"
-
-
-def _plain(line: str) -> str:
-    """What is wrong, without the advice after it, which is for the owner of the file's folder."""
-    return line.partition(";")[0]

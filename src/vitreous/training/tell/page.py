@@ -275,7 +275,7 @@ def _confusion(summary: Summary) -> Section | None:
         [truth, said, Bar(f"{n:,}", n / pairs[0][2]), _percent(n / max(sizes[truth], 1))] for truth, said, n in pairs
     ]
     table = Table(["is", "answered", "images", "of that class"], rows, "lllr", "the commonest mistakes")
-    blocks += [Columns([drawing, table])] if len(kept) <= charts.COUNTS_UP_TO else [drawing, table]
+    blocks += [Columns([drawing, table])] if len(kept) <= charts.MAX_CLASSES_WITH_COUNTS else [drawing, table]
     return Section("What it mixes up", blocks, summary=f"{wrong:,} mistakes")
 
 
