@@ -43,7 +43,7 @@ COMMANDS = {  # in the order and under the titles of --help
 }
 COMMAND_GROUP = "vitreous.commands"
 OUTSIDE_TITLE = "From other packages"
-OTHER_WORDS = {  # of other people: what to type here
+OTHER_WORDS = {  # other tools' commands: what to type here
     "train": "fit",
     "finetune": "fit",
     "test": "eval",
@@ -66,10 +66,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     arguments = [argument for argument in arguments if argument != "--debug"]  # welcome anywhere on the line
     signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a letter that a terminal lacks is written out, too
+        if isinstance(stream, io.TextIOWrapper):  # characters that a terminal lacks are escaped
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _application(arguments).main(arguments, prog_name="vitreous", standalone_mode=False)
+        is_ours = bool(arguments) and arguments[0] in {*COMMANDS, "--version"}  # waits for no other package
+        code = _application(with_outside=not is_ours).main(arguments, prog_name="vitreous", standalone_mode=False)
     except KeyboardInterrupt:
         code = 130
     except Interrupted as end:
@@ -115,12 +116,12 @@ def _start(
         print(context.get_help())
 
 
-def _application(arguments: list[str]) -> Any:
+def _application(*, with_outside: bool = False) -> Any:
     app = _empty_application()
     app.callback(invoke_without_command=True)(_start)
     for name, panel in COMMANDS.items():
         _add(app, name, import_module(f"vitreous.cli.{name}"), panel)
-    if not arguments or arguments[0] not in {*COMMANDS, "--version"}:  # our own commands wait for nobody's imports
+    if with_outside:
         _add_outside(app)
     return typer.main.get_command(app)
 
@@ -164,7 +165,7 @@ def _add_outside(app: typer.Typer) -> None:
 
 
 def _unknown(word: str, rest: list[str], commands: list[str]) -> str:
-    """rest: what was typed behind the word, which the right command is shown with."""
+    """rest: the words typed after it, shown with the right command."""
     known = nearest(word, [*commands, *OTHER_WORDS], 1)
     if not known:
         return f"there is no command {word!r}; there are: {', '.join(commands)}"

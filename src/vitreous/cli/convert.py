@@ -47,27 +47,16 @@ def run(
 
     size = None if image_size is None else parse_image_size(image_size)
     converted = vitreous.convert(
-        source,
-        path,
-        to=to,
-        format=format,
-        classes=classes,
-        image_size=size,
-        heads=heads,
-        activation=activation,
-        norm_eps=norm_eps,
-        architecture=architecture,
-        position_resize=position_resize,
-        anyway=anyway,
-        force=force,
-        push=yes,
-    )
+        source, path, to=to, format=format, classes=classes, image_size=size, heads=heads,
+        activation=activation, norm_eps=norm_eps, architecture=architecture,
+        position_resize=position_resize, anyway=anyway, force=force, push=yes,
+    )  # fmt: skip
     show("convert", converted, json=json)
 
 
 def parse_image_size(text: str) -> int | tuple[int, int]:
     """`384` is a square, `384x512` is rows x columns."""
     if not (match := re.fullmatch(r"(\d+)(?:x(\d+))?", text.strip().lower().replace("×", "x"))):
-        raise ConfigError(f"image size {text!r} is no size; give 384, or 384x512 (rows x columns)")
+        raise ConfigError(f"image size {text!r} is not a size; give 384, or 384x512 (rows x columns)")
     rows, columns = match.groups()
     return int(rows) if columns is None else (int(rows), int(columns))
