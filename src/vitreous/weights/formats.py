@@ -5,6 +5,7 @@ To add one, write a module with a `Format` and a line in FORMATS, or an entry po
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, ConfigError, FormatError
@@ -38,6 +40,19 @@ class Hints:
     norm_eps: float | None = None
     architecture: str | None = None  # one of the format's own names, to run the tensors as
 
+    def of_encoder(self) -> dict[str, Any]:
+        """The options of the encoder that are given."""
+        given = {"heads": self.heads, "activation": self.activation, "norm_eps": self.norm_eps}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def hints_of(config: Config) -> Hints:
+    """What tensors cannot tell of a model with this config."""
+    if not isinstance(config, ViTConfig):
+        return Hints(config.image_size)
+    e = config.encoder
+    return Hints(config.image_size, e.heads, e.activation, e.norm_eps)
+
 
 @dataclass
 class Draft:
@@ -57,9 +72,7 @@ class Format:
     recognises: Callable[[RawCheckpoint], bool]
     draft: Callable[[RawCheckpoint, Hints], Draft]
     rules: Callable[[Config], list[Rule]]  # for reading and writing alike
-    refuses: Callable[
-        [Config], list[Difference]
-    ]  # parts that the format cannot hold, or its library would run differently
+    refuses: Callable[[Config], list[Difference]]  # parts it cannot hold, or that its library would run differently
     write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # writes a new file, or into a new folder
     to_hold: Callable[[Config, Mapping[str, Tensor]], tuple[Config, Mapping[str, Tensor]]] = lambda config, state: (
         config,
@@ -196,6 +209,16 @@ def stated_preprocess(found: RawCheckpoint, **said: Any) -> Preprocess:
             f"the preprocessing of {found.path} makes no sense: {one_line(error)}; mend the config beside the weights"
         ) from None
     return rule
+
+
+def write_hub_folder(path: Path, tensors: Mapping[str, Tensor], **configs: Mapping[str, Any]) -> list[Path]:
+    """Write a folder as on the hub: NAME.json for each config, and model.safetensors in float32."""
+    path.mkdir(parents=True, exist_ok=True)
+    file = path / "model.safetensors"
+    save_file({name: tensor.to(torch.float32) for name, tensor in tensors.items()}, file, metadata={"format": "pt"})
+    for name, content in configs.items():
+        (path / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return [*(path / f"{name}.json" for name in configs), file]
 
 
 def stem_of(config: ViTConfig) -> Stem:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, FormatError
@@ -17,7 +15,15 @@ from vitreous.models.config import Config, Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import HALF_RGB, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.weights.compatibility import Difference, cover, vit_differences
-from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size, stated_preprocess
+from vitreous.weights.formats import (
+    Draft,
+    Format,
+    Hints,
+    choose_heads,
+    choose_image_size,
+    stated_preprocess,
+    write_hub_folder,
+)
 from vitreous.weights.layouts import LEADING_AXIS, STACKED_QKV, Rule, pair, patch_kernel, rule
 from vitreous.weights.tensor_files import RawCheckpoint, Tensors, by
 from vitreous.words import one_line
@@ -316,22 +322,16 @@ def rules(config: Config) -> list[Rule]:
     is_dino, is_gated = e.layer_scale is not None, e.activation == "swiglu"
     out = pair("embedding.projection", PROJECTION_PATH, weight=patch_kernel(config.channels, b.patch, theirs="torch"))
     out.append(rule("embedding.class_token", "embeddings.cls_token", move=LEADING_AXIS))
-    out += (
-        [rule("embedding.distillation_token", "embeddings.distillation_token", move=LEADING_AXIS)]
-        if b.distillation_token
-        else []
-    )
+    if b.distillation_token:
+        out.append(rule("embedding.distillation_token", "embeddings.distillation_token", move=LEADING_AXIS))
     out += [rule("embedding.registers", "embeddings.register_tokens", move=LEADING_AXIS)] if b.registers else []
     out += [rule("embedding.mask_token", "embeddings.mask_token")] if b.mask_token else []
     out.append(rule("embedding.positions.table", "embeddings.position_embeddings", move=LEADING_AXIS))
-    norms = ("norm1", "norm2") if is_dino else ("layernorm_before", "layernorm_after")
-    mlp = (
-        ("mlp.weights_in", "mlp.weights_out")
-        if is_gated
-        else ("mlp.fc1", "mlp.fc2")
-        if is_dino
-        else ("intermediate.dense", "output.dense")
-    )
+    norms, mlp = ("layernorm_before", "layernorm_after"), ("intermediate.dense", "output.dense")
+    if is_dino:
+        norms, mlp = ("norm1", "norm2"), ("mlp.fc1", "mlp.fc2")
+    if is_gated:
+        mlp = ("mlp.weights_in", "mlp.weights_out")
     for i in range(e.depth):
         ours, theirs = f"blocks.{i}", f"encoder.layer.{i}"
         for kind in ("weight", "bias")[: 2 if e.qkv_bias else 1]:
@@ -358,13 +358,9 @@ def refuses(config: Config) -> list[Difference]:
         return [Difference("a BiT")]
     b, e, r = config.embedding, config.encoder, config.readout
     is_dino = e.layer_scale is not None
-    pools = (
-        ("cls-and-gap",)
-        if is_dino and r.classes
-        else ("cls", "cls-and-distillation")
-        if b.distillation_token
-        else ("cls",)
-    )
+    pools = ("cls", "cls-and-distillation") if b.distillation_token else ("cls",)
+    if is_dino and r.classes:
+        pools = ("cls-and-gap",)
     out = vit_differences(
         config,
         positions_cover=("class",) if is_dino else ("all",),
@@ -402,7 +398,6 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
     """A folder that `from_pretrained` reads: config.json, preprocessor_config.json, model.safetensors."""
     config = model.config
     assert isinstance(config, ViTConfig)
-    path.mkdir(parents=True, exist_ok=True)
     kind = kind_of(config)
     prefix = f"{kind}." if config.readout.classes else ""
     named = {
@@ -411,26 +406,15 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
     }
     if kind.startswith("dinov2") and not config.embedding.mask_token:
         named[f"{prefix}embeddings.mask_token"] = torch.zeros(1, config.encoder.width)  # plays no part in the function
-    save_file({n: t.to(torch.float32) for n, t in named.items()}, path / "model.safetensors", metadata={"format": "pt"})
-    for name, content in (
-        ("config.json", hf_config(model, kind)),
-        ("preprocessor_config.json", hf_preprocessor(model)),
-    ):
-        (path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return [path / "config.json", path / "preprocessor_config.json", path / "model.safetensors"]
+    return write_hub_folder(path, named, config=hf_config(model, kind), preprocessor_config=hf_preprocessor(model))
 
 
 def hf_config(model: Model, kind: str) -> dict[str, Any]:
     config = model.config
     assert isinstance(config, ViTConfig)
     e, r = config.encoder, config.readout
-    task = (
-        "ForImageClassificationWithTeacher"
-        if r.distillation_head
-        else "ForImageClassification"
-        if r.classes
-        else "Model"
-    )
+    task = "ForImageClassification" if r.classes else "Model"
+    task += "WithTeacher" if r.distillation_head else ""
     labels = model.labels or tuple(f"LABEL_{i}" for i in range(r.classes))
     back = {ours: theirs for theirs, ours in reversed(TRANSFORMERS_ACTIVATIONS.items())}
     out: dict[str, Any] = {

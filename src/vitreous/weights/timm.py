@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, FormatError
@@ -29,6 +26,7 @@ from vitreous.weights.formats import (
     stated_preprocess,
     stated_size,
     stem_of,
+    write_hub_folder,
 )
 from vitreous.weights.google import stem_cell
 from vitreous.weights.layouts import LEADING_AXIS, ONE_BY_ONE_CONV, Rule, pair, patch_kernel, rule
@@ -107,44 +105,14 @@ def settings(found: RawCheckpoint, known: Implied | None) -> dict[str, Any]:
 # What model_args may hold. READ_ARGUMENTS: tensors show them, or we read them. IGNORED_ARGUMENTS: no effect on a
 # trained model at its own size. ONLY_VALUES: must have one of these values. Any other may change the function.
 READ_ARGUMENTS = {
-    "img_size",
-    "patch_size",
-    "in_chans",
-    "num_classes",
-    "embed_dim",
-    "depth",
-    "num_heads",
-    "mlp_ratio",
-    "qkv_bias",
-    "qk_norm",
-    "init_values",
-    "class_token",
-    "reg_tokens",
-    "no_embed_class",
-    "pre_norm",
-    "fc_norm",
-    "global_pool",
-    "act_layer",
-    "label_names",
-    "layers",
-    "channels",
-    "stem_chs",
-    "width_factor",
-}
+    "img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio",
+    "qkv_bias", "qk_norm", "init_values", "class_token", "reg_tokens", "no_embed_class", "pre_norm", "fc_norm",
+    "global_pool", "act_layer", "label_names", "layers", "channels", "stem_chs", "width_factor",
+}  # fmt: skip
 IGNORED_ARGUMENTS = {
-    "dynamic_img_size",
-    "dynamic_img_pad",
-    "strict_img_size",
-    "drop_rate",
-    "pos_drop_rate",
-    "patch_drop_rate",
-    "proj_drop_rate",
-    "attn_drop_rate",
-    "drop_path_rate",
-    "weight_init",
-    "fix_init",
-    "zero_init_last",
-}
+    "dynamic_img_size", "dynamic_img_pad", "strict_img_size", "drop_rate", "pos_drop_rate", "patch_drop_rate",
+    "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "weight_init", "fix_init", "zero_init_last",
+}  # fmt: skip
 ONLY_VALUES: dict[str, tuple[Any, ...]] = {
     "pos_embed": ("learn", "none", ""),
     "final_norm": (True,),
@@ -297,11 +265,8 @@ def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
     if root is None:
         return config
     root_width, channels, _, _ = tensors.shape(root, 4)
-    stem = {
-        **vars(TIMM_HYBRID),
-        "units": tensors.units(re.escape(at) + UNIT_PATTERN, 0),
-        "resnet_width": root_width / 64,
-    }
+    units = tensors.units(re.escape(at) + UNIT_PATTERN, 0)
+    stem = {**vars(TIMM_HYBRID), "units": units, "resnet_width": root_width / 64}
     return config.change(stem="resnet", channels=channels, **stem)
 
 
@@ -329,24 +294,13 @@ def place_positions(
     if is_original_dinov2(found.tensors):
         covers = ("class",)
     drafts = [config.change(positions_cover=cover) for cover in covers]
-
-    def size_of(draft: ViTConfig) -> Size:
-        return choose_image_size(rows - draft.covered, stem_cell(config), found, hints, stated, grid_of, assumed)
-
-    asked = [
-        draft
-        for draft in drafts
-        if hints.image_size and _places(hints.image_size, config, grid_of) == rows - draft.covered
-    ]
+    cell, (h, w) = stem_cell(config), hints.image_size or (0, 0)
+    asked = math.prod(grid_of((h, w)) if grid_of and h else (h // cell[0], w // cell[1]))  # places; 0: not known
+    fitting = [draft for draft in drafts if asked and asked == rows - draft.covered]
     square = [draft for draft in drafts if square_grid(rows - draft.covered)]
-    draft = (asked or square or drafts)[0]
-    return draft.change(image_size=size_of(draft))
-
-
-def _places(size: Size, config: ViTConfig, grid_of: Callable[[Size], Size] | None) -> int:
-    (h, w), cell = size, stem_cell(config)
-    rows, columns = grid_of(size) if grid_of else (h // cell[0], w // cell[1])
-    return rows * columns
+    draft = (fitting or square or drafts)[0]
+    size = choose_image_size(rows - draft.covered, cell, found, hints, stated, grid_of, assumed)
+    return draft.change(image_size=size)
 
 
 def preprocess(
@@ -354,7 +308,6 @@ def preprocess(
     said: Mapping[str, Any],
     size: Size,
     assumed: list[str],
-    *,
     crop: float = 0.9,
     how: str = "bicubic",
 ) -> Preprocess:
@@ -417,14 +370,11 @@ def rules(config: Config) -> list[Rule]:
         out += pair(f"{at}.attention.merge", f"{at}.attn.proj")
         out += pair(f"{at}.mlp.expand", f"{at}.mlp.fc1") + pair(f"{at}.mlp.contract", f"{at}.mlp.fc2")
         if e.qk_norm:
-            out += pair(f"{at}.attention.query_norm", f"{at}.attn.q_norm") + pair(
-                f"{at}.attention.key_norm", f"{at}.attn.k_norm"
-            )
+            out += pair(f"{at}.attention.query_norm", f"{at}.attn.q_norm")
+            out += pair(f"{at}.attention.key_norm", f"{at}.attn.k_norm")
         if e.layer_scale is not None:
-            out += [
-                rule(f"{at}.attention.end.scale.gain", f"{at}.ls1.gamma"),
-                rule(f"{at}.mlp.end.scale.gain", f"{at}.ls2.gamma"),
-            ]
+            out.append(rule(f"{at}.attention.end.scale.gain", f"{at}.ls1.gamma"))
+            out.append(rule(f"{at}.mlp.end.scale.gain", f"{at}.ls2.gamma"))
     out += pair("norm", "norm") if r.pool_order == "norm-first" else pair("pool.norm", "fc_norm")
     out += map_rules("pool" if r.pool_order == "norm-first" else "pool.pool") if r.pool == "map" else []
     out += pair("representation.linear", "pre_logits.fc") if r.representation else []
@@ -436,14 +386,8 @@ def rules(config: Config) -> list[Rule]:
 
 
 def map_rules(ours: str) -> list[Rule]:
-    names = {
-        "query": "q",
-        "key_value": "kv",
-        "merge": "proj",
-        "norm": "norm",
-        "expand": "mlp.fc1",
-        "contract": "mlp.fc2",
-    }
+    names = {"query": "q", "key_value": "kv", "merge": "proj"}
+    names |= {"norm": "norm", "expand": "mlp.fc1", "contract": "mlp.fc2"}
     probe = rule(f"{ours}.probe", "attn_pool.latent", move=LEADING_AXIS)
     return [probe, *(r for mine, theirs in names.items() for r in pair(f"{ours}.{mine}", f"attn_pool.{theirs}"))]
 
@@ -456,10 +400,8 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
         for u in range(units):
             ours, theirs = f"stem.stages.{s}.units.{u}", f"{at}.stages.{s}.blocks.{u}"
             for k in (1, 2, 3):
-                out += [
-                    rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"),
-                    *pair(f"{ours}.norm{k}", f"{theirs}.norm{k}"),
-                ]
+                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"))
+                out += pair(f"{ours}.norm{k}", f"{theirs}.norm{k}")
             if u == 0:
                 out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
                 out += pair(f"{ours}.shortcut_norm", f"{theirs}.downsample.norm")
@@ -488,10 +430,8 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
         for u in range(units):
             ours, theirs = f"stages.{s}.units.{u}", f"stages.{s}.blocks.{u}"
             for k in (1, 2, 3):
-                out += [
-                    *pair(f"{ours}.norm{k}", f"{theirs}.norm{k}"),
-                    rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"),
-                ]
+                out += pair(f"{ours}.norm{k}", f"{theirs}.norm{k}")
+                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"))
             if u == 0:
                 out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
     out += pair("last_norm", "norm")
@@ -542,13 +482,7 @@ def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mappin
 
 
 def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
-    """Write a folder as on the hub: config.json and model.safetensors."""
-    path.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {n: t.to(torch.float32) for n, t in tensors.items()}, path / "model.safetensors", metadata={"format": "pt"}
-    )
-    (path / "config.json").write_text(json.dumps(timm_config(model), indent=2) + "\n", encoding="utf-8")
-    return [path / "config.json", path / "model.safetensors"]
+    return write_hub_folder(path, tensors, config=timm_config(model))
 
 
 def timm_config(model: Model) -> dict[str, Any]:
