@@ -104,7 +104,7 @@ def _refuse_twice(fields: dict[str, Any], given: dict[str, tuple[Any, str]], opt
     """given: by the field's name, the value of an option of its own, and that option."""
     for name, (value, own) in given.items():
         if value is not None and name in fields:
-            raise ConfigError(f"{name} is said twice, by {own} and by {option} {name}={fields[name]}; give one")
+            raise ConfigError(f"{name} is given twice, by {own} and by {option} {name}={fields[name]}; give one")
 
 
 def _length(epochs: float | None, steps: int | None, seconds: float | None) -> dict[str, str]:

@@ -161,19 +161,19 @@ def choose_image_size(
         rows, columns = grid(size)
         return rows * columns == places
 
-    said = None if stated is None else stated_size(stated, found)
-    if said is not None and fits(said):
-        return said
+    in_config = None if stated is None else stated_size(stated, found)
+    if in_config is not None and fits(in_config):
+        return in_config
     asked, square, notes = hints.image_size, square_grid(places), [] if assumed is None else assumed
     if asked is not None and fits(asked):
         if square is None:
-            notes.append(f"positions made for {by(asked)}: as said, {places} places make no square")
+            notes.append(f"positions made for {by(asked)}: as given, {places} places make no square")
         elif grid(asked) != square:
-            notes.append(f"positions made for {by(asked)}: as said, though {places} places could be {by(square)}")
+            notes.append(f"positions made for {by(asked)}: as given, though {places} places could be {by(square)}")
         return asked
     if square is not None:
         size = square[0] * cell[0], square[1] * cell[1]
-        if said is not None:
+        if in_config is not None:
             notes.append(f"image size {by(size)}: the config says another, which its table does not fit")
         elif asked is not None:
             notes.append(f"positions made for {by(size)}: a square, and resized to {by(asked)}")
@@ -197,10 +197,10 @@ def stated_size(stated: Any, found: RawCheckpoint) -> Size:
         raise wrong from None
 
 
-def stated_preprocess(found: RawCheckpoint, **said: Any) -> Preprocess:
+def stated_preprocess(found: RawCheckpoint, **stated: Any) -> Preprocess:
     """Parse a config's preprocessing; refuse nonsense."""
     try:
-        rule = preprocesses.from_json(said)
+        rule = preprocesses.from_json(stated)
         side = rule.short_side if rule.short_side is not None else 1
         if not 0 < side < 2**16 or not all(0 < n < 2**16 for n in rule.size) or not rule.mean:
             raise ConfigError(f"sizes {rule.size} and {rule.short_side}, mean {rule.mean}")

@@ -69,8 +69,8 @@ def load(
     hints = Hints(wanted, heads, activation, norm_eps, architecture)
     found = find(source)
     if found is None:
-        for name, said in (("format", format), ("architecture", architecture)):
-            if said is not None:
+        for name, value in (("format", format), ("architecture", architecture)):
+            if value is not None:
                 raise FormatError(f"{source} is a name of the catalog, which has no {name}; leave {name}= out")
         changes = {k: v for k, v in dataclasses.asdict(hints).items() if v is not None}
         changes |= {"classes": classes} if classes is not None else {}

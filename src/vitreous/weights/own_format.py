@@ -19,7 +19,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, ConfigError, FormatError, VitreousError
-from vitreous.files import digest, write_bytes
+from vitreous.files import sealed, unsealed, write_bytes
 from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
 from vitreous.models.catalog import blueprint
@@ -74,8 +74,8 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
     if state.keys() != blueprint(model.config).state_dict().keys():
         raise CheckpointError(f"the model no longer has the parts of its config, so {path} could not be read back")
     digests = {name: tensor_digest(tensor) for name, tensor in state.items()}
-    sealed = sealed_manifest(manifest_of(model, recipe, metrics, tensors=digests))
-    write_bytes(path, save(state, metadata={MANIFEST_KEY: sealed}), force=force)
+    manifest = manifest_of(model, recipe, metrics, tensors=digests)
+    write_bytes(path, save(state, metadata={MANIFEST_KEY: sealed(manifest)}), force=force)
 
 
 def manifest_of(model: Model, recipe: Any, metrics: Any, **more: Any) -> dict[str, Any]:
@@ -88,30 +88,8 @@ def manifest_of(model: Model, recipe: Any, metrics: Any, **more: Any) -> dict[st
             raise ConfigError(
                 f"{name} is not JSON: {one_line(error)}; give plain numbers, words, lists, dicts"
             ) from None
-    return {
-        "version": MANIFEST_VERSION,
-        "config": model.config.to_json(),
-        **usage_to_json(model),
-        **free,
-        **more,
-    }
-
-
-def sealed_manifest(manifest: Mapping[str, Any], **beside: Any) -> str:
-    """A manifest as text with its digest.  beside: what a reader needs before the manifest."""
-    text = json.dumps(manifest, sort_keys=True)
-    return json.dumps({"digest": digest(text.encode()), "manifest": text, **beside})
-
-
-def opened_manifest(sealed: str) -> dict[str, Any] | None:
-    """The manifest, or None if it does not fit its digest."""
-    try:
-        record = json.loads(sealed)
-        text = record["manifest"]
-        manifest = json.loads(text) if digest(text.encode()) == record["digest"] else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return manifest if isinstance(manifest, dict) else None
+    config = model.config.to_json()
+    return {"version": MANIFEST_VERSION, "config": config, **usage_to_json(model), **free, **more}
 
 
 def is_checkpoint(found: RawCheckpoint) -> bool:
@@ -125,7 +103,7 @@ def is_ours_without_manifest(found: RawCheckpoint) -> bool:
 
 def read_manifest(found: RawCheckpoint) -> dict[str, Any]:
     """Read our file's manifest and check its digest."""
-    manifest = opened_manifest(found.metadata[MANIFEST_KEY])
+    manifest = unsealed(found.metadata[MANIFEST_KEY])
     if manifest is None:
         raise CheckpointError(f"the manifest of {found.path} is damaged; fetch or write the file again")
     if manifest.get("version") != MANIFEST_VERSION:
@@ -205,7 +183,7 @@ def check_usage(model: Model) -> None:
 
 
 def _check_answers(temperature: Any, threshold: Any, answers: Any, *, advice: str = "") -> None:
-    """advice: what to do, up to the name of the faulty one; empty where an error around this one says it."""
+    """advice: what to do, up to the name of the faulty one; empty if the caller's error says it."""
     if not _is_finite(temperature) or temperature <= 0:
         end = advice and f"{advice}temperature"
         raise ConfigError(f"temperature {one_line(temperature)} is not a positive number{end}")

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, ConfigError
-from vitreous.files import digest, write_bytes
+from vitreous.files import digest, sealed, write_bytes
 from vitreous.models.model import Model, state_of
 from vitreous.weights.own_format import (
     MANIFEST_KEY,
@@ -31,7 +31,6 @@ from vitreous.weights.own_format import (
     manifest_of,
     open_manifest,
     read_manifest,
-    sealed_manifest,
     tensor_digest,
 )
 from vitreous.weights.tensor_files import RawCheckpoint, by
@@ -171,8 +170,8 @@ def write_quantised(
     check_usage(model)
     packed = pack(state_of(model), fineness)
     manifest = manifest_of(model, recipe, metrics, fineness=fineness, tensors=_digest(packed))
-    sealed = sealed_manifest(manifest, **{QUANTISED_KEY: PACKING_VERSION})
-    raw = save(packed, metadata={MANIFEST_KEY: sealed})  # a single key: the order of two would vary
+    text = sealed(manifest, **{QUANTISED_KEY: PACKING_VERSION})
+    raw = save(packed, metadata={MANIFEST_KEY: text})  # a single key: the order of two would vary
     write_bytes(path, raw, force=force)
     return len(raw)
 

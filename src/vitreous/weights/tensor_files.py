@@ -341,7 +341,7 @@ def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except CheckpointError:
         raise
     except Exception as error:  # a damaged zip raises many kinds of error
-        raise CheckpointError(f"{path} is damaged or no npz: {one_line(error)}; fetch or write it again") from None
+        raise CheckpointError(f"{path} is damaged, or not an npz: {one_line(error)}; fetch or write it again") from None
     return tensors, {}
 
 

@@ -44,6 +44,7 @@ TIMM_HYBRIDS = {  # units of the stem and patch on its map
     ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
 }
 PROJECTION_WEIGHT = "patch_embed.proj.weight"
+Facts = Mapping[str, Any]  # what a config tells
 UNIT_PATTERN = r"stages\.(\d{1,3})\.blocks\.(\d{1,3})\."
 
 
@@ -129,9 +130,9 @@ def check_args(found: RawCheckpoint, hints: Hints) -> None:
     """Refuse arguments that change the function, by name."""
     args = found.config.get("model_args") if "architecture" in found.config else None
     for name, value in args.items() if isinstance(args, dict) else ():
-        is_said = name == "norm_layer" and value == "layernorm" and hints.norm_eps is not None
+        is_given = name == "norm_layer" and value == "layernorm" and hints.norm_eps is not None
         is_held = name in ONLY_VALUES and isinstance(value, bool | str) and value in ONLY_VALUES[name]
-        if not (name in READ_ARGUMENTS or name in IGNORED_ARGUMENTS or value is None or is_held or is_said):
+        if not (name in READ_ARGUMENTS or name in IGNORED_ARGUMENTS or value is None or is_held or is_given):
             end = "; say norm_eps=" if name == "norm_layer" and value == "layernorm" else ""
             raise FormatError(
                 f"{found.path} says {one_line(name)}={one_line(value)} in model_args, which is not built here{end}"
@@ -141,19 +142,19 @@ def check_args(found: RawCheckpoint, hints: Hints) -> None:
 def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     assumed: list[str] = []
     known = implied(found, hints, assumed)
-    tensors, said = tidy(found.tensors), settings(found, known)
+    tensors, facts = tidy(found.tensors), settings(found, known)
     check_args(found, hints)
     check_keys(tensors, found, hints, known)
     if "stem.conv.weight" in tensors:
-        return draft_bit(found, tensors, said, hints, assumed)
+        return draft_bit(found, tensors, facts, hints, assumed)
     width, channels, p, q = tensors.shape(PROJECTION_WEIGHT, 4)
     q_norm = "blocks.0.attn.q_norm.weight"
-    told = width // tensors.shape(q_norm, 1)[0] if q_norm in tensors else stated_heads(said, known, width)
+    told = width // tensors.shape(q_norm, 1)[0] if q_norm in tensors else stated_heads(facts, known, width)
     heads, note = choose_heads(width, found, hints, told)
     assumed += note
     hidden = tensors.shape("blocks.0.mlp.fc2.weight", 2)[1]
     is_gated = tensors.shape("blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden
-    activation, eps = choose_function(found, hints, said, known, "swiglu" if is_gated else "gelu", assumed)
+    activation, eps = choose_function(found, hints, facts, known, "swiglu" if is_gated else "gelu", assumed)
     changes: dict[str, Any] = {
         "width": width,
         "depth": tensors.depth("blocks.{}."),
@@ -175,11 +176,11 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
         "representation": tensors.shape("pre_logits.fc.weight", 2)[0] if "pre_logits.fc.weight" in tensors else 0,
         "classes": tensors.shape("head.weight", 2)[0] if "head.weight" in tensors else 0,
     }
-    changes |= choose_pool(found, tensors, said, assumed)
+    changes |= choose_pool(found, tensors, facts, assumed)
     config = ViTConfig().change(**changes)
     config = add_stem(config, tensors)
-    config = place_positions(config, tensors, found, hints, said, assumed)
-    return Draft(config, preprocess(found, said, config.image_size, assumed), tensors, labels(said), assumed)
+    config = place_positions(config, tensors, found, hints, facts, assumed)
+    return Draft(config, preprocess(found, facts, config.image_size, assumed), tensors, labels(facts), assumed)
 
 
 FOREIGN_TENSORS = {  # parts that tensor names reveal in a file without a config
@@ -211,23 +212,23 @@ def check_keys(tensors: Tensors, found: RawCheckpoint, hints: Hints, known: Impl
         )
     if known is None and PROJECTION_WEIGHT in tensors and "pos_embed" not in tensors:
         raise FormatError(
-            f"{found.path} has no pos_embed: its positions may be rotary, which leave no tensor; where it has none at "
+            f"{found.path} has no pos_embed: its positions may be rotary, which leave no tensor; if it has none at "
             f"all, say architecture= (such as vit_base_patch16_224)"
         )
 
 
-def stated_heads(said: Mapping[str, Any], known: Implied | None, width: int) -> Any:
+def stated_heads(facts: Facts, known: Implied | None, width: int) -> Any:
     """Heads from model_args, else from the architecture's name, if the width is the name's or model_args gives it."""
-    if known is None or "num_heads" in said:
-        return said.get("num_heads")
-    return known.heads if width in (known.width, said.get("embed_dim")) else None
+    if known is None or "num_heads" in facts:
+        return facts.get("num_heads")
+    return known.heads if width in (known.width, facts.get("embed_dim")) else None
 
 
 def choose_function(
-    found: RawCheckpoint, hints: Hints, said: Mapping[str, Any], known: Implied | None, default: str, assumed: list[str]
+    found: RawCheckpoint, hints: Hints, facts: Facts, known: Implied | None, default: str, assumed: list[str]
 ) -> tuple[str, float]:
     """Activation and eps, from the argument, the config, the architecture or timm's convention, in this order."""
-    stated = said.get("act_layer")
+    stated = facts.get("act_layer")
     if hints.activation is None and stated is not None and not (isinstance(stated, str) and stated in TIMM_ACTIVATIONS):
         raise FormatError(
             f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
@@ -240,7 +241,7 @@ def choose_function(
     return activation, usual.norm_eps if hints.norm_eps is None else hints.norm_eps
 
 
-def choose_pool(found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
+def choose_pool(found: RawCheckpoint, tensors: Tensors, facts: Facts, assumed: list[str]) -> dict[str, Any]:
     """The pool, from the tensors (attn_pool, fc_norm, a second head), the config or timm's default, in this order."""
     order = "mean-first" if "fc_norm.weight" in tensors else "norm-first"
     if "head_dist.weight" in tensors:
@@ -248,7 +249,7 @@ def choose_pool(found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any],
     if "attn_pool.latent" in tensors:
         return {"pool": "map", "pool_order": order}
     default = "gap" if order == "mean-first" or "cls_token" not in tensors else "cls"
-    stated = said.get("global_pool")
+    stated = facts.get("global_pool")
     if stated == "":
         assumed.append(f"pool {default}: the config says none, and a model here has one")
     if not stated:
@@ -270,24 +271,24 @@ def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
     return config.change(stem="resnet", channels=channels, **stem)
 
 
-def stated_image_size(said: Mapping[str, Any]) -> Any:
+def stated_image_size(facts: Facts) -> Any:
     """The config's image size, the network's first: preprocessing may use another."""
-    stated = said.get("img_size")
-    of_input = said["pretrained"].get("input_size")
+    stated = facts.get("img_size")
+    of_input = facts["pretrained"].get("input_size")
     return of_input[-2:] if stated is None and isinstance(of_input, list) else stated
 
 
 def place_positions(
-    config: ViTConfig, tensors: Tensors, found: RawCheckpoint, hints: Hints, said: Mapping[str, Any], assumed: list[str]
+    config: ViTConfig, tensors: Tensors, found: RawCheckpoint, hints: Hints, facts: Facts, assumed: list[str]
 ) -> ViTConfig:
     """The table's grid, and whether it covers the tokens in front (timm's no_embed_class)."""
-    stated = stated_image_size(said)
+    stated = stated_image_size(facts)
     if "pos_embed" not in tensors:
         size = (224, 224) if stated is None else stated_size(stated, found)
         return config.change(positions="none", image_size=hints.image_size or size)
     rows = tensors.shape("pos_embed", 3)[1]
     grid_of = stem_of(config).grid if config.embedding.stem == "resnet" else None
-    leaves_out = said.get("no_embed_class") if config.prefix else False
+    leaves_out = facts.get("no_embed_class") if config.prefix else False
     covers: tuple[str, ...] = ("all", "patches")
     if leaves_out in (True, False):
         covers = ("patches",) if leaves_out else ("all",)
@@ -304,15 +305,10 @@ def place_positions(
 
 
 def preprocess(
-    found: RawCheckpoint,
-    said: Mapping[str, Any],
-    size: Size,
-    assumed: list[str],
-    crop: float = 0.9,
-    how: str = "bicubic",
+    found: RawCheckpoint, facts: Facts, size: Size, assumed: list[str], *, crop: float = 0.9, how: str = "bicubic"
 ) -> Preprocess:
     """From pretrained_cfg: short side to ⌊size / crop_pct⌋, centre crop; else timm's for Google's weights."""
-    cfg = said["pretrained"]
+    cfg = facts["pretrained"]
     if not cfg:
         assumed.append(f"preprocessing: timm's for Google's weights (crop_pct {crop}, {how}, -1 to 1)")
     share = cfg.get("crop_pct", crop)
@@ -345,8 +341,8 @@ def crop_share(size: int, side: int) -> float:
     return share
 
 
-def labels(said: Mapping[str, Any]) -> tuple[str, ...] | None:
-    names = said.get("label_names")
+def labels(facts: Facts) -> tuple[str, ...] | None:
+    names = facts.get("label_names")
     return tuple(map(str, names)) if isinstance(names, list) and names else None
 
 
@@ -397,44 +393,39 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
     root = f"{at}.stem" if config.resnet.units else at
     out = [rule("stem.root.conv.weight", f"{root}.conv.weight"), *pair("stem.root.norm", f"{root}.norm")]
     for s, units in enumerate(config.resnet.units):
-        for u in range(units):
-            ours, theirs = f"stem.stages.{s}.units.{u}", f"{at}.stages.{s}.blocks.{u}"
-            for k in (1, 2, 3):
-                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"))
-                out += pair(f"{ours}.norm{k}", f"{theirs}.norm{k}")
-            if u == 0:
-                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
-                out += pair(f"{ours}.shortcut_norm", f"{theirs}.downsample.norm")
+        out += stage_rules(f"stem.stages.{s}", f"{at}.stages.{s}", units)
+        out += pair(f"stem.stages.{s}.units.0.shortcut_norm", f"{at}.stages.{s}.blocks.0.downsample.norm")
     return out
 
 
-def draft_bit(
-    found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any], hints: Hints, assumed: list[str]
-) -> Draft:
+def stage_rules(ours: str, theirs: str, units: int) -> list[Rule]:
+    """The units of one ResNet stage; the first has a shortcut."""
+    out = [rule(f"{ours}.units.0.shortcut.weight", f"{theirs}.blocks.0.downsample.conv.weight")]
+    for u in range(units):
+        for k in (1, 2, 3):
+            out.append(rule(f"{ours}.units.{u}.conv{k}.weight", f"{theirs}.blocks.{u}.conv{k}.weight"))
+            out += pair(f"{ours}.units.{u}.norm{k}", f"{theirs}.blocks.{u}.norm{k}")
+    return out
+
+
+def draft_bit(found: RawCheckpoint, tensors: Tensors, facts: Facts, hints: Hints, assumed: list[str]) -> Draft:
     root, channels, _, _ = tensors.shape("stem.conv.weight", 4)
     units = tensors.units(UNIT_PATTERN, 0)
-    if said.get("global_pool") not in (None, "", "avg"):
-        raise FormatError(f"{found.path} says global_pool {one_line(said['global_pool'])!r}, and a BiT here has avg")
-    stated = stated_image_size(said)
+    if facts.get("global_pool") not in (None, "", "avg"):
+        raise FormatError(f"{found.path} says global_pool {one_line(facts['global_pool'])!r}, and a BiT here has avg")
+    stated = stated_image_size(facts)
     size = hints.image_size or ((224, 224) if stated is None else stated_size(stated, found))
     resnet = ResNetConfig(units=units, resnet_width=root / 64, standardise_eps=1e-8)
     classes = tensors.shape("head.fc.weight", 4)[0] if "head.fc.weight" in tensors else 0
     config = BiTConfig(channels=channels, resnet=resnet).change(image_size=size, classes=classes)
-    rule = preprocess(found, said, config.image_size, assumed, crop=0.875, how="bilinear")
-    return Draft(config, rule, tensors, labels(said), assumed)
+    rule = preprocess(found, facts, config.image_size, assumed, crop=0.875, how="bilinear")
+    return Draft(config, rule, tensors, labels(facts), assumed)
 
 
 def bit_rules(config: BiTConfig) -> list[Rule]:
-    out = [rule("root.conv.weight", "stem.conv.weight")]
+    out = [rule("root.conv.weight", "stem.conv.weight"), *pair("last_norm", "norm")]
     for s, units in enumerate(config.resnet.units):
-        for u in range(units):
-            ours, theirs = f"stages.{s}.units.{u}", f"stages.{s}.blocks.{u}"
-            for k in (1, 2, 3):
-                out += pair(f"{ours}.norm{k}", f"{theirs}.norm{k}")
-                out.append(rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"))
-            if u == 0:
-                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
-    out += pair("last_norm", "norm")
+        out += stage_rules(f"stages.{s}", f"stages.{s}", units)
     return out + (pair("head", "head.fc", weight=ONE_BY_ONE_CONV) if config.readout.classes else [])
 
 
