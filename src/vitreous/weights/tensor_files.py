@@ -149,11 +149,12 @@ def _weights_in(folder: Path) -> Path:
 def _read_file(path: Path, written: str) -> RawCheckpoint:
     """Read a file and the JSON beside it.  written: the path as the user wrote it."""
     tensors, metadata = _read_shards(path) if path.name.endswith(".index.json") else read_tensors(path)
-    names = ("config.json", "preprocessor_config.json", FOLDER_SIDECAR)
-    config, preprocessor, shared = (
-        read_json(path.with_name(name)) if path.name in WEIGHT_FILES else {} for name in names
-    )
-    sidecar = read_json(path.with_name(path.name + ".json")) or shared
+
+    def beside(name: str) -> dict[str, Any]:
+        return read_json(path.with_name(name)) if path.name in WEIGHT_FILES else {}
+
+    config, preprocessor = beside("config.json"), beside("preprocessor_config.json")
+    sidecar = read_json(path.with_name(path.name + ".json")) or beside(FOLDER_SIDECAR)
     return RawCheckpoint(written, unwrapped(Tensors(tensors, str(path))), metadata, config, preprocessor, sidecar, path)
 
 
