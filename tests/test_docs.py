@@ -17,9 +17,8 @@ import vitreous
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "NOTES.md", *sorted(DOCS.rglob("*.md"))]
 REFERENCE = DOCS / "reference"
-GROUPS = {
-    f"vitreous.{kind}" for kind in ("pools", "positions", "sources", "formats", "recipes", "measures", "targets")
-} | {"vitreous.json"}
+KINDS = ("pools", "positions", "sources", "formats", "recipes", "measures", "targets", "commands")
+GROUPS = {f"vitreous.{kind}" for kind in KINDS} | {"vitreous.json"}
 
 
 def name_of(page) -> str:

@@ -1,4 +1,4 @@
-"""One file, one line: a position, a pool and a weight format from outside the tree are found by name, everywhere."""
+"""One file, one line: a position, a pool, a weight format, a recipe and a command from outside are found by name."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from vitreous.models.pooling import Pool
 from vitreous.models.positions import Positions
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.config import ViTConfig
+from vitreous.training.recipe import Recipe
 from vitreous.weights.formats import Draft, Format
 from vitreous.weights.layouts import pair, rule
 
@@ -73,6 +74,23 @@ PLAIN = Format(
     name="plain", holds="plain ViT", recognises=lambda found: "x/cls" in found.tensors,
     draft=draft, rules=rules, refuses=lambda config: [], write=write,
 )
+
+
+def brief(given):
+    return Recipe(name="brief", source="elsewhere")
+'''
+
+COMMAND = '''
+import typer
+
+EXAMPLE = "vitreous greet --name you"
+
+
+def run(name: str = "you") -> None:
+    """Greet somebody."""
+    if name == "nobody":
+        raise typer.BadParameter("nobody is here")
+    print(f"hello {name}")
 '''
 
 ENTRY_POINTS = """
@@ -82,6 +100,10 @@ shifted = out_of_tree:Shifted
 last-patch = out_of_tree:LastPatch
 [vitreous.formats]
 plain = out_of_tree:PLAIN
+[vitreous.recipes]
+brief = out_of_tree:brief
+[vitreous.commands]
+greet = out_of_tree_command
 """
 
 
@@ -89,11 +111,12 @@ plain = out_of_tree:PLAIN
 def outside(tmp_path):
     """A folder that looks installed: one file, and its lines in a table of entry points."""
     (tmp_path / "out_of_tree.py").write_text(dedent(EXTENSION))
+    (tmp_path / "out_of_tree_command.py").write_text(dedent(COMMAND))
     record = tmp_path / "out_of_tree-1.0.dist-info"
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: out-of-tree\nVersion: 1.0\n")
     (record / "entry_points.txt").write_text(ENTRY_POINTS)
-    return {**os.environ, "PYTHONPATH": str(tmp_path)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
 
 
 def python(code, env, cwd):
@@ -148,3 +171,73 @@ def test_ours_cannot_be_replaced_from_outside(outside, tmp_path):
         print(POSITION_KINDS["learned"] is LearnedPositions)
     """
     assert python(code, outside, tmp_path).strip() == "True"
+
+
+def test_a_recipe_from_outside_is_listed_and_near_names_are_told(outside, tmp_path):
+    rows = json.loads(command("fit", "--recipe", "list", "--json", env=outside, cwd=tmp_path).stdout)["recipes"]
+    assert rows[-1] == {"name": "brief", "source": "elsewhere", "about": "brief"}  # it has no docstring
+    code = """
+        from vitreous.errors import ConfigError
+        from vitreous.training import recipes
+        print(recipes.get("brief").source)
+        try:
+            recipes.get("breif")
+        except ConfigError as error:
+            print(error)
+    """
+    known, error = python(code, outside, tmp_path).splitlines()
+    assert known == "elsewhere"
+    assert error == "no recipe is called 'breif'; near: brief (all: vitreous fit --recipe list)"
+
+
+def test_a_command_from_outside_is_one_of_the_command_line(outside, tmp_path):
+    text = command("--help", env=outside, cwd=tmp_path).stdout
+    assert "Greet somebody." in text.partition("─ From other packages ─")[2]
+    assert command("greet", "--name", "Ada", env=outside, cwd=tmp_path).stdout == "hello Ada\n"
+    assert "Example:  vitreous greet --name you" in command("greet", "--help", env=outside, cwd=tmp_path).stdout
+    wrong = command("greet", "--colour", env=outside, cwd=tmp_path)
+    assert wrong.stderr == "vitreous: No such option: --colour; see: vitreous greet --help\n"
+    assert "try: vitreous greet" in command("greets", env=outside, cwd=tmp_path).stderr
+
+
+BROKEN = {
+    "no such module": None,
+    "an error on import": "raise RuntimeError('no\\nluck')",
+    "an exit on import": "raise SystemExit(3)",
+    "no run": "EXAMPLE = 'vitreous greet'",
+    "no example": "def run(): 'Greet.'",
+    "no docstring": "EXAMPLE = 'vitreous greet'\ndef run(): pass",
+    "a signature that typer cannot read": "EXAMPLE = 'vitreous greet'\ndef run(x: int | str): 'Greet.'",
+}
+
+
+@pytest.mark.parametrize("source", BROKEN.values(), ids=BROKEN)
+def test_a_command_that_fails_is_named_in_one_line_and_breaks_no_other(source, outside, tmp_path):
+    file = tmp_path / "out_of_tree_command.py"
+    file.unlink() if source is None else file.write_text(source)
+    code = """
+        import contextlib, sys
+        from vitreous.cli import main
+        with contextlib.suppress(SystemExit):
+            main(sys.argv[1:])
+        assert "torch" not in sys.modules
+    """
+    helped = subprocess.run(
+        [sys.executable, "-c", dedent(code), "--help"],
+        env=outside, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (line,) = helped.stderr.splitlines()
+    assert line.startswith("vitreous: the command greet of out-of-tree cannot be used (")
+    assert "vitreous fit photos" in helped.stdout
+    version = command("--version", env=outside, cwd=tmp_path)
+    assert (version.returncode, version.stderr) == (0, "")
+
+
+def test_our_commands_wait_for_no_other_package(outside, tmp_path):
+    (tmp_path / "out_of_tree_command.py").write_text("raise RuntimeError")
+    record = tmp_path / "out_of_tree-1.0.dist-info"
+    (record / "entry_points.txt").write_text("[vitreous.commands]\ndoctor = out_of_tree_command\n")
+    for words in (["doctor", "--help"], ["--help"]):
+        done = command(*words, env=outside, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Say what this machine has" in done.stdout

@@ -5,35 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "BusyError",
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "ExistsError",
-    "FormatError",
-    "HubError",
-    "ImageSizeError",
-    "Interrupted",
-    "MissingExtraError",
-    "ModelNameError",
-    "NotFiniteError",
-    "RoomError",
-    "RunError",
-    "TapError",
-    "TooLargeError",
-    "VitreousError",
-    "advice",
-    "nearest",
-]
-
 LETTERS_A_MISTAKE = 3  # a word of so many letters may have one typing mistake for each
 
 
 class VitreousError(Exception):
-    """Something the user can mend; a command that meets it ends with `exit_code`."""
-
-    exit_code = 2
+    """Something the user can mend; a command that meets it exits with 2."""
 
 
 class ModelNameError(VitreousError):

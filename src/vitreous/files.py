@@ -11,7 +11,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -22,10 +22,6 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
-
-__all__ = ["atomic_folder", "atomic_write", "claim", "delete_file", "digest", "lock", "restore_folder"]
-__all__ += ["write_bytes", "write_json"]
-__all__ += ["exchange", "fsync", "fsync_folder", "link", "remove", "rename", "replace", "unlink"]  # steps on the disk
 
 AT_CWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 RENAME_SWAP = 2  # of macOS's renamex_np
@@ -58,7 +54,7 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], objec
 
 
 def delete_file(path: str | os.PathLike[str]) -> None:
-    """Let there be no file `path`, on the disk too."""
+    """Delete the file `path`, if it is there, and wait for the disk."""
     path = Path(path)
     unlink(path)
     fsync_folder(path.parent)
@@ -69,8 +65,8 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
     """Yield an empty folder; when the body ends well it becomes `path`, all files at once.
 
     An empty folder counts as free. With `force` an older folder is replaced, unless it holds files that the new
-    one has not: those are somebody's. Killed at any moment, `path` is the old folder or the new, whole; where the
-    system cannot exchange two folders in one call, it is so after `restore_folder`.
+    one has not: those are somebody's. Killed at any moment, `path` is the old folder or the new, whole; on a
+    system that cannot exchange two folders in one call, it is so after `restore_folder`.
     """
     path = Path(path)
     restore_folder(path)
@@ -98,7 +94,7 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
 def restore_folder(path: str | os.PathLike[str]) -> None:
     """Restore a folder's name after a kill between the two renames of a replacement."""
     path = Path(path)
-    with suppress(OSError):  # no name that a folder can have; another process was faster; a folder that is read-only
+    with suppress(OSError):  # an impossible name; another process was faster; a read-only folder
         if path.name and not os.path.lexists(path) and _kept(path).is_dir():
             rename(_kept(path), path)
 
@@ -109,6 +105,23 @@ def digest(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> s
         return hashlib.sha256(source).hexdigest()
     with Path(source).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sealed(record: Mapping[str, Any], **beside: Any) -> str:
+    """A record as JSON text, together with its digest.  beside: what a reader needs before the record."""
+    text = json.dumps(record, sort_keys=True)
+    return json.dumps({"digest": digest(text.encode()), "manifest": text, **beside})
+
+
+def unsealed(text: str) -> dict[str, Any] | None:
+    """The record of a sealed text; None if it is damaged."""
+    try:
+        seal = json.loads(text)
+        inside = seal["manifest"]
+        record = json.loads(inside) if digest(inside.encode()) == seal["digest"] else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def claim(path: str | os.PathLike[str] | None, *, force: bool, is_folder: bool = False) -> None:
@@ -292,7 +305,7 @@ def _replace_folder(part: Path, path: Path) -> None:
     if exchange(part, path):
         return  # `part` is the older folder now
     kept = _kept(path)
-    _discard(kept, path)  # of a writer that was killed when its new folder was in place
+    _discard(kept, path)  # a writer left it that was killed after its new folder was in place
     rename(path, kept)
     try:
         rename(part, path)
@@ -304,7 +317,7 @@ def _replace_folder(part: Path, path: Path) -> None:
 
 
 def _discard(kept: Path, path: Path) -> None:
-    """Delete a kept folder; half deleted, it has no name that is restored."""
+    """Delete a kept folder, under a name that is never restored if only half of it is deleted."""
     if kept.is_dir():
         part = _beside(path)
         rename(kept, part)

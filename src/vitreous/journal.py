@@ -131,5 +131,5 @@ def json_object(line: bytes) -> dict[str, Any]:
     """A line of JSON that is an object; ValueError for anything else."""
     found = json.loads(line)
     if not isinstance(found, dict):
-        raise ValueError("no object")
+        raise ValueError("not an object")
     return found

@@ -23,20 +23,8 @@ from vitreous.files import digest
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Device",
-    "Extra",
-    "Machine",
-    "Starter",
-    "choose_device",
-    "core_count",
-    "device_of",
-    "doctor",
-    "memory",
-    "record",
-]
-
 GIB = 2**30
+NOT_INSTALLED = "not installed"
 STARTER = Path(__file__).parent / "weights" / "starter.safetensors"  # its card lies beside it
 
 
@@ -196,29 +184,18 @@ def record() -> dict[str, Any]:
         "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],  # no machine's paths
         "versions": {name: getattr(here, name) for name in ("vitreous", "python", "torch", "torch_cuda", "numpy")},
         "hardware": {
-            "system": here.system,
-            "cores": here.cores,
-            "memory": here.memory,
-            "threads": here.threads,
-            "omp_wait_policy": here.omp_wait_policy,
+            **{name: getattr(here, name) for name in ("system", "cores", "memory", "threads", "omp_wait_policy")},
             "devices": [str(device) for device in here.devices],
         },
         "commit": _commit(Path(__file__)),
     }
 
 
-def _requirements() -> list[str]:
-    try:
-        return metadata.requires("vitreous") or []
-    except metadata.PackageNotFoundError:
-        return []  # run from its sources
-
-
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"  # run from its sources
+        return NOT_INSTALLED  # ours, too, when it runs from its sources
 
 
 def _devices() -> Iterator[Device]:
@@ -234,7 +211,7 @@ def _devices() -> Iterator[Device]:
 
 
 def _starter(file: Path) -> Starter:
-    """Looked at as a file, and not loaded."""
+    """The starter as a file; it is not loaded."""
     if not file.is_file():
         return Starter(None, False)
     try:
@@ -247,21 +224,14 @@ def _starter(file: Path) -> Starter:
 def _extras() -> Iterator[Extra]:
     """Read from our own metadata, whose lines look like `fastapi>=0.115; extra == 'serve'`; nothing is imported."""
     needs: dict[str, list[str]] = {}
-    for line in _requirements():
+    lines = [] if _version("vitreous") == NOT_INSTALLED else metadata.requires("vitreous") or []
+    for line in lines:
         package = re.match(r"[\w.-]+", line)
         extra = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if package and extra and extra[1] != "all":
             needs.setdefault(extra[1], []).append(package[0])
     for name, packages in needs.items():
-        yield Extra(name, tuple(package for package in packages if not _is_installed(package)))
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+        yield Extra(name, tuple(package for package in packages if _version(package) == NOT_INSTALLED))
 
 
 def _warnings(*, torch: str, is_cuda_build: bool, has_gpu: bool, omp_wait_policy: str | None) -> Iterator[str]:
@@ -281,10 +251,9 @@ def _warnings(*, torch: str, is_cuda_build: bool, has_gpu: bool, omp_wait_policy
 
 def _torchvision_fault(torch: str, is_cuda_build: bool) -> str | None:
     """Why an installed torchvision would not import beside this torch, found without importing it."""
-    spec = find_spec("torchvision")
-    if spec is None or spec.origin is None or not _is_installed("torchvision"):
+    spec, version = find_spec("torchvision"), _version("torchvision")
+    if spec is None or spec.origin is None or version == NOT_INSTALLED:
         return None
-    version = metadata.version("torchvision")
     minor, wanted = int(version.split(".")[1]), int(torch.split(".")[1]) + 15  # 2.6 goes with 0.21, 2.13 with 0.28
     if torch.startswith("2.") and version.startswith("0.") and minor != wanted:
         return f"torchvision {version} does not fit torch {torch} (that needs 0.{wanted})"
@@ -306,7 +275,7 @@ def memory() -> int | None:
     if not hasattr(os, "sysconf"):
         return None
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = _first_line(Path("/sys/fs/cgroup/memory.max"))
+    limit = _text(Path("/sys/fs/cgroup/memory.max")).strip()
     return min(total, int(limit)) if limit.isdigit() else total
 
 
@@ -342,7 +311,3 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-def _first_line(path: Path) -> str:
-    return _text(path).partition("\n")[0]

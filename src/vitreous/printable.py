@@ -13,10 +13,10 @@ __all__ = ["printable", "printable_line", "storable"]
 CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but the tab and the line feed
 DIRECTIONS = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the order of letters around
 LINE_ENDS = r"\u2028\u2029"
-SURROGATES = r"\ud800-\udfff"  # halves of a character, and bytes of a name that are no UTF-8
+SURROGATES = r"\ud800-\udfff"  # halves of a character, and bytes of a name that are not UTF-8
 OBEYED = re.compile(f"[{CONTROLS}{DIRECTIONS}{LINE_ENDS}{SURROGATES}]")
 OBEYED_IN_A_LINE = re.compile(f"[\\t\\n{CONTROLS}{DIRECTIONS}{LINE_ENDS}{SURROGATES}]")
-ESCAPED_BYTE = re.compile(r"[\udc80-\udcff]")  # how Python holds a byte that is no UTF-8
+ESCAPED_BYTE = re.compile(r"[\udc80-\udcff]")  # how Python holds a byte that is not UTF-8
 SURROGATE = re.compile(f"[{SURROGATES}]")
 
 
@@ -31,7 +31,7 @@ def printable_line(text: str) -> str:
 
 
 def storable(text: str) -> str:
-    """The text as UTF-8 can hold it: bytes that are no UTF-8 become \\xff, halves of characters \\ud800."""
+    """The text as UTF-8 can hold it: bytes that are not UTF-8 become \\xff, halves of characters \\ud800."""
     text = ESCAPED_BYTE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
     return SURROGATE.sub(_escape, text)
 

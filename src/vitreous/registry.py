@@ -31,6 +31,9 @@ class Registry(Mapping[str, T], Generic[T]):
             raise ConfigError(f"{self.kind} {name!r} is not one of {', '.join(self)}")
         return self.parts[name]
 
+    def __setitem__(self, name: str, part: T) -> None:
+        self.parts[name] = part  # a part of this process alone, such as a notebook's
+
     def __contains__(self, name: object) -> bool:
         return name in self._all()
 

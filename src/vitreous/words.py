@@ -14,7 +14,7 @@ SIZE_LETTERS = ((1e9, "G"), (1e6, "M"))
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """`93.1 %`; a dash for no number."""
+    """`93.1 %`; a dash for None and NaN."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
 
 

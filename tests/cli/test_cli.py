@@ -166,7 +166,7 @@ def test_convert_says_which_file_is_not_there(tmp_path):
 @pytest.mark.parametrize("size", ["abc", "12x", "3x4x5", "-1"])
 def test_convert_refuses_what_is_no_image_size(size):
     line = one_line(run("convert", "in", "out", "--to", "timm", f"--image-size={size}"))
-    assert line == f"image size {size!r} is no size; give 384, or 384x512 (rows x columns)"
+    assert line == f"image size {size!r} is not a size; give 384, or 384x512 (rows x columns)"
 
 
 def test_a_closed_pipe_is_met_with_silence():

@@ -146,7 +146,7 @@ def test_other_labels_and_a_row_an_image(done, place):
     ("call", "words"),
     [
         ("eval split", "no split 'val'"),
-        ("eval words", "--shots one are no whole numbers"),
+        ("eval words", "--shots one are not whole numbers"),
         ("eval page", "say shots="),
         ("eval nothing", "vitreous eval --suite FILE"),
         ("suite key", "has no key 'shot'; near: shots"),

@@ -31,13 +31,13 @@ REFUSED = {  # the words after the folder, and what the line has
     "mps": ([*STEPS, "--device", "mps"], ["device=mps", "no Apple GPU"]),
     "batch": ([*STEPS, "--set", "batch=1"], ["batch=1", "two images or more"]),
     "dev": ([*STEPS, "--set", "dev=0.99"], ["dev=0.99 leaves", "--set dev=0.1"]),
-    "policy twice": ([*GIVEN, "--policy", "head", "--set", "policy=all"], ["policy is said twice", "--policy"]),
-    "model twice": ([*STEPS, "--set", "model=S/16"], ["model is said twice", "--model"]),
-    "seed twice": ([*STEPS, "--seed", "1", "--set", "seed=2"], ["seed is said twice", "--seed", "seed=2"]),
-    "length twice": ([*STEPS, "--set", "length=3 epochs"], ["length is said twice", "--steps", "length=3 epochs"]),
+    "policy twice": ([*GIVEN, "--policy", "head", "--set", "policy=all"], ["policy is given twice", "--policy"]),
+    "model twice": ([*STEPS, "--set", "model=S/16"], ["model is given twice", "--model"]),
+    "seed twice": ([*STEPS, "--seed", "1", "--set", "seed=2"], ["seed is given twice", "--seed", "seed=2"]),
+    "length twice": ([*STEPS, "--set", "length=3 epochs"], ["length is given twice", "--steps", "length=3 epochs"]),
     "then twice": (
         [*STEPS, "--then", "x", "--policy", "head", "--then-set", "policy=all"],
-        ["policy is said twice", "--then-set policy=all"],
+        ["policy is given twice", "--then-set policy=all"],
     ),
     "then": ([*STEPS, "--then", "x", "--then-set", "peak_lr"], ["--then-set 'peak_lr' has no value"]),
 }

@@ -163,7 +163,7 @@ def test_a_table_that_is_no_square_asks_for_the_image(format, tmp_path):
     line_of(caught.value, path, "18 positions", "image_size=(rows, columns)")
     second = vitreous.load(path, image_size=(12, 24), **said)
     assert_close(answer(second), answer(first), atol=1e-6, rtol=0)
-    assert any("positions made for 12x24: as said" in note for note in second.source["assumed"])
+    assert any("positions made for 12x24: as given" in note for note in second.source["assumed"])
 
 
 EVERYONE = ["google", "big_vision", "timm", "huggingface", "torchvision"]
@@ -180,7 +180,9 @@ def test_a_table_that_fits_the_asked_image_is_kept_and_said(format, tmp_path):
     path = tensors_alone(first, format, tmp_path)
     second = vitreous.load(path, image_size=(8, 32), heads=2, norm_eps=1e-6)
     assert_close(answer(second), answer(first), atol=1e-6, rtol=0)
-    assert any("positions made for 8x32: as said, though 16 places could be 4x4" in n for n in second.source["assumed"])
+    assert any(
+        "positions made for 8x32: as given, though 16 places could be 4x4" in n for n in second.source["assumed"]
+    )
 
 
 @pytest.mark.parametrize("format", EVERYONE)

@@ -107,7 +107,7 @@ def test_size_and_head_are_changed_on_the_way(results):
         ("uncut", ["17", "P=4"]),
         ("no format", ["keras", *formats.names()]),
         ("nothing there", ["none.npz", "not there"]),
-        ("no npz", ["text.npz", "no npz"]),
+        ("no npz", ["text.npz", "not an npz"]),
         ("no heads", ["16", "heads 3"]),
         ("no number", ["--classes", "--help"]),
         ("no to", ["--to", "--help"]),

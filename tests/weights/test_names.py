@@ -140,7 +140,7 @@ def test_who_says_architecture_takes_the_blame(name, tmp_path):
     second = vitreous.load(folder, architecture=PLAIN)
     assert_close(answer(second), answer(first), atol=1e-6, rtol=0)
     instead = "" if name == PLAIN else f", though the config names {name}"
-    assert f"architecture {PLAIN}: as said{instead}" in second.source["assumed"]
+    assert f"architecture {PLAIN}: as given{instead}" in second.source["assumed"]
 
 
 def test_architecture_tells_what_a_file_alone_does_not(tmp_path):
@@ -170,7 +170,7 @@ def test_what_names_no_architecture_takes_none(tmp_path):
 def test_convert_takes_an_architecture(tmp_path):
     folder = saved(awake(activation="gelu"), tmp_path / "m")("vit_base_patch16_rope_224")
     done = vitreous.convert(folder, tmp_path / "out", to="vitreous", architecture=PLAIN)
-    assert any(note.startswith(f"architecture {PLAIN}: as said") for note in done.notes)
+    assert any(note.startswith(f"architecture {PLAIN}: as given") for note in done.notes)
 
 
 # Files alone: their keys tell
@@ -295,7 +295,7 @@ def test_a_model_type_of_another_function_is_refused_by_name(kind, tmp_path):
     )
     model = vitreous.load(folder, architecture="vit")
     assert any(
-        note.startswith("architecture vit: as said, though the config names") for note in model.source["assumed"]
+        note.startswith("architecture vit: as given, though the config names") for note in model.source["assumed"]
     )
 
 

@@ -1,5 +1,7 @@
 """The command line: one thin file per command, each with a function `run` and an EXAMPLE.
 
+Another package adds a command by an entry point `NAME = module` in the group `vitreous.commands`.
+
 Exit 0: done; 1: done, and the answer is no; 2: could not, with one line on stderr; 130, 143: Ctrl-C, SIGTERM.
 """
 
@@ -12,6 +14,7 @@ import signal
 import sys
 import traceback
 from importlib import import_module
+from importlib.metadata import entry_points
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -38,7 +41,9 @@ COMMANDS = {  # in the order and under the titles of --help
     "models": "Machine",
     "doctor": "Machine",
 }
-OTHER_WORDS = {  # of other people: what to type here
+COMMAND_GROUP = "vitreous.commands"
+OUTSIDE_TITLE = "From other packages"
+OTHER_WORDS = {  # other tools' commands: what to type here
     "train": "fit",
     "finetune": "fit",
     "test": "eval",
@@ -61,10 +66,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     arguments = [argument for argument in arguments if argument != "--debug"]  # welcome anywhere on the line
     signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a letter that a terminal lacks is written out, too
+        if isinstance(stream, io.TextIOWrapper):  # characters that a terminal lacks are escaped
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _application().main(arguments, prog_name="vitreous", standalone_mode=False)
+        is_ours = bool(arguments) and arguments[0] in {*COMMANDS, "--version"}  # waits for no other package
+        code = _application(with_outside=not is_ours).main(arguments, prog_name="vitreous", standalone_mode=False)
     except KeyboardInterrupt:
         code = 130
     except Interrupted as end:
@@ -110,29 +116,56 @@ def _start(
         print(context.get_help())
 
 
-def _application() -> Any:
-    app = typer.Typer(
+def _application(*, with_outside: bool = False) -> Any:
+    app = _empty_application()
+    app.callback(invoke_without_command=True)(_start)
+    for name, panel in COMMANDS.items():
+        _add(app, name, import_module(f"vitreous.cli.{name}"), panel)
+    if with_outside:
+        _add_outside(app)
+    return typer.main.get_command(app)
+
+
+def _empty_application() -> typer.Typer:
+    return typer.Typer(
         cls=_Commands,
         add_completion=False,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback(invoke_without_command=True)(_start)
-    for name, panel in COMMANDS.items():
-        command = import_module(f"vitreous.cli.{name}")
-        first, *rest = command.run.__doc__.split("\n\n")
-        app.command(
-            name,
-            help="\n\n".join([first, *rest, f"Example:  {command.EXAMPLE}"]),
-            short_help=f"{first}\n[dim]{command.EXAMPLE}[/dim]",
-            rich_help_panel=panel,
-        )(command.run)
-    return typer.main.get_command(app)
+
+
+def _add(app: typer.Typer, name: str, command: Any, panel: str) -> None:
+    """command: a module with `run` and EXAMPLE."""
+    first, *rest = command.run.__doc__.split("\n\n")
+    app.command(
+        name,
+        help="\n\n".join([first, *rest, f"Example:  {command.EXAMPLE}"]),
+        short_help=f"{first}\n[dim]{command.EXAMPLE}[/dim]",
+        rich_help_panel=panel,
+    )(command.run)
+
+
+def _add_outside(app: typer.Typer) -> None:
+    """Add the commands of other packages; name each that fails, and leave it out."""
+    for found in entry_points(group=COMMAND_GROUP):
+        if found.name in COMMANDS:  # ours cannot be replaced from outside
+            continue
+        try:
+            command, alone = found.load(), _empty_application()
+            _add(alone, found.name, command, OUTSIDE_TITLE)
+            typer.main.get_command(alone)  # a signature that typer cannot read fails here, not among ours
+        except (Exception, SystemExit) as error:
+            package, why = found.dist.name if found.dist else found.module, f"{type(error).__name__}: {error}"
+            line = f"the command {found.name} of {package} cannot be used ({why}); mend or uninstall {package}"
+            say_line(f"vitreous: {' '.join(line.split())}", file=sys.stderr)
+        else:
+            _add(app, found.name, command, OUTSIDE_TITLE)
 
 
 def _unknown(word: str, rest: list[str], commands: list[str]) -> str:
-    """rest: what was typed behind the word, which the right command is shown with."""
+    """rest: the words typed after it, shown with the right command."""
     known = nearest(word, [*commands, *OTHER_WORDS], 1)
     if not known:
         return f"there is no command {word!r}; there are: {', '.join(commands)}"
@@ -156,8 +189,7 @@ def _line(error: BaseException) -> str:
 
 def _command(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
-    name = context.info_name if context else None
-    return f"{name} " if name in COMMANDS else ""
+    return f"{context.info_name} " if context and context.parent else ""
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from vitreous.cli.show import Json, say_line, show
+from vitreous.cli.show import DATA, Json, progress, say_line, show
 
 EXAMPLE = "vitreous check photos --out health.html"
 
 
 def run(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")],
+    data: Annotated[str, DATA],
     strict: Annotated[bool, typer.Option("--strict", metavar="", help="Exit with 1 if there are faults.")] = False,
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write a page with the offenders as pictures.")
@@ -33,7 +33,6 @@ def run(
 ) -> None:
     """Say what is wrong with a set of images: broken, double, leaking, mislabelled."""
     import vitreous
-    from vitreous.cli.progress import progress
     from vitreous.images.health.duplicates import DEFAULT_DISTANCE
 
     images: Any = data
@@ -45,16 +44,9 @@ def run(
         probabilities = found.probabilities
     with progress("checking") as tell:
         health = vitreous.check(
-            images,
-            probabilities=probabilities,
-            near=DEFAULT_DISTANCE if near is None else near,
-            sample=sample,
-            workers=workers,
-            cache=not fresh,
-            out=out,
-            force=force,
-            progress=tell,
-        )
+            images, probabilities=probabilities, near=DEFAULT_DISTANCE if near is None else near, sample=sample,
+            workers=workers, cache=not fresh, out=out, force=force, progress=tell,
+        )  # fmt: skip
     show("check", health, json=json)
     if out and not json:
         say_line(f"page: {out}")

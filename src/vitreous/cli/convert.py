@@ -18,7 +18,7 @@ def run(
     path: Annotated[str, typer.Argument(metavar="OUT", help="A file, a folder, or hf:ME/NAME to push (see --yes).")],
     to: Annotated[str, typer.Option(metavar="FORMAT", help="The format to write; a wrong one is answered with all.")],
     format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="The format of IN, where the tensors cannot tell.")
+        str | None, typer.Option(metavar="FORMAT", help="The format of IN, if the tensors cannot tell.")
     ] = None,
     image_size: Annotated[
         str | None, typer.Option(metavar="HxW", help="Resize the positions: 384, or 384x512 (rows x columns).")
@@ -34,7 +34,7 @@ def run(
         str, typer.Option(metavar="RULE", help="Whose rule resizes: paper, timm, huggingface or torchvision.")
     ] = "paper",
     anyway: Annotated[
-        bool, typer.Option("--anyway", metavar="", help="Write even where the other library would run it differently.")
+        bool, typer.Option("--anyway", metavar="", help="Write even if the other library would run it differently.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite OUT.")] = False,
     yes: Annotated[
@@ -47,27 +47,16 @@ def run(
 
     size = None if image_size is None else parse_image_size(image_size)
     converted = vitreous.convert(
-        source,
-        path,
-        to=to,
-        format=format,
-        classes=classes,
-        image_size=size,
-        heads=heads,
-        activation=activation,
-        norm_eps=norm_eps,
-        architecture=architecture,
-        position_resize=position_resize,
-        anyway=anyway,
-        force=force,
-        push=yes,
-    )
+        source, path, to=to, format=format, classes=classes, image_size=size, heads=heads,
+        activation=activation, norm_eps=norm_eps, architecture=architecture,
+        position_resize=position_resize, anyway=anyway, force=force, push=yes,
+    )  # fmt: skip
     show("convert", converted, json=json)
 
 
 def parse_image_size(text: str) -> int | tuple[int, int]:
     """`384` is a square, `384x512` is rows x columns."""
     if not (match := re.fullmatch(r"(\d+)(?:x(\d+))?", text.strip().lower().replace("×", "x"))):
-        raise ConfigError(f"image size {text!r} is no size; give 384, or 384x512 (rows x columns)")
+        raise ConfigError(f"image size {text!r} is not a size; give 384, or 384x512 (rows x columns)")
     rows, columns = match.groups()
     return int(rows) if columns is None else (int(rows), int(columns))

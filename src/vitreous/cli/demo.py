@@ -25,7 +25,7 @@ def run(
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an older run in DIR.")] = False,
     json: Json = False,
 ) -> None:
-    """Train on the embedded pictures, about a minute, with a report: the main job, without any data of yours."""
+    """Train on the embedded images, about a minute, with a report: the main job, without any data of yours."""
     import vitreous
     from vitreous.cli.training_display import display
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import sys
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
-from vitreous.cli.show import Json, say_line, show
+from vitreous.cli.show import DATA, MODEL, Json, progress, say_line, show
+from vitreous.errors import ConfigError, Interrupted
 
 EXAMPLE = "vitreous eval last photos --csv answers.csv"
 
 
 def run(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")
-    ] = None,
+    model: Annotated[str | None, MODEL] = None,
+    data: Annotated[str | None, DATA] = None,
     split: Annotated[str, typer.Option(metavar="test|train|all", help="The images to judge by.")] = "test",
     labels: Annotated[
         str | None,
@@ -55,8 +52,6 @@ def run(
 ) -> None:
     """Say how often a model is right: exact counts, per class, with interval and confidence."""
     import vitreous
-    from vitreous.cli.progress import progress
-    from vitreous.errors import ConfigError
 
     if suite is not None:
         if model is not None or any((shots, curve, target, csv, labels, split != "test", batch, seeds != 3, force)):
@@ -70,20 +65,12 @@ def run(
     asks_curve = curve or target is not None
     wanted = _numbers(shots) if shots is not None else (1, 5, 10, 25) if asks_curve else None
     out = _page(data) if wanted is not None and out is None else out
-    options: dict[str, Any] = {
-        "shots": wanted,
-        "seeds": seeds,
-        "curve": curve,
-        "target": target,
-        "split": split,
-        "labels": labels,
-        "csv": csv,
-        "out": out,
-    }
-    options |= {"device": device, "batch": batch, "workers": workers, "force": force}
-    loaded = vitreous.load(model)
+    loaded, judge = vitreous.load(model), cast(Any, vitreous.evaluate)  # one call for both of its forms
     with progress("judging" if wanted is None else "reading features") as tell:
-        result = vitreous.evaluate(loaded, data, progress=tell, **options)
+        result = judge(
+            loaded, data, shots=wanted, seeds=seeds, curve=curve, target=target, split=split, labels=labels, csv=csv,
+            out=out, device=device, batch=batch, workers=workers, force=force, progress=tell,
+        )  # fmt: skip
     show("eval", {"model": model, **result.to_json()} if json else result, json=json)
     if out and not json:
         say_line(f"page: {out}")
@@ -96,9 +83,8 @@ def _page(data: str) -> str:
 
 
 def _run_suite(file: str, *, out: str | None, device: str | None, workers: int | None, json: bool) -> None:
-    """The table on stdout, a line for each new row on stderr; exit 1 where a row failed."""
+    """The table on stdout, a line for each new row on stderr; exit 1 if a row failed."""
     import vitreous
-    from vitreous.errors import Interrupted
 
     def tell(done: int, of: int, row: Any) -> None:
         task, right, *_ = row.cells()
@@ -117,9 +103,7 @@ def _run_suite(file: str, *, out: str | None, device: str | None, workers: int |
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    from vitreous.errors import ConfigError
-
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise ConfigError(f"--shots {text} are no whole numbers; say such as --shots 1,5,10,25") from None
+        raise ConfigError(f"--shots {text} are not whole numbers; say such as --shots 1,5,10,25") from None

@@ -6,16 +6,14 @@ from typing import Annotated
 
 import typer
 
-from vitreous.cli.show import Json, show
+from vitreous.cli.show import MODEL, Json, progress, show
 from vitreous.errors import ConfigError
 
 EXAMPLE = "vitreous export last birds-onnx --to onnx --data birds"
 
 
 def run(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
-    ] = None,
+    model: Annotated[str | None, MODEL] = None,
     out: Annotated[str | None, typer.Argument(metavar="OUT", help="The folder to make.")] = None,
     to: Annotated[
         str | None, typer.Option(metavar="TARGET", help="The runtime, such as onnx; a wrong one is answered with all.")
@@ -50,7 +48,6 @@ def run(
         parity = vectors.verify(verify, out or model)
     else:
         import vitreous
-        from vitreous.cli.progress import progress
 
         if model is None or out is None or to is None:
             from vitreous.exports.export import TARGETS
@@ -60,19 +57,9 @@ def run(
         loaded = vitreous.load(model)
         with progress("comparing") as tell:
             parity = vitreous.export(
-                loaded,
-                out,
-                to=to,
-                int8=int8,
-                fp16=fp16,
-                attention=attention,
-                data=data,
-                images=images,
-                opset=opset,
-                anyway=anyway,
-                force=force,
-                progress=tell,
-            )
+                loaded, out, to=to, int8=int8, fp16=fp16, attention=attention, data=data, images=images,
+                opset=opset, anyway=anyway, force=force, progress=tell,
+            )  # fmt: skip
     show("export", parity, json=json)
     if not parity.passed and not anyway:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from vitreous.cli.show import Json, show
+from vitreous.errors import ConfigError
 
 EXAMPLE = "vitreous fit photos"
 
@@ -47,7 +48,7 @@ def run(
         int | None, typer.Option(metavar="N", help="Cross-validate in N parts (5 below 2,000 images, else 0).")
     ] = None,
     on_nan: Annotated[
-        str, typer.Option(metavar="stop|rollback", help="When the loss is no number: stop, or pass over the batch.")
+        str, typer.Option(metavar="stop|rollback", help="When the loss is not finite: stop, or pass over the batch.")
     ] = "stop",
     log: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Also write to tensorboard or trackio; repeatable.")
@@ -60,7 +61,6 @@ def run(
     import vitreous
     from vitreous import ranks
     from vitreous.cli.training_display import display, recipes_table
-    from vitreous.errors import ConfigError
     from vitreous.training.recipe import Recipe
 
     if recipe == "list":
@@ -70,40 +70,22 @@ def run(
         raise ConfigError("there are no images to fit to; name a folder: vitreous fit FOLDER")
     fields, then_fields = _pairs(set_, "--set"), _pairs(then_set, "--then-set")
     changes = _changes(fields, _length(epochs, steps, seconds), {"model": model, "policy": policy, "seed": seed})
-    Recipe().change(**changes)  # a name that is no field is said before anything is read
+    Recipe().change(**changes)  # refuse a wrong name before anything is read
     Recipe().change(**then_fields)
     model, policy = changes.pop("model", model), changes.pop("policy", policy)
     _refuse_twice(then_fields, {"policy": (policy, "--policy")}, "--then-set")
     with display() as tell:
         result = vitreous.fit(
-            data,
-            model=model,
-            weights=weights,
-            recipe=recipe,
-            policy=policy,
-            sweep=sweep,
-            then=then,
-            then_recipe=then_recipe,
-            then_overrides=then_fields,
-            out=out,
-            resume=resume,
-            force=force,
-            device=device,
-            workers=workers,
-            check=not no_check,
-            folds=folds,
-            on_nan=on_nan,
-            log=log or (),
-            tell=tell,
-            **changes,
-        )
+            data, model=model, weights=weights, recipe=recipe, policy=policy, sweep=sweep,
+            then=then, then_recipe=then_recipe, then_overrides=then_fields,
+            out=out, resume=resume, force=force, device=device, workers=workers, check=not no_check,
+            folds=folds, on_nan=on_nan, log=log or (), tell=tell, **changes,
+        )  # fmt: skip
     if ranks.here().is_first:
         show("fit", result, json=json)
 
 
 def _pairs(words: list[str] | None, option: str) -> dict[str, Any]:
-    from vitreous.errors import ConfigError
-
     for word in words or ():
         if "=" not in word:
             raise ConfigError(f"{option} {word!r} has no value; write NAME=VALUE, such as {option} peak_lr=1e-3")
@@ -111,27 +93,23 @@ def _pairs(words: list[str] | None, option: str) -> dict[str, Any]:
 
 
 def _changes(fields: dict[str, Any], length: dict[str, str], own: dict[str, Any]) -> dict[str, Any]:
-    """Fields of --set and of options of their own, each said once.  own: by name, what --NAME says."""
-    said = {name: (value, f"--{name}") for name, value in own.items()}
-    said |= {name: (text, f"--{text.split()[1]}") for name, text in length.items()}
-    _refuse_twice(fields, said)
+    """Fields of --set and of options of their own, each given once.  own: by name, the value of --NAME."""
+    given = {name: (value, f"--{name}") for name, value in own.items()}
+    given |= {name: (text, f"--{text.split()[1]}") for name, text in length.items()}
+    _refuse_twice(fields, given)
     return fields | length | ({} if own["seed"] is None else {"seed": own["seed"]})
 
 
-def _refuse_twice(fields: dict[str, Any], said: dict[str, tuple[Any, str]], option: str = "--set") -> None:
-    """said: by the field's name, what an option of its own says, and that option."""
-    from vitreous.errors import ConfigError
-
-    for name, (value, own) in said.items():
+def _refuse_twice(fields: dict[str, Any], given: dict[str, tuple[Any, str]], option: str = "--set") -> None:
+    """given: by the field's name, the value of an option of its own, and that option."""
+    for name, (value, own) in given.items():
         if value is not None and name in fields:
-            raise ConfigError(f"{name} is said twice, by {own} and by {option} {name}={fields[name]}; give one")
+            raise ConfigError(f"{name} is given twice, by {own} and by {option} {name}={fields[name]}; give one")
 
 
 def _length(epochs: float | None, steps: int | None, seconds: float | None) -> dict[str, str]:
-    from vitreous.errors import ConfigError
-
-    said = {"epochs": epochs, "steps": steps, "seconds": seconds}
-    given = {unit: count for unit, count in said.items() if count is not None}
+    lengths = {"epochs": epochs, "steps": steps, "seconds": seconds}
+    given = {unit: count for unit, count in lengths.items() if count is not None}
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(f'--{unit}' for unit in given)} say how long twice; give one")
     return {"length": next(f"{count:.12g} {unit}" for unit, count in given.items())} if given else {}

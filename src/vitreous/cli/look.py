@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from vitreous.cli.show import Json, say_line, show
+from vitreous.cli.show import MODEL, Json, progress, say_line, show
+from vitreous.errors import ConfigError
 
 EXAMPLE = "vitreous look last photos --out inside"
 
 
 def run(
-    model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
-    ] = None,
+    model: Annotated[str | None, MODEL] = None,
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="Any set of images; by default those of the package.")
     ] = None,
@@ -42,8 +41,6 @@ def run(
 ) -> None:
     """See through a model while it sees images: attention, likeness of layers, receptive fields and more."""
     import vitreous
-    from vitreous.cli.progress import progress
-    from vitreous.errors import ConfigError
     from vitreous.measures.listing import listing
 
     if list:
@@ -54,23 +51,10 @@ def run(
     names = None if only is None else [name.strip() for name in only.split(",") if name.strip()]
     with progress("looking") as bar:
         found = vitreous.look(
-            model,
-            data,
-            against=against,
-            only=names,
-            images=images,
-            out=out,
-            figures=figures,
-            layers=layers,
-            exact=exact,
-            seed=seed,
-            batch=batch,
-            device=device,
-            workers=workers,
-            force=force,
-            progress=bar,
-            tell=lambda line: say_line(line, file=sys.stderr),
-        )
+            model, data, against=against, only=names, images=images, out=out, figures=figures, layers=layers,
+            exact=exact, seed=seed, batch=batch, device=device, workers=workers, force=force,
+            progress=bar, tell=lambda line: say_line(line, file=sys.stderr),
+        )  # fmt: skip
     show("look", found, json=json)
     if out and not json:
         say_line(f"page: {out}/look.html   numbers: {out}/inspection.json   figures: {out}/figures")

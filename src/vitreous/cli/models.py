@@ -34,7 +34,9 @@ def run(
     if options:
         found = catalog.options()
         if json:
-            show("models", {"options": {name: _option(*about) for name, about in found.items()}}, json=True)
+            keys = ("default", "values", "meaning")
+            table = {name: dict(zip(keys, about, strict=True)) for name, about in found.items()}
+            show("models", {"options": table}, json=True)
         else:
             print_table(options_table(found))
         return
@@ -79,20 +81,13 @@ def options_table(options: dict[str, tuple[Any, list[Any] | str, str]]) -> Table
     table.add_column("meaning")
     for name, (default, values, meaning) in options.items():
         allowed = values if isinstance(values, str) else " ".join(map(str, values))
-        table.add_row(name, _cell(default), allowed, meaning)
+        usual = "x".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
+        table.add_row(name, usual, allowed, meaning)
     return table
-
-
-def _option(default: Any, values: list[Any] | str, meaning: str) -> dict[str, Any]:
-    return {"default": default, "values": values, "meaning": meaning}
 
 
 def _family(name: str) -> str:
     return "BiT" if name.startswith("BiT") else "hybrids" if "+" in name else "ViT"
-
-
-def _cell(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def print_table(table: Table) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from vitreous.cli.show import Json, show
+from vitreous.cli.show import Json, progress, show
+from vitreous.errors import ConfigError
 
 EXAMPLE = "vitreous pack photos photos.pack"
 
@@ -14,9 +15,9 @@ EXAMPLE = "vitreous pack photos photos.pack"
 def run(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A folder, a zip, shards or another set of images.")],
     out: Annotated[str | None, typer.Argument(metavar="OUT", help="The folder to make; none with --index.")] = None,
-    short_side: Annotated[int, typer.Option(metavar="N", help="Pixels of a training picture's short side.")] = 256,
+    short_side: Annotated[int, typer.Option(metavar="N", help="Pixels of a training image's short side.")] = 256,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Finish the test pictures for this checkpoint.")
+        str | None, typer.Option(metavar="MODEL", help="Finish the test images for this checkpoint.")
     ] = None,
     index: Annotated[
         bool, typer.Option("--index", metavar="", help="Write one small index beside shards, and no pack.")
@@ -27,8 +28,6 @@ def run(
 ) -> None:
     """Decode images once, so that every later run reads them fast."""
     import vitreous
-    from vitreous.cli.progress import progress
-    from vitreous.errors import ConfigError
 
     if index:
         if out is not None:

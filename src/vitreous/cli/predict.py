@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitreous.cli.show import say, say_json, say_line
+from vitreous.cli.show import MODEL, say, say_json, say_line
+from vitreous.errors import ConfigError
 from vitreous.printable import printable_line
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ NAME_COLUMNS = 40  # columns of a name in the table
 
 
 def run(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
-    ],
+    model: Annotated[str, MODEL],
     images: Annotated[list[str], typer.Argument(metavar="IMAGE...|DIR", help="Images, or folders of them.")],
     top: Annotated[int, typer.Option(metavar="N", help="How many of the likeliest classes to list.")] = 5,
     format: Annotated[str, typer.Option(metavar="table|csv|json", help="How to print them.")] = "table",
@@ -38,7 +37,6 @@ def run(
     Rows come as they are ready, for any number of images. One that cannot be read has the reason in its row.
     """
     import vitreous
-    from vitreous.errors import ConfigError
 
     if format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}; say {', '.join(FORMATS)}")

@@ -61,16 +61,6 @@ def run(
         sys.stdout.flush()  # also into a pipe: whoever started it waits for the address
 
     vitreous.serve(
-        model,
-        data=data,
-        host=host,
-        port=port,
-        lan=lan,
-        token=token,
-        names=tuple(name or ()),
-        runtime=runtime,
-        device=device,
-        workers=workers,
-        anyway=anyway,
-        tell=tell,
-    )
+        model, data=data, host=host, port=port, lan=lan, token=token, names=tuple(name or ()),
+        runtime=runtime, device=device, workers=workers, anyway=anyway, tell=tell,
+    )  # fmt: skip

@@ -1,24 +1,29 @@
-"""All that commands print goes through here: `say` for people, `show` for a result, either as one JSON object.
+"""All that commands print: `say` for people, `show` for a result, and a bar of progress.
 
-What a terminal would obey in a stranger's names and labels is written out, never sent."""
+A terminal obeys some characters in a stranger's names and labels; they are written out, never sent.
+"""
 
 from __future__ import annotations
 
 import json as text
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Protocol, TextIO
 
 import typer
 
 from vitreous.printable import printable, printable_line
 
-__all__ = ["Json", "Showable", "say", "say_json", "say_line", "show"]
+__all__ = ["DATA", "MODEL", "Json", "Showable", "progress", "say", "say_json", "say_line", "show"]
 
+MODEL = typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
+DATA = typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]
 
 
 class Showable(Protocol):
-    """What every public function of ours returns: a value with a readable `str` and a JSON form."""
+    """A value with a readable `str` and a JSON form, as our public functions return it."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -26,8 +31,7 @@ class Showable(Protocol):
 def show(command: str, result: Showable | dict[str, Any], *, json: bool) -> None:
     """Print `result`; as JSON its first key is the schema."""
     if json:
-        body = result if isinstance(result, dict) else result.to_json()
-        say_json(command, body, indent=2)
+        say_json(command, result if isinstance(result, dict) else result.to_json(), indent=2)
     else:
         say(str(result))
 
@@ -45,3 +49,18 @@ def say_line(line: str, *, file: TextIO | None = None) -> None:
 def say_json(command: str, body: dict[str, Any], *, indent: int | None = None) -> None:
     """Print one JSON object, in ASCII; its first key is the schema.  indent: None is one line."""
     say(text.dumps({"schema": f"vitreous.{command}/1", **body}, indent=indent))
+
+
+@contextmanager
+def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of (done, in all) that moves a bar on stderr; the bar goes away when the work ends."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(doing, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

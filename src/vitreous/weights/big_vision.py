@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -16,18 +17,18 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.weights.compatibility import Difference, bit_differences, cover, token_differences, vit_differences
 from vitreous.weights.formats import Draft, Format, Hints, choose_image_size
 from vitreous.weights.google import (
-    KERNEL_AND_BIAS,
-    SCALE_AND_BIAS,
+    dense_pair,
     google_in,
     google_in_bias,
     google_out,
     group_norm_rules,
+    norm_pair,
     published,
     vit_config,
     vit_rules,
     write,
 )
-from vitreous.weights.layouts import CHANNEL_PLANES, KERNEL, LEADING_AXIS, TRANSPOSED, Rule, pair, rule
+from vitreous.weights.layouts import CHANNEL_PLANES, KERNEL, LEADING_AXIS, Rule, rule
 from vitreous.weights.tensor_files import MAX_TENSORS, RawCheckpoint, Tensors, by
 
 BIG_VISION_PREFIXES = ("params/img/", "opt/target/", "params/", "img/", "")
@@ -135,14 +136,9 @@ def preprocess(size: Size, pool: str) -> Preprocess:
     """SigLIP squashes; classifiers resize the small side by area and cut the centre. Both to -1 … 1."""
     if pool == "map":
         return Preprocess(size=size, source="big_vision (assumed)")
-    return Preprocess(
-        size=size,
-        fit="crop",
-        short_side=round(min(size) * 256 / 224),
-        interpolation="box",
-        antialias=True,
-        source="big_vision (assumed)",
-    )
+    side = round(min(size) * 256 / 224)
+    common: dict[str, Any] = {"antialias": True, "source": "big_vision (assumed)"}
+    return Preprocess(size=size, fit="crop", short_side=side, interpolation="box", **common)
 
 
 def rules(config: Config) -> list[Rule]:
@@ -167,9 +163,9 @@ def map_rules(config: ViTConfig) -> list[Rule]:
         rule("pool.key_value.bias", *(f"{attention}/{n}/bias" for n in two), move=google_in_bias(heads, 2)),
         rule("pool.merge.weight", f"{attention}/out/kernel", move=google_out(heads)),
         rule("pool.merge.bias", f"{attention}/out/bias"),
-        *pair("pool.norm", "MAPHead_0/LayerNorm_0", names=SCALE_AND_BIAS, join="/"),
-        *pair("pool.expand", "MAPHead_0/MlpBlock_0/Dense_0", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/"),
-        *pair("pool.contract", "MAPHead_0/MlpBlock_0/Dense_1", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/"),
+        *norm_pair("pool.norm", "MAPHead_0/LayerNorm_0"),
+        *dense_pair("pool.expand", "MAPHead_0/MlpBlock_0/Dense_0"),
+        *dense_pair("pool.contract", "MAPHead_0/MlpBlock_0/Dense_1"),
     ]
 
 
@@ -199,7 +195,7 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
                 out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/conv_proj/kernel", move=KERNEL))
     out += group_norm_rules("last_norm", "norm-pre-head", move=CHANNEL_PLANES)
     if config.readout.classes:
-        out += pair("head", "head", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/")
+        out += dense_pair("head", "head")
     return out
 
 

@@ -5,6 +5,7 @@ To add one, write a module with a `Format` and a line in FORMATS, or an entry po
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, ConfigError, FormatError
@@ -38,6 +40,19 @@ class Hints:
     norm_eps: float | None = None
     architecture: str | None = None  # one of the format's own names, to run the tensors as
 
+    def of_encoder(self) -> dict[str, Any]:
+        """The options of the encoder that are given."""
+        given = {"heads": self.heads, "activation": self.activation, "norm_eps": self.norm_eps}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def hints_of(config: Config) -> Hints:
+    """What tensors cannot tell of a model with this config."""
+    if not isinstance(config, ViTConfig):
+        return Hints(config.image_size)
+    e = config.encoder
+    return Hints(config.image_size, e.heads, e.activation, e.norm_eps)
+
 
 @dataclass
 class Draft:
@@ -57,9 +72,7 @@ class Format:
     recognises: Callable[[RawCheckpoint], bool]
     draft: Callable[[RawCheckpoint, Hints], Draft]
     rules: Callable[[Config], list[Rule]]  # for reading and writing alike
-    refuses: Callable[
-        [Config], list[Difference]
-    ]  # parts that the format cannot hold, or its library would run differently
+    refuses: Callable[[Config], list[Difference]]  # parts it cannot hold, or that its library would run differently
     write: Callable[[Model, Mapping[str, Tensor], Path], list[Path]]  # writes a new file, or into a new folder
     to_hold: Callable[[Config, Mapping[str, Tensor]], tuple[Config, Mapping[str, Tensor]]] = lambda config, state: (
         config,
@@ -148,19 +161,19 @@ def choose_image_size(
         rows, columns = grid(size)
         return rows * columns == places
 
-    said = None if stated is None else stated_size(stated, found)
-    if said is not None and fits(said):
-        return said
+    in_config = None if stated is None else stated_size(stated, found)
+    if in_config is not None and fits(in_config):
+        return in_config
     asked, square, notes = hints.image_size, square_grid(places), [] if assumed is None else assumed
     if asked is not None and fits(asked):
         if square is None:
-            notes.append(f"positions made for {by(asked)}: as said, {places} places make no square")
+            notes.append(f"positions made for {by(asked)}: as given, {places} places make no square")
         elif grid(asked) != square:
-            notes.append(f"positions made for {by(asked)}: as said, though {places} places could be {by(square)}")
+            notes.append(f"positions made for {by(asked)}: as given, though {places} places could be {by(square)}")
         return asked
     if square is not None:
         size = square[0] * cell[0], square[1] * cell[1]
-        if said is not None:
+        if in_config is not None:
             notes.append(f"image size {by(size)}: the config says another, which its table does not fit")
         elif asked is not None:
             notes.append(f"positions made for {by(size)}: a square, and resized to {by(asked)}")
@@ -184,10 +197,10 @@ def stated_size(stated: Any, found: RawCheckpoint) -> Size:
         raise wrong from None
 
 
-def stated_preprocess(found: RawCheckpoint, **said: Any) -> Preprocess:
+def stated_preprocess(found: RawCheckpoint, **stated: Any) -> Preprocess:
     """Parse a config's preprocessing; refuse nonsense."""
     try:
-        rule = preprocesses.from_json(said)
+        rule = preprocesses.from_json(stated)
         side = rule.short_side if rule.short_side is not None else 1
         if not 0 < side < 2**16 or not all(0 < n < 2**16 for n in rule.size) or not rule.mean:
             raise ConfigError(f"sizes {rule.size} and {rule.short_side}, mean {rule.mean}")
@@ -196,6 +209,16 @@ def stated_preprocess(found: RawCheckpoint, **said: Any) -> Preprocess:
             f"the preprocessing of {found.path} makes no sense: {one_line(error)}; mend the config beside the weights"
         ) from None
     return rule
+
+
+def write_hub_folder(path: Path, tensors: Mapping[str, Tensor], **configs: Mapping[str, Any]) -> list[Path]:
+    """Write a folder as on the hub: NAME.json for each config, and model.safetensors in float32."""
+    path.mkdir(parents=True, exist_ok=True)
+    file = path / "model.safetensors"
+    save_file({name: tensor.to(torch.float32) for name, tensor in tensors.items()}, file, metadata={"format": "pt"})
+    for name, content in configs.items():
+        (path / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return [*(path / f"{name}.json" for name in configs), file]
 
 
 def stem_of(config: ViTConfig) -> Stem:

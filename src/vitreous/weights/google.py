@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ from vitreous.weights.tensor_files import RawCheckpoint, Tensors
 
 SCALE_AND_BIAS = ("scale", "bias")
 KERNEL_AND_BIAS = ("kernel", "bias")
-
-
+norm_pair = partial(pair, names=SCALE_AND_BIAS, join="/")
+dense_pair = partial(pair, weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/")
 POSITION_TABLE = "Transformer/posembed_input/pos_embedding"  # big_vision keeps its own elsewhere
 
 
@@ -116,36 +117,25 @@ def stem_cell(config: ViTConfig) -> tuple[int, int]:
 
 def vit_config(tensors: Tensors, found: RawCheckpoint, hints: Hints, *, pool: str) -> tuple[ViTConfig, list[str]]:
     """The config that the tensors of an official or big_vision ViT imply: all but image size, activation and eps."""
-    p, q, _, width = tensors.shape("embedding/kernel", 4)
+    p, q, channels, width = tensors.shape("embedding/kernel", 4)
     depth = tensors.depth("Transformer/encoderblock_{}/")
     first = "Transformer/encoderblock_0/"
     _, heads, _ = tensors.shape(first + "MultiHeadDotProductAttention_1/query/kernel", 3)
     if hints.heads not in (None, heads):
         raise CheckpointError(f"{found.path} has {heads} heads, not {hints.heads}; leave heads= out")
     _, mlp = tensors.shape(first + "MlpBlock_3/Dense_0/kernel", 2)
-    embedding = EmbeddingConfig(patch=(p, q), class_token="cls" in tensors)
-    resnet, channels = HYBRID_RESNET, tensors.shape("embedding/kernel", 4)[2]
+    resnet, stem = HYBRID_RESNET, "patch"
     if "conv_root/kernel" in tensors:
         _, _, channels, root = tensors.shape("conv_root/kernel", 4)
         units = tensors.units(r"block(\d{1,3})/unit(\d{1,3})/", 1)
         resnet = ResNetConfig(**{**vars(HYBRID_RESNET), "units": units, "resnet_width": root / 64})
-        embedding = EmbeddingConfig(patch=(p, q), class_token="cls" in tensors, stem="resnet")
+        stem = "resnet"
     representation = tensors.shape("pre_logits/kernel", 2)[1] if "pre_logits/kernel" in tensors else 0
     classes = tensors.shape("head/kernel", 2)[1] if "head/kernel" in tensors else 0
-    config = ViTConfig(
-        image_size=(0, 0),
-        channels=channels,
-        embedding=embedding,
-        encoder=EncoderConfig(
-            width=width,
-            depth=depth,
-            heads=heads,
-            mlp=mlp,
-            norm_eps=1e-6 if hints.norm_eps is None else hints.norm_eps,
-            activation=hints.activation or "gelu-tanh",
-        ),
-        resnet=resnet,
-    ).change(pool=pool, representation=representation, classes=classes)
+    embedding = EmbeddingConfig(patch=(p, q), class_token="cls" in tensors, stem=stem)
+    encoder = EncoderConfig(width=width, depth=depth, heads=heads, mlp=mlp, norm_eps=1e-6, activation="gelu-tanh")
+    config = ViTConfig(image_size=(0, 0), channels=channels, embedding=embedding, encoder=encoder, resnet=resnet)
+    config = config.change(pool=pool, representation=representation, classes=classes, **hints.of_encoder())
     assumed = [] if hints.activation else ["activation gelu-tanh: Google's code"]
     return config, assumed + (["norm_eps 1e-6: Google's code"] if hints.norm_eps is None else [])
 
@@ -160,37 +150,22 @@ def vit_rules(config: ViTConfig) -> list[Rule]:
     """Rules for all but the positions, which the official code and big_vision name differently."""
     e, r = config.encoder, config.readout
     stem = stem_of(config)
-    out = pair(
-        "embedding.projection",
-        "embedding",
-        weight=patch_kernel(stem.channels, stem.patch, theirs="google"),
-        names=KERNEL_AND_BIAS,
-        join="/",
-    )
+    kernel = patch_kernel(stem.channels, stem.patch, theirs="google")
+    out = dense_pair("embedding.projection", "embedding", weight=kernel)
     if config.embedding.class_token:
         out.append(rule("embedding.class_token", "cls", move=LEADING_AXIS))
     if config.embedding.stem == "resnet":
         out += stem_rules(config)
     for i in range(e.depth):
         theirs = f"Transformer/encoderblock_{i}"
-        out += pair(f"blocks.{i}.norm1", f"{theirs}/LayerNorm_0", names=SCALE_AND_BIAS, join="/")
+        out += norm_pair(f"blocks.{i}.norm1", f"{theirs}/LayerNorm_0")
         out += attention_rules(f"blocks.{i}.attention", f"{theirs}/MultiHeadDotProductAttention_1", e.heads)
-        out += pair(f"blocks.{i}.norm2", f"{theirs}/LayerNorm_2", names=SCALE_AND_BIAS, join="/")
-        out += pair(
-            f"blocks.{i}.mlp.expand", f"{theirs}/MlpBlock_3/Dense_0", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/"
-        )
-        out += pair(
-            f"blocks.{i}.mlp.contract",
-            f"{theirs}/MlpBlock_3/Dense_1",
-            weight=TRANSPOSED,
-            names=KERNEL_AND_BIAS,
-            join="/",
-        )
-    out += pair("norm", "Transformer/encoder_norm", names=SCALE_AND_BIAS, join="/")
-    if r.representation:
-        out += pair("representation.linear", "pre_logits", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/")
-    if r.classes:
-        out += pair("head", "head", weight=TRANSPOSED, names=KERNEL_AND_BIAS, join="/")
+        out += norm_pair(f"blocks.{i}.norm2", f"{theirs}/LayerNorm_2")
+        out += dense_pair(f"blocks.{i}.mlp.expand", f"{theirs}/MlpBlock_3/Dense_0")
+        out += dense_pair(f"blocks.{i}.mlp.contract", f"{theirs}/MlpBlock_3/Dense_1")
+    out += norm_pair("norm", "Transformer/encoder_norm")
+    out += dense_pair("representation.linear", "pre_logits") if r.representation else []
+    out += dense_pair("head", "head") if r.classes else []
     return out
 
 
@@ -207,10 +182,8 @@ def attention_rules(ours: str, theirs: str, heads: int) -> list[Rule]:
 def group_norm_rules(
     ours: str, theirs: str, names: tuple[str, str] = SCALE_AND_BIAS, move: Move = VECTOR
 ) -> list[Rule]:
-    return [
-        rule(f"{ours}.weight", f"{theirs}/{names[0]}", move=move),
-        rule(f"{ours}.bias", f"{theirs}/{names[1]}", move=move),
-    ]
+    parts = zip(("weight", "bias"), names, strict=True)
+    return [rule(f"{ours}.{mine}", f"{theirs}/{name}", move=move) for mine, name in parts]
 
 
 def stem_rules(config: ViTConfig) -> list[Rule]:
@@ -264,7 +237,7 @@ def bit_rules(config: BiTConfig) -> list[Rule]:
                 out.append(rule(f"{ours}.shortcut.weight", f"{theirs}/a/proj/{conv}", move=KERNEL))
     out += group_norm_rules("last_norm", "resnet/group_norm", norm)
     if config.readout.classes:
-        out += pair("head", "resnet/head/conv2d", weight=HEAD_KERNEL, names=KERNEL_AND_BIAS, join="/")
+        out += dense_pair("head", "resnet/head/conv2d", weight=HEAD_KERNEL)
     return out
 
 

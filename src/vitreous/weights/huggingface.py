@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, FormatError
@@ -17,7 +15,15 @@ from vitreous.models.config import Config, Size, ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.preprocess import HALF_RGB, IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitreous.weights.compatibility import Difference, cover, vit_differences
-from vitreous.weights.formats import Draft, Format, Hints, choose_heads, choose_image_size, stated_preprocess
+from vitreous.weights.formats import (
+    Draft,
+    Format,
+    Hints,
+    choose_heads,
+    choose_image_size,
+    stated_preprocess,
+    write_hub_folder,
+)
 from vitreous.weights.layouts import LEADING_AXIS, STACKED_QKV, Rule, pair, patch_kernel, rule
 from vitreous.weights.tensor_files import RawCheckpoint, Tensors, by
 from vitreous.words import one_line
@@ -103,12 +109,12 @@ def model_type(found: RawCheckpoint, hints: Hints, assumed: list[str]) -> str | 
                 f"take one of {', '.join(EPS_BY_MODEL_TYPE)}"
             )
         instead = "" if stated in (None, hints.architecture) else f", though the config names {one_line(stated)}"
-        assumed.append(f"architecture {hints.architecture}: as said{instead}")
+        assumed.append(f"architecture {hints.architecture}: as given{instead}")
         return hints.architecture
     if "auto_map" in found.config:
         raise FormatError(
             f"{found.path} names code of its own (auto_map), which is never run here; "
-            f"where it is one of {', '.join(EPS_BY_MODEL_TYPE)} all the same, say architecture="
+            f"if it is one of {', '.join(EPS_BY_MODEL_TYPE)} all the same, say architecture="
         )
     if stated is not None and (not isinstance(stated, str) or stated not in EPS_BY_MODEL_TYPE):
         why = REFUSED_MODEL_TYPES.get(stated) if isinstance(stated, str) else None
@@ -123,12 +129,12 @@ def model_type(found: RawCheckpoint, hints: Hints, assumed: list[str]) -> str | 
 def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     assumed: list[str] = []
     kind = model_type(found, hints, assumed)
-    tensors, said = tidy(found.tensors), found.config
+    tensors, facts = tidy(found.tensors), found.config
     width, channels, p, q = tensors.shape(f"{PROJECTION_PATH}.weight", 4)
     is_dino = "encoder.layer.0.layer_scale1.lambda1" in tensors
     if kind is not None and is_dino != kind.startswith("dinov2"):
         raise FormatError(f"{found.path} is a {kind} by its config and not by its tensors; mend config.json")
-    heads, note = choose_heads(width, found, hints, said.get("num_attention_heads"))
+    heads, note = choose_heads(width, found, hints, facts.get("num_attention_heads"))
     assumed += note
     is_gated = "encoder.layer.0.mlp.weights_in.weight" in tensors
     hidden_name = "mlp.weights_out" if is_gated else "mlp.fc2" if is_dino else "output.dense"
@@ -141,9 +147,9 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     reads_both = is_dino and classes > 0  # DINOv2's classifier reads the class token and the mean of patches
     pooler = "pooler.dense.weight"  # only the bare model has it; a classifier does not read it
     reads_pooler = pooler in tensors and not classes
-    if reads_pooler and said.get("pooler_act", "tanh") != "tanh":
+    if reads_pooler and facts.get("pooler_act", "tanh") != "tanh":
         raise FormatError(
-            f"{found.path} has pooler_act {one_line(said['pooler_act'])!r}, and only tanh is built here; "
+            f"{found.path} has pooler_act {one_line(facts['pooler_act'])!r}, and only tanh is built here; "
             f"take the tensors pooler.* out of the file"
         )
     rows = tensors.shape("embeddings.position_embeddings", 3)[1]
@@ -169,16 +175,16 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
         classes=classes,
         representation=tensors.shape(pooler, 2)[0] if reads_pooler else 0,
     )
-    size = choose_image_size(rows - config.covered, (p, q), found, hints, said.get("image_size"), assumed=assumed)
+    size = choose_image_size(rows - config.covered, (p, q), found, hints, facts.get("image_size"), assumed=assumed)
     config = config.change(image_size=size)
-    return Draft(config, preprocess(found, config, assumed), tensors, labels(said, classes), assumed)
+    return Draft(config, preprocess(found, config, assumed), tensors, labels(facts, classes), assumed)
 
 
 def choose_function(
     found: RawCheckpoint, hints: Hints, is_gated: bool, usual: float, assumed: list[str]
 ) -> tuple[str, float]:
-    said = found.config
-    stated = said.get("hidden_act")
+    facts = found.config
+    stated = facts.get("hidden_act")
     if is_gated:
         activation = "swiglu"
     elif hints.activation:
@@ -192,7 +198,7 @@ def choose_function(
         raise FormatError(
             f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
         )
-    eps = said.get("layer_norm_eps") if hints.norm_eps is None else hints.norm_eps
+    eps = facts.get("layer_norm_eps") if hints.norm_eps is None else hints.norm_eps
     if eps is None:
         eps = usual
         assumed.append(f"norm_eps {usual:g}: transformers' default".replace("e-0", "e-"))
@@ -201,9 +207,9 @@ def choose_function(
     return activation, float(eps)
 
 
-def labels(said: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
+def labels(facts: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
     """Class names, unless they are only LABEL_0, LABEL_1, …"""
-    named = said.get("id2label")
+    named = facts.get("id2label")
     if not isinstance(named, dict) or sorted(named) != sorted(map(str, range(classes))) or not classes:
         return None
     words = tuple(str(named[str(i)]) for i in range(classes))
@@ -215,21 +221,21 @@ def preprocess(found: RawCheckpoint, config: ViTConfig, assumed: list[str]) -> P
     if not found.preprocessor:
         assumed.append("preprocessing: the default of transformers' image processor")
         return default_preprocess(config)
-    said = with_defaults(found.preprocessor, assumed)
-    number = said["resample"]
+    facts = with_defaults(found.preprocessor, assumed)
+    number = facts["resample"]
     if type(number) is not int or number not in RESAMPLE_NAMES:
         assumed.append(f"interpolation bilinear: resample {one_line(number)} is not built here")
         number = 2
-    mean, std = normalisation(found, said, config.channels)
+    mean, std = normalisation(found, facts, config.channels)
     common: dict[str, Any] = {"interpolation": RESAMPLE_NAMES[number], "antialias": True, "mean": mean, "std": std}
     common |= {"centre": "floor", "source": "huggingface"}
-    resized, cut = _edges(said.get("size"), size), _edges(said.get("crop_size"), size)
-    if said.get("do_resize", True) is False:
+    resized, cut = _edges(facts.get("size"), size), _edges(facts.get("crop_size"), size)
+    if facts.get("do_resize", True) is False:
         assumed.append(f"images squashed to {by(size)}: do_resize is false, and the network takes no other size")
         return stated_preprocess(found, size=size, **common)
-    if "shortest_edge" in resized and not said.get("do_center_crop"):
+    if "shortest_edge" in resized and not facts.get("do_center_crop"):
         assumed.append(f"centre crop {by(size)}: do_center_crop is not true, and the network takes no other size")
-    if not said.get("do_center_crop") and "shortest_edge" not in resized:
+    if not facts.get("do_center_crop") and "shortest_edge" not in resized:
         return stated_preprocess(found, size=_pair(resized), **common).at(size)
     # The processor may crop to another size than the network's (DINOv2: 224 for 518): keep the ratio.
     fit = "crop" if "shortest_edge" in resized else "squash-crop"
@@ -259,23 +265,23 @@ PROCESSOR_DEFAULTS: dict[str, dict[str, Any]] = {  # of transformers' image proc
 PROCESSOR_DEFAULTS["CLIP"] = PROCESSOR_DEFAULTS["Bit"]
 
 
-def with_defaults(said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
+def with_defaults(facts: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
     """A processor's config with its class's defaults filled in; an unknown class gets ViT's, noted in `assumed`."""
-    word = said.get("image_processor_type", said.get("feature_extractor_type"))
+    word = facts.get("image_processor_type", facts.get("feature_extractor_type"))
     kind = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast)?$", "", word) if isinstance(word, str) else "ViT"
-    left_out = [name for name in PROCESSOR_DEFAULTS["ViT"] if name not in said]
-    if said.get("do_normalize") is False:
+    left_out = [name for name in PROCESSOR_DEFAULTS["ViT"] if name not in facts]
+    if facts.get("do_normalize") is False:
         left_out = [name for name in left_out if name == "resample"]
     if kind not in PROCESSOR_DEFAULTS or word is None:
         assumed += [f"{', '.join(left_out)}: ViTImageProcessor's default"] if left_out else []
-    return {**PROCESSOR_DEFAULTS.get(kind, PROCESSOR_DEFAULTS["ViT"]), **said}
+    return {**PROCESSOR_DEFAULTS.get(kind, PROCESSOR_DEFAULTS["ViT"]), **facts}
 
 
-def _edges(said: Any, default: Size) -> dict[str, Any]:
+def _edges(facts: Any, default: Size) -> dict[str, Any]:
     """A processor's size: a number, {height, width} or {shortest_edge}; by default the network's."""
-    if isinstance(said, dict) and ("shortest_edge" in said or {"height", "width"} <= set(said)):
-        return said
-    return {"height": default[0], "width": default[1]} if said is None else {"height": said, "width": said}
+    if isinstance(facts, dict) and ("shortest_edge" in facts or {"height", "width"} <= set(facts)):
+        return facts
+    return {"height": default[0], "width": default[1]} if facts is None else {"height": facts, "width": facts}
 
 
 def _pair(edges: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -283,12 +289,12 @@ def _pair(edges: Mapping[str, Any]) -> tuple[Any, Any]:
     return (edges["height"], edges["width"]) if side is None else (side, side)
 
 
-def normalisation(found: RawCheckpoint, said: Mapping[str, Any], channels: int) -> tuple[Any, Any]:
+def normalisation(found: RawCheckpoint, facts: Mapping[str, Any], channels: int) -> tuple[Any, Any]:
     """Mean and std for pixels in 0 … 1; the processor's apply after its own rescaling."""
-    mean, std = said["image_mean"], said["image_std"]
-    if said.get("do_normalize") is False:
+    mean, std = facts["image_mean"], facts["image_std"]
+    if facts.get("do_normalize") is False:
         mean, std = [0.0] * channels, [1.0] * channels
-    factor = said.get("rescale_factor", 1 / 255) if said.get("do_rescale", True) else 1
+    factor = facts.get("rescale_factor", 1 / 255) if facts.get("do_rescale", True) else 1
     scale = 255 * factor if type(factor) in (int, float) else 0
     numbers = [*mean, *std] if isinstance(mean, list | tuple) and isinstance(std, list | tuple) else [None]
     if not all(type(n) in (int, float) for n in numbers) or not 0 < scale < 1e6:
@@ -316,22 +322,16 @@ def rules(config: Config) -> list[Rule]:
     is_dino, is_gated = e.layer_scale is not None, e.activation == "swiglu"
     out = pair("embedding.projection", PROJECTION_PATH, weight=patch_kernel(config.channels, b.patch, theirs="torch"))
     out.append(rule("embedding.class_token", "embeddings.cls_token", move=LEADING_AXIS))
-    out += (
-        [rule("embedding.distillation_token", "embeddings.distillation_token", move=LEADING_AXIS)]
-        if b.distillation_token
-        else []
-    )
+    if b.distillation_token:
+        out.append(rule("embedding.distillation_token", "embeddings.distillation_token", move=LEADING_AXIS))
     out += [rule("embedding.registers", "embeddings.register_tokens", move=LEADING_AXIS)] if b.registers else []
     out += [rule("embedding.mask_token", "embeddings.mask_token")] if b.mask_token else []
     out.append(rule("embedding.positions.table", "embeddings.position_embeddings", move=LEADING_AXIS))
-    norms = ("norm1", "norm2") if is_dino else ("layernorm_before", "layernorm_after")
-    mlp = (
-        ("mlp.weights_in", "mlp.weights_out")
-        if is_gated
-        else ("mlp.fc1", "mlp.fc2")
-        if is_dino
-        else ("intermediate.dense", "output.dense")
-    )
+    norms, mlp = ("layernorm_before", "layernorm_after"), ("intermediate.dense", "output.dense")
+    if is_dino:
+        norms, mlp = ("norm1", "norm2"), ("mlp.fc1", "mlp.fc2")
+    if is_gated:
+        mlp = ("mlp.weights_in", "mlp.weights_out")
     for i in range(e.depth):
         ours, theirs = f"blocks.{i}", f"encoder.layer.{i}"
         for kind in ("weight", "bias")[: 2 if e.qkv_bias else 1]:
@@ -358,13 +358,9 @@ def refuses(config: Config) -> list[Difference]:
         return [Difference("a BiT")]
     b, e, r = config.embedding, config.encoder, config.readout
     is_dino = e.layer_scale is not None
-    pools = (
-        ("cls-and-gap",)
-        if is_dino and r.classes
-        else ("cls", "cls-and-distillation")
-        if b.distillation_token
-        else ("cls",)
-    )
+    pools = ("cls", "cls-and-distillation") if b.distillation_token else ("cls",)
+    if is_dino and r.classes:
+        pools = ("cls-and-gap",)
     out = vit_differences(
         config,
         positions_cover=("class",) if is_dino else ("all",),
@@ -402,7 +398,6 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
     """A folder that `from_pretrained` reads: config.json, preprocessor_config.json, model.safetensors."""
     config = model.config
     assert isinstance(config, ViTConfig)
-    path.mkdir(parents=True, exist_ok=True)
     kind = kind_of(config)
     prefix = f"{kind}." if config.readout.classes else ""
     named = {
@@ -411,26 +406,15 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
     }
     if kind.startswith("dinov2") and not config.embedding.mask_token:
         named[f"{prefix}embeddings.mask_token"] = torch.zeros(1, config.encoder.width)  # plays no part in the function
-    save_file({n: t.to(torch.float32) for n, t in named.items()}, path / "model.safetensors", metadata={"format": "pt"})
-    for name, content in (
-        ("config.json", hf_config(model, kind)),
-        ("preprocessor_config.json", hf_preprocessor(model)),
-    ):
-        (path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    return [path / "config.json", path / "preprocessor_config.json", path / "model.safetensors"]
+    return write_hub_folder(path, named, config=hf_config(model, kind), preprocessor_config=hf_preprocessor(model))
 
 
 def hf_config(model: Model, kind: str) -> dict[str, Any]:
     config = model.config
     assert isinstance(config, ViTConfig)
     e, r = config.encoder, config.readout
-    task = (
-        "ForImageClassificationWithTeacher"
-        if r.distillation_head
-        else "ForImageClassification"
-        if r.classes
-        else "Model"
-    )
+    task = "ForImageClassification" if r.classes else "Model"
+    task += "WithTeacher" if r.distillation_head else ""
     labels = model.labels or tuple(f"LABEL_{i}" for i in range(r.classes))
     back = {ours: theirs for theirs, ours in reversed(TRANSFORMERS_ACTIVATIONS.items())}
     out: dict[str, Any] = {

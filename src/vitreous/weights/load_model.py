@@ -17,7 +17,7 @@ from vitreous.models.catalog import blueprint, build
 from vitreous.models.config import BiTConfig, Size, as_size
 from vitreous.models.model import Model
 from vitreous.weights import formats, hub, starter
-from vitreous.weights.formats import Format, Hints
+from vitreous.weights.formats import Format, Hints, hints_of
 from vitreous.weights.layouts import read_with
 from vitreous.weights.own_format import (
     Opened,
@@ -31,7 +31,7 @@ from vitreous.weights.own_format import (
 )
 from vitreous.weights.quantised import is_quantised, read_quantised
 from vitreous.weights.surgery import resize_images, swap_head
-from vitreous.weights.tensor_files import RawCheckpoint, read
+from vitreous.weights.tensor_files import READERS, RawCheckpoint, read
 from vitreous.words import one_line
 
 SIDECAR_SCHEMA = "vitreous.sidecar/1"
@@ -69,8 +69,8 @@ def load(
     hints = Hints(wanted, heads, activation, norm_eps, architecture)
     found = find(source)
     if found is None:
-        for name, said in (("format", format), ("architecture", architecture)):
-            if said is not None:
+        for name, value in (("format", format), ("architecture", architecture)):
+            if value is not None:
                 raise FormatError(f"{source} is a name of the catalog, which has no {name}; leave {name}= out")
         changes = {k: v for k, v in dataclasses.asdict(hints).items() if v is not None}
         changes |= {"classes": classes} if classes is not None else {}
@@ -129,12 +129,7 @@ def is_new(text: str) -> bool:
     path = Path(text)
     if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.STARTER_NAME):
         return False
-    looks_like_a_path = (
-        path.suffix in (".npz", ".safetensors", ".pth", ".pt", ".bin")
-        or text.startswith((".", "~", os.sep))
-        or text.endswith(os.sep)
-    )
-    if looks_like_a_path:
+    if path.suffix in READERS or text.startswith((".", "~", os.sep)) or text.endswith(os.sep):  # it is meant as a path
         raise CheckpointError(
             f"{text} is not there; give a file or folder of weights, hf:OWNER/NAME, or a name from: vitreous models"
         )
@@ -171,8 +166,7 @@ def open_found(found: RawCheckpoint, format: str | None, hints: Hints) -> Opened
         if hints.architecture is not None:
             raise FormatError(f"{found.path} says itself what it is; leave architecture= out")
         opened = read_quantised(found) if is_quantised(found) else read_checkpoint(found)
-        said: dict[str, Any] = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
-        opened.config = opened.config.change(**{k: v for k, v in said.items() if v is not None})
+        opened.config = opened.config.change(**hints.of_encoder())
         return opened
     if format == "vitreous":
         raise CheckpointError(f"{found.path} has no manifest, so it is not a vitreous checkpoint; leave format= out")
@@ -196,35 +190,21 @@ def open_found(found: RawCheckpoint, format: str | None, hints: Hints) -> Opened
 
 def open_foreign(found: RawCheckpoint, known: Format, hints: Hints) -> Opened:
     record, note = sidecar(found)
-    beside = None if record is None else described(record.get("config"), found)
-    stated: Usage | None = None
-    if beside is not None:
-        facts: dict[str, Any] = {"image_size": beside.image_size}
-        if not isinstance(beside, BiTConfig):
-            facts |= {
-                "heads": beside.encoder.heads,
-                "activation": beside.encoder.activation,
-                "norm_eps": beside.encoder.norm_eps,
-            }
-        hints = dataclasses.replace(
-            hints, **{k: v for k, v in facts.items() if getattr(hints, k) is None or k == "image_size"}
-        )
-    draft = known.draft(found, hints)
-    if record is not None and beside is not None:
-        said = {"heads": hints.heads, "activation": hints.activation, "norm_eps": hints.norm_eps}
-        is_bit = isinstance(beside, BiTConfig)
-        draft.config = beside if is_bit else beside.change(**{k: v for k, v in said.items() if v is not None})
-        stated = usage(record, found)
+    if record is None:
+        draft = known.draft(found, hints)
+        stated = Usage(draft.preprocess, draft.labels)
+    else:
+        beside = described(record.get("config"), found)
+        hints = dataclasses.replace(hints_of(beside), **hints.of_encoder(), architecture=hints.architecture)
+        draft = known.draft(found, hints)
+        draft.config = beside if isinstance(beside, BiTConfig) else beside.change(**hints.of_encoder())
         draft.assumed = []
+        stated = usage(record, found)
     state = read_with(
-        known.rules(draft.config),
-        draft.tensors,
-        lambda: blueprint(draft.config).state_dict(),
-        ignore=known.ignores,
+        known.rules(draft.config), draft.tensors, lambda: blueprint(draft.config).state_dict(), ignore=known.ignores
     )
     path = found.path if found.path.startswith(hub.SCHEMES) else Path(found.path).name
     source = {"format": known.name, "path": path, "assumed": [*draft.assumed, *note]}
-    stated = stated or Usage(draft.preprocess, draft.labels)
     stated = dataclasses.replace(stated, preprocess=stated.preprocess.with_channels(draft.config.channels))
     return Opened(draft.config, state, stated, source)
 

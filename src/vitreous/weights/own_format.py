@@ -19,7 +19,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, ConfigError, FormatError, VitreousError
-from vitreous.files import digest, write_bytes
+from vitreous.files import sealed, unsealed, write_bytes
 from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
 from vitreous.models.catalog import blueprint
@@ -73,25 +73,23 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in state_of(model).items()}
     if state.keys() != blueprint(model.config).state_dict().keys():
         raise CheckpointError(f"the model no longer has the parts of its config, so {path} could not be read back")
-    manifest = {
-        "version": MANIFEST_VERSION,
-        "config": model.config.to_json(),
-        **usage_to_json(model),
-        "recipe": recipe,
-        "metrics": metrics,
-        "source": model.source,
-        "tensors": {name: tensor_digest(tensor) for name, tensor in state.items()},
-    }
-    for name in ("recipe", "metrics", "source"):
+    digests = {name: tensor_digest(tensor) for name, tensor in state.items()}
+    manifest = manifest_of(model, recipe, metrics, tensors=digests)
+    write_bytes(path, save(state, metadata={MANIFEST_KEY: sealed(manifest)}), force=force)
+
+
+def manifest_of(model: Model, recipe: Any, metrics: Any, **more: Any) -> dict[str, Any]:
+    """All that the tensors do not tell.  more: of one kind of file."""
+    free = {"recipe": recipe, "metrics": metrics, "source": model.source}
+    for name, value in free.items():
         try:
-            json.dumps(manifest[name], sort_keys=True)
+            json.dumps(value, sort_keys=True)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{name} is not JSON: {one_line(error)}; give plain numbers, words, lists, dicts"
             ) from None
-    text = json.dumps(manifest, sort_keys=True)
-    sealed = json.dumps({"digest": digest(text.encode()), "manifest": text})
-    write_bytes(path, save(state, metadata={MANIFEST_KEY: sealed}), force=force)
+    config = model.config.to_json()
+    return {"version": MANIFEST_VERSION, "config": config, **usage_to_json(model), **free, **more}
 
 
 def is_checkpoint(found: RawCheckpoint) -> bool:
@@ -105,13 +103,8 @@ def is_ours_without_manifest(found: RawCheckpoint) -> bool:
 
 def read_manifest(found: RawCheckpoint) -> dict[str, Any]:
     """Read our file's manifest and check its digest."""
-    try:
-        sealed = json.loads(found.metadata[MANIFEST_KEY])
-        text = sealed["manifest"]
-        manifest = json.loads(text) if digest(text.encode()) == sealed["digest"] else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        manifest = None
-    if not isinstance(manifest, dict):
+    manifest = unsealed(found.metadata[MANIFEST_KEY])
+    if manifest is None:
         raise CheckpointError(f"the manifest of {found.path} is damaged; fetch or write the file again")
     if manifest.get("version") != MANIFEST_VERSION:
         raise CheckpointError(
@@ -122,6 +115,15 @@ def read_manifest(found: RawCheckpoint) -> dict[str, Any]:
 
 def read_checkpoint(found: RawCheckpoint) -> Opened:
     manifest = read_manifest(found)
+    opened, wanted = open_manifest(manifest, found)
+    digests = manifest.get("tensors")
+    check_tensors(found, wanted, digests if isinstance(digests, dict) else {})
+    opened.state = dict(found.tensors)
+    return opened
+
+
+def open_manifest(manifest: Mapping[str, Any], found: RawCheckpoint) -> tuple[Opened, dict[str, Tensor]]:
+    """What the manifest tells, still without tensors, and the tensors that its model needs, on the meta device."""
     try:
         config = described(manifest.get("config"), found)
         wanted = blueprint(config).state_dict()
@@ -130,9 +132,8 @@ def read_checkpoint(found: RawCheckpoint) -> Opened:
         raise CheckpointError(
             f"the manifest of {found.path} does not describe a model: {one_line(error)}; write the file again"
         ) from None
-    digests, source = manifest.get("tensors"), manifest.get("source")
-    check_tensors(found, wanted, digests if isinstance(digests, dict) else {})
-    return Opened(config, dict(found.tensors), stated, source if isinstance(source, dict) else {})
+    source = manifest.get("source")
+    return Opened(config, {}, stated, source if isinstance(source, dict) else {}), wanted
 
 
 def described(record: Any, found: RawCheckpoint) -> Config:
@@ -164,18 +165,13 @@ def usage_to_json(model: Model) -> dict[str, Any]:
 
 def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
     """From the JSON of a manifest or sidecar."""
-    said = record.get("preprocess")
-    preprocess = stated_preprocess(found, **said) if isinstance(said, dict) else preprocesses.from_json(said)
+    stated = record.get("preprocess")
+    preprocess = stated_preprocess(found, **stated) if isinstance(stated, dict) else preprocesses.from_json(stated)
     labels, temperature = record.get("labels"), record.get("temperature", 1.0)
     threshold, answers = record.get("threshold"), record.get("answers", "one")
     if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
         raise ConfigError("labels are not a list of words")
-    if type(temperature) not in (int, float) or not 0 < temperature < math.inf:
-        raise ConfigError(f"temperature {one_line(temperature)} is not a positive number")
-    if threshold is not None and not _is_finite(threshold):
-        raise ConfigError(f"threshold {one_line(threshold)} is not a number")
-    if answers not in ("one", "several"):
-        raise ConfigError(f"answers {one_line(answers)} is neither one nor several")
+    _check_answers(temperature, threshold, answers)
     limit = None if threshold is None else float(threshold)
     return Usage(preprocess, tuple(labels) if labels else None, float(temperature), limit, answers)
 
@@ -183,18 +179,23 @@ def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
 def check_usage(model: Model) -> None:
     """Refuse to write labels, a temperature or a threshold that would not be read back."""
     check_labels(model.labels, model.config.readout.classes)
-    if type(model.temperature) not in (int, float) or not 0 < model.temperature < math.inf:
-        raise ConfigError(f"temperature {one_line(model.temperature)} is not a positive number; set model.temperature")
-    if model.threshold is not None and not _is_finite(model.threshold):
-        raise ConfigError(
-            f"threshold {one_line(model.threshold)} is not a number; set model.threshold, or None for none"
-        )
-    if model.answers not in ("one", "several"):
-        raise ConfigError(f"answers {one_line(model.answers)} is neither one nor several; set model.answers")
+    _check_answers(model.temperature, model.threshold, model.answers, advice="; set model.")
+
+
+def _check_answers(temperature: Any, threshold: Any, answers: Any, *, advice: str = "") -> None:
+    """advice: what to do, up to the name of the faulty one; empty if the caller's error says it."""
+    if not _is_finite(temperature) or temperature <= 0:
+        end = advice and f"{advice}temperature"
+        raise ConfigError(f"temperature {one_line(temperature)} is not a positive number{end}")
+    if threshold is not None and not _is_finite(threshold):
+        end = advice and f"{advice}threshold, or None for none"
+        raise ConfigError(f"threshold {one_line(threshold)} is not a number{end}")
+    if answers not in ("one", "several"):
+        raise ConfigError(f"answers {one_line(answers)} is neither one nor several{advice and f'{advice}answers'}")
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) < math.inf
 
 
 def check_labels(labels: Any, classes: int) -> None:

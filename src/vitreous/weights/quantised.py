@@ -21,27 +21,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.errors import CheckpointError, ConfigError, VitreousError
-from vitreous.files import digest, write_bytes
-from vitreous.models.catalog import blueprint
+from vitreous.errors import CheckpointError, ConfigError
+from vitreous.files import digest, sealed, write_bytes
 from vitreous.models.model import Model, state_of
-from vitreous.weights import own_format
-from vitreous.weights.own_format import Opened, check_usage, described, read_manifest, tensor_digest, usage
+from vitreous.weights.own_format import (
+    MANIFEST_KEY,
+    Opened,
+    check_usage,
+    manifest_of,
+    open_manifest,
+    read_manifest,
+    tensor_digest,
+)
 from vitreous.weights.tensor_files import RawCheckpoint, by
 from vitreous.words import one_line
-
-__all__ = [
-    "FINENESS",
-    "as_rows",
-    "finest",
-    "is_quantised",
-    "pack",
-    "quantise",
-    "read_quantised",
-    "restore",
-    "unpack",
-    "write_quantised",
-]
 
 QUANTISED_KEY = "quantised"  # a key beside the manifest; its value is PACKING_VERSION
 PACKING_VERSION = 1
@@ -176,19 +169,9 @@ def write_quantised(
 
     check_usage(model)
     packed = pack(state_of(model), fineness)
-    manifest = {
-        "version": own_format.MANIFEST_VERSION,
-        "config": model.config.to_json(),
-        **own_format.usage_to_json(model),
-        "recipe": recipe,
-        "metrics": metrics,
-        "source": model.source,
-        "fineness": fineness,
-        "tensors": _digest(packed),
-    }
-    text = json.dumps(manifest, sort_keys=True)
-    sealed = json.dumps({"digest": digest(text.encode()), "manifest": text, QUANTISED_KEY: PACKING_VERSION})
-    raw = save(packed, metadata={own_format.MANIFEST_KEY: sealed})  # a single key: the order of two would vary
+    manifest = manifest_of(model, recipe, metrics, fineness=fineness, tensors=_digest(packed))
+    text = sealed(manifest, **{QUANTISED_KEY: PACKING_VERSION})
+    raw = save(packed, metadata={MANIFEST_KEY: text})  # a single key: the order of two would vary
     write_bytes(path, raw, force=force)
     return len(raw)
 
@@ -200,7 +183,7 @@ def is_quantised(found: RawCheckpoint) -> bool:
 def _version(found: RawCheckpoint) -> Any:
     """The version of the packing; None for a plain or damaged checkpoint, whose reader reports the damage."""
     try:
-        return json.loads(found.metadata[own_format.MANIFEST_KEY]).get(QUANTISED_KEY)
+        return json.loads(found.metadata[MANIFEST_KEY]).get(QUANTISED_KEY)
     except (ValueError, KeyError, AttributeError, RecursionError):
         return None
 
@@ -214,17 +197,9 @@ def read_quantised(found: RawCheckpoint) -> Opened:
     manifest = read_manifest(found)
     if manifest.get("tensors") != _digest(found.tensors):
         raise CheckpointError(f"{found.path} is damaged (its digest does not fit); fetch or write the file again")
-    try:
-        config = described(manifest.get("config"), found)
-        shapes = {name: tensor.shape for name, tensor in blueprint(config).state_dict().items()}
-        stated = usage(manifest, found)
-    except (ValueError, TypeError, RuntimeError, OverflowError, VitreousError) as error:
-        raise CheckpointError(
-            f"the manifest of {found.path} does not describe a model: {one_line(error)}; write the file again"
-        ) from None
-    source = manifest.get("source")
-    state = unpack(found.tensors, shapes, found.path)
-    return Opened(config, state, stated, source if isinstance(source, dict) else {})
+    opened, wanted = open_manifest(manifest, found)
+    opened.state = unpack(found.tensors, {name: tensor.shape for name, tensor in wanted.items()}, found.path)
+    return opened
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from torch import Tensor
 
-from vitreous.errors import ExistsError, FormatError, VitreousError
-from vitreous.files import atomic_folder, atomic_write, delete_file, digest
+from vitreous.errors import FormatError, VitreousError
+from vitreous.files import atomic_folder, atomic_write, claim, delete_file, digest, write_bytes, write_json
 from vitreous.models.config import BiTConfig, Config, Size
 from vitreous.models.model import Model, state_of, unwrapped
 from vitreous.weights import formats, hub
-from vitreous.weights.formats import Draft, Format, Hints
+from vitreous.weights.formats import Draft, Format, Hints, hints_of
 from vitreous.weights.layouts import write_with
 from vitreous.weights.load_model import SIDECAR_SCHEMA, assemble, entry_of, is_new, load
 from vitreous.weights.own_format import check_usage, default_name, usage_to_json, write_checkpoint
@@ -68,8 +67,7 @@ def save_foreign(
         draft = read_alone(held, known, tensors, folder)
         if not says_it_all(held, draft):
             written.append(folder / FOLDER_SIDECAR)
-            with written[-1].open("wb") as file:
-                _json(sidecar_of(held, folder / "model.safetensors"))(file)
+            write_json(written[-1], sidecar_of(held, folder / "model.safetensors"), allow_nan=True)
     return [target / file.relative_to(folder) for file in written], unsaid(held, known, draft)
 
 
@@ -81,12 +79,8 @@ def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], targe
     """
     sidecar = target.with_name(target.name + ".json")
     is_ours = bool(earlier_sidecar(sidecar))  # a sidecar without its file: a writer was killed
-    if not force:
-        for taken in (target, *([] if is_ours else [sidecar])):
-            if os.path.lexists(taken):
-                raise ExistsError(
-                    f"{taken} exists already; choose another place, or overwrite it with --force (force=True)"
-                )
+    claim(target, force=force)
+    claim(sidecar, force=force or is_ours)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
         part = Path(folder) / target.name
@@ -94,7 +88,8 @@ def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], targe
         beside = sidecar_of(model, part)
         older = entry_of(earlier_sidecar(sidecar), target) if target.is_file() else None
         before = sidecar.read_bytes() if sidecar.is_file() else None
-        atomic_write(sidecar, _json({**beside, **({"replaces": older} if older else {})}), force=force or is_ours)
+        both = {**beside, "replaces": older} if older else beside
+        write_json(sidecar, both, force=force or is_ours, allow_nan=True)
         try:
             with part.open("rb") as written:
                 atomic_write(target, lambda file: shutil.copyfileobj(written, file, 2**20), force=force)
@@ -102,16 +97,11 @@ def write_file(model: Model, known: Format, tensors: Mapping[str, Tensor], targe
             if before is None:
                 delete_file(sidecar)
             else:
-                atomic_write(sidecar, lambda file: file.write(before), force=True)
+                write_bytes(sidecar, before, force=True)
             raise
     if older:
-        atomic_write(sidecar, _json(beside), force=True)
+        write_json(sidecar, beside, force=True, allow_nan=True)
     return [target, sidecar]
-
-
-def _json(record: Mapping[str, Any]) -> Callable[[BinaryIO], object]:
-    raw = (json.dumps(record, indent=2) + "\n").encode()
-    return lambda file: file.write(raw)
 
 
 def earlier_sidecar(path: Path) -> dict[str, Any]:
@@ -125,18 +115,12 @@ def earlier_sidecar(path: Path) -> dict[str, Any]:
 
 def read_alone(model: Model, known: Format, tensors: Mapping[str, Tensor], folder: Path | None = None) -> Draft | None:
     """What a reader without our sidecar would assume, from a folder's configs or by convention."""
-    hints = Hints(model.config.image_size)
-    config: dict[str, Any] = {}
-    preprocessor: dict[str, Any] = {}
-    if folder is not None:
-        hints = Hints()
-        config, preprocessor = read_json(folder / "config.json"), read_json(folder / "preprocessor_config.json")
-    elif not isinstance(model.config, BiTConfig):
-        e = model.config.encoder
-        hints = replace(hints, heads=e.heads, activation=e.activation, norm_eps=e.norm_eps)
     where = str(folder or "the file")
+    found, hints = RawCheckpoint(where, Tensors(tensors, where)), hints_of(model.config)
     try:
-        found = RawCheckpoint(where, Tensors(tensors, where), config=config, preprocessor=preprocessor)
+        if folder is not None:
+            config, preprocessor = (read_json(folder / f"{name}.json") for name in ("config", "preprocessor_config"))
+            found, hints = replace(found, config=config, preprocessor=preprocessor), Hints()
         draft = known.draft(found, hints)
     except VitreousError:
         return None
@@ -189,24 +173,15 @@ def essence(config: Config) -> Config:
 
 def sidecar_of(model: Model, weights: Path) -> dict[str, Any]:
     """The sidecar's content, tied to one file of weights by its digest."""
-    return {
-        "schema": SIDECAR_SCHEMA,
-        "digest": digest(weights),
-        "config": model.config.to_json(),
-        **usage_to_json(model),
-    }
+    about = {"schema": SIDECAR_SCHEMA, "digest": digest(weights), "config": model.config.to_json()}
+    return about | usage_to_json(model)
 
 
 # Options that no tensor shows; a sidecar can hold them.
 IN_NO_TENSOR = (
-    "activation",
-    "norm_eps",
-    "attention_scale",
-    "standardise_eps",
-    "standardise_eps_at",
-    "group_norm_eps",
-    "root_pad",
-)
+    "activation", "norm_eps", "attention_scale",
+    "standardise_eps", "standardise_eps_at", "group_norm_eps", "root_pad",
+)  # fmt: skip
 
 
 def hold(model: Model, known: Format, *, anyway: bool) -> Model:
@@ -219,9 +194,8 @@ def hold(model: Model, known: Format, *, anyway: bool) -> Model:
         verb = "would run this model differently" if only_function else "cannot hold this model"
         raise FormatError(f"{known.name} {verb}: {', '.join(map(str, parts))}{end}")
     held = assemble(config, dict(state))
-    held.preprocess, held.labels = model.preprocess, model.labels
-    held.temperature, held.threshold, held.answers = model.temperature, model.threshold, model.answers
-    held.source = model.source
+    for name in ("preprocess", "labels", "temperature", "threshold", "answers", "source"):
+        setattr(held, name, getattr(model, name))
     return held
 
 
@@ -267,16 +241,9 @@ def convert(
     if is_push:
         hub.check_target(os.fspath(path))  # before any work
     model = load(
-        source,
-        format=format,
-        classes=classes,
-        image_size=image_size,
-        heads=heads,
-        activation=activation,
-        norm_eps=norm_eps,
-        architecture=architecture,
-        position_resize=position_resize,
-    )
+        source, format=format, classes=classes, image_size=image_size, heads=heads, activation=activation,
+        norm_eps=norm_eps, architecture=architecture, position_resize=position_resize,
+    )  # fmt: skip
     notes = list(model.source.get("assumed", []))
     notes += [f"first values, not trained: {source} is a name of the catalog"] if is_new(os.fspath(source)) else []
 

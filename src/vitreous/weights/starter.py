@@ -12,24 +12,6 @@ from typing import Any
 from vitreous.errors import CheckpointError
 from vitreous.weights.tensor_files import read_json
 
-__all__ = [
-    "FROM_SCRATCH_ABOVE",
-    "MAX_STARTER_BYTES",
-    "STARTER_CARD",
-    "STARTER_FILE",
-    "STARTER_NAME",
-    "card",
-    "file",
-    "is_clear",
-    "is_meant",
-    "is_there",
-    "network",
-    "size_for",
-    "suits",
-    "terms",
-    "word",
-]
-
 STARTER_NAME = "starter"
 STARTER_FILE = Path(__file__).with_name("starter.safetensors")
 STARTER_CARD = Path(__file__).with_name("starter.json")  # its data, its making, and the cost of packing
@@ -87,13 +69,13 @@ def suits(images: int, channels: int) -> bool:
     return is_there() and channels == 3 and images < FROM_SCRATCH_ABOVE
 
 
-def size_for(pictures: tuple[int, int]) -> int | None:
+def size_for(images: tuple[int, int]) -> int | None:
     """The input size in pixels for images of this size; None: the starter's own.
 
     300 photos, five draws, a solved head: 64 pixels 66.3 % of imagenette and 68.1 % of five cat breeds, 96 pixels 70.8
     and 73.3 %, for 2.4 times the work; 128 pixels 71.0 and 74.7 %, for 4.4 times (benchmarks/starter_sizes.py).
     """
-    return FROZEN_IMAGE_SIZE if min(pictures) >= FROZEN_IMAGE_SIZE else None
+    return FROZEN_IMAGE_SIZE if min(images) >= FROZEN_IMAGE_SIZE else None
 
 
 def is_clear(right: int, seen: int, chance: float) -> bool:

@@ -13,8 +13,9 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Annotated, Any, BinaryIO
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -140,26 +141,21 @@ def _weights_in(folder: Path) -> Path:
         )
     only = sorted(p for p in folder.iterdir() if p.suffix in READERS and p.is_file())
     if len(only) != 1:
-        few = f"{len(only)} files of weights ({', '.join(p.name for p in only[:3])}, …)"
-        raise CheckpointError(f"{folder} holds {few if only else 'no weights'}; name the file")
+        several = f"{len(only)} files of weights ({', '.join(p.name for p in only[:3])}, …)"
+        raise CheckpointError(f"{folder} holds {several if only else 'no weights'}; name the file")
     return only[0]
 
 
-def _read_file(path: Path, said: str) -> RawCheckpoint:
-    """Read a file and the JSON beside it.  said: the path as the user wrote it."""
+def _read_file(path: Path, written: str) -> RawCheckpoint:
+    """Read a file and the JSON beside it.  written: the path as the user wrote it."""
     tensors, metadata = _read_shards(path) if path.name.endswith(".index.json") else read_tensors(path)
-    beside = path.parent
-    has_config = path.name in WEIGHT_FILES
-    sidecar = read_json(path.with_name(path.name + ".json"))
-    return RawCheckpoint(
-        said,
-        unwrapped(Tensors(tensors, str(path))),
-        metadata,
-        read_json(beside / "config.json") if has_config else {},
-        read_json(beside / "preprocessor_config.json") if has_config else {},
-        sidecar or (read_json(beside / FOLDER_SIDECAR) if has_config else {}),
-        path,
-    )
+
+    def beside(name: str) -> dict[str, Any]:
+        return read_json(path.with_name(name)) if path.name in WEIGHT_FILES else {}
+
+    config, preprocessor = beside("config.json"), beside("preprocessor_config.json")
+    sidecar = read_json(path.with_name(path.name + ".json")) or beside(FOLDER_SIDECAR)
+    return RawCheckpoint(written, unwrapped(Tensors(tensors, str(path))), metadata, config, preprocessor, sidecar, path)
 
 
 def unwrapped(tensors: Tensors) -> Tensors:
@@ -172,15 +168,12 @@ def unwrapped(tensors: Tensors) -> Tensors:
 
 def _read_shards(index: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read weights from the several files that an index lists."""
-    where = read_json(index).get("weight_map")
-    if (
-        not isinstance(where, dict)
-        or not where
-        or not all(isinstance(file, str) and is_plain_name(file) for file in where.values())
-    ):
+    where: Any = read_json(index).get("weight_map")
+    files = list(where.values()) if isinstance(where, dict) else []
+    if not files or not all(isinstance(file, str) and is_plain_name(file) for file in files):
         raise CheckpointError(f"{index} has no usable weight_map; each tensor must name a file beside it")
     tensors: dict[str, Tensor] = {}
-    for file in sorted(set(where.values())):
+    for file in sorted(set(files)):
         if not (index.parent / file).is_file():
             raise CheckpointError(f"{index} names {file}, which is not there; fetch it")
         shard = read_tensors(index.parent / file)[0]
@@ -222,9 +215,10 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors: dict[str, Tensor] = {}
     with path.open("rb") as file:
         entries, metadata = _read_header(file, path)
-        for name, dtype, shape, begin, end in entries:
+        for name, entry in entries.items():
+            begin, end = entry.data_offsets
             try:
-                tensor = torch.empty(shape, dtype=SAFETENSORS_TYPES[dtype])
+                tensor = torch.empty(entry.shape, dtype=SAFETENSORS_TYPES[entry.dtype])
             except RuntimeError:  # torch is out of memory
                 raise CheckpointError(
                     f"tensor {name} of {path} takes {(end - begin) / 2**30:,.1f} GiB, more than the memory here has"
@@ -240,7 +234,15 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.flatten().view(torch.uint8).numpy().data
 
 
-Entry = tuple[str, str, list[int], int, int]  # name, type, shape, begin, end
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class HeaderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor in the header of a safetensors file."""
+
+    dtype: str
+    shape: Annotated[list[Whole], msgspec.Meta(max_length=MAX_AXES)]
+    data_offsets: tuple[Whole, Whole]  # begin and end, counted from the header's end
 
 
 def check_safetensors(path: Path) -> dict[str, str]:
@@ -249,7 +251,7 @@ def check_safetensors(path: Path) -> dict[str, str]:
         return _read_header(file, path)[1]
 
 
-def _read_header(file: BinaryIO, path: Path) -> tuple[list[Entry], dict[str, str]]:
+def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, HeaderEntry], dict[str, str]]:
     """Entries in file order, and metadata; leaves the file at the first tensor."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
@@ -267,15 +269,18 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[list[Entry], dict[str, str
         raise CheckpointError(f"the metadata of {path} is damaged; fetch or write it again")
     check_names(header, path)
     end_before = 0
-    entries = sorted(((name, *_entry(name, entry, path)) for name, entry in header.items()), key=lambda e: (e[3], e[4]))
-    for name, dtype, shape, begin, end in entries:
-        if dtype not in SAFETENSORS_TYPES:
+    read = {name: _entry(name, entry, path) for name, entry in header.items()}
+    entries = dict(sorted(read.items(), key=lambda named: named[1].data_offsets))
+    for name, entry in entries.items():
+        begin, end = entry.data_offsets
+        if entry.dtype not in SAFETENSORS_TYPES:
             raise CheckpointError(
-                f"tensor {name} of {path} has type {dtype[:20]!r}, which no model here uses; convert it to F32"
+                f"tensor {name} of {path} has type {entry.dtype[:20]!r}, which no model here uses; convert it to F32"
             )
-        if math.prod(shape) * SAFETENSORS_TYPES[dtype].itemsize != end - begin:
+        if math.prod(entry.shape) * SAFETENSORS_TYPES[entry.dtype].itemsize != end - begin:
             raise CheckpointError(
-                f"tensor {name} of {path} claims shape {by(shape)} but {end - begin} bytes; do not trust this file"
+                f"tensor {name} of {path} claims shape {by(entry.shape)} but {end - begin} bytes; "
+                f"do not trust this file"
             )
         if begin != end_before:
             what = "overlaps the tensor before it" if begin < end_before else "leaves a gap before it"
@@ -302,28 +307,19 @@ def _header(raw: bytes, path: Path) -> dict[str, Any]:
 
 
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice[:40]!r} stands there twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name[:40]!r} stands there twice")
+        found[name] = value
     return found
 
 
-def _entry(name: str, entry: Any, path: Path) -> tuple[str, list[int], int, int]:
-    """Type, shape, begin and end of a tensor, from a header."""
-    if isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}:
-        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-        numbers_are_whole = (
-            isinstance(shape, list)
-            and isinstance(offsets, list)
-            and len(offsets) == 2
-            and len(shape) <= MAX_AXES
-            and all(type(n) is int and 0 <= n < 2**63 for n in [*shape, *offsets])
-        )
-        if isinstance(dtype, str) and numbers_are_whole:
-            return dtype, shape, *offsets
-    raise CheckpointError(f"the header of {path} is damaged (at {name}); fetch or write it again")
+def _entry(name: str, entry: Any, path: Path) -> HeaderEntry:
+    try:
+        return msgspec.convert(entry, HeaderEntry)
+    except msgspec.ValidationError:
+        raise CheckpointError(f"the header of {path} is damaged (at {name}); fetch or write it again") from None
 
 
 def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -346,7 +342,7 @@ def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except CheckpointError:
         raise
     except Exception as error:  # a damaged zip raises many kinds of error
-        raise CheckpointError(f"{path} is damaged or no npz: {one_line(error)}; fetch or write it again") from None
+        raise CheckpointError(f"{path} is damaged, or not an npz: {one_line(error)}; fetch or write it again") from None
     return tensors, {}
 
 
@@ -461,16 +457,8 @@ def _check_calls(stream: IO[bytes], path: Path) -> None:
 
 
 WRAPPERS = (  # the first one present wins
-    "state_dict",
-    "model",
-    "model_state_dict",
-    "model_ema",
-    "state_dict_ema",
-    "ema",
-    "teacher",
-    "student",
-    "net",
-)
+    "state_dict", "model", "model_state_dict", "model_ema", "state_dict_ema", "ema", "teacher", "student", "net",
+)  # fmt: skip
 
 
 def _state_dict(content: Any) -> dict[str, Tensor]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import CheckpointError, FormatError
@@ -29,6 +26,7 @@ from vitreous.weights.formats import (
     stated_preprocess,
     stated_size,
     stem_of,
+    write_hub_folder,
 )
 from vitreous.weights.google import stem_cell
 from vitreous.weights.layouts import LEADING_AXIS, ONE_BY_ONE_CONV, Rule, pair, patch_kernel, rule
@@ -46,6 +44,7 @@ TIMM_HYBRIDS = {  # units of the stem and patch on its map
     ((3, 4, 6, 3), 1): "vit_large_r50_s32_224",
 }
 PROJECTION_WEIGHT = "patch_embed.proj.weight"
+Facts = Mapping[str, Any]  # what a config tells
 UNIT_PATTERN = r"stages\.(\d{1,3})\.blocks\.(\d{1,3})\."
 
 
@@ -107,44 +106,14 @@ def settings(found: RawCheckpoint, known: Implied | None) -> dict[str, Any]:
 # What model_args may hold. READ_ARGUMENTS: tensors show them, or we read them. IGNORED_ARGUMENTS: no effect on a
 # trained model at its own size. ONLY_VALUES: must have one of these values. Any other may change the function.
 READ_ARGUMENTS = {
-    "img_size",
-    "patch_size",
-    "in_chans",
-    "num_classes",
-    "embed_dim",
-    "depth",
-    "num_heads",
-    "mlp_ratio",
-    "qkv_bias",
-    "qk_norm",
-    "init_values",
-    "class_token",
-    "reg_tokens",
-    "no_embed_class",
-    "pre_norm",
-    "fc_norm",
-    "global_pool",
-    "act_layer",
-    "label_names",
-    "layers",
-    "channels",
-    "stem_chs",
-    "width_factor",
-}
+    "img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio",
+    "qkv_bias", "qk_norm", "init_values", "class_token", "reg_tokens", "no_embed_class", "pre_norm", "fc_norm",
+    "global_pool", "act_layer", "label_names", "layers", "channels", "stem_chs", "width_factor",
+}  # fmt: skip
 IGNORED_ARGUMENTS = {
-    "dynamic_img_size",
-    "dynamic_img_pad",
-    "strict_img_size",
-    "drop_rate",
-    "pos_drop_rate",
-    "patch_drop_rate",
-    "proj_drop_rate",
-    "attn_drop_rate",
-    "drop_path_rate",
-    "weight_init",
-    "fix_init",
-    "zero_init_last",
-}
+    "dynamic_img_size", "dynamic_img_pad", "strict_img_size", "drop_rate", "pos_drop_rate", "patch_drop_rate",
+    "proj_drop_rate", "attn_drop_rate", "drop_path_rate", "weight_init", "fix_init", "zero_init_last",
+}  # fmt: skip
 ONLY_VALUES: dict[str, tuple[Any, ...]] = {
     "pos_embed": ("learn", "none", ""),
     "final_norm": (True,),
@@ -161,9 +130,9 @@ def check_args(found: RawCheckpoint, hints: Hints) -> None:
     """Refuse arguments that change the function, by name."""
     args = found.config.get("model_args") if "architecture" in found.config else None
     for name, value in args.items() if isinstance(args, dict) else ():
-        is_said = name == "norm_layer" and value == "layernorm" and hints.norm_eps is not None
+        is_given = name == "norm_layer" and value == "layernorm" and hints.norm_eps is not None
         is_held = name in ONLY_VALUES and isinstance(value, bool | str) and value in ONLY_VALUES[name]
-        if not (name in READ_ARGUMENTS or name in IGNORED_ARGUMENTS or value is None or is_held or is_said):
+        if not (name in READ_ARGUMENTS or name in IGNORED_ARGUMENTS or value is None or is_held or is_given):
             end = "; say norm_eps=" if name == "norm_layer" and value == "layernorm" else ""
             raise FormatError(
                 f"{found.path} says {one_line(name)}={one_line(value)} in model_args, which is not built here{end}"
@@ -173,19 +142,19 @@ def check_args(found: RawCheckpoint, hints: Hints) -> None:
 def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     assumed: list[str] = []
     known = implied(found, hints, assumed)
-    tensors, said = tidy(found.tensors), settings(found, known)
+    tensors, facts = tidy(found.tensors), settings(found, known)
     check_args(found, hints)
     check_keys(tensors, found, hints, known)
     if "stem.conv.weight" in tensors:
-        return draft_bit(found, tensors, said, hints, assumed)
+        return draft_bit(found, tensors, facts, hints, assumed)
     width, channels, p, q = tensors.shape(PROJECTION_WEIGHT, 4)
     q_norm = "blocks.0.attn.q_norm.weight"
-    told = width // tensors.shape(q_norm, 1)[0] if q_norm in tensors else stated_heads(said, known, width)
+    told = width // tensors.shape(q_norm, 1)[0] if q_norm in tensors else stated_heads(facts, known, width)
     heads, note = choose_heads(width, found, hints, told)
     assumed += note
     hidden = tensors.shape("blocks.0.mlp.fc2.weight", 2)[1]
     is_gated = tensors.shape("blocks.0.mlp.fc1.weight", 2)[0] == 2 * hidden
-    activation, eps = choose_function(found, hints, said, known, "swiglu" if is_gated else "gelu", assumed)
+    activation, eps = choose_function(found, hints, facts, known, "swiglu" if is_gated else "gelu", assumed)
     changes: dict[str, Any] = {
         "width": width,
         "depth": tensors.depth("blocks.{}."),
@@ -207,11 +176,11 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
         "representation": tensors.shape("pre_logits.fc.weight", 2)[0] if "pre_logits.fc.weight" in tensors else 0,
         "classes": tensors.shape("head.weight", 2)[0] if "head.weight" in tensors else 0,
     }
-    changes |= choose_pool(found, tensors, said, assumed)
+    changes |= choose_pool(found, tensors, facts, assumed)
     config = ViTConfig().change(**changes)
     config = add_stem(config, tensors)
-    config = place_positions(config, tensors, found, hints, said, assumed)
-    return Draft(config, preprocess(found, said, config.image_size, assumed), tensors, labels(said), assumed)
+    config = place_positions(config, tensors, found, hints, facts, assumed)
+    return Draft(config, preprocess(found, facts, config.image_size, assumed), tensors, labels(facts), assumed)
 
 
 FOREIGN_TENSORS = {  # parts that tensor names reveal in a file without a config
@@ -243,23 +212,23 @@ def check_keys(tensors: Tensors, found: RawCheckpoint, hints: Hints, known: Impl
         )
     if known is None and PROJECTION_WEIGHT in tensors and "pos_embed" not in tensors:
         raise FormatError(
-            f"{found.path} has no pos_embed: its positions may be rotary, which leave no tensor; where it has none at "
+            f"{found.path} has no pos_embed: its positions may be rotary, which leave no tensor; if it has none at "
             f"all, say architecture= (such as vit_base_patch16_224)"
         )
 
 
-def stated_heads(said: Mapping[str, Any], known: Implied | None, width: int) -> Any:
+def stated_heads(facts: Facts, known: Implied | None, width: int) -> Any:
     """Heads from model_args, else from the architecture's name, if the width is the name's or model_args gives it."""
-    if known is None or "num_heads" in said:
-        return said.get("num_heads")
-    return known.heads if width in (known.width, said.get("embed_dim")) else None
+    if known is None or "num_heads" in facts:
+        return facts.get("num_heads")
+    return known.heads if width in (known.width, facts.get("embed_dim")) else None
 
 
 def choose_function(
-    found: RawCheckpoint, hints: Hints, said: Mapping[str, Any], known: Implied | None, default: str, assumed: list[str]
+    found: RawCheckpoint, hints: Hints, facts: Facts, known: Implied | None, default: str, assumed: list[str]
 ) -> tuple[str, float]:
     """Activation and eps, from the argument, the config, the architecture or timm's convention, in this order."""
-    stated = said.get("act_layer")
+    stated = facts.get("act_layer")
     if hints.activation is None and stated is not None and not (isinstance(stated, str) and stated in TIMM_ACTIVATIONS):
         raise FormatError(
             f"{found.path} uses activation {one_line(stated)!r}, which is not built here; run another with activation="
@@ -272,7 +241,7 @@ def choose_function(
     return activation, usual.norm_eps if hints.norm_eps is None else hints.norm_eps
 
 
-def choose_pool(found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any], assumed: list[str]) -> dict[str, Any]:
+def choose_pool(found: RawCheckpoint, tensors: Tensors, facts: Facts, assumed: list[str]) -> dict[str, Any]:
     """The pool, from the tensors (attn_pool, fc_norm, a second head), the config or timm's default, in this order."""
     order = "mean-first" if "fc_norm.weight" in tensors else "norm-first"
     if "head_dist.weight" in tensors:
@@ -280,7 +249,7 @@ def choose_pool(found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any],
     if "attn_pool.latent" in tensors:
         return {"pool": "map", "pool_order": order}
     default = "gap" if order == "mean-first" or "cls_token" not in tensors else "cls"
-    stated = said.get("global_pool")
+    stated = facts.get("global_pool")
     if stated == "":
         assumed.append(f"pool {default}: the config says none, and a model here has one")
     if not stated:
@@ -297,69 +266,49 @@ def add_stem(config: ViTConfig, tensors: Tensors) -> ViTConfig:
     if root is None:
         return config
     root_width, channels, _, _ = tensors.shape(root, 4)
-    stem = {
-        **vars(TIMM_HYBRID),
-        "units": tensors.units(re.escape(at) + UNIT_PATTERN, 0),
-        "resnet_width": root_width / 64,
-    }
+    units = tensors.units(re.escape(at) + UNIT_PATTERN, 0)
+    stem = {**vars(TIMM_HYBRID), "units": units, "resnet_width": root_width / 64}
     return config.change(stem="resnet", channels=channels, **stem)
 
 
-def stated_image_size(said: Mapping[str, Any]) -> Any:
+def stated_image_size(facts: Facts) -> Any:
     """The config's image size, the network's first: preprocessing may use another."""
-    stated = said.get("img_size")
-    of_input = said["pretrained"].get("input_size")
+    stated = facts.get("img_size")
+    of_input = facts["pretrained"].get("input_size")
     return of_input[-2:] if stated is None and isinstance(of_input, list) else stated
 
 
 def place_positions(
-    config: ViTConfig, tensors: Tensors, found: RawCheckpoint, hints: Hints, said: Mapping[str, Any], assumed: list[str]
+    config: ViTConfig, tensors: Tensors, found: RawCheckpoint, hints: Hints, facts: Facts, assumed: list[str]
 ) -> ViTConfig:
     """The table's grid, and whether it covers the tokens in front (timm's no_embed_class)."""
-    stated = stated_image_size(said)
+    stated = stated_image_size(facts)
     if "pos_embed" not in tensors:
         size = (224, 224) if stated is None else stated_size(stated, found)
         return config.change(positions="none", image_size=hints.image_size or size)
     rows = tensors.shape("pos_embed", 3)[1]
     grid_of = stem_of(config).grid if config.embedding.stem == "resnet" else None
-    leaves_out = said.get("no_embed_class") if config.prefix else False
+    leaves_out = facts.get("no_embed_class") if config.prefix else False
     covers: tuple[str, ...] = ("all", "patches")
     if leaves_out in (True, False):
         covers = ("patches",) if leaves_out else ("all",)
     if is_original_dinov2(found.tensors):
         covers = ("class",)
     drafts = [config.change(positions_cover=cover) for cover in covers]
-
-    def size_of(draft: ViTConfig) -> Size:
-        return choose_image_size(rows - draft.covered, stem_cell(config), found, hints, stated, grid_of, assumed)
-
-    asked = [
-        draft
-        for draft in drafts
-        if hints.image_size and _places(hints.image_size, config, grid_of) == rows - draft.covered
-    ]
+    cell, (h, w) = stem_cell(config), hints.image_size or (0, 0)
+    asked = math.prod(grid_of((h, w)) if grid_of and h else (h // cell[0], w // cell[1]))  # places; 0: not known
+    fitting = [draft for draft in drafts if asked and asked == rows - draft.covered]
     square = [draft for draft in drafts if square_grid(rows - draft.covered)]
-    draft = (asked or square or drafts)[0]
-    return draft.change(image_size=size_of(draft))
-
-
-def _places(size: Size, config: ViTConfig, grid_of: Callable[[Size], Size] | None) -> int:
-    (h, w), cell = size, stem_cell(config)
-    rows, columns = grid_of(size) if grid_of else (h // cell[0], w // cell[1])
-    return rows * columns
+    draft = (fitting or square or drafts)[0]
+    size = choose_image_size(rows - draft.covered, cell, found, hints, stated, grid_of, assumed)
+    return draft.change(image_size=size)
 
 
 def preprocess(
-    found: RawCheckpoint,
-    said: Mapping[str, Any],
-    size: Size,
-    assumed: list[str],
-    *,
-    crop: float = 0.9,
-    how: str = "bicubic",
+    found: RawCheckpoint, facts: Facts, size: Size, assumed: list[str], *, crop: float = 0.9, how: str = "bicubic"
 ) -> Preprocess:
     """From pretrained_cfg: short side to ⌊size / crop_pct⌋, centre crop; else timm's for Google's weights."""
-    cfg = said["pretrained"]
+    cfg = facts["pretrained"]
     if not cfg:
         assumed.append(f"preprocessing: timm's for Google's weights (crop_pct {crop}, {how}, -1 to 1)")
     share = cfg.get("crop_pct", crop)
@@ -392,8 +341,8 @@ def crop_share(size: int, side: int) -> float:
     return share
 
 
-def labels(said: Mapping[str, Any]) -> tuple[str, ...] | None:
-    names = said.get("label_names")
+def labels(facts: Facts) -> tuple[str, ...] | None:
+    names = facts.get("label_names")
     return tuple(map(str, names)) if isinstance(names, list) and names else None
 
 
@@ -417,14 +366,11 @@ def rules(config: Config) -> list[Rule]:
         out += pair(f"{at}.attention.merge", f"{at}.attn.proj")
         out += pair(f"{at}.mlp.expand", f"{at}.mlp.fc1") + pair(f"{at}.mlp.contract", f"{at}.mlp.fc2")
         if e.qk_norm:
-            out += pair(f"{at}.attention.query_norm", f"{at}.attn.q_norm") + pair(
-                f"{at}.attention.key_norm", f"{at}.attn.k_norm"
-            )
+            out += pair(f"{at}.attention.query_norm", f"{at}.attn.q_norm")
+            out += pair(f"{at}.attention.key_norm", f"{at}.attn.k_norm")
         if e.layer_scale is not None:
-            out += [
-                rule(f"{at}.attention.end.scale.gain", f"{at}.ls1.gamma"),
-                rule(f"{at}.mlp.end.scale.gain", f"{at}.ls2.gamma"),
-            ]
+            out.append(rule(f"{at}.attention.end.scale.gain", f"{at}.ls1.gamma"))
+            out.append(rule(f"{at}.mlp.end.scale.gain", f"{at}.ls2.gamma"))
     out += pair("norm", "norm") if r.pool_order == "norm-first" else pair("pool.norm", "fc_norm")
     out += map_rules("pool" if r.pool_order == "norm-first" else "pool.pool") if r.pool == "map" else []
     out += pair("representation.linear", "pre_logits.fc") if r.representation else []
@@ -436,14 +382,8 @@ def rules(config: Config) -> list[Rule]:
 
 
 def map_rules(ours: str) -> list[Rule]:
-    names = {
-        "query": "q",
-        "key_value": "kv",
-        "merge": "proj",
-        "norm": "norm",
-        "expand": "mlp.fc1",
-        "contract": "mlp.fc2",
-    }
+    names = {"query": "q", "key_value": "kv", "merge": "proj"}
+    names |= {"norm": "norm", "expand": "mlp.fc1", "contract": "mlp.fc2"}
     probe = rule(f"{ours}.probe", "attn_pool.latent", move=LEADING_AXIS)
     return [probe, *(r for mine, theirs in names.items() for r in pair(f"{ours}.{mine}", f"attn_pool.{theirs}"))]
 
@@ -453,48 +393,39 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
     root = f"{at}.stem" if config.resnet.units else at
     out = [rule("stem.root.conv.weight", f"{root}.conv.weight"), *pair("stem.root.norm", f"{root}.norm")]
     for s, units in enumerate(config.resnet.units):
-        for u in range(units):
-            ours, theirs = f"stem.stages.{s}.units.{u}", f"{at}.stages.{s}.blocks.{u}"
-            for k in (1, 2, 3):
-                out += [
-                    rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"),
-                    *pair(f"{ours}.norm{k}", f"{theirs}.norm{k}"),
-                ]
-            if u == 0:
-                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
-                out += pair(f"{ours}.shortcut_norm", f"{theirs}.downsample.norm")
+        out += stage_rules(f"stem.stages.{s}", f"{at}.stages.{s}", units)
+        out += pair(f"stem.stages.{s}.units.0.shortcut_norm", f"{at}.stages.{s}.blocks.0.downsample.norm")
     return out
 
 
-def draft_bit(
-    found: RawCheckpoint, tensors: Tensors, said: Mapping[str, Any], hints: Hints, assumed: list[str]
-) -> Draft:
+def stage_rules(ours: str, theirs: str, units: int) -> list[Rule]:
+    """The units of one ResNet stage; the first has a shortcut."""
+    out = [rule(f"{ours}.units.0.shortcut.weight", f"{theirs}.blocks.0.downsample.conv.weight")]
+    for u in range(units):
+        for k in (1, 2, 3):
+            out.append(rule(f"{ours}.units.{u}.conv{k}.weight", f"{theirs}.blocks.{u}.conv{k}.weight"))
+            out += pair(f"{ours}.units.{u}.norm{k}", f"{theirs}.blocks.{u}.norm{k}")
+    return out
+
+
+def draft_bit(found: RawCheckpoint, tensors: Tensors, facts: Facts, hints: Hints, assumed: list[str]) -> Draft:
     root, channels, _, _ = tensors.shape("stem.conv.weight", 4)
     units = tensors.units(UNIT_PATTERN, 0)
-    if said.get("global_pool") not in (None, "", "avg"):
-        raise FormatError(f"{found.path} says global_pool {one_line(said['global_pool'])!r}, and a BiT here has avg")
-    stated = stated_image_size(said)
+    if facts.get("global_pool") not in (None, "", "avg"):
+        raise FormatError(f"{found.path} says global_pool {one_line(facts['global_pool'])!r}, and a BiT here has avg")
+    stated = stated_image_size(facts)
     size = hints.image_size or ((224, 224) if stated is None else stated_size(stated, found))
     resnet = ResNetConfig(units=units, resnet_width=root / 64, standardise_eps=1e-8)
     classes = tensors.shape("head.fc.weight", 4)[0] if "head.fc.weight" in tensors else 0
     config = BiTConfig(channels=channels, resnet=resnet).change(image_size=size, classes=classes)
-    rule = preprocess(found, said, config.image_size, assumed, crop=0.875, how="bilinear")
-    return Draft(config, rule, tensors, labels(said), assumed)
+    rule = preprocess(found, facts, config.image_size, assumed, crop=0.875, how="bilinear")
+    return Draft(config, rule, tensors, labels(facts), assumed)
 
 
 def bit_rules(config: BiTConfig) -> list[Rule]:
-    out = [rule("root.conv.weight", "stem.conv.weight")]
+    out = [rule("root.conv.weight", "stem.conv.weight"), *pair("last_norm", "norm")]
     for s, units in enumerate(config.resnet.units):
-        for u in range(units):
-            ours, theirs = f"stages.{s}.units.{u}", f"stages.{s}.blocks.{u}"
-            for k in (1, 2, 3):
-                out += [
-                    *pair(f"{ours}.norm{k}", f"{theirs}.norm{k}"),
-                    rule(f"{ours}.conv{k}.weight", f"{theirs}.conv{k}.weight"),
-                ]
-            if u == 0:
-                out.append(rule(f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"))
-    out += pair("last_norm", "norm")
+        out += stage_rules(f"stages.{s}", f"stages.{s}", units)
     return out + (pair("head", "head.fc", weight=ONE_BY_ONE_CONV) if config.readout.classes else [])
 
 
@@ -542,13 +473,7 @@ def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mappin
 
 
 def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]:
-    """Write a folder as on the hub: config.json and model.safetensors."""
-    path.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {n: t.to(torch.float32) for n, t in tensors.items()}, path / "model.safetensors", metadata={"format": "pt"}
-    )
-    (path / "config.json").write_text(json.dumps(timm_config(model), indent=2) + "\n", encoding="utf-8")
-    return [path / "config.json", path / "model.safetensors"]
+    return write_hub_folder(path, tensors, config=timm_config(model))
 
 
 def timm_config(model: Model) -> dict[str, Any]:

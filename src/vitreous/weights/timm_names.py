@@ -39,10 +39,10 @@ def runs() -> dict[str, Implied]:
     table = read_json(NAMES_FILE)
     out = {BIT_BY_HAND: Implied("bit"), HYBRID_BY_HAND: Implied("vit", no_embed_class=None)}
     for group in table["runs"]:
-        said: dict[str, Any] = {key: value for key, value in group.items() if key != "names"}
+        facts: dict[str, Any] = {key: value for key, value in group.items() if key != "names"}
         for size, names in group["names"].items():
             width, heads = map(int, size.split("/")) if size else (None, None)
-            out |= {name: Implied(**said, width=width, heads=heads) for name in names.split()}
+            out |= {name: Implied(**facts, width=width, heads=heads) for name in names.split()}
     return out | {old: out[new] for old, new in table["renamed"].items()}
 
 
@@ -62,7 +62,7 @@ def implied(found: RawCheckpoint, hints: Hints, assumed: list[str]) -> Implied |
             raise FormatError(f"architecture={one_line(name)} is not a timm name that runs here; near: {near}")
         named = stated if stated is not None else found.config.get("model_type")
         instead = "" if named in (None, name) else f", though the config names {one_line(named)}"
-        assumed.append(f"architecture {name}: as said{instead}")
+        assumed.append(f"architecture {name}: as given{instead}")
         return runs()[name]
     if stated is None and "model_type" in found.config:
         raise FormatError(

@@ -1,7 +1,8 @@
 """Recipes by name: published ones, and ours.
 
-To add one: a function of `Given` that returns a frozen `Recipe`, and a line in RECIPES. Its docstring is its entry in
-`vitreous fit --recipe list`: what it is, source, command, cost, published result.
+To add one: a function of `Given` that returns a frozen `Recipe`, and a line in RECIPES (or an entry point in the group
+`vitreous.recipes`). Its docstring is its entry in `vitreous fit --recipe list`: what it is, source, command, cost,
+published result.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from vitreous.errors import ConfigError, nearest
 from vitreous.models.config import Size, as_size
+from vitreous.registry import Registry
 from vitreous.training.recipe import Recipe
 from vitreous.training.recipes import (
     augreg,
@@ -28,25 +30,28 @@ from vitreous.training.recipes.given import Given
 
 __all__ = ["RECIPES", "Given", "RecipeRow", "get", "rows"]
 
-RECIPES: dict[str, Callable[[Given], Recipe]] = {
-    "small-data": small_data.small_data,
-    "small-hybrid": small_data.small_hybrid,
-    "masked-patches": masked_patches.masked_patches,
-    "linear-probe": linear_probe.linear_probe,
-    "fine-tune": fine_tune.fine_tune,
-    "p1-finetune": paper.finetune,
-    "bit-hyperrule": bit.fine_tuning,
-    "plain-vit": plain.plain_vit,
-    "augreg": augreg.augreg,
-    "deit": deit.deit,
-    "deit-distilled": deit.distilled,
-    "deit3": deit3.deit3,
-    "deit3-finetune": deit3.higher_resolution,
-    "p1-imagenet": paper.imagenet,
-    "p1-imagenet21k": paper.imagenet21k,
-    "p1-jft": paper.jft,
-    "bit-pretrain": bit.pretraining,
-}
+RECIPES: Registry[Callable[[Given], Recipe]] = Registry(
+    "recipes",
+    {
+        "small-data": small_data.small_data,
+        "small-hybrid": small_data.small_hybrid,
+        "masked-patches": masked_patches.masked_patches,
+        "linear-probe": linear_probe.linear_probe,
+        "fine-tune": fine_tune.fine_tune,
+        "p1-finetune": paper.finetune,
+        "bit-hyperrule": bit.fine_tuning,
+        "plain-vit": plain.plain_vit,
+        "augreg": augreg.augreg,
+        "deit": deit.deit,
+        "deit-distilled": deit.distilled,
+        "deit3": deit3.deit3,
+        "deit3-finetune": deit3.higher_resolution,
+        "p1-imagenet": paper.imagenet,
+        "p1-imagenet21k": paper.imagenet21k,
+        "p1-jft": paper.jft,
+        "bit-pretrain": bit.pretraining,
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ def get(
     image_size: int | Size = Given.image_size,
     model: str | None = None,
 ) -> Recipe:
-    """A recipe by name, for so many training pictures of such a size; `model` chooses the row of a paper's table."""
+    """A recipe by name, for so many training images of such a size; `model` chooses the row of a paper's table."""
     if name not in RECIPES:
         near = ", ".join(nearest(name, RECIPES) or list(RECIPES)[:4])
         raise ConfigError(f"no recipe is called {name!r}; near: {near} (all: vitreous fit --recipe list)")
@@ -76,6 +81,6 @@ def get(
 def rows() -> list[RecipeRow]:
     """Every recipe: name, source, what it is in one line."""
     return [
-        RecipeRow(name, make(Given()).source, (make.__doc__ or "").splitlines()[0].rstrip("."))
+        RecipeRow(name, make(Given()).source, (make.__doc__ or name).splitlines()[0].rstrip("."))
         for name, make in RECIPES.items()
     ]
