@@ -5,23 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vitreous.errors import ConfigError
-from vitreous.models.config import BiTConfig, Config, ViTConfig, options
+from vitreous.models.config import Config, ViTConfig
 from vitreous.models.convolutions import root_width
 from vitreous.models.pooling import POOLS
 from vitreous.models.positions import POSITION_KINDS
+from vitreous.options import check_ranges, options_of
 
 REGISTRIES: dict[str, Iterable[str]] = {"@positions": POSITION_KINDS, "@pools": POOLS}
 
 
 def words(config: Config) -> dict[str, list[str]]:
     """The allowed values of each option that has a fixed list."""
-    found = {name: field.metadata.get("values", ()) for _, name, field, _ in options(config)}
-    return {name: [w for v in values for w in REGISTRIES.get(v, [v])] for name, values in found.items() if values}
+    return {
+        each.name: [word for entry in each.words for word in REGISTRIES.get(entry, [entry])]
+        for each in options_of(config)
+        if each.words
+    }
+
+
+def check_each(config: Config) -> None:
+    """Refuse an option whose word is not in its list, or whose number is out of its range."""
+    allowed = words(config)
+    for each in options_of(config):
+        if each.words and each.value not in allowed[each.name]:
+            raise ConfigError(f"{each.name}={each.value!r} is not one of {', '.join(allowed[each.name])}")
+    check_ranges(config)
+    if not root_width(config.resnet):
+        raise ConfigError(f"resnet_width={config.resnet.resnet_width} leaves no channels; take 1/64 or more")
 
 
 def check(config: ViTConfig) -> None:
     """Refuse a ViT that cannot be built."""
-    _check_words_and_numbers(config)
+    check_each(config)
     e, b, r = config.encoder, config.embedding, config.readout
     kind, pool = POSITION_KINDS[b.positions], POOLS[r.pool]
     refuse = [
@@ -80,39 +95,3 @@ def unread(config: ViTConfig) -> dict[str, str]:
     if not b.class_token:
         out["token_start"] = "class_token=False"
     return out
-
-
-def check_bit(config: BiTConfig) -> None:
-    _check_words_and_numbers(config)
-
-
-POSITIVE = {
-    "width",
-    "depth",
-    "heads",
-    "mlp",
-    "channels",
-    "resnet_width",
-    "norm_eps",
-    "group_norm_eps",
-    "standardise_eps",
-}
-NOT_NEGATIVE = {"classes", "registers", "representation"}
-FRACTIONS = {"dropout", "attention_dropout", "drop_path"}
-
-
-def _check_words_and_numbers(config: Config) -> None:
-    allowed = words(config)
-    for _, name, _, value in options(config):
-        if name in allowed and value not in allowed[name]:
-            raise ConfigError(f"{name}={value!r} is not one of {', '.join(allowed[name])}")
-        if name in POSITIVE and not value > 0:
-            raise ConfigError(f"{name}={value} must be above 0")
-        if name in NOT_NEGATIVE and value < 0:
-            raise ConfigError(f"{name}={value} must be 0 or more")
-        if name in FRACTIONS and not 0 <= value < 1:
-            raise ConfigError(f"{name}={value} must be at least 0 and below 1")
-        if name == "units" and any(n < 1 for n in value):
-            raise ConfigError(f"units={value} must be counts of 1 or more")
-    if not root_width(config.resnet):
-        raise ConfigError(f"resnet_width={config.resnet.resnet_width} leaves no channels; take 1/64 or more")
