@@ -22,36 +22,28 @@ __all__ = ["Epochs", "Length", "Recipe", "Seconds", "Steps", "check_names", "fro
 
 
 @dataclass(frozen=True)
-class Epochs:
-    """Times through the training images."""
+class Length:
+    """How long a run is, or a part of it."""
 
     count: float
 
     def __str__(self) -> str:
-        return f"{self.count:g} epochs"
+        number = self.count if isinstance(self.count, int) else f"{self.count:g}"
+        return f"{number} {type(self).__name__.lower()}"
 
 
-@dataclass(frozen=True)
-class Steps:
+class Epochs(Length):
+    """Times through the training images."""
+
+
+class Steps(Length):
     """Changes of the weights."""
 
     count: int
 
-    def __str__(self) -> str:
-        return f"{self.count} steps"
 
-
-@dataclass(frozen=True)
-class Seconds:
+class Seconds(Length):
     """Time for the steps alone; becomes a fixed number of steps after the first few, which is written down."""
-
-    count: float
-
-    def __str__(self) -> str:
-        return f"{self.count:g} seconds"
-
-
-Length = Epochs | Steps | Seconds
 
 
 def length(value: Any, name: str = "length") -> Length:

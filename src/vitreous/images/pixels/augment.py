@@ -118,9 +118,7 @@ class Augment:
     )
     erase: float = option(0.0, "probability that a box becomes noise", at_least=0, at_most=1)
     mixup: float = option(0.0, "λ ~ Beta(a, a); 0 is off", at_least=0)
-    cutmix: float = option(
-        0.0, "likewise; with both on, each pair takes either with equal probability", at_least=0
-    )
+    cutmix: float = option(0.0, "likewise; with both on, each pair takes either with equal probability", at_least=0)
 
     def __post_init__(self) -> None:
         def need(holds: bool, what: str) -> None:
