@@ -17,7 +17,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
@@ -82,13 +82,7 @@ class FitTask(_Task, frozen=True, tag="fit"):
 
 
 Task = FewShotTask | KnnTask | LogisticTask | AccuracyTask | FitTask
-TASK_KINDS: dict[str, type[_Task]] = {
-    "few-shot": FewShotTask,
-    "knn": KnnTask,
-    "logistic": LogisticTask,
-    "accuracy": AccuracyTask,
-    "fit": FitTask,
-}
+TASK_KINDS: dict[str, type[_Task]] = {kind.__struct_config__.tag: kind for kind in get_args(Task)}
 
 
 class Suite(Struct, frozen=True, forbid_unknown_fields=True):
