@@ -4,7 +4,6 @@ To write them anew: VITREOUS_WRITE_DOCS=1 pytest -n0 tests/test_docs.py tests/mo
 """
 
 import dataclasses
-import inspect
 import os
 import re
 import shlex
@@ -14,12 +13,7 @@ from pathlib import Path
 from shared_files import ROOT
 
 DOCS = ROOT / "docs"
-UNSAID = {  # fields of Augment without a comment of their own
-    "crop": "which box of the picture is taken ([how](augment.md))",
-    "window": "`crop=window`: share of both sides that the box has",
-    "margin": "`crop=shift`: pixels by which a picture is moved at most",
-    "rand_augment_table": "whose operations and magnitudes ([both](augment.md))",
-}
+LINKED = {"crop": "how", "rand_augment_table": "both"}  # fields of Augment that docs/reference/augment.md explains
 
 
 def split_at(text: str, section: str) -> tuple[str, str, str]:
@@ -78,12 +72,12 @@ def recipe_fields() -> list[tuple[str, ...]]:
 
 
 def augment_fields() -> list[tuple[str, ...]]:
-    """The same for augmentation, whose fields say their meaning in a comment."""
+    """The same for augmentation."""
     from vitreous.images.pixels.augment import Augment
 
-    said = dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(Augment), re.MULTILINE))
-    names = [f.name for f in dataclasses.fields(Augment) if f.name != "size"]
-    return _rows(Augment, {name: said.get(name) or UNSAID[name] for name in names})
+    said = {f.name: f.metadata["meaning"] for f in dataclasses.fields(Augment) if f.name != "size"}
+    links = {name: f"{said[name]} ([{word}](augment.md))" for name, word in LINKED.items()}
+    return _rows(Augment, said | links)
 
 
 def _rows(kind: type, meanings: dict[str, str]) -> list[tuple[str, ...]]:

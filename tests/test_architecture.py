@@ -16,20 +16,9 @@ from shared_files import ROOT
 import vitreous
 from vitreous.cli import COMMANDS
 
-HOUSE = ["errors", "printable", "words", "files", "journal", "registry", "machine", "randomness", "ranks", "report"]
-HOUSE += [
-    "models",
-    "weights",
-    "images",
-    "evaluation",
-    "measures",
-    "training",
-    "papers",
-    "exports",
-    "server",
-    "cli",
-    "__main__",
-]
+HOUSE = ["errors", "options", "printable", "words", "files", "journal", "registry", "machine", "randomness", "ranks"]
+HOUSE += ["report", "models", "weights", "images", "evaluation", "measures", "training", "papers", "exports", "server"]
+HOUSE += ["cli", "__main__"]
 SOURCE = ROOT / "src" / "vitreous"
 FILES = sorted(SOURCE.rglob("*.py"))
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(SOURCE)], "vitreous."))

@@ -165,7 +165,7 @@ def done(place):
         ("last", ["last-9", "last-1 to last-2"]),
         ("policy alone", ["--weights MODEL"]),
         ("closed form", ["each image as it is", "leave augmentation out"]),
-        ("penalty", ["l2=(-1.0,)", "above 0"]),
+        ("penalty", ["l2=-1.0", "above 0"]),
         ("broken", ["not finite", "row 0"]),
         ("sweep folds", ["2 folds", "--folds or --sweep"]),
         ("sweep dev", ["dev=0", "--set dev=0.1"]),

@@ -532,11 +532,11 @@ def test_labels_are_smoothed_and_may_be_several():
     [
         ({"size": (0, 4)}, r"size \(0, 4\) is out of reach; give sides of 1 to 8192"),
         ({"area": (0.5, 0.1)}, "area 0.5, 0.1 is not a range"),
-        ({"flip": 2.0}, "flip=2.0 is not a share; give 0 to 1"),
+        ({"flip": 2.0}, "flip=2.0 must be at least 0 and at most 1"),
         ({"rand_augment": (2, 100)}, r"rand_augment=\(2, 100\) is out of reach"),
-        ({"mixup": -1.0}, "mixup and cutmix must not be negative"),
-        ({"window": 0.0}, "window=0 shows nothing"),
-        ({"colour_jitter": 1.5}, "colour_jitter=1.5 is out of reach"),
+        ({"mixup": -1.0}, "mixup=-1.0 must be 0 or more"),
+        ({"window": 0.0}, "window=0.0 must be above 0 and at most 1"),
+        ({"colour_jitter": 1.5}, "colour_jitter=1.5 must be at least 0 and at most 1"),
     ],
 )
 def test_a_value_without_sense_is_refused_in_one_line(changes, words):

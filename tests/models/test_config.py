@@ -18,6 +18,7 @@ from vitreous.models import positions
 from vitreous.models.catalog import build, describe, names, options, parse
 from vitreous.models.checks import words
 from vitreous.models.config import BiTConfig, ViTConfig
+from vitreous.options import options_of
 
 # Names
 
@@ -92,10 +93,10 @@ def test_an_unknown_name_gives_near_ones(name, near):
         ({"positions": "rotary"}, "'rotary'.* one of none, learned"),
         ({"pool": "sum"}, "'sum'.* one of cls, gap"),
         ({"stem": "vgg"}, "stem='vgg' is not one of patch, resnet, convolutions"),
-        ({"width": 2.5}, "width=2.5 is not of type int"),
-        ({"width": "wide"}, "width='wide' is not of type int"),
-        ({"qk_norm": "perhaps"}, "qk_norm='perhaps' is not of type bool"),
-        ({"skips": "one"}, "skips='one' is no"),
+        ({"width": 2.5}, "width=2.5 does not fit; give a whole number"),
+        ({"width": "wide"}, "width='wide' does not fit; give a whole number"),
+        ({"qk_norm": "perhaps"}, "qk_norm='perhaps' does not fit; give true or false"),
+        ({"skips": "one"}, "skips='one' does not fit; give numbers with commas between"),
         ({"skips": (12,)}, "skips=.* names a block outside 0 to 11"),
         ({"image_size": "big"}, "image_size"),
         ({"image_size": (1, 2, 3)}, r"image_size=\(1, 2, 3\) is not a size"),
@@ -307,7 +308,7 @@ PAIRS_WITHOUT_MEANING = {
 def values(config):
     """Every value of every option but its default."""
     few = words(config)
-    for _, name, _, default in configs.options(config):
+    for name, default in ((each.name, each.value) for each in options_of(config)):
         others = [not default] if isinstance(default, bool) else few.get(name) or SOME[name]
         for value in others:
             if value != default:
@@ -336,7 +337,7 @@ def test_every_pair_of_options_runs_or_is_refused_in_one_line(vit_config, stem):
     if stem == "resnet":
         base = base.change(patch=1, image_size=(16, 16), units=(1,), resnet_width=0.125)
     every = [pair for pair in values(base) if pair[0] != "stem" or stem == "patch"]
-    resnet = {name for group, name, _, _ in configs.options(base) if group == "resnet"}
+    resnet = {each.name for each in options_of(base) if each.group == "resnet"}
     about_stem = resnet | {"patch", "image_size"}
     refused_alone = {(name, value) for name, value in every if runs(base.change(**{name: value}))}
     surprises = []
@@ -571,6 +572,6 @@ def test_options_of_other_libraries_are_told_our_words(name, value, say):
 
 
 def test_each_of_our_words_for_theirs_is_an_option():
-    known = {name for _, name, _, _ in configs.options(ViTConfig())}
+    known = {each.name for each in options_of(ViTConfig())}
     assert {said.partition("=")[0] for said in configs.THEIR_WORDS.values()} <= known
     assert not known & configs.THEIR_WORDS.keys(), "a word of ours is no word of theirs"

@@ -26,7 +26,7 @@ REFUSED = {  # the words after the folder, and what the line has
     "betas above": ([*STEPS, "--set", "betas=2,3"], ["betas=2.0,3.0", "below 1"]),
     "betas nan": ([*STEPS, "--set", "betas=nan,0.9"], ["betas=nan,0.9", "below 1"]),
     "one beta": ([*STEPS, "--set", "betas=0.9"], ["betas='0.9'", "2 numbers with a comma between"]),
-    "eps": ([*STEPS, "--set", "eps=-1"], ["eps=-1", "must not be negative"]),
+    "eps": ([*STEPS, "--set", "eps=-1"], ["eps=-1", "must be 0 or more"]),
     "seed": ([*STEPS, "--set", f"seed={SEED}"], [f"seed={SEED}", "digits"]),
     "mps": ([*STEPS, "--device", "mps"], ["device=mps", "no Apple GPU"]),
     "batch": ([*STEPS, "--set", "batch=1"], ["batch=1", "two images or more"]),

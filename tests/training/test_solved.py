@@ -285,7 +285,7 @@ def test_a_probe_becomes_the_head_of_any_network(config):
     [
         ({"mixup": 0.2}, ["sees each image as it is", "leave augmentation out"]),
         ({"policy": "all"}, ["solves the head alone"]),
-        ({"l2": (0.0,)}, ["l2=(0.0,)", "above 0"]),
+        ({"l2": (0.0,)}, ["l2=0.0", "above 0"]),
         ({"l2": ()}, ["no penalties"]),
         ({"teacher": "last"}, ["no teacher"]),
         ({"loss": "sigmoid"}, ["one class an image"]),

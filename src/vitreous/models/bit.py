@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import ImageSizeError
-from vitreous.models.checks import check_bit
+from vitreous.models.checks import check_each
 from vitreous.models.config import BiTConfig, ResNetConfig
 from vitreous.models.convolutions import StandardisedConv, group_norm, make_stages, root_width
 from vitreous.models.model import Model
@@ -65,7 +65,7 @@ class BiT(Model):
 
     def __init__(self, config: BiTConfig):
         super().__init__(config)
-        check_bit(config)
+        check_each(config)
         r = config.resnet
         self.root = Root(config.channels, root_width(r), r)
         self.stages, channels = make_stages(Unit, r)

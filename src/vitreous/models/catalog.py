@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from vitreous.errors import ConfigError, ModelNameError, nearest
-from vitreous.models import config as configs
 from vitreous.models.bit import BiT
 from vitreous.models.checks import unread, words
 from vitreous.models.config import BiTConfig, Config, EmbeddingConfig, EncoderConfig, ResNetConfig, Size, ViTConfig
@@ -22,6 +21,7 @@ from vitreous.models.cost import macs
 from vitreous.models.model import Model, materialise, start
 from vitreous.models.pooling import POOLS
 from vitreous.models.vit import ViT
+from vitreous.options import options_of
 
 SIZES = {  # width, depth, heads, hidden width of the MLP
     "Ti": (192, 12, 3, 768),
@@ -143,8 +143,8 @@ def options() -> dict[str, tuple[Any, list[str] | str, str]]:
     base = parse("B/16")
     few = words(base)
     return {
-        name: (value, few.get(name) or type(value).__name__, field.metadata["meaning"])
-        for _, name, field, value in configs.options(base)
+        each.name: (each.value, few.get(each.name) or type(each.value).__name__, each.meaning)
+        for each in options_of(base)
     }
 
 

@@ -2,72 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from vitreous.errors import ConfigError
-from vitreous.models.config import BiTConfig, Config, ViTConfig, options
+from vitreous.models.config import Config, ViTConfig
 from vitreous.models.convolutions import root_width
 from vitreous.models.pooling import POOLS
 from vitreous.models.positions import POSITION_KINDS
+from vitreous.options import check_ranges, options_of
 
 REGISTRIES: dict[str, Iterable[str]] = {"@positions": POSITION_KINDS, "@pools": POOLS}
 
 
 def words(config: Config) -> dict[str, list[str]]:
     """The allowed values of each option that has a fixed list."""
-    found = {name: field.metadata.get("values", ()) for _, name, field, _ in options(config)}
-    return {name: [w for v in values for w in REGISTRIES.get(v, [v])] for name, values in found.items() if values}
+    return {
+        each.name: [word for entry in each.words for word in REGISTRIES.get(entry, [entry])]
+        for each in options_of(config)
+        if each.words
+    }
+
+
+def check_each(config: Config) -> None:
+    """Refuse an option whose word is not in its list, or whose number is out of its range."""
+    allowed = words(config)
+    for each in options_of(config):
+        if each.words and each.value not in allowed[each.name]:
+            raise ConfigError(f"{each.name}={each.value!r} is not one of {', '.join(allowed[each.name])}")
+    check_ranges(config)
+    if not root_width(config.resnet):
+        raise ConfigError(f"resnet_width={config.resnet.resnet_width} leaves no channels; take 1/64 or more")
 
 
 def check(config: ViTConfig) -> None:
     """Refuse a ViT that cannot be built."""
-    _check_words_and_numbers(config)
+    check_each(config)
+    for why in _contradictions(config):
+        raise ConfigError(why)
+
+
+def _contradictions(config: ViTConfig) -> Iterator[str]:
+    """Options that make no sense together."""
     e, b, r = config.encoder, config.embedding, config.readout
     kind, pool = POSITION_KINDS[b.positions], POOLS[r.pool]
-    refuse = [
-        (e.width % e.heads, f"width {e.width} is not divisible by heads {e.heads}"),
-        (
-            b.positions_at != "stem" and not kind.can_repeat,
-            f"positions={b.positions}: positions_at={b.positions_at} has no meaning; use positions_at=stem",
-        ),
-        (
-            kind.in_attention and config.dynamic_image_size,
-            f"positions={b.positions} cannot be resized: dynamic_image_size=True has no meaning",
-        ),
-        (
-            kind.in_attention and b.position_start == "sincos",
-            f"position_start=sincos has no meaning for positions={b.positions}; take normal, zeros or unit",
-        ),
-        (
-            pool.needs_class_token and not b.class_token,
-            f"pool={r.pool} reads the class token: class_token=False has no meaning; take pool=gap",
-        ),
-        (
-            b.distillation_token and not b.class_token,
-            "distillation_token=True stands beside a class token: class_token=False has no meaning",
-        ),
-        (
-            r.pool == "cls-and-distillation" and not b.distillation_token,
-            "pool=cls-and-distillation needs distillation_token=True",
-        ),
-        (
-            r.distillation_head and r.pool != "cls-and-distillation",
-            f"distillation_head=True reads two tokens: pool={r.pool} has no meaning; take pool=cls-and-distillation",
-        ),
-        (r.distillation_head and not r.classes, "distillation_head=True with classes=0 has no meaning"),
-        (
-            r.distillation_head and r.representation,
-            "distillation_head=True has no representation layer; take representation=0",
-        ),
-        (
-            e.norm == "post" and r.pool_order == "mean-first",
-            "norm=post has no final norm: pool_order=mean-first has no meaning",
-        ),
-        (any(not 0 <= i < e.depth for i in e.skips), f"skips={e.skips} names a block outside 0 to {e.depth - 1}"),
-    ]
-    for wrong, why in refuse:
-        if wrong:
-            raise ConfigError(why)
+    if e.width % e.heads:
+        yield f"width {e.width} is not divisible by heads {e.heads}"
+    if b.positions_at != "stem" and not kind.can_repeat:
+        yield f"positions={b.positions}: positions_at={b.positions_at} has no meaning; use positions_at=stem"
+    if kind.in_attention and config.dynamic_image_size:
+        yield f"positions={b.positions} cannot be resized: dynamic_image_size=True has no meaning"
+    if kind.in_attention and b.position_start == "sincos":
+        yield f"position_start=sincos has no meaning for positions={b.positions}; take normal, zeros or unit"
+    if pool.needs_class_token and not b.class_token:
+        yield f"pool={r.pool} reads the class token: class_token=False has no meaning; take pool=gap"
+    if b.distillation_token and not b.class_token:
+        yield "distillation_token=True stands beside a class token: class_token=False has no meaning"
+    if r.pool == "cls-and-distillation" and not b.distillation_token:
+        yield "pool=cls-and-distillation needs distillation_token=True"
+    if r.distillation_head and r.pool != "cls-and-distillation":
+        yield f"distillation_head=True reads two tokens: pool={r.pool} has no meaning; take pool=cls-and-distillation"
+    if r.distillation_head and not r.classes:
+        yield "distillation_head=True with classes=0 has no meaning"
+    if r.distillation_head and r.representation:
+        yield "distillation_head=True has no representation layer; take representation=0"
+    if e.norm == "post" and r.pool_order == "mean-first":
+        yield "norm=post has no final norm: pool_order=mean-first has no meaning"
+    if any(not 0 <= i < e.depth for i in e.skips):
+        yield f"skips={e.skips} names a block outside 0 to {e.depth - 1}"
 
 
 def unread(config: ViTConfig) -> dict[str, str]:
@@ -80,39 +81,3 @@ def unread(config: ViTConfig) -> dict[str, str]:
     if not b.class_token:
         out["token_start"] = "class_token=False"
     return out
-
-
-def check_bit(config: BiTConfig) -> None:
-    _check_words_and_numbers(config)
-
-
-POSITIVE = {
-    "width",
-    "depth",
-    "heads",
-    "mlp",
-    "channels",
-    "resnet_width",
-    "norm_eps",
-    "group_norm_eps",
-    "standardise_eps",
-}
-NOT_NEGATIVE = {"classes", "registers", "representation"}
-FRACTIONS = {"dropout", "attention_dropout", "drop_path"}
-
-
-def _check_words_and_numbers(config: Config) -> None:
-    allowed = words(config)
-    for _, name, _, value in options(config):
-        if name in allowed and value not in allowed[name]:
-            raise ConfigError(f"{name}={value!r} is not one of {', '.join(allowed[name])}")
-        if name in POSITIVE and not value > 0:
-            raise ConfigError(f"{name}={value} must be above 0")
-        if name in NOT_NEGATIVE and value < 0:
-            raise ConfigError(f"{name}={value} must be 0 or more")
-        if name in FRACTIONS and not 0 <= value < 1:
-            raise ConfigError(f"{name}={value} must be at least 0 and below 1")
-        if name == "units" and any(n < 1 for n in value):
-            raise ConfigError(f"units={value} must be counts of 1 or more")
-    if not root_width(config.resnet):
-        raise ConfigError(f"resnet_width={config.resnet.resnet_width} leaves no channels; take 1/64 or more")

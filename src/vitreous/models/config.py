@@ -7,21 +7,17 @@ path: `config.change(positions="none", registers=4)`.
 
 from __future__ import annotations
 
-import dataclasses
-import types
-import typing
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import msgspec
 
-from vitreous.errors import ConfigError, advice
+from vitreous.errors import ConfigError
+from vitreous.options import changed, check_known, json_object, option, options_of, read_json, their_words
 
 Size = tuple[int, int]  # rows, columns
-THEIR_WORDS = {  # other libraries' names -> ours
-    word: said
-    for said, words in {
+THEIR_WORDS = their_words(
+    {
         "image_size={}": "img_size imgsz input_size resolution",
         "classes={}": "num_classes n_classes num_labels",
         "channels={}": "in_chans in_channels num_channels",
@@ -42,14 +38,25 @@ THEIR_WORDS = {  # other libraries' names -> ours
         "norm_eps={}": "eps layer_norm_eps",
         "layer_scale={}": "init_values",
         "representation={}": "representation_size",
-    }.items()
-    for word in words.split()
-}
+    }
+)
 
 
-def option(default: Any, meaning: str, *values: str) -> Any:
-    """A config field: its default, its meaning in one line, and its allowed values if the list is fixed."""
-    return field(default=default, metadata={"meaning": meaning, "values": values})
+def as_size(value: Any, name: str = "image_size") -> Size:
+    """Rows and columns from a number, a pair, or a string such as "224" or "224x160"."""
+    if isinstance(value, str):
+        words = value.lower().replace("×", "x").split("x")
+        value = [int(word) if word.strip().isdigit() else 0 for word in words]
+        value = value[0] if len(value) == 1 else value
+    if isinstance(value, int):
+        value = (value, value)
+    try:
+        rows, columns = (int(n) for n in value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name}={value!r} is not a size; give a number or (rows, columns)") from None
+    if rows < 1 or columns < 1:
+        raise ConfigError(f"{name} {rows}x{columns} is not a size; give positive numbers of pixels")
+    return rows, columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +66,7 @@ class EmbeddingConfig:
     stem: str = option(
         "patch", "what the patches are cut from: the image, or a feature map", "patch", "resnet", "convolutions"
     )
-    patch: Size = option((16, 16), "rows and columns of a patch; on the feature map for a resnet stem")
+    patch: Size = option((16, 16), "rows and columns of a patch; on the feature map for a resnet stem", read=as_size)
     patch_bias: bool = option(True, "whether the patch projection has a bias")
     positions: str = option("learned", "kind of position embedding", "@positions")
     positions_at: str = option("stem", "where positions enter", "stem", "every-layer", "every-layer-shared")
@@ -71,7 +78,7 @@ class EmbeddingConfig:
     )
     class_token: bool = option(True, "whether a class token stands in front")
     distillation_token: bool = option(False, "whether DeiT's second token follows it")
-    registers: int = option(0, "register tokens after those")
+    registers: int = option(0, "register tokens after those", at_least=0)
     mask_token: bool = option(
         False, "a learned vector for patches hidden in pre-training; no part of the plain forward"
     )
@@ -86,34 +93,36 @@ class EmbeddingConfig:
 class EncoderConfig:
     """Equations 2 and 3: z′ = MSA(LN(z)) + z and z = MLP(LN(z′)) + z′, depth times."""
 
-    width: int = option(768, "D, numbers per token")
-    depth: int = option(12, "blocks")
-    heads: int = option(12, "attention heads; each has width / heads numbers")
-    mlp: int = option(3072, "hidden width of the MLP")
+    width: int = option(768, "D, numbers per token", above=0)
+    depth: int = option(12, "blocks", above=0)
+    heads: int = option(12, "attention heads; each has width / heads numbers", above=0)
+    mlp: int = option(3072, "hidden width of the MLP", above=0)
     norm: str = option("pre", "norm at the branch's input, or after the sum", "pre", "post")
     norm_kind: str = option("layer", "layer norm, or batch norm over all tokens", "layer", "batch")
-    norm_eps: float = option(1e-6, "added to the variance in every norm")
+    norm_eps: float = option(1e-6, "added to the variance in every norm", above=0)
     activation: str = option("gelu-tanh", "inside the MLP", "gelu", "gelu-tanh", "relu", "swiglu")
     qkv_bias: bool = option(True, "whether queries, keys and values have a bias")
     qk_norm: bool = option(False, "layer norm of each query and key")
     attention_scale: float | None = option(None, "factor on q·k; none is 1/√(width / heads)")
     skips: tuple[int, ...] = option((), "numbers of the blocks whose skip connections are cut")
     layer_scale: float | None = option(None, "first value of a learned gain on each branch; none is no gain")
-    dropout: float = option(0.0, "on the tokens, after attention, twice in the MLP")
-    attention_dropout: float = option(0.0, "on the attention weights")
-    drop_path: float = option(0.0, "share of branches left out in the last block, rising from 0 in the first")
+    dropout: float = option(0.0, "on the tokens, after attention, twice in the MLP", at_least=0, below=1)
+    attention_dropout: float = option(0.0, "on the attention weights", at_least=0, below=1)
+    drop_path: float = option(
+        0.0, "share of branches left out in the last block, rising from 0 in the first", at_least=0, below=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadoutConfig:
     """Equation 4: y = LN(z_L⁰), then a head."""
 
-    classes: int = option(1000, "answers of the head; 0 is no head: the model returns its representation")
+    classes: int = option(1000, "answers of the head; 0 is no head: the model returns its representation", at_least=0)
     pool: str = option("cls", "how tokens become one vector", "@pools")
     pool_order: str = option(
         "norm-first", "final norm on the tokens, or on the pooled vector", "norm-first", "mean-first"
     )
-    representation: int = option(0, "width of the tanh layer before the head; 0 is none")
+    representation: int = option(0, "width of the tanh layer before the head; 0 is none", at_least=0)
     distillation_head: bool = option(False, "a second head on the distillation token; the answer is their mean (DeiT)")
 
 
@@ -121,15 +130,15 @@ class ReadoutConfig:
 class ResNetConfig:
     """The convolutional part: all of a BiT, or a hybrid's stem."""
 
-    units: tuple[int, ...] = option((3, 4, 6, 3), "bottleneck units in each stage")
-    resnet_width: float = option(1.0, "factor on every channel count")
+    units: tuple[int, ...] = option((3, 4, 6, 3), "bottleneck units in each stage", at_least=1)
+    resnet_width: float = option(1.0, "factor on every channel count", above=0)
     root: str = option(
         "imagenet", "7×7 stride 2 and a pool; or small: 3×3 stride 1, for 32 and 64 pixels", "imagenet", "small"
     )
     root_pad: str = option("zeros", "what the root's pool sees beyond the border", "zeros", "infinity")
-    standardise_eps: float = option(1e-10, "guards the division in weight standardisation")
+    standardise_eps: float = option(1e-10, "guards the division in weight standardisation", above=0)
     standardise_eps_at: str = option("variance", "√(variance + eps), or deviation + eps", "variance", "deviation")
-    group_norm_eps: float = option(1e-5, "added to the variance in every group norm")
+    group_norm_eps: float = option(1e-5, "added to the variance in every group norm", above=0)
 
 
 HYBRID_RESNET = ResNetConfig(
@@ -138,11 +147,30 @@ HYBRID_RESNET = ResNetConfig(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViTConfig:
+class NetworkConfig:
+    """What all networks share."""
+
+    family: ClassVar[str]
+    image_size: Size = option((224, 224), "rows and columns of an image, in pixels", read=as_size)
+    channels: int = option(3, "numbers per pixel", above=0)
+
+    def change(self, **changes: Any) -> Self:
+        """With options replaced by name; words such as "4" or "8x16" are read as the option's type."""
+        known = [each.name for each in options_of(self)]
+        see = " (all: vitreous models --options)"
+        check_known(changes, known, "there is no model option", theirs=THEIR_WORDS, see=see)
+        return changed(self, changes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"family": self.family, **msgspec.to_builtins(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig(NetworkConfig):
     """A Vision Transformer, plain or hybrid."""
 
-    image_size: Size = option((224, 224), "rows and columns of an image, in pixels")
-    channels: int = option(3, "numbers per pixel")
+    family = "vit"
+
     dynamic_image_size: bool = option(False, "resize positions on the fly for images of another size")
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -161,32 +189,20 @@ class ViTConfig:
         e = self.embedding
         return {"all": self.prefix, "class": e.class_token + e.distillation_token, "patches": 0}[e.positions_cover]
 
-    def change(self, **changes: Any) -> ViTConfig:
-        return _change(self, changes)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"family": "vit", **msgspec.to_builtins(self)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class BiTReadoutConfig:
-    classes: int = option(1000, "answers of the head; 0 is no head: the model returns its representation")
+    classes: int = option(1000, "answers of the head; 0 is no head: the model returns its representation", at_least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiTConfig:
+class BiTConfig(NetworkConfig):
     """A BiT ResNet-v2."""
 
-    image_size: Size = option((224, 224), "rows and columns of an image, in pixels")
-    channels: int = option(3, "numbers per pixel")
+    family = "bit"
+
     resnet: ResNetConfig = field(default_factory=ResNetConfig)
     readout: BiTReadoutConfig = field(default_factory=BiTReadoutConfig)
-
-    def change(self, **changes: Any) -> BiTConfig:
-        return _change(self, changes)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"family": "bit", **msgspec.to_builtins(self)}
 
 
 Config = ViTConfig | BiTConfig
@@ -195,93 +211,8 @@ FAMILIES: dict[str, type] = {"vit": ViTConfig, "bit": BiTConfig}
 
 def from_json(data: Any) -> Config:
     """Read what `to_json` wrote; an error names the unknown field, wrong type or unknown family."""
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"a model config is a JSON object, not {type(data).__name__}; write one with config.to_json()"
-        )
-    family = data.get("family")
+    rest = json_object(data, "a model config")
+    family = rest.pop("family", None)
     if family not in FAMILIES:
-        raise ConfigError(
-            f"family {family!r} is not one of {', '.join(FAMILIES)}; write the config with config.to_json()"
-        )
-    rest = {k: v for k, v in data.items() if k != "family"}
-    _refuse_unknown_fields(FAMILIES[family], rest, "config")
-    try:
-        return msgspec.convert(rest, FAMILIES[family])
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the model config does not fit: {error}; write it with config.to_json()") from None
-
-
-def _refuse_unknown_fields(part: type, data: Any, path: str) -> None:
-    if not isinstance(data, dict):
-        return  # msgspec's own message is better
-    hints = typing.get_type_hints(part)
-    for name, value in data.items():
-        if name not in hints:
-            raise ConfigError(f"{path} has no field {name!r}; written by a newer vitreous?")
-        if dataclasses.is_dataclass(hints[name]):
-            _refuse_unknown_fields(typing.cast(type, hints[name]), value, f"{path}.{name}")
-
-
-def options(config: Config) -> Iterator[tuple[str, str, dataclasses.Field, Any]]:
-    """Every option: its group ('' for the config itself), name, field and value."""
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if dataclasses.is_dataclass(value):
-            for inner in dataclasses.fields(value):
-                yield f.name, inner.name, inner, getattr(value, inner.name)
-        else:
-            yield "", f.name, f, value
-
-
-def _change(config: Any, changes: dict[str, Any]) -> Any:
-    """`config` with options replaced by name; strings such as "4" or "8x16" are parsed as the option's type."""
-    known = {name: group for group, name, _, _ in options(config)}
-    grouped: dict[str, dict[str, Any]] = {}
-    for name, value in changes.items():
-        if name not in known:
-            do = advice(name, known, theirs=THEIR_WORDS, value=value)
-            raise ConfigError(f"there is no model option {name!r}; {do} (all: vitreous models --options)")
-        owner = getattr(config, known[name]) if known[name] else config
-        hint = typing.get_type_hints(type(owner))[name]
-        grouped.setdefault(known[name], {})[name] = _read(name, value, hint)
-    new = grouped.pop("", {})
-    for group, values in grouped.items():
-        new[group] = dataclasses.replace(getattr(config, group), **values)
-    return dataclasses.replace(config, **new)
-
-
-def _read(name: str, value: Any, hint: Any) -> Any:
-    """Parse `value` as the option's type, or fail in one line."""
-    try:
-        if hint == Size:
-            return as_size(value, name)
-        if isinstance(value, str) and hint is not str:
-            if value == "none" and types.NoneType in typing.get_args(hint):
-                return None
-            if typing.get_origin(hint) is tuple:
-                return tuple(int(word) for word in value.replace("-", ",").split(",") if word)
-            return msgspec.convert(value, hint, strict=False)
-        if typing.get_origin(hint) is tuple:
-            value = tuple(value)
-        return msgspec.convert(value, hint)
-    except (msgspec.ValidationError, ValueError, TypeError):
-        wanted = getattr(hint, "__name__", str(hint))
-        raise ConfigError(f"{name}={value!r} is not of type {wanted}; see: vitreous models --options") from None
-
-
-def as_size(value: Any, name: str = "image_size") -> Size:
-    """Rows and columns from a number, a pair, or a string such as "224" or "224x160"."""
-    if isinstance(value, str):
-        words = value.lower().replace("×", "x").split("x")
-        value = [int(word) if word.strip().isdigit() else 0 for word in words]
-        value = value[0] if len(value) == 1 else value
-    if isinstance(value, int):
-        value = (value, value)
-    try:
-        rows, columns = (int(n) for n in value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name}={value!r} is not a size; give a number or (rows, columns)") from None
-    if rows < 1 or columns < 1:
-        raise ConfigError(f"{name} {rows}x{columns} is not a size; give positive numbers of pixels")
-    return rows, columns
+        raise ConfigError(f"family {family!r} is not one of {', '.join(FAMILIES)}; write the config with to_json()")
+    return read_json(FAMILIES[family], rest, "config")

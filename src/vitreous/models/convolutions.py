@@ -62,8 +62,9 @@ def group_norm(channels: int, config: ResNetConfig) -> nn.GroupNorm:
     return nn.GroupNorm(next(g for g in (32, 16, 8, 4, 2, 1) if channels % g == 0), channels, eps=config.group_norm_eps)
 
 
-def halved(n: int) -> int:
-    return -(-n // 2)
+def halved(n: int, times: int = 1) -> int:
+    """The side of a map after convolutions of stride 2."""
+    return -(-n // 2**times)
 
 
 class Stage(nn.Module):

@@ -90,9 +90,8 @@ class ResNetStem(nn.Module):
     def grid(self, image_size: Size) -> Size:
         h, w = image_size
         halvings = max(len(self.stages) - 1, 0) + (0 if self.is_small else 2)
-        for _ in range(halvings):
-            h, w = halved(h), halved(w)
-        return cut((h, w), self.patch, f"feature map of a {image_size[0]}x{image_size[1]} image", 2**halvings)
+        feature_map = halved(h, halvings), halved(w, halvings)
+        return cut(feature_map, self.patch, f"feature map of a {h}x{w} image", 2**halvings)
 
     def forward(self, images: Tensor) -> Tensor:                                # B C H W
         x = self.root(images)
@@ -134,10 +133,7 @@ class ConvolutionStem(nn.Module):
         self.channels, self.patch, self.steps = widths[-1], (1, 1), steps
 
     def grid(self, image_size: Size) -> Size:
-        h, w = image_size
-        for _ in range(self.steps):
-            h, w = halved(h), halved(w)
-        return h, w
+        return halved(image_size[0], self.steps), halved(image_size[1], self.steps)
 
     def forward(self, images: Tensor) -> Tensor:                                # B C H W
         for layer in self.layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
@@ -83,6 +84,19 @@ class DropPath(nn.Module):
         if factor is None:
             factor = (torch.rand(x.shape[0], device=x.device) >= self.rate) / (1 - self.rate)
         return x * factor.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+
+
+def branch_end(config: ViTConfig, drop_path: float) -> nn.Sequential:
+    """The end of a branch, before it is added to the stream: dropout, layer scale, drop path; by default nothing."""
+    e = config.encoder
+    parts: dict[str, nn.Module] = {}
+    if e.dropout:
+        parts["dropout"] = nn.Dropout(e.dropout)
+    if e.layer_scale is not None:
+        parts["scale"] = Gain(e.width, e.layer_scale)
+    if drop_path:
+        parts["drop_path"] = DropPath(drop_path)
+    return nn.Sequential(OrderedDict(parts))
 
 
 def xavier(weight: Tensor, fan_in: int, fan_out: int) -> None:

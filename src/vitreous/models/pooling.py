@@ -23,6 +23,7 @@ class Pool(nn.Module):
     """All tokens, B N D -> one vector, B `width(config)`."""
 
     needs_class_token = False
+    vectors = 1  # of the encoder's width, joined
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -34,9 +35,9 @@ class Pool(nn.Module):
         if "forward" in vars(cls) and "reads" not in vars(cls):
             cls.reads = Pool.reads  # type: ignore[method-assign]
 
-    @staticmethod
-    def width(config: ViTConfig) -> int:
-        return config.encoder.width
+    @classmethod
+    def width(cls, config: ViTConfig) -> int:
+        return cls.vectors * config.encoder.width
 
     def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
         """How much each input token contributes to the pooled vector: rows of `flow`, mixed as the pool mixes tokens.
@@ -95,10 +96,7 @@ class ClassTokenAndMean(Pool):
     """[z⁰; mean of the patches]: what DINOv2's linear classifier reads."""
 
     needs_class_token = True
-
-    @staticmethod
-    def width(config: ViTConfig) -> int:
-        return 2 * config.encoder.width
+    vectors = 2
 
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
         return torch.cat([z[:, 0], z[:, self.prefix :].mean(1)], -1)            # B 2D
@@ -111,10 +109,7 @@ class ClassAndDistillation(Pool):
     """[z⁰; z¹]: what the two heads of a distilled DeiT read."""
 
     needs_class_token = True
-
-    @staticmethod
-    def width(config: ViTConfig) -> int:
-        return 2 * config.encoder.width
+    vectors = 2
 
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
         return z[:, :2].flatten(1)                                              # B 2D

@@ -129,8 +129,6 @@ class RelativePositions(Positions):
         self.register_buffer("index", place[:, None] - place + self.tokens - 1, persistent=False)             # N N
 
     def start(self) -> None:
-        if self.beginning == "sincos":
-            raise ConfigError("position_start=sincos does not fit positions=relative; take normal, zeros or unit")
         start_positions(self.offsets, self.grid, 0, self.beginning)
 
     def forward(self, q: Tensor) -> Tensor:                                     # B H N d

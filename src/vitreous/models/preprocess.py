@@ -9,6 +9,7 @@ import msgspec
 
 from vitreous.errors import ConfigError
 from vitreous.models.config import Size
+from vitreous.options import read_json
 
 HALF_RGB = (0.5, 0.5, 0.5)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -75,10 +76,7 @@ def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 
 def from_json(data: Any) -> Preprocess:
-    try:
-        return msgspec.convert(data, Preprocess)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the preprocessing record does not fit: {error}") from None
+    return read_json(Preprocess, data, "the preprocessing record")
 
 
 def google(size: Size) -> Preprocess:

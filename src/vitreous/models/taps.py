@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.errors import TapError
+from vitreous.words import few
 
 Edit = Callable[[Tensor], Tensor]
 M = TypeVar("M", bound=nn.Module)
@@ -97,7 +98,7 @@ def taps(
             stack.callback(points[name].register_forward_hook(_reader(name, seen, silent)).remove)
         yield seen
     if silent:
-        raise TapError(f"{_list(silent)} never fired; call the model, whole, inside `with taps(...)`")
+        raise TapError(f"{few(silent)} never fired; call the model, whole, inside `with taps(...)`")
 
 
 _lock = threading.Lock()
@@ -182,8 +183,3 @@ def _editor(name: str, change: Edit, silent: dict[str, None]) -> Callable:
         return new
 
     return edit
-
-
-def _list(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -5,8 +5,6 @@ B images   C channels   P patch   N tokens   D width   H heads   d = D / H   K c
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,16 +13,7 @@ from vitreous.errors import ImageSizeError
 from vitreous.models.checks import check
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.hybrid import make_stem
-from vitreous.models.layers import (
-    HIDDEN_WIDTHS_READ,
-    Activation,
-    DropPath,
-    Gain,
-    Linear,
-    lecun,
-    make_norm,
-    start_linear,
-)
+from vitreous.models.layers import HIDDEN_WIDTHS_READ, Activation, Linear, branch_end, lecun, make_norm, start_linear
 from vitreous.models.model import Model
 from vitreous.models.pooling import POOLS, PoolThenNorm
 from vitreous.models.positions import POSITION_KINDS, NoPositions
@@ -156,19 +145,6 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:                                     # B N D
         hidden = self.hidden(self.activation(self.expand(x)))                   # B N M
         return self.output(self.end(self.contract(self.dropout(hidden))))       # B N D
-
-
-def branch_end(config: ViTConfig, drop_path: float) -> nn.Sequential:
-    """The end of a branch, before it is added to the stream: dropout, layer scale, drop path; by default nothing."""
-    e = config.encoder
-    parts: dict[str, nn.Module] = {}
-    if e.dropout:
-        parts["dropout"] = nn.Dropout(e.dropout)
-    if e.layer_scale is not None:
-        parts["scale"] = Gain(e.width, e.layer_scale)
-    if drop_path:
-        parts["drop_path"] = DropPath(drop_path)
-    return nn.Sequential(OrderedDict(parts))
 
 
 class CutSkip(Tap):

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitreous.models.config import BiTConfig, Config, ViTConfig, options
+from vitreous.models.config import BiTConfig, Config, ViTConfig
+from vitreous.options import options_of
 
 # The paper's plain ViT. A format lists the options where it allows more: None allows any value.
 PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
@@ -71,12 +72,12 @@ def vit_differences(config: Any, **allowed: tuple[Any, ...] | None) -> list[Diff
         return [Difference("a BiT")]
     holds = {**PLAIN_VIT, **allowed}
     out = []
-    for group, name, _, value in options(config):
-        if group == "resnet" or (name in NOTHING_TO_COVER and not config.prefix):
+    for each in options_of(config):
+        if each.group == "resnet" or (each.name in NOTHING_TO_COVER and not config.prefix):
             continue
-        values = holds[name]
-        if values is not None and value not in values:
-            out.append(Difference(name, value))
+        values = holds[each.name]
+        if values is not None and each.value not in values:
+            out.append(Difference(each.name, each.value))
     return out
 
 

@@ -17,28 +17,16 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
 
-from vitreous.errors import ConfigError, advice
+from vitreous.errors import ConfigError
 from vitreous.evaluation.few_shot import DEFAULT_SHOTS
 from vitreous.evaluation.probes import NEIGHBOURS
 from vitreous.evaluation.ridge_regression import DEFAULT_L2
-
-__all__ = [
-    "AccuracyTask",
-    "Data",
-    "FewShotTask",
-    "FitTask",
-    "KnnTask",
-    "LogisticTask",
-    "PlannedCell",
-    "Suite",
-    "Task",
-    "read",
-]
+from vitreous.options import check_known
 
 NAME_PATTERN = re.compile(r"[\w.+-]+")  # a model or set; used in file names
 
@@ -94,13 +82,7 @@ class FitTask(_Task, frozen=True, tag="fit"):
 
 
 Task = FewShotTask | KnnTask | LogisticTask | AccuracyTask | FitTask
-TASK_KINDS: dict[str, type[_Task]] = {
-    "few-shot": FewShotTask,
-    "knn": KnnTask,
-    "logistic": LogisticTask,
-    "accuracy": AccuracyTask,
-    "fit": FitTask,
-}
+TASK_KINDS: dict[str, type[_Task]] = {kind.__struct_config__.tag: kind for kind in get_args(Task)}
 
 
 class Suite(Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,18 +143,18 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any] | Suite) -> Suite:
 
 
 def _checked(said: dict[str, Any], where: str) -> Suite:
-    _known(said, Suite, where)
+    check_known(said, Suite.__struct_fields__, f"{where} has no key")
     for name, value in _table(said, "models", where).items():
         if not isinstance(value, str):
             raise ConfigError(f"{where}: models.{name} is not text; name a model: {EXAMPLES['models']}")
     for name, value in _table(said, "data", where).items():
         if isinstance(value, Mapping):
-            _known(value, Data, f"{where}, data.{name}")
+            check_known(value, Data.__struct_fields__, f"{where}, data.{name} has no key")
         elif not isinstance(value, str):
             raise ConfigError(f"{where}: data.{name} is neither text nor a table; name images: {EXAMPLES['data']}")
     tasks = said.get("tasks")
     for number, task in enumerate(tasks if isinstance(tasks, list | tuple) else (), 1):
-        _known_task(task, f"{where}, task {number}")
+        _check_task(task, f"{where}, task {number}")
     try:
         suite = msgspec.convert(said, Suite)
     except msgspec.ValidationError as error:
@@ -192,21 +174,12 @@ def _table(said: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
 EXAMPLES = {"models": 'deit = "weights/deit-tiny"', "data": 'pets = "photos"'}
 
 
-def _known(said: Mapping[str, Any], kind: type[Struct], where: str, more: tuple[str, ...] = ()) -> None:
-    """Refuse unknown keys."""
-    keys = [*more, *kind.__struct_fields__]
-    for key in said:
-        if key not in keys:
-            raise ConfigError(f"{where} has no key {key!r}; {advice(key, keys)}")
-
-
-def _known_task(task: Any, where: str) -> None:
+def _check_task(task: Any, where: str) -> None:
     kind = task.get("kind") if isinstance(task, Mapping) else None
     if not isinstance(kind, str):
         raise ConfigError(f'{where} does not say which; add a line such as kind = "few-shot" ({", ".join(TASK_KINDS)})')
-    if kind not in TASK_KINDS:
-        raise ConfigError(f"{where} has no kind {kind!r}; {advice(kind, list(TASK_KINDS))}")
-    _known(task, TASK_KINDS[kind], f"{where} ({kind})", ("kind",))
+    check_known({kind: None}, TASK_KINDS, f"{where} has no kind")
+    check_known(task, ["kind", *TASK_KINDS[kind].__struct_fields__], f"{where} ({kind}) has no key")
 
 
 def _check_values(suite: Suite, where: str) -> None:
@@ -222,9 +195,7 @@ def _check_values(suite: Suite, where: str) -> None:
             counts += [("train", data.train), ("limit", data.limit)]
     for task in suite.tasks:
         for kind, known in (("models", suite.models), ("data", suite.data)):
-            for name in getattr(task, kind) or ():
-                if name not in known:
-                    raise ConfigError(f"{where}: a task is for the {kind} {name!r}; {advice(name, list(known))}")
+            check_known(dict.fromkeys(getattr(task, kind) or ()), known, f"{where}: a task is for the {kind}")
         counts += [(name, getattr(task, name, None)) for name in ("seeds", "neighbours", "l2")]
         if isinstance(task, FewShotTask):
             counts += [("shots", shots) for shots in task.shots or (0,)]

@@ -24,6 +24,7 @@ from vitreous.images.pixels.operations import BLUR_TAPS, BLUR_UNIT, UNIT_FACTOR
 from vitreous.images.pixels.preprocess import finish
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
+from vitreous.options import check_ranges, option
 from vitreous.randomness import bits, uniform
 
 Floats = NDArray[np.float64]
@@ -101,38 +102,35 @@ class Augment:
     """
 
     size: Size = (224, 224)  # rows, columns of the output
-    crop: Literal["inception", "window", "shift", "none"] = "inception"
-    area: tuple[float, float] = (0.05, 1.0)  # share of the image, uniform
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width to height, log-uniform
-    window: float = 1.0
-    margin: int = 4
-    edge: Literal["black", "reflect"] = "black"  # fills what a shift uncovers
-    flip: float = 0.5  # probability
-    rand_augment: tuple[int, float] | None = None  # operations, magnitude
-    rand_augment_table: Literal["big_vision", "timm"] = "big_vision"
-    rand_augment_deviation: float = 0.0  # of the magnitude, then clipped to 0 … 10
-    three_augment: bool = False  # one of grey, solarise, blur
-    colour_jitter: float = 0.0  # brightness, contrast and saturation by 1 ± this, in any order
-    erase: float = 0.0  # probability that a box becomes noise
-    mixup: float = 0.0  # λ ~ Beta(a, a); 0 is off
-    cutmix: float = 0.0  # likewise; with both on, each pair takes either with equal probability
+    crop: Literal["inception", "window", "shift", "none"] = option("inception", "which box of the image is taken")
+    area: tuple[float, float] = option((0.05, 1.0), "share of the image, uniform", above=0, at_most=1)
+    ratio: tuple[float, float] = option((3 / 4, 4 / 3), "width to height, log-uniform", above=0)
+    window: float = option(1.0, "crop=window: share of both sides that the box has", above=0, at_most=1)
+    margin: int = option(4, "crop=shift: pixels by which an image is moved at most", at_least=0)
+    edge: Literal["black", "reflect"] = option("black", "fills what a shift uncovers")
+    flip: float = option(0.5, "probability", at_least=0, at_most=1)
+    rand_augment: tuple[int, float] | None = option(None, "operations, magnitude")
+    rand_augment_table: Literal["big_vision", "timm"] = option("big_vision", "whose operations and magnitudes")
+    rand_augment_deviation: float = option(0.0, "of the magnitude, then clipped to 0 … 10")
+    three_augment: bool = option(False, "one of grey, solarise, blur")
+    colour_jitter: float = option(
+        0.0, "brightness, contrast and saturation by 1 ± this, in any order", at_least=0, at_most=1
+    )
+    erase: float = option(0.0, "probability that a box becomes noise", at_least=0, at_most=1)
+    mixup: float = option(0.0, "λ ~ Beta(a, a); 0 is off", at_least=0)
+    cutmix: float = option(0.0, "likewise; with both on, each pair takes either with equal probability", at_least=0)
 
     def __post_init__(self) -> None:
         def need(holds: bool, what: str) -> None:
             if not holds:
                 raise ConfigError(f"augmentation {what}")
 
+        check_ranges(self, "augmentation ")
         fits = all(1 <= n <= MAX_SIDE for n in self.size)
         need(fits, f"size {self.size} is out of reach; give sides of 1 to {MAX_SIDE}")
-        for name, top in (("area", 1.0), ("ratio", float("inf"))):
-            low, high = getattr(self, name)
-            need(0 < low <= high <= top, f"{name} {low}, {high} is not a range; give positive numbers, smaller first")
-        for name in ("flip", "erase", "window"):
-            need(0 <= getattr(self, name) <= 1, f"{name}={getattr(self, name)} is not a share; give 0 to 1")
-        need(self.window > 0, "window=0 shows nothing; give a share of the side, such as 0.875")
-        need(0 <= self.margin < min(self.size), f"margin={self.margin} is out of reach; give less than the side")
-        need(0 <= self.colour_jitter <= 1, f"colour_jitter={self.colour_jitter} is out of reach; give 0 to 1")
-        need(min(self.mixup, self.cutmix) >= 0, "mixup and cutmix must not be negative; 0 turns one off")
+        for name, (low, high) in (("area", self.area), ("ratio", self.ratio)):
+            need(low <= high, f"{name} {low}, {high} is not a range; give the smaller number first")
+        need(self.margin < min(self.size), f"margin={self.margin} is out of reach; give less than the side")
         n, m = self.rand_augment or (0, 0)
         need(0 <= n <= 16 and 0 <= m <= 30, f"rand_augment=({n}, {m}) is out of reach; give e.g. (2, 10)")
 
