@@ -16,8 +16,6 @@ from typing import IO, Any, Generic, TypeVar, cast
 
 import vitreous.files as files
 
-__all__ = ["Journal", "json_object"]
-
 Record = TypeVar("Record")
 
 

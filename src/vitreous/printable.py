@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["printable", "printable_line", "storable"]
-
 CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but the tab and the line feed
 DIRECTIONS = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the order of letters around
 LINE_ENDS = r"\u2028\u2029"

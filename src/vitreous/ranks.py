@@ -15,8 +15,6 @@ from vitreous.errors import ConfigError, RunError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Ranks", "agreed", "first", "gather", "group", "here", "together"]
-
 LONGEST_WAIT = timedelta(hours=4)  # others wait while the first rank decodes or writes
 
 Value = TypeVar("Value")

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from vitreous.printable import storable
 
-__all__ = ["aligned", "count", "duration", "few", "one_line", "percent", "percent_range", "sentence", "unbroken"]
-
 WHOLE_WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 SIZE_LETTERS = ((1e9, "G"), (1e6, "M"))
 

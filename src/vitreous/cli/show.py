@@ -15,8 +15,6 @@ import typer
 
 from vitreous.printable import printable, printable_line
 
-__all__ = ["DATA", "MODEL", "Json", "Showable", "progress", "say", "say_json", "say_line", "show"]
-
 MODEL = typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
 DATA = typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]

@@ -15,8 +15,6 @@ from vitreous.words import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["display", "recipes_table"]
-
 Tell = Callable[[dict[str, Any]], None]
 SILENCE = 10.0  # seconds between plain lines
 WIDE, BAR = 100, 20  # columns of a terminal that has room for a bar, and of the bar
