@@ -1,6 +1,8 @@
 """A reader's walk through `fit`: plan, then run, then tell, each folder left behind before the next is entered."""
 
+import importlib
 import inspect
+import pkgutil
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -58,6 +60,10 @@ class Walk:
 
 @pytest.fixture(scope="module", params=["scratch", pytest.param("default", marks=pytest.mark.slow)])
 def walk(request, tmp_path_factory):
+    """Modules are imported before, so that what runs at import is not counted."""
+    for module in pkgutil.walk_packages(vitreous.__path__, "vitreous."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     root = tmp_path_factory.mktemp("walk")
     folder = picture_folder(root / "shapes", 16, side=32)
     options = {"weights": "none", "folds": 0, "length": "4 steps"} if request.param == "scratch" else {}
