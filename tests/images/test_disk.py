@@ -12,13 +12,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from picture_files import class_folders
-from picture_sets import Arrays, Files, arrays, as_set, encoded, photos, scene
+from picture_sets import Arrays, Files, arrays, as_set, encoded, make_batches, photos, scene
 from shared_files import ROOT
 
 import vitreous
 from vitreous.errors import BusyError, ConfigError, DataError, ExistsError
 from vitreous.files import lock
-from vitreous.images.batches.batches import Batches
 from vitreous.images.pixels import decode, preprocess
 from vitreous.images.pixels.augment import Augment
 from vitreous.images.splits import cut_dev
@@ -230,7 +229,8 @@ def test_a_grey_set_stays_grey_and_finishes_for_colour_models(tmp_path):
     packed = pack(data, tmp_path / "p", preprocess=rule)
     assert packed.channels == 1
     one, two = (
-        [b.images for b in Batches(s.split("test"), batch=3, preprocess=rule, rank=0, world=1)] for s in (data, packed)
+        [b.images for b in make_batches(s.split("test"), batch=3, preprocess=rule, rank=0, world=1)]
+        for s in (data, packed)
     )
     assert (one[0] == two[0]).all()
 
@@ -238,11 +238,13 @@ def test_a_grey_set_stays_grey_and_finishes_for_colour_models(tmp_path):
 def test_batches_from_a_pack_are_those_of_the_set(data, packed):
     """Evaluation: bit for bit. Training: the same ids, order and boxes, cut from the smaller picture."""
     settings = {"batch": 10, "preprocess": RULE, "rank": 0, "world": 1, "workers": 0}
-    for a, b in zip(*(Batches(s.split("test"), **settings) for s in (data, packed)), strict=True):
+    for a, b in zip(*(make_batches(s.split("test"), **settings) for s in (data, packed)), strict=True):
         assert (a.images == b.images).all()
         assert (a.labels == b.labels).all()
     augment = Augment(size=(32, 32))
-    for a, b in zip(*(Batches(s.split("train"), **settings, augment=augment) for s in (data, packed)), strict=True):
+    for a, b in zip(
+        *(make_batches(s.split("train"), **settings, augment=augment) for s in (data, packed)), strict=True
+    ):
         assert (a.ids == b.ids).all()
         assert (a.plan.crop == b.plan.crop).all()
         assert (a.images.float() - b.images.float()).abs().mean() < 12
@@ -253,8 +255,8 @@ def test_finished_pixels_serve_no_other_rule(packed):
     with pytest.raises(
         DataError, match=r"holds test pixels of another rule .* pack it again for this one with --force"
     ):
-        Batches(packed.split("test"), batch=2, preprocess=other, rank=0, world=1)
-    Batches(packed.split("train"), batch=2, preprocess=other, rank=0, world=1)
+        make_batches(packed.split("test"), batch=2, preprocess=other, rank=0, world=1)
+    make_batches(packed.split("train"), batch=2, preprocess=other, rank=0, world=1)
 
 
 def test_a_pack_travels_to_worker_processes_without_its_pixels(packed):
