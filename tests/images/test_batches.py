@@ -22,7 +22,7 @@ from vitreous.images.batches import workers as batch_workers
 from vitreous.images.batches.batches import Coverage, EpochOrder
 from vitreous.images.pixels import augment, preprocess
 from vitreous.images.pixels.augment import Augment
-from vitreous.images.sources.finding import find_place
+from vitreous.images.sources.paths import find_place
 from vitreous.images.sources.shards import open_shards
 from vitreous.images.stores import device as residing
 from vitreous.images.stores.memory import HeldPixels, hold

@@ -69,7 +69,7 @@ def test_a_pack_opens_as_data_and_gives_the_same_dev_split(splits, tmp_path):
     assert packed.kind == "pack"
     assert packed.notes == whole.notes
     assert packed.about["split"] == whole.about["split"]
-    for name in ("ids", "labels", "splits", "given"):
+    for name in ("ids", "labels", "splits", "own_splits"):
         assert np.array_equal(getattr(packed, name), getattr(whole, name))
     for mine, theirs in zip(cut_dev(packed, 0.3, seed=2), cut_dev(whole, 0.3, seed=2), strict=True):
         assert np.array_equal(mine.ids, theirs.ids)

@@ -132,7 +132,8 @@ def test_a_source_from_outside_is_one_file_and_one_line(tmp_path):
         dedent('''
         """Pictures that are one colour each: a text file of numbers."""
         import numpy as np
-        from vitreous.images.sources.finding import FoundImages, SourceKind, by_name
+        from vitreous.images.sources.labels import by_name
+        from vitreous.images.sources.source import FoundImages, SourceKind
 
         class Greys:
             def __init__(self, levels): self.levels = levels

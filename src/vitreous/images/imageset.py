@@ -30,6 +30,19 @@ class Source(Protocol):
         """Image i, upright, as H×W×3 (or H×W×1 if the whole set is grey)."""
 
 
+@dataclass(eq=False)
+class Scan:
+    """Facts and duplicates that health/duplicates.py last found in a set; all its parts share them."""
+
+    source: Source | None = None  # of these images
+    ids: Any = None
+    facts: Any = None
+    twins: Any = None
+
+    def __reduce__(self) -> tuple[type[Scan], tuple[()]]:
+        return Scan, ()  # a worker needs none of it
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     """Some images of a source with their labels.
@@ -49,8 +62,11 @@ class ImageSet:
     notes: tuple[str, ...] = ()  # what was found and done, as text
     channels: int = 3
     about: dict[str, Any] = field(default_factory=dict)
-    given: NDArray[np.str_] | None = None  # of each image: the split that the set itself names (train, val, test, "")
+    own_splits: NDArray[np.str_] | None = (
+        None  # of each image: the split that the set itself names (train, val, test, "")
+    )
     groups: NDArray[np.int64] | None = None  # of each image: images with the same number stay in one split
+    scan: Scan = field(default_factory=Scan, repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -92,7 +108,7 @@ class ImageSet:
             ids=self.ids[where],
             labels=self.labels[where],
             splits=self.splits[where],
-            given=None if self.given is None else self.given[where],
+            own_splits=None if self.own_splits is None else self.own_splits[where],
             groups=None if self.groups is None else self.groups[where],
         )
 
@@ -106,7 +122,7 @@ class ImageSet:
     @property
     def counts(self) -> NDArray[np.int64]:
         """The number of images in each class."""
-        if self.labels.ndim == 2:
+        if self.has_many_labels:
             return self.labels.clip(min=0).sum(0)
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
 

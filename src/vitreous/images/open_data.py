@@ -17,8 +17,9 @@ from vitreous.images.health.scan import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import SOURCES
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
-from vitreous.images.sources.finding import FoundImages, Place, SourceKind, find_place
-from vitreous.images.sources.spellings import VAL
+from vitreous.images.sources.labels import VAL
+from vitreous.images.sources.paths import Place, find_place
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 from vitreous.words import few
 
@@ -65,25 +66,25 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
     if isinstance(found, ImageSet):
         if group_by:
             raise DataError(
-                f"{place.said} was split when it was packed; name the set that it was made of, or leave group_by out"
+                f"{place.text} was split when it was packed; name the set that it was made of, or leave group_by out"
             )
         return found
     found = replace(found, classes=tuple(map(storable, found.classes)))
     if not len(found.source):
-        raise DataError(f"{place.said} holds no images")
+        raise DataError(f"{place.text} holds no images")
     data = ImageSet(
         source=found.source,
         ids=np.arange(len(found.source), dtype=np.int64),
         labels=found.labels,
         classes=found.classes,
         splits=np.full(len(found.source), TRAIN, dtype="<U5"),
-        path=storable(place.said),
+        path=storable(place.text),
         kind=kind.name,
         content_id=content_id(found),
         notes=found.notes,
         channels=found.channels,
         about=dict(found.about),
-        given=np.array(found.given, dtype="<U5"),
+        own_splits=np.array(found.own_splits, dtype="<U5"),
     )
     groups, how = splits.groups_by(data, group_by, found.columns) if group_by else (None, "")
     data = replace(data, groups=groups)
@@ -98,16 +99,16 @@ def content_id(found: FoundImages) -> str:
     lines = []
     for i in range(len(found.source)):
         label = ",".join(map(str, np.flatnonzero(found.labels[i]))) if several else str(found.labels[i])
-        lines.append(f"{found.source.name(i)}\0{found.fingerprints[i]}\0{label}\0{found.given[i]}")
+        lines.append(f"{found.source.name(i)}\0{found.fingerprints[i]}\0{label}\0{found.own_splits[i]}")
     for line in sorted(lines):
         total.update(b"\n" + line.encode("utf-8", "surrogateescape"))
     return total.hexdigest()[:32]
 
 
 def _place(path: str | os.PathLike[str]) -> Place:
-    said = os.fspath(path)
-    if said == FASHION and not os.path.lexists(said):
-        return Place(said)
+    text = os.fspath(path)
+    if text == FASHION and not os.path.lexists(text):
+        return Place(text)
     return find_place(path)
 
 
@@ -124,26 +125,26 @@ def _kind(place: Place) -> SourceKind:
 
 
 def _has_second(data: ImageSet) -> bool:
-    return data.given is not None and bool(np.isin(data.given, (VAL, TEST)).any())
+    return data.own_splits is not None and bool(np.isin(data.own_splits, (VAL, TEST)).any())
 
 
 def _given(data: ImageSet, how: str) -> ImageSet:
     """Use the set's own splits: the second is test; of three, validation joins train as its dev split."""
-    assert data.given is not None
-    names = set(data.given.tolist())
+    assert data.own_splits is not None
+    names = set(data.own_splits.tolist())
     notes = [how] if how else []
     if {VAL, TEST} <= names and names & {TRAIN, ""}:
-        is_test = data.given == TEST
-        count = int((data.given == VAL).sum())
+        is_test = data.own_splits == TEST
+        count = int((data.own_splits == VAL).sum())
         notes.append(f"the set has three splits: its {count:,} validation images are on train's side, as its dev split")
     else:
-        is_test = np.isin(data.given, (VAL, TEST))
+        is_test = np.isin(data.own_splits, (VAL, TEST))
         if not names & {TRAIN, ""}:
             notes.append("there is no train split; all images are test")
         elif VAL in names:
             notes.append("the set's validation split is test here; a dev split is cut from train where one is needed")
     if "" in names:
-        notes.append(f"{int((data.given == '').sum()):,} images name no split and are train")
+        notes.append(f"{int((data.own_splits == '').sum()):,} images name no split and are train")
     if data.groups is not None:
         torn = set(data.groups[is_test].tolist()) & set(data.groups[~is_test].tolist())
         notes += [f"the set's own split separates {len(torn):,} of these groups"] if torn else []

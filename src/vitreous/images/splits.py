@@ -81,8 +81,8 @@ def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tu
     train = data.take(data.splits == TRAIN)
     if not len(train):
         raise DataError(f"{data.path} has no training images to cut a dev split from; it has only test")
-    if train.given is not None and (train.given == "val").any() and not (train.given == "val").all():
-        own = train.given == "val"
+    if train.own_splits is not None and (train.own_splits == "val").any() and not (train.own_splits == "val").all():
+        own = train.own_splits == "val"
         note = f"dev: the set's own validation split, {int(own.sum()):,} images"
         return _noted(train.take(~own), note), _noted(train.take(own), note)
     groups, how = (train.groups, "as in the split") if train.groups is not None else find_groups(train)
@@ -125,7 +125,7 @@ def folds(data: ImageSet, count: int = 5, seed: int = 0, progress: Progress | No
 def dev_groups(data: ImageSet, progress: Progress | None = None) -> Places | None:
     """The group of every image that `cut_dev` would keep together; None if the set has its own dev split."""
     train = np.flatnonzero(data.splits == TRAIN)
-    given = None if data.given is None else data.given[train] == "val"
+    given = None if data.own_splits is None else data.own_splits[train] == "val"
     if data.groups is not None or not len(train) or (given is not None and given.any() and not given.all()):
         return data.groups
     groups = np.arange(len(data))
@@ -193,7 +193,7 @@ def keep_classes(data: ImageSet, classes: Sequence[str]) -> ImageSet:
         raise DataError("classes= names no class; name some, or leave it out")
     places = [i for i, name in enumerate(data.classes) if name in set(classes)]
     names = tuple(data.classes[i] for i in places)
-    if data.labels.ndim == 2:
+    if data.has_many_labels:
         columns = data.labels[:, places]
         kept = replace(data, labels=columns, classes=names).take(np.flatnonzero(columns.any(1)))
     else:
@@ -217,7 +217,7 @@ def groups_by(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) 
     """Groups that a column, or a regular expression on the path, names (its first bracket, else the whole match)."""
     names = [data.name(i) for i in range(len(data))]
     if group_by in columns:
-        said: list[str | None] = [value or None for value in columns[group_by]]
+        values: list[str | None] = [value or None for value in columns[group_by]]
         how = f"column {group_by!r}"
     else:
         try:
@@ -228,13 +228,13 @@ def groups_by(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) 
                 f"group_by={group_by!r} is neither a column nor a regular expression: {error}{has}"
             ) from None
         found = [pattern.search(name) for name in names]
-        said = [None if m is None else (m[1] if pattern.groups else m[0]) for m in found]
+        values = [None if m is None else (m[1] if pattern.groups else m[0]) for m in found]
         how = f"{group_by!r} on the path"
-        if not any(said):
+        if not any(values):
             has = f", nor is it one of the columns {', '.join(columns)}" if columns else ""
             raise DataError(f"group_by={group_by!r} matches no path, such as {names[0]}{has}; correct it")
     first: dict[str, int] = {}
-    groups = np.array([i if value is None else first.setdefault(value, i) for i, value in enumerate(said)], np.int64)
+    groups = np.array([i if value is None else first.setdefault(value, i) for i, value in enumerate(values)], np.int64)
     return groups, f"{len(first):,} groups by {how}"
 
 

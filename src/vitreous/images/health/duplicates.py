@@ -8,7 +8,6 @@ little that shirts and digits look alike, so they must correlate more.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -52,29 +51,17 @@ class Twins:
         yield from ((members.get(n.i, [n.i]), members.get(n.j, [n.j]), n) for n in self.near)
 
 
-@dataclass(frozen=True, eq=False)
-class RememberedScan:
-    """The result for a whole set, kept for later questions about a part of it."""
-
-    source: weakref.ref[Source]
-    ids: NDArray[np.int64]
-    facts: Facts
-    twins: Twins
-
-
-_found: list[RememberedScan] = []  # holds the last set only
-
-
 def remember(data: ImageSet, facts: Facts, twins: Twins) -> None:
-    """Keep a result for `recall`, as long as the source lives."""
-    _found[:] = [RememberedScan(weakref.ref(data.source), data.ids, facts, twins)]
+    """Keep a result for `recall`."""
+    scan = data.scan
+    scan.source, scan.ids, scan.facts, scan.twins = data.source, data.ids, facts, twins
 
 
 def recall(data: ImageSet) -> tuple[Facts, Twins] | None:
-    """The result for these images, if the remembered set holds them all."""
-    if not _found or _found[0].source() is not data.source or not np.isin(data.ids, _found[0].ids).all():
+    """The result for these images, if a scan of their set holds them all."""
+    whole = data.scan
+    if whole.source is not data.source or not np.isin(data.ids, whole.ids).all():
         return None
-    whole = _found[0]
     order = np.argsort(whole.ids, kind="stable")
     places = order[np.searchsorted(whole.ids, data.ids, sorter=order)]
     here = dict(zip(places.tolist(), range(len(places)), strict=True))

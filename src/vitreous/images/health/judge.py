@@ -71,12 +71,7 @@ def judge(
     whole: ImageSet, data: ImageSet, seen: Seen, twins: Twins, probabilities: NDArray[np.float64] | None
 ) -> tuple[Finding, ...]:
     """All findings, in the order of FINDING_KINDS. whole: the set; data: the images of it that were read."""
-    found = [
-        *_problems(data, seen),
-        *_relations(data, twins),
-        *_labels(whole),
-        *_pictures(data, seen.facts),
-    ]
+    found = [*_problems(data, seen), *_relations(data, twins), *_labels(whole), *_pictures(data, seen.facts)]
     if probabilities is not None:
         found.append(_label_errors(data, probabilities))
     order = list(FINDING_KINDS)
@@ -111,7 +106,7 @@ def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.
     """Out-of-fold probabilities as an array; refuses one that does not fit the set."""
     p = np.asarray(probabilities, np.float64)
     wanted = (len(data), len(data.classes))
-    if data.labels.ndim != 1:
+    if data.has_many_labels:
         raise DataError(f"{data.path} gives several labels to an image; label errors are found for one label alone")
     if p.shape != wanted:
         raise DataError(f"probabilities are {p.shape}; {data.path} needs {wanted}: a row an image, a column a class")
@@ -156,7 +151,7 @@ def _relations(data: ImageSet, twins: Twins) -> Iterator[Finding]:
 
 def _labels(whole: ImageSet) -> Iterator[Finding]:
     counts, names = whole.counts, whole.classes
-    if whole.labels.ndim == 1:
+    if not whole.has_many_labels:
         outside = np.flatnonzero((whole.labels >= len(names)) | (whole.labels < -1)).tolist()
         yield Finding("wrong-label", tuple(_case(whole, [i], f"label {whole.labels[i]}") for i in outside))
         counts = counts[: len(names)]
@@ -246,7 +241,7 @@ def _differ(data: ImageSet, i: int, j: int) -> bool:
 
 
 def _label(data: ImageSet, i: int) -> str:
-    if data.labels.ndim == 2:
+    if data.has_many_labels:
         return " + ".join(data.classes[k] for k in np.flatnonzero(data.labels[i] > 0)) or "none"
     k = int(data.labels[i])
     return data.classes[k] if k < len(data.classes) else f"label {k}"

@@ -128,10 +128,10 @@ def _group(data: ImageSet, case: Case) -> Group:
 def _place(data: ImageSet, i: int) -> str:
     """Split and label of a picture."""
     label = data.labels[i]
-    numbers = [int(label)] if data.labels.ndim == 1 else label.nonzero()[0].tolist()
+    numbers = label.nonzero()[0].tolist() if data.has_many_labels else [int(label)]
     names = [data.classes[k] for k in numbers if 0 <= k < len(data.classes)]
-    said = [name for name in names if name not in data.name(i).split("/")]  # a folder's name says it already
-    return " · ".join([str(data.splits[i]), *said])
+    untold = [name for name in names if name not in data.name(i).split("/")]  # a folder's name says it already
+    return " · ".join([str(data.splits[i]), *untold])
 
 
 def _shown(data: ImageSet, i: int) -> Image.Image | None:

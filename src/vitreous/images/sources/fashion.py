@@ -9,7 +9,8 @@ import numpy as np
 
 from vitreous.files import digest
 from vitreous.images import embedded
-from vitreous.images.sources.finding import FoundImages, Place, SourceKind
+from vitreous.images.sources.paths import Place
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.sources.stack import Array, ArrayPart, Stack
 
 FASHION_NAME = "fashion"
@@ -32,7 +33,7 @@ PIXELS_SHA256 = "e733237804366348801f1c063c83be8f8558587a1b426b7f2be33f76f2ca4d7
 
 
 def recognises(place: Place) -> bool:
-    return place.said == FASHION_NAME and place.folder is None and not place.files
+    return place.text == FASHION_NAME and place.folder is None and not place.files
 
 
 def open_fashion(place: Place) -> FoundImages:
@@ -46,12 +47,12 @@ def open_fashion(place: Place) -> FoundImages:
     notes = (
         f"Fashion-MNIST (MIT licence): {TRAIN_PER_CLASS} of its 6,000 and {TEST_PER_CLASS} of its 1,000 of each class",
     )
-    given = ["train"] * train + ["test"] * test
+    own_splits = ["train"] * train + ["test"] * test
     return FoundImages(
         source,
         labels.astype(np.int64),
         FASHION_CLASSES,
-        given,
+        own_splits,
         [digest(FASHION_FILE)] * (train + test),
         notes,
         channels=1,

@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
-from vitreous.images.sources.finding import (
+from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
-    FoundImages,
     Place,
-    SourceKind,
     cannot_read,
+    is_image_name,
     is_junk,
-    is_picture,
     open_regular,
-    read_picture,
+    read_image_file,
 )
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.sources.tree import read_tree
 from vitreous.printable import storable
 from vitreous.words import few
@@ -48,7 +47,7 @@ class Files:
         return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
-        return read_picture(Path(self.root, self.names[i]))
+        return read_image_file(Path(self.root, self.names[i]))
 
     def read(self, i: int) -> NDArray[np.uint8]:
         return picture.decode(self.raw(i), storable(str(Path(self.root, self.names[i]))))
@@ -57,7 +56,7 @@ class Files:
 def recognises(place: Place) -> bool:
     if place.folder is not None:
         return True  # any folder; other sources are asked first
-    return bool(place.files) and all(is_picture(f) for f in place.files)
+    return bool(place.files) and all(is_image_name(f) for f in place.files)
 
 
 def open_folders(place: Place) -> FoundImages:
@@ -65,7 +64,7 @@ def open_folders(place: Place) -> FoundImages:
         return open_pictures(place)
     left = LeftOut()
     paths = sorted(walk(place.folder, left))  # the disk's order is arbitrary
-    tree = read_tree(paths, storable(place.said))
+    tree = read_tree(paths, storable(place.text))
     source = Files(str(place.folder), tuple(paths[i] for i in tree.places))
     prints, notes = fingerprints(source)
     if left.bare:
@@ -77,17 +76,17 @@ def open_folders(place: Place) -> FoundImages:
         notes.append(
             f"left out {len(left.too_deep):,} folders whose path is too long for this system ({storable(depth)})"
         )
-    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.own_splits, prints, (*tree.notes, *notes))
 
 
 def open_pictures(place: Place) -> FoundImages:
     """Single images, named one by one or by a pattern; only their folders can tell their class."""
     root = os.path.commonpath([Path(f).absolute().parent for f in place.files])
     files = {Path(f).absolute().relative_to(root).as_posix() for f in place.files}
-    tree = read_tree(sorted(files), place.said)
+    tree = read_tree(sorted(files), place.text)
     source = Files(root, tuple(sorted(files)[i] for i in tree.places))
     prints, notes = fingerprints(source)
-    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.own_splits, prints, (*tree.notes, *notes))
 
 
 @dataclass

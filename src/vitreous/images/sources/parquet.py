@@ -16,23 +16,28 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError
 from vitreous.images.sources import picture
-from vitreous.images.sources.finding import (
-    HASH_WHOLE_BELOW,
-    FoundImages,
+from vitreous.images.sources.labels import (
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
     Labels,
-    Place,
-    SourceKind,
     by_name,
     by_names,
     by_number,
+    column,
+    split_in,
+    split_of,
+)
+from vitreous.images.sources.paths import (
+    HASH_WHOLE_BELOW,
+    Place,
     file_name,
     is_junk,
     is_remote,
     open_file,
-    read_picture,
+    read_image_file,
     stem,
 )
-from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column, split_in, split_of
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 
 ROW_GROUPS_KEPT = 4  # in memory; reading an image reads its whole row group
@@ -71,7 +76,7 @@ class Rows:
         file = self.files[self.groups[group][0]]
         path = value.get("path") if isinstance(value, dict) else None
         if path and not is_remote(file) and (Path(file).parent / path).is_file():
-            return read_picture(Path(file).parent / path)
+            return read_image_file(Path(file).parent / path)
         raise DataError(f"{file}: row {i - int(self.first[group])} has no image; drop the row")
 
     def read(self, i: int) -> NDArray[np.uint8]:
@@ -98,13 +103,13 @@ class Rows:
 
 
 def recognises(place: Place) -> bool:
-    return not place.has_picture_folders and bool(parquet_files(place))
+    return not place.has_image_folders and bool(parquet_files(place))
 
 
 def parquet_files(place: Place) -> list[str]:
     if found := place.ending(".parquet"):
         return found
-    if place.folder is None or place.has_picture_folders:
+    if place.folder is None or place.has_image_folders:
         return []
     below = [p.relative_to(place.folder) for depth in ("*/", "*/*/") for p in place.folder.glob(f"{depth}*.parquet")]
     return sorted(str(place.folder / p) for p in below if not any(map(is_junk, p.parts)))
@@ -136,17 +141,17 @@ def open_parquet(place: Place) -> FoundImages:
     first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     names = _names(files, tables)
     if not names:
-        raise DataError(f"{place.said} has no rows; fetch it again")
+        raise DataError(f"{place.text} has no rows; fetch it again")
     source = Rows(tuple(files), image, groups, first[:-1], names)
     columns = {name: [v for table in tables for v in table.column(name).to_pylist()] for name in tables[0].column_names}
-    labels, classes, used = _labels(schema, columns, place.said, source)
-    said: dict[str, Sequence[str]] = {
+    labels, classes, used = _labels(schema, columns, place.text, source)
+    facts: dict[str, Sequence[str]] = {
         name: [str(v) for v in values] for name, values in columns.items() if name != used
     }
     notes = (
         f"{len(files):,} Parquet files, images in column {image!r}, labels in {used!r}, {len(groups):,} row groups",
     )
-    return FoundImages(source, labels, classes, splits, _prints(source, tables, files), notes, said)
+    return FoundImages(source, labels, classes, splits, _prints(source, tables, files), notes, facts)
 
 
 def image_column(schema: Any, file: str) -> str:
@@ -165,7 +170,7 @@ def image_column(schema: Any, file: str) -> str:
 
 
 def _labels(
-    schema: Any, columns: dict[str, list[Any]], said: str, source: Rows
+    schema: Any, columns: dict[str, list[Any]], what: str, source: Rows
 ) -> tuple[Labels, tuple[str, ...], str | None]:
     """Class numbers with the schema's names, or by value; and the column used."""
     features = _features(schema)
@@ -177,18 +182,18 @@ def _labels(
     used = min(candidates, key=lambda name: (rank.get(column(name), len(rank)), name not in named))
     values, names = columns[used], named.get(used)
     if any(isinstance(value, list) for value in values):
-        several = [[_called(v, names, said, source, i) for v in value or []] for i, value in enumerate(values)]
+        several = [[_called(v, names, what, source, i) for v in value or []] for i, value in enumerate(values)]
         return *by_names(several, names), used
     if all(isinstance(value, int) for value in values if value is not None):
         numbers = np.array([-1 if value is None else int(value) for value in values], np.int64)
-        return *by_number(numbers, names, said, source.name), used
+        return *by_number(numbers, names, what, source.name), used
     return *by_name([None if value is None else str(value) for value in values]), used
 
 
-def _called(value: Any, names: Sequence[str] | None, said: str, source: Rows, i: int) -> str:
+def _called(value: Any, names: Sequence[str] | None, what: str, source: Rows, i: int) -> str:
     if names is None or not isinstance(value, int):
         return str(value)
-    by_number(np.array([value]), names, said, lambda _: source.name(i))
+    by_number(np.array([value]), names, what, lambda _: source.name(i))
     return names[value]
 
 
@@ -217,7 +222,7 @@ def _names(files: Sequence[str], tables: Sequence[Any]) -> tuple[str, ...]:
 
 def _prints(source: Rows, tables: Sequence[Any], files: Sequence[str]) -> list[str]:
     """Digests of the images if all files are local and small, else the sizes of their row groups."""
-    from vitreous.images.sources.finding import file_size
+    from vitreous.images.sources.paths import file_size
 
     if sum(map(file_size, files)) <= HASH_WHOLE_BELOW and not any(map(is_remote, files)):
         return [_print(source, i) for i in range(len(source))]

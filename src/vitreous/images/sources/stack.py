@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -91,7 +91,22 @@ class Stack:
         return np.array(x, np.uint8, order="C")
 
 
-def describe(array: Array, file: str, key: str, title: str) -> tuple[ArrayPart, int, list[str]]:
+def stack_of(
+    load: Callable[[str, str], Array], pieces: Iterable[tuple[str, str, str, str]]
+) -> tuple[Stack, list[str], list[str]]:
+    """Arrays of one set, each image's own split, and notes.  pieces: split, file, key and title of each array."""
+    parts: list[ArrayPart] = []
+    own_splits, notes, channels = [], [], 1
+    for split, file, key, title in pieces:
+        part, needed, told = _describe(load(file, key), file, key, split or title)
+        parts.append(part)
+        own_splits += [split] * part.count
+        notes += told
+        channels = max(channels, needed)
+    return Stack(load, tuple(parts), channels), own_splits, notes
+
+
+def _describe(array: Array, file: str, key: str, title: str) -> tuple[ArrayPart, int, list[str]]:
     """How an array holds images: the part, its channels, and notes on what was decided."""
     what = f"{file} ({key})" if key else file
     if array.dtype.kind not in "uifb" or array.ndim not in (3, 4) or not len(array):

@@ -11,28 +11,20 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import (
-    FoundImages,
-    Labels,
-    Place,
-    SourceKind,
-    by_name,
-    by_names,
-    cannot_read,
-    file_name,
-    is_picture,
-    open_file,
-    stem,
-)
 from vitreous.images.sources.folders import Files, fingerprints
-from vitreous.images.sources.spellings import (
+from vitreous.images.sources.labels import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     SPLIT_COLUMNS,
     SPLIT_OF_WORD,
+    Labels,
+    by_name,
+    by_names,
     column,
     split_of,
 )
+from vitreous.images.sources.paths import Place, cannot_read, file_name, is_image_name, open_file, stem
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 from vitreous.words import few
 
@@ -56,7 +48,7 @@ def recognises(place: Place) -> bool:
     files = place.ending(*TABLE_SUFFIXES)
     if place.folder is None or not files:
         return bool(files)
-    if place.has_picture_folders and _class_folders(place) > 1:
+    if place.has_image_folders and _class_folders(place) > 1:
         return False  # class folders win over a table beside them
     return any(_is_table(file) for file in files)
 
@@ -74,7 +66,7 @@ def open_tables(place: Place) -> FoundImages:
     root = Path(first.file).resolve().parent
     paths: list[str] = []
     several: list[list[str]] = []
-    given: list[str] = []
+    own_splits: list[str] = []
     rest = [name for name in first.names if name not in {path, splits, *labels}]
     columns: dict[str, list[str]] = {name: [] for name in rest}
     place_of: dict[str, int] = {}
@@ -82,7 +74,7 @@ def open_tables(place: Place) -> FoundImages:
     hot = _are_hot(tables, labels)
     for table in tables:
         called = split_of(stem(table.file)) or ""
-        said = [_split(s) or "" for s in table.values(splits)] if splits else None
+        named = [_split(s) or "" for s in table.values(splits)] if splits else None
         resolved = _resolve(table, path, root)
         for i, (file, row) in enumerate(zip(resolved, table.rows, strict=True)):
             answers = _answers([row[table.names.index(name)].strip() for name in labels], labels, hot)
@@ -94,7 +86,7 @@ def open_tables(place: Place) -> FoundImages:
             place_of[file] = len(paths)
             paths.append(file)
             several.append(answers)
-            given.append(said[i] if said else called)
+            own_splits.append(named[i] if named else called)
             for name in rest:
                 columns[name].append(row[table.names.index(name)].strip())
     source = Files(str(root), tuple(paths))
@@ -112,7 +104,9 @@ def open_tables(place: Place) -> FoundImages:
         notes.append(f"images have several labels: {numbers.sum(1).mean():.2f} on average")
     if nothing := sum(not names for names in several):
         notes.append(f"{nothing:,} images have no label")
-    return FoundImages(source, numbers, classes, given, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()})
+    return FoundImages(
+        source, numbers, classes, own_splits, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()}
+    )
 
 
 def read(file: str) -> LabelTable:
@@ -132,8 +126,10 @@ def read(file: str) -> LabelTable:
     if not rows:
         raise DataError(f"{file} is empty; write one row of path,label for each image")
     names = [name.strip() for name in rows[0]]
-    if any(is_picture(name) for name in names) or not any(column(n) in (*PATH_COLUMNS, *LABEL_COLUMNS) for n in names):
-        paths = [i for i, name in enumerate(names) if is_picture(name)]
+    if any(is_image_name(name) for name in names) or not any(
+        column(n) in (*PATH_COLUMNS, *LABEL_COLUMNS) for n in names
+    ):
+        paths = [i for i, name in enumerate(names) if is_image_name(name)]
         if not paths:
             raise DataError(
                 f"{file} names no column path and no column label; its first row is {', '.join(names)[:80]}"
@@ -178,7 +174,7 @@ def _class_folders(place: Place) -> int:
 def _path_column(table: LabelTable) -> str:
     by_spelling = {column(name): name for name in reversed(table.names)}
     named = [by_spelling[name] for name in PATH_COLUMNS if name in by_spelling]
-    like = [name for name in table.names if any(is_picture(v) for v in table.values(name)[:20])]
+    like = [name for name in table.names if any(is_image_name(v) for v in table.values(name)[:20])]
     found = [name for name in named if name in like] or like or named
     if not found:
         raise DataError(f"{table.file} has no column of paths; call it path (it has: {', '.join(table.names)})")
@@ -243,22 +239,22 @@ def _number(several: list[list[str]], classes: list[str] | None) -> tuple[Labels
     return labels.astype(np.int64), found
 
 
-def _candidates(root: Path, said: str) -> list[str]:
+def _candidates(root: Path, name: str) -> list[str]:
     """Candidates for a path of the table: as written, or in images/, with or without a suffix."""
-    said = said.replace("\\", "/")
+    name = name.replace("\\", "/")
     for folder in ("", "images/", "train/", "data/"):
         for ending in ("", ".jpg", ".png", ".jpeg", ".webp"):
-            if said and (root / f"{folder}{said}{ending}").is_file():
-                return [f"{folder}{said}{ending}"]
+            if name and (root / f"{folder}{name}{ending}").is_file():
+                return [f"{folder}{name}{ending}"]
     return []
 
 
 def _resolve(table: LabelTable, path: str, root: Path) -> list[str]:
     found, missing = [], []
-    for said in table.values(path):
-        where = _candidates(root, said)
-        found += where or [said]
-        missing += [] if where else [said]
+    for name in table.values(path):
+        where = _candidates(root, name)
+        found += where or [name]
+        missing += [] if where else [name]
     if missing:
         raise DataError(
             f"{table.file} names {len(missing):,} images that are not there ({few(missing)}); "

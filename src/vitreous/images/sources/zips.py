@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
-from vitreous.images.sources.finding import (
-    FoundImages,
+from vitreous.images.sources.labels import split_in, split_of, without_split
+from vitreous.images.sources.paths import (
     Place,
-    SourceKind,
     file_name,
     file_size,
+    is_image_name,
     is_junk,
-    is_picture,
     open_file,
     read_range,
     stem,
 )
-from vitreous.images.sources.spellings import split_in, split_of, without_split
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.sources.tree import read_tree
 from vitreous.printable import storable
 from vitreous.words import few
@@ -79,7 +78,7 @@ class Zips:
 
 
 def recognises(place: Place) -> bool:
-    return bool(place.ending(".zip")) and not place.has_picture_folders
+    return bool(place.ending(".zip")) and not place.has_image_folders
 
 
 def open_zips(place: Place) -> FoundImages:
@@ -97,7 +96,7 @@ def open_zips(place: Place) -> FoundImages:
         paths.append(prefix + entry.filename)
         splits.append("" if prefix else split_in(says) or "")
     order = sorted(range(len(paths)), key=lambda i: (paths[i], files[entries[i][0]]))
-    tree = read_tree([paths[i] for i in order], storable(place.said), [splits[i] for i in order])
+    tree = read_tree([paths[i] for i in order], storable(place.text), [splits[i] for i in order])
     kept = [entries[order[i]] for i in tree.places]
     names = tuple(paths[order[i]] for i in tree.places)
     source = Zips(
@@ -116,7 +115,7 @@ def open_zips(place: Place) -> FoundImages:
         notes.append(f"{twice:,} images have the path of another, in the same or another zip; all are kept")
     if left := [name for name in place.names if name not in map(file_name, files)]:
         notes.append(f"left out what lies beside the zips: {few(left)}")
-    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, tuple(notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.own_splits, prints, tuple(notes))
 
 
 def _one_set(files: Sequence[str], place: Place) -> None:
@@ -126,12 +125,12 @@ def _one_set(files: Sequence[str], place: Place) -> None:
     sets = {without_split(stem(file)) for file in files}
     if len(sets) > 1 and any(split_in(stem(file)) for file in files):
         raise DataError(
-            f"{place.said} holds zips of {len(sets)} sets ({few(sets)}); name one of them: '{place.said}/NAME-*.zip'"
+            f"{place.text} holds zips of {len(sets)} sets ({few(sets)}); name one of them: '{place.text}/NAME-*.zip'"
         )
 
 
 def _counts(name: str) -> bool:
-    return is_picture(name) and not any(is_junk(part) for part in name.split("/"))
+    return is_image_name(name) and not any(is_junk(part) for part in name.split("/"))
 
 
 def _entries(file: str) -> list[zipfile.ZipInfo]:

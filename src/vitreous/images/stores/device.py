@@ -92,12 +92,7 @@ def _is_wasteful(rows: int, columns: int, sizes: Places) -> bool:
 
 
 def _gathered(
-    loader: Loader,
-    augment: Augment | None,
-    device: torch.device,
-    shape: tuple[int, ...],
-    ragged: bool,
-    may_miss: bool,
+    loader: Loader, augment: Augment | None, device: torch.device, shape: tuple[int, ...], ragged: bool, may_miss: bool
 ) -> Whole | None:
     """Fill a slice at a time; None if an image does not fit."""
     count, (rows, columns, channels) = len(loader.data), shape

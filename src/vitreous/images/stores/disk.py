@@ -38,9 +38,8 @@ from vitreous.images import splits
 from vitreous.images.batches import processes
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.pixels import decode
-from vitreous.images.sources import shards
-from vitreous.images.sources.finding import find_place
-from vitreous.images.sources.packs import PACK_INDEX_FILE
+from vitreous.images.sources import PACK_INDEX_FILE, shards
+from vitreous.images.sources.paths import find_place
 from vitreous.images.stores import shard_index
 from vitreous.journal import Journal
 from vitreous.machine import core_count
@@ -187,7 +186,8 @@ class _Settings:
         rule = None if self.preprocess is None else _pixel_fields(self.preprocess)
         arrays = [digest(np.ascontiguousarray(a).tobytes()) for a in (data.ids, data.labels)]
         arrays += [
-            "" if a is None else digest("\n".join(map(str, a.tolist())).encode()) for a in (data.given, data.groups)
+            "" if a is None else digest("\n".join(map(str, a.tolist())).encode())
+            for a in (data.own_splits, data.groups)
         ]
         parts = [PACK_VERSION, data.content_id, *arrays, digest("\n".join(data.splits.tolist()).encode())]
         parts += [list(data.classes), data.channels, self.short_side, rule]
@@ -260,7 +260,7 @@ def index(
     """Write the index beside tar shards: a folder of them, a pattern, or one file."""
     place = find_place(path)
     if not (files := shards.shard_files(place)):
-        raise DataError(f"{place.said} holds no tar shards; pack it: vitreous pack {place.said} OUT")
+        raise DataError(f"{place.text} holds no tar shards; pack it: vitreous pack {place.text} OUT")
     return shard_index.write(files, shards.index_shard, force=force, progress=progress)
 
 
@@ -482,8 +482,8 @@ def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) 
         "names": np.frombuffer(b"".join(names), np.uint8),
         "name_ends": np.cumsum([len(name) for name in names], dtype=np.int64),
     }
-    if data.given is not None:
-        arrays["given"] = np.array([SPLIT_NAMES.index(name) for name in data.given[kept].tolist()], np.uint8)
+    if data.own_splits is not None:
+        arrays["given"] = np.array([SPLIT_NAMES.index(name) for name in data.own_splits[kept].tolist()], np.uint8)
     if data.groups is not None:
         arrays["groups"] = data.groups[kept]
     manifest = {
@@ -542,7 +542,7 @@ def _open(path: Path) -> Pack:
             "split": manifest["split"],
             "pack": {k: v for k, v in manifest.items() if k not in _KEYS_TOLD_ELSEWHERE},
         },
-        given=np.array(SPLIT_NAMES)[arrays["given"]] if "given" in arrays else None,
+        own_splits=np.array(SPLIT_NAMES)[arrays["given"]] if "given" in arrays else None,
         groups=arrays.get("groups"),
     )
 

@@ -18,7 +18,7 @@ import msgspec
 
 from vitreous.errors import DataError
 from vitreous.files import lock, write_bytes
-from vitreous.images.sources.finding import is_remote
+from vitreous.images.sources.paths import is_remote
 from vitreous.journal import Journal
 
 __all__ = ["ShardIndex", "known", "write"]
