@@ -16,6 +16,7 @@ from PIL import Image
 from vitreous import images
 from vitreous.errors import DataError
 from vitreous.images import splits
+from vitreous.images.health import duplicates
 from vitreous.images.imageset import Scan
 from vitreous.images.sources import picture
 
@@ -266,8 +267,8 @@ def test_dev_is_cut_from_train_alone_seeded_stratified_and_grouped(tmp_path):
 
 def test_pictures_are_read_once_for_all_cuts_of_a_set(monkeypatch):
     data, reads = replace(make_set(clean_files(20)), groups=None), []
-    read = splits.gather
-    monkeypatch.setattr(splits, "gather", lambda *given: reads.append(1) or read(*given))
+    read = duplicates.gather
+    monkeypatch.setattr(duplicates, "gather", lambda *given: reads.append(1) or read(*given))
     cuts = [names(splits.cut_dev(data, 0.2, seed)[1]) for seed in (3, 4, 3)]
     splits.folds(data.split("train"), 2)
     assert cuts[0] == cuts[2] != cuts[1]

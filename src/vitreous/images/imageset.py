@@ -126,8 +126,18 @@ class ImageSet:
             return self.labels.clip(min=0).sum(0)
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
 
+    @property
+    def split_counts(self) -> dict[str, int]:
+        """The number of images in each split that has any."""
+        return {name: int((self.splits == name).sum()) for name in (TRAIN, TEST) if (self.splits == name).any()}
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each image."""
+        return [self.name(i) for i in range(len(self))]
+
     def __str__(self) -> str:
-        parts = [f"{int((self.splits == s).sum()):,} {s}" for s in (TRAIN, TEST) if (self.splits == s).any()]
+        parts = [f"{count:,} {name}" for name, count in self.split_counts.items()]
         names = ", ".join(self.classes[:3]) + (" …" if len(self.classes) > 3 else "")
         least, most = (int(self.counts.min()), int(self.counts.max())) if self.classes else (0, 0)
         span = f"{least:,} to {most:,} images" if least < most else f"{most:,} image{'' if most == 1 else 's'}"

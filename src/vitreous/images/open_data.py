@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images import splits
@@ -22,8 +21,6 @@ from vitreous.images.sources.paths import Place, find_place
 from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 from vitreous.words import few
-
-__all__ = ["content_id", "open"]
 
 
 def open(
@@ -159,7 +156,7 @@ def _made(data: ImageSet, seed: int, how: str, progress: Progress | None) -> Ima
         about = data.about | {"split": {"made": False, "given": []}}
         return replace(data, splits=np.full(len(data), TEST), notes=(*data.notes, note), about=about)
     groups, told = splits.find_groups(data, data.groups, progress)
-    names = [data.name(i) for i in range(len(data))]
+    names = data.names
     is_test = splits.make_split(data.labels, names, groups, seed=seed)
     percent = f"{100 * splits.TEST_FRACTION:g} %"
     together = "; ".join(part for part in (how, told) if part)
@@ -188,20 +185,18 @@ def _cautions(data: ImageSet) -> list[str]:
     notes = []
     if len(data.classes) == 1:
         notes.append(f"only one class ({data.classes[0]}), so nothing to tell apart; make a folder for each class")
-    train, test = (_counts(data, data.splits == name) for name in (TRAIN, TEST))
+    train, test = (data.take(data.splits == name).counts for name in (TRAIN, TEST))
+    found = [("have no image", train + test == 0)]
     if data.classes and train.any() and test.any():
-        if alone := [data.classes[c] for c in np.flatnonzero((test == 0) & (train == 1))]:
-            notes.append(f"{len(alone):,} classes have one image, which is in train and never tested: {few(alone)}")
-        if untested := [data.classes[c] for c in np.flatnonzero((test == 0) & (train > 1))]:
-            notes.append(f"{len(untested):,} classes have no test image: {few(untested)}")
-        if untaught := [data.classes[c] for c in np.flatnonzero((train == 0) & (test > 0))]:
-            notes.append(f"{len(untaught):,} classes have no training image: {few(untaught)}")
+        found = [
+            ("have one image, which is in train and never tested", (test == 0) & (train == 1)),
+            ("have no test image", (test == 0) & (train > 1)),
+            ("have no training image", (train == 0) & (test > 0)),
+            *found,
+        ]
     elif data.classes and train.any():
         notes.append("there is no test split: every class has one image, or copies of one")
-    if empty := [data.classes[c] for c in np.flatnonzero(train + test == 0)]:
-        notes.append(f"{len(empty):,} classes have no image: {few(empty)}")
+    for what, where in found:
+        if names := [data.classes[c] for c in np.flatnonzero(where)]:
+            notes.append(f"{len(names):,} classes {what}: {few(names)}")
     return notes
-
-
-def _counts(data: ImageSet, where: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return data.take(where).counts

@@ -136,7 +136,7 @@ def _of_file(raw: bytes) -> Facts:
         if image.format == "JPEG" and min(size) >= 2 * MIN_DECODED_SIDE:
             image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
-        row["orientation"] = orientation = _orientation(image)
+        row["orientation"] = orientation = picture.orientation(image)
         row["taken"], row["camera"] = _taken(image)
         if (int(row["traits"]) & ALPHA) and not _is_transparent(image):
             row["traits"] &= ~np.uint16(ALPHA)
@@ -153,26 +153,24 @@ def digest_of_pixels(source: Source, i: int) -> bytes:
     """The pixel digest, which `look` skips."""
     raw = source.raw(i)
     assert raw is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        image = open_picture(raw)
-        _load(image, raw)
-        return _digest(pixels_of(image, raw)).tobytes()
+    return _digest(_decoded(raw)).tobytes()
 
 
 def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
     """The image as side × side grey cells, for the second test of near duplicates."""
     raw = source.raw(i)
-    if raw is None:
-        return perceptual_hash.thumbnail(source.read(i), side).round().clip(0, 255).astype(np.uint8)
+    return perceptual_hash.thumbnail(source.read(i) if raw is None else _decoded(raw, is_draft=True), side)
+
+
+def _decoded(raw: bytes, *, is_draft: bool = False) -> Image.Image:
+    """A file as upright RGB; a JPEG at a reduced size if a draft will do."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = open_picture(raw)
-        if image.format == "JPEG":
+        if is_draft and image.format == "JPEG":
             image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
-        image = pixels_of(image, raw)
-    return perceptual_hash.thumbnail(image, side).round().clip(0, 255).astype(np.uint8)
+        return pixels_of(image, raw)
 
 
 def open_picture(raw: bytes) -> Image.Image:
@@ -236,8 +234,7 @@ def _nature(raw: bytes, format: str | None) -> tuple[int, str]:
 
 
 def _traits(image: Image.Image, raw: bytes) -> int:
-    traits = 0
-    traits |= CMYK * (image.mode == "CMYK")
+    traits = CMYK * (image.mode == "CMYK")
     traits |= SIXTEEN_BIT * (image.mode in ("I", "F") or "16" in image.mode or _has_deep_tiles(image))
     traits |= ALPHA * image.has_transparency_data
     traits |= PALETTE * (image.mode in ("P", "PA"))
@@ -255,16 +252,6 @@ def _is_transparent(image: Image.Image) -> bool:
     """True if any pixel is transparent; many files have an alpha of 255 throughout."""
     lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
     return float(lowest) < 255  # type: ignore[arg-type]
-
-
-def _orientation(image: Image.Image) -> int:
-    if image.format in ("JPEG", "WEBP") and "exif" not in image.info and "xmp" not in image.info:
-        return 1
-    try:
-        found = image.getexif().get(0x0112, 1)
-    except Exception:  # damaged metadata; take the image unturned
-        return 1
-    return found if isinstance(found, int) and 1 <= found <= 8 else 1
 
 
 def _taken(image: Image.Image) -> tuple[int, int]:

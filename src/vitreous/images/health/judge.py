@@ -34,6 +34,8 @@ FORMAT_SUFFIXES = {  # suffixes of each format; an unknown suffix is never wrong
     "JPEG2000": {"jp2", "j2k", "jpx", "jpf"},
 }
 SAME_FORMAT = {"MPO": "JPEG", "DIB": "BMP"}  # Pillow's other names
+TRAIT_KINDS = {"blank": f.BLANK, "cmyk": f.CMYK, "sixteen-bit": f.SIXTEEN_BIT}
+TRAIT_KINDS |= {"transparent": f.ALPHA, "palette": f.PALETTE, "animated": f.ANIMATED}
 TURN_WORDS = {2: "mirrored", 3: "upside down", 4: "mirrored, upside down", 5: "mirrored, on its side", 6: "on its side"}
 TURN_WORDS |= {7: "mirrored, on its side", 8: "on its side"}
 
@@ -192,15 +194,11 @@ def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
         return Finding(kind, tuple(_case(data, [i], note(i)) for i in np.flatnonzero(which & fine).tolist()))
 
     traits = facts["traits"]
-    yield all_of("blank", (traits & f.BLANK) > 0)
+    for kind, trait in TRAIT_KINDS.items():
+        yield all_of(kind, (traits & trait) > 0)
     yield all_of("tiny", (short < ALWAYS_TINY_SIDE) | ((short < TINY_SIDE) & (short < TINY_SHARE * median)), size)
     yield all_of("extreme-aspect", (long > LONG_RATIO * short) & (short > 0), size)
     yield all_of("rotated", facts["orientation"] > 1, lambda i: TURN_WORDS[int(facts["orientation"][i])])
-    yield all_of("cmyk", (traits & f.CMYK) > 0)
-    yield all_of("sixteen-bit", (traits & f.SIXTEEN_BIT) > 0)
-    yield all_of("transparent", (traits & f.ALPHA) > 0)
-    yield all_of("palette", (traits & f.PALETTE) > 0)
-    yield all_of("animated", (traits & f.ANIMATED) > 0)
     wrong = []
     for i in np.flatnonzero(fine & (facts["file"].any(1))).tolist():
         format = facts["format"][i].decode()

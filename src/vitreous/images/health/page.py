@@ -18,15 +18,7 @@ MAX_CASES_SHOWN = 24  # of a kind shown as pictures
 MAX_COPIES_SHOWN = 4  # of one picture
 MAX_NAMES_LISTED = 500  # of a kind listed
 MAX_CLASSES_LISTED = 60  # listed
-HANDLED_KINDS = {
-    "rotated",
-    "cmyk",
-    "sixteen-bit",
-    "transparent",
-    "palette",
-    "animated",
-    "wrong-extension",
-}  # dealt with
+HANDLED_KINDS = {"rotated", "cmyk", "sixteen-bit", "transparent", "palette", "animated", "wrong-extension"}
 
 
 def write(health: Health, path: str | os.PathLike[str], *, force: bool = False) -> None:

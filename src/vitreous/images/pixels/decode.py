@@ -19,12 +19,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.errors import DataError
 from vitreous.images.pixels import preprocess
 from vitreous.images.sources import picture
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
-
-__all__ = ["Header", "crop", "decode", "decode_crop", "finish", "header", "is_fast", "shrink", "with_channels"]
 
 Pixels = NDArray[np.uint8]  # H W C
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
@@ -60,7 +59,10 @@ def header(raw: bytes) -> Header | None:
         return None  # Pillow's path refuses what is too large
     if picture.has_too_many_scans(raw):
         return None
-    turn = _turn(raw) if _has_exif(raw) else 1
+    try:
+        turn = picture.orientation(picture.open_image(raw, "")) if _has_exif(raw) else 1
+    except DataError:
+        turn = 1
     return Header(*((columns, rows) if turn > 4 else (rows, columns)), space == "Gray", turn)
 
 
@@ -142,14 +144,6 @@ def _has_exif(raw: bytes) -> bool:
             return False
         at += 2 + length
     return False
-
-
-def _turn(raw: bytes) -> int:
-    try:
-        turn = picture.open_image(raw, "").getexif().get(picture.ORIENTATION, 1)
-    except Exception:  # treat damaged EXIF as missing
-        return 1
-    return turn if turn in picture.EXIF_TURNS else 1
 
 
 def _jpeg(raw: bytes, head: Header, channels: int, part: int = 1) -> Pixels | None:

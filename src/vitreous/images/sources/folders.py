@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from collections import Counter
@@ -25,7 +24,7 @@ from vitreous.images.sources.paths import (
     open_regular,
     read_image_file,
 )
-from vitreous.images.sources.source import FoundImages, SourceKind
+from vitreous.images.sources.source import FoundImages, SourceKind, fingerprint
 from vitreous.images.sources.tree import read_tree
 from vitreous.printable import storable
 from vitreous.words import few
@@ -60,33 +59,18 @@ def recognises(place: Place) -> bool:
 
 
 def open_folders(place: Place) -> FoundImages:
-    if place.folder is None:
-        return open_pictures(place)
     left = LeftOut()
-    paths = sorted(walk(place.folder, left))  # the disk's order is arbitrary
+    if place.folder is not None:
+        root = str(place.folder)
+        paths = sorted(walk(place.folder, left))  # the disk's order is arbitrary
+    else:  # single images, named one by one or by a pattern; only their folders can tell their class
+        root = os.path.commonpath([Path(f).absolute().parent for f in place.files])
+        paths = sorted({Path(f).absolute().relative_to(root).as_posix() for f in place.files})
     tree = read_tree(paths, storable(place.text))
-    source = Files(str(place.folder), tuple(paths[i] for i in tree.places))
-    prints, notes = fingerprints(source)
-    if left.bare:
-        notes.append(f"left out {len(left.bare):,} empty folders: {few(left.bare)}")
-    if left.loops:
-        notes.append(f"left out {len(left.loops):,} folders that lead back into themselves: {few(left.loops)}")
-    if left.too_deep:
-        depth = f"{left.too_deep[0].count('/') + 1:,} folders down, in {left.too_deep[0].split('/')[0]}"
-        notes.append(
-            f"left out {len(left.too_deep):,} folders whose path is too long for this system ({storable(depth)})"
-        )
-    return FoundImages(source, tree.labels, tree.classes, tree.own_splits, prints, (*tree.notes, *notes))
-
-
-def open_pictures(place: Place) -> FoundImages:
-    """Single images, named one by one or by a pattern; only their folders can tell their class."""
-    root = os.path.commonpath([Path(f).absolute().parent for f in place.files])
-    files = {Path(f).absolute().relative_to(root).as_posix() for f in place.files}
-    tree = read_tree(sorted(files), place.text)
-    source = Files(root, tuple(sorted(files)[i] for i in tree.places))
-    prints, notes = fingerprints(source)
-    return FoundImages(source, tree.labels, tree.classes, tree.own_splits, prints, (*tree.notes, *notes))
+    source = Files(root, tuple(paths[i] for i in tree.places))
+    prints, unreadable = fingerprints(source)
+    notes = (*tree.notes, *unreadable, *left.notes())
+    return FoundImages(source, tree.labels, tree.classes, tree.own_splits, prints, notes)
 
 
 @dataclass
@@ -96,6 +80,16 @@ class LeftOut:
     loops: list[str] = field(default_factory=list)  # lead back into themselves
     bare: list[str] = field(default_factory=list)  # hold nothing
     too_deep: list[str] = field(default_factory=list)  # have a path longer than the system takes
+
+    def notes(self) -> Iterator[str]:
+        if self.bare:
+            yield f"left out {len(self.bare):,} empty folders: {few(self.bare)}"
+        if self.loops:
+            yield f"left out {len(self.loops):,} folders that lead back into themselves: {few(self.loops)}"
+        if self.too_deep:
+            first = self.too_deep[0]
+            where = storable(f"{first.count('/') + 1:,} folders down, in {first.split('/')[0]}")
+            yield f"left out {len(self.too_deep):,} folders whose path is too long for this system ({where})"
 
 
 def walk(folder: Path, left: LeftOut) -> Iterator[str]:
@@ -159,19 +153,18 @@ def fingerprints(source: Files) -> tuple[list[str], list[str]]:
                 if in_part:
                     file.seek(-4096, os.SEEK_END)
                     raw += file.read(4096)
-            prints.append(f"{size}:{hashlib.blake2b(raw, digest_size=12).hexdigest()}")
+            prints.append(f"{size}:{fingerprint(raw)}")
         except (OSError, DataError):
             prints.append(f"{size}:unreadable")
             unreadable.append(name)
     if len(unreadable) == len(source.names):
         raise DataError(f"no image of {source.root} can be read ({few(unreadable)}); check the permissions")
-    why = "permission, a broken link, or no regular file"
-    notes = [f"{len(unreadable):,} files cannot be read ({why}): {few(unreadable)}"]
-    notes *= bool(unreadable)
-    if any(size == 0 for size in sizes):
-        notes.append(
-            f"{sizes.count(0):,} files are empty: {few(n for n, s in zip(source.names, sizes, strict=True) if s == 0)}"
-        )
+    notes = []
+    if unreadable:
+        why = "permission, a broken link, or no regular file"
+        notes.append(f"{len(unreadable):,} files cannot be read ({why}): {few(unreadable)}")
+    if empty := [name for name, size in zip(source.names, sizes, strict=True) if size == 0]:
+        notes.append(f"{len(empty):,} files are empty: {few(empty)}")
     return prints, notes
 
 

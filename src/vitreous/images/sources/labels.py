@@ -24,18 +24,8 @@ SPLIT_OF_WORD = {word: split for split, words in SPLIT_WORDS.items() for word in
 DECORATION = {"set", "data", "dataset", "images", "image", "img", "imgs", "split", "pictures", "photos", "files"}
 _glued = re.compile(rf"({'|'.join(sorted(SPLIT_OF_WORD, key=len, reverse=True))})(set|data|images|imgs|split)?s?\d*")
 
-PATH_COLUMNS: tuple[str, ...] = (
-    "path",
-    "file",
-    "filename",
-    "filepath",
-    "image",
-    "imagepath",
-    "imagefile",
-    "img",
-    "imgpath",
-)
-PATH_COLUMNS += ("imageid", "id")
+PATH_COLUMNS: tuple[str, ...] = ("path", "file", "filename", "filepath", "image", "imagepath", "imagefile")
+PATH_COLUMNS += ("img", "imgpath", "imageid", "id")
 LABEL_COLUMNS: tuple[str, ...] = ("label", "labels", "class", "classes", "classname", "category", "categories", "y")
 LABEL_COLUMNS += ("target", "targets", "tag", "tags", "cls", "species", "breed", "finelabel", "classid", "labelid")
 SPLIT_COLUMNS = ("split", "set", "subset", "partition", "phase", "usage")
@@ -76,6 +66,16 @@ def by_number(
     return labels, tuple(classes)
 
 
+def by_value(
+    values: Sequence[Any], classes: Sequence[str] | None, what: str, name: Callable[[int], str]
+) -> tuple[Labels, tuple[str, ...]]:
+    """Class numbers if all values are whole numbers, else names; None is −1."""
+    if all(isinstance(value, int) for value in values if value is not None):
+        numbers = np.array([-1 if value is None else value for value in values], np.int64)
+        return by_number(numbers, classes, what, name)
+    return by_name([None if value is None else str(value) for value in values])
+
+
 def _order(names: Iterable[str | None]) -> Callable[[str], Any] | None:
     numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names if name is not None)
     return (lambda name: (int(name), name)) if numbers else None
@@ -83,9 +83,8 @@ def _order(names: Iterable[str | None]) -> Callable[[str], Any] | None:
 
 def split_of(folder: str) -> str | None:
     """The split that a folder's whole name means: `Training_Set`, `val2017`, `images-test`; None for any other name."""
-    words = [
-        word for word in re.split(r"[^a-z0-9]+", folder.casefold()) if word not in DECORATION and not word.isdigit()
-    ]
+    words = re.split(r"[^a-z0-9]+", folder.casefold())
+    words = [word for word in words if word not in DECORATION and not word.isdigit()]
     found = _glued.fullmatch(words[0]) if len(words) == 1 else None
     return SPLIT_OF_WORD[found[1]] if found else None
 
@@ -95,6 +94,12 @@ def split_in(stem: str) -> str | None:
     words = re.split(r"[^a-z0-9]+", stem.casefold())
     found = [match for word in words if (match := _glued.fullmatch(word))]
     return SPLIT_OF_WORD[found[-1][1]] if found else None
+
+
+def split_of_path(file: str) -> str:
+    """The split that a file's name tells, or its folder's; "" if neither does."""
+    *_, folder, name = ["", *re.split(r"[/\\]", file)]
+    return split_in(name.split(".")[0]) or split_of(folder) or ""
 
 
 def without_split(stem: str) -> str:

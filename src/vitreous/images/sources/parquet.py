@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -20,24 +19,23 @@ from vitreous.images.sources.labels import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     Labels,
-    by_name,
     by_names,
     by_number,
+    by_value,
     column,
-    split_in,
-    split_of,
+    split_of_path,
 )
 from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
     Place,
     file_name,
+    file_size,
     is_junk,
     is_remote,
     open_file,
     read_image_file,
-    stem,
 )
-from vitreous.images.sources.source import FoundImages, SourceKind
+from vitreous.images.sources.source import FoundImages, SourceKind, fingerprint
 from vitreous.printable import storable
 
 ROW_GROUPS_KEPT = 4  # in memory; reading an image reads its whole row group
@@ -92,10 +90,8 @@ class Rows:
                 with open_file(self.files[file]) as handle:
                     rows = _parquet().ParquetFile(handle).read_row_group(number, columns=[self.image])[0].to_pylist()
             except (OSError, ValueError) as error:  # pyarrow's own are among these
-                why = type(error).__name__
-                raise DataError(
-                    f"{self.files[file]} is damaged in row group {number} ({why}); fetch it again"
-                ) from None
+                what = f"{self.files[file]} is damaged in row group {number} ({type(error).__name__})"
+                raise DataError(f"{what}; fetch it again") from None
             self.kept[group] = rows
             while len(self.kept) > ROW_GROUPS_KEPT:
                 self.kept.popitem(last=False)
@@ -137,21 +133,20 @@ def open_parquet(place: Place) -> FoundImages:
             raise DataError(f"{file} is not a whole Parquet file ({type(error).__name__}); fetch it again") from None
         groups += [(n, g) for g in range(len(sizes))]
         counts += sizes
-        splits += [split_in(stem(file)) or split_of(file.replace("\\", "/").split("/")[-2]) or ""] * sum(sizes)
-    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    names = _names(files, tables)
+        splits += [split_of_path(file)] * sum(sizes)
+    first = np.cumsum([0, *counts[:-1]], dtype=np.int64)
+    rows = ((file_name(file), row) for file, t in zip(files, tables, strict=True) for row in range(t.num_rows))
+    names = tuple(f"{file}/{row}" for file, row in rows)
     if not names:
         raise DataError(f"{place.text} has no rows; fetch it again")
-    source = Rows(tuple(files), image, groups, first[:-1], names)
+    source = Rows(tuple(files), image, groups, first, names)
     columns = {name: [v for table in tables for v in table.column(name).to_pylist()] for name in tables[0].column_names}
     labels, classes, used = _labels(schema, columns, place.text, source)
     facts: dict[str, Sequence[str]] = {
         name: [str(v) for v in values] for name, values in columns.items() if name != used
     }
-    notes = (
-        f"{len(files):,} Parquet files, images in column {image!r}, labels in {used!r}, {len(groups):,} row groups",
-    )
-    return FoundImages(source, labels, classes, splits, _prints(source, tables, files), notes, facts)
+    note = f"{len(files):,} Parquet files, images in column {image!r}, labels in {used!r}, {len(groups):,} row groups"
+    return FoundImages(source, labels, classes, splits, _prints(source, files), (note,), facts)
 
 
 def image_column(schema: Any, file: str) -> str:
@@ -184,10 +179,7 @@ def _labels(
     if any(isinstance(value, list) for value in values):
         several = [[_called(v, names, what, source, i) for v in value or []] for i, value in enumerate(values)]
         return *by_names(several, names), used
-    if all(isinstance(value, int) for value in values if value is not None):
-        numbers = np.array([-1 if value is None else int(value) for value in values], np.int64)
-        return *by_number(numbers, names, what, source.name), used
-    return *by_name([None if value is None else str(value) for value in values]), used
+    return *by_value(values, names, what, source.name), used
 
 
 def _called(value: Any, names: Sequence[str] | None, what: str, source: Rows, i: int) -> str:
@@ -216,29 +208,22 @@ def _class_names(feature: Any) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def _names(files: Sequence[str], tables: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(f"{file_name(file)}/{row}" for file, t in zip(files, tables, strict=True) for row in range(t.num_rows))
-
-
-def _prints(source: Rows, tables: Sequence[Any], files: Sequence[str]) -> list[str]:
+def _prints(source: Rows, files: Sequence[str]) -> list[str]:
     """Digests of the images if all files are local and small, else the sizes of their row groups."""
-    from vitreous.images.sources.paths import file_size
-
     if sum(map(file_size, files)) <= HASH_WHOLE_BELOW and not any(map(is_remote, files)):
         return [_print(source, i) for i in range(len(source))]
     prints = []
-    for n, file in enumerate(files):
+    for file in files:
         with open_file(file) as handle:
             metadata = _parquet().ParquetFile(handle).metadata
-        for g in range(metadata.num_row_groups):
-            group = metadata.row_group(g)
-            prints += [f"{file_size(files[n])}:{group.total_byte_size}"] * group.num_rows
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            prints += [f"{file_size(file)}:{group.total_byte_size}"] * group.num_rows
     return prints
 
 
 def _print(source: Rows, i: int) -> str:
     try:
-        return hashlib.blake2b(source.raw(i), digest_size=12).hexdigest()
+        return fingerprint(source.raw(i))
     except DataError:
         return "none"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tarfile
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images.sources import picture
-from vitreous.images.sources.labels import LABEL_COLUMNS, by_name, by_number, column, split_in, split_of
+from vitreous.images.sources.labels import LABEL_COLUMNS, by_value, column, split_of, split_of_path
 from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
     Place,
@@ -27,9 +26,8 @@ from vitreous.images.sources.paths import (
     is_remote,
     open_file,
     read_range,
-    stem,
 )
-from vitreous.images.sources.source import FoundImages, SourceKind
+from vitreous.images.sources.source import FoundImages, SourceKind, fingerprint
 from vitreous.printable import storable
 from vitreous.words import few
 
@@ -110,7 +108,7 @@ def open_shards(place: Place) -> FoundImages:
     size = np.array([n for shard in shards for n in shard.size], np.int64)
     source = Shards(tuple(files), tuple(names), which, start, size)
     numbers, classes = _classes(labels, files, place.text, source)
-    split = [split_in(stem(file)) or split_of(_parent(file)) or "" for file in files]
+    split = [split_of_path(file) for file in files]
     columns = _columns([about for shard in shards for about in shard.about])
     notes = _notes(files, shards, labels)
     return FoundImages(source, numbers, classes, [split[n] for n in which], _prints(source), tuple(notes), columns)
@@ -194,16 +192,11 @@ def _small(handle: Any, member: tarfile.TarInfo) -> bytes:
 def _classes(
     labels: list[Any], files: Sequence[str], what: str, source: Shards
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    known = [label for label in labels if label is not None]
-    names = _names_beside(files[0])
-    if any(isinstance(label, list | dict | float) for label in known):
+    if any(isinstance(label, list | dict | float) for label in labels):
         raise DataError(
             f"{what}: a label of {source.name(0)} is neither a class number nor a name; write key.cls files"
         )
-    if all(isinstance(label, int) for label in known):
-        numbers = np.array([-1 if label is None else label for label in labels], np.int64)
-        return by_number(numbers, names, what, source.name)
-    return by_name([None if label is None else str(label) for label in labels])
+    return by_value(labels, _names_beside(files[0]), what, source.name)
 
 
 def _names_beside(file: str) -> list[str] | None:
@@ -240,18 +233,14 @@ def _prints(source: Shards) -> list[str]:
         return [
             f"{size}:{start}:{sizes[n]}" for n, start, size in zip(source.file, source.start, source.size, strict=True)
         ]
-    return [hashlib.blake2b(source.raw(i), digest_size=12).hexdigest() for i in range(len(source))]
+    return [fingerprint(source.raw(i)) for i in range(len(source))]
 
 
 def _short(file: str, files: Sequence[str]) -> str:
     """A shard's name, with its folder if two shards share one."""
     name = file_name(file)
-    return name if sum(file_name(f) == name for f in files) == 1 else f"{_parent(file)}/{name}"
-
-
-def _parent(file: str) -> str:
-    parts = re.split(r"[/\\]", file)
-    return parts[-2] if len(parts) > 1 else ""
+    is_alone = sum(file_name(f) == name for f in files) == 1
+    return name if is_alone else "/".join(re.split(r"[/\\]", file)[-2:])
 
 
 SHARDS = SourceKind("shards", "WebDataset tar shards: key.jpg beside key.cls or key.json", recognises, open_shards)

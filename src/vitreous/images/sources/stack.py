@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
+from vitreous.images.sources.source import fingerprint
 
 Array = NDArray[Any]
 
@@ -67,11 +67,8 @@ class Stack:
         return self.arrays[n]
 
     def fingerprints(self) -> list[str]:
-        return [
-            hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=12).hexdigest()
-            for n in range(len(self.parts))
-            for row in self.array(n)
-        ]
+        rows = (row for n in range(len(self.parts)) for row in self.array(n))
+        return [fingerprint(np.ascontiguousarray(row).tobytes()) for row in rows]
 
     def _find(self, i: int) -> tuple[int, int]:
         n = int(np.searchsorted(self.ends, i, "right"))

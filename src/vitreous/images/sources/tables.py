@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from vitreous.errors import DataError
 from vitreous.images.sources.folders import Files, fingerprints
 from vitreous.images.sources.labels import (
@@ -41,7 +39,7 @@ class LabelTable:
 
     def values(self, name: str) -> list[str]:
         place = self.names.index(name)
-        return [row[place].strip() for row in self.rows]
+        return [row[place] for row in self.rows]
 
 
 def recognises(place: Place) -> bool:
@@ -71,13 +69,13 @@ def open_tables(place: Place) -> FoundImages:
     columns: dict[str, list[str]] = {name: [] for name in rest}
     place_of: dict[str, int] = {}
     twice = 0
-    hot = _are_hot(tables, labels)
+    hot = len(labels) > 1 and all(_is_hot(table, name) for table in tables for name in labels)
     for table in tables:
         called = split_of(stem(table.file)) or ""
         named = [_split(s) or "" for s in table.values(splits)] if splits else None
         resolved = _resolve(table, path, root)
         for i, (file, row) in enumerate(zip(resolved, table.rows, strict=True)):
-            answers = _answers([row[table.names.index(name)].strip() for name in labels], labels, hot)
+            answers = _answers([row[table.names.index(name)] for name in labels], labels, hot)
             if file in place_of:  # a second row adds its labels
                 n = place_of[file]
                 twice += set(answers) <= set(several[n])
@@ -88,7 +86,7 @@ def open_tables(place: Place) -> FoundImages:
             several.append(answers)
             own_splits.append(named[i] if named else called)
             for name in rest:
-                columns[name].append(row[table.names.index(name)].strip())
+                columns[name].append(row[table.names.index(name)])
     source = Files(str(root), tuple(paths))
     prints, notes = fingerprints(source)
     numbers, classes = _number(several, labels if hot else None)
@@ -118,7 +116,7 @@ def read(file: str) -> LabelTable:
         raise DataError(f"{file} is not UTF-8; save it as UTF-8") from None
     except OSError as error:
         raise cannot_read(file, error) from None
-    delimiter = _delimiter(text.split("\n", 1)[0])
+    delimiter = max(",;\t", key=text.split("\n", 1)[0].count)
     try:
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:
@@ -126,10 +124,8 @@ def read(file: str) -> LabelTable:
     if not rows:
         raise DataError(f"{file} is empty; write one row of path,label for each image")
     names = [name.strip() for name in rows[0]]
-    if any(is_image_name(name) for name in names) or not any(
-        column(n) in (*PATH_COLUMNS, *LABEL_COLUMNS) for n in names
-    ):
-        paths = [i for i, name in enumerate(names) if is_image_name(name)]
+    paths = [i for i, name in enumerate(names) if is_image_name(name)]
+    if paths or not any(column(name) in (*PATH_COLUMNS, *LABEL_COLUMNS) for name in names):
         if not paths:
             raise DataError(
                 f"{file} names no column path and no column label; its first row is {', '.join(names)[:80]}"
@@ -144,11 +140,7 @@ def read(file: str) -> LabelTable:
             )
     if len(rows) == 1:
         raise DataError(f"{file} has a header and no rows; write one row of path,label for each image")
-    return LabelTable(file, names, rows[1:])
-
-
-def _delimiter(line: str) -> str:
-    return max(",;\t", key=line.count)
+    return LabelTable(file, names, [[cell.strip() for cell in row] for row in rows[1:]])
 
 
 def _is_table(file: str) -> bool:
@@ -157,7 +149,7 @@ def _is_table(file: str) -> bool:
         table = read(file)
         path = _path_column(table)
         _label_columns(table, {path})
-        return bool(_candidates(Path(file).resolve().parent, table.values(path)[0]))
+        return _find_file(Path(file).resolve().parent, table.values(path)[0]) is not None
     except DataError:
         return False
 
@@ -186,7 +178,7 @@ def _label_columns(table: LabelTable, taken: set[str | None]) -> list[str]:
     others = [name for name in table.names if name not in taken]
     named = [name for name in others if column(name).rstrip("0123456789") in LABEL_COLUMNS]
     exact = sorted((n for n in named if column(n) in LABEL_COLUMNS), key=lambda n: LABEL_COLUMNS.index(column(n)))
-    hot = [name for name in others if set(table.values(name)) <= {"0", "1", "0.0", "1.0"}]
+    hot = [name for name in others if _is_hot(table, name)]
     if exact and (len(named) == 1 or len(exact) == len(named)):
         return exact[:1]
     if named:
@@ -198,8 +190,8 @@ def _label_columns(table: LabelTable, taken: set[str | None]) -> list[str]:
     raise DataError(f"{table.file} has no column of labels; call it label (it has: {', '.join(table.names)})")
 
 
-def _are_hot(tables: Sequence[LabelTable], labels: list[str]) -> bool:
-    return len(labels) > 1 and all(set(t.values(name)) <= {"0", "1", "0.0", "1.0"} for t in tables for name in labels)
+def _is_hot(table: LabelTable, name: str) -> bool:
+    return set(table.values(name)) <= {"0", "1", "0.0", "1.0"}
 
 
 def _split_column(tables: Sequence[LabelTable]) -> str | None:
@@ -235,32 +227,28 @@ def _answers(cells: list[str], labels: list[str], hot: bool) -> list[str]:
 def _number(several: list[list[str]], classes: list[str] | None) -> tuple[Labels, tuple[str, ...]]:
     if classes is None and all(len(names) <= 1 for names in several):
         return by_name([names[0] if names else None for names in several])
-    labels, found = by_names(several, classes)
-    return labels.astype(np.int64), found
+    return by_names(several, classes)
 
 
-def _candidates(root: Path, name: str) -> list[str]:
-    """Candidates for a path of the table: as written, or in images/, with or without a suffix."""
+def _find_file(root: Path, name: str) -> str | None:
+    """The file that a path of the table means: as written, or in images/, with or without a suffix."""
     name = name.replace("\\", "/")
     for folder in ("", "images/", "train/", "data/"):
         for ending in ("", ".jpg", ".png", ".jpeg", ".webp"):
             if name and (root / f"{folder}{name}{ending}").is_file():
-                return [f"{folder}{name}{ending}"]
-    return []
+                return f"{folder}{name}{ending}"
+    return None
 
 
 def _resolve(table: LabelTable, path: str, root: Path) -> list[str]:
-    found, missing = [], []
-    for name in table.values(path):
-        where = _candidates(root, name)
-        found += where or [name]
-        missing += [] if where else [name]
-    if missing:
+    names = table.values(path)
+    found = [_find_file(root, name) for name in names]
+    if missing := [name for name, file in zip(names, found, strict=True) if file is None]:
         raise DataError(
             f"{table.file} names {len(missing):,} images that are not there ({few(missing)}); "
             f"paths count from the folder of {storable(file_name(table.file))}"
         )
-    return found
+    return [file for file in found if file]
 
 
 TABLES = SourceKind("tables", "a CSV of path,label; several labels as a|b or as columns", recognises, open_tables)
