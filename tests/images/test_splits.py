@@ -18,7 +18,7 @@ from vitreous.errors import DataError
 from vitreous.images import splits
 from vitreous.images.health import duplicates
 from vitreous.images.imageset import Scan
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 
 
 def names(data):
@@ -168,7 +168,7 @@ def _partition(groups):
 def test_a_turned_copy_is_a_near_copy(tmp_path):
     root = class_folders(tmp_path, {"a": 6, "b": 6})
     exif = Image.Exif()
-    exif[picture.ORIENTATION] = 6
+    exif[image_file.ORIENTATION] = 6
     photo(0).transpose(Image.Transpose.ROTATE_90).save(root / "a" / "turned.png", exif=exif)
     data = images.open(root)
     assert data.groups[names(data).index("a/turned.png")] == data.groups[names(data).index("a/0.png")]
@@ -176,8 +176,8 @@ def test_a_turned_copy_is_a_near_copy(tmp_path):
 
 def shot(path, number, moment, camera="One"):
     exif = Image.Exif()
-    exif[picture.CAMERA_MODEL] = camera
-    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN_AT] = moment
+    exif[image_file.CAMERA_MODEL] = camera
+    exif.get_ifd(image_file.EXIF_PART)[image_file.TAKEN_AT] = moment
     photo(number).save(path, exif=exif)
 
 

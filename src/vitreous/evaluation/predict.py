@@ -23,7 +23,7 @@ from vitreous.evaluation.tie_breaking import best_classes
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import decode
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.paths import cannot_read, find_place, is_image_name, read_image_file, walk
 from vitreous.machine import choose_device, core_count
@@ -182,7 +182,7 @@ def _given(one: Any, i: int) -> Iterator[tuple[str, Read]]:
         return ((one.name(k), partial(one.read, k)) for k in range(len(one)))
     if isinstance(one, Image.Image):
         name = str(getattr(one, "filename", "") or f"image {i}")
-        return iter([(name, lambda: np.array(picture.upright(one).convert("RGB")))])
+        return iter([(name, lambda: np.array(image_file.upright(one).convert("RGB")))])
     if isinstance(one, np.ndarray) and one.ndim == 4:
         return ((f"image {k}", partial(one.__getitem__, k)) for k in range(len(one)))
     if isinstance(one, np.ndarray):
@@ -224,4 +224,4 @@ def _refuse(folder: str, error: OSError) -> NoReturn:
 
 
 def _file(name: str) -> tuple[str, Read]:
-    return name, lambda: picture.decode(read_image_file(name), name)
+    return name, lambda: image_file.decode(read_image_file(name), name)

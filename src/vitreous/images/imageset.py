@@ -116,7 +116,7 @@ class ImageSet:
         """The images of "train" or of "test"."""
         names = set(self.splits.tolist())
         if name not in names:
-            raise DataError(f"{self.path} has no split {name!r}; it has: {', '.join(sorted(names)) or 'no pictures'}")
+            raise DataError(f"{self.path} has no split {name!r}; it has: {', '.join(sorted(names)) or 'no images'}")
         return self.take(self.splits == name)
 
     @property

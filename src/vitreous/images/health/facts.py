@@ -21,7 +21,7 @@ from PIL import Image
 from vitreous.errors import DataError, TooLargeError
 from vitreous.images import perceptual_hash
 from vitreous.images.imageset import Source
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 
 FACTS_VERSION = 3  # of these facts; facts kept by another version are computed again
 FACTS = np.dtype(
@@ -127,8 +127,8 @@ def _of_file(raw: bytes) -> Facts:
     row = np.zeros((), FACTS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of odd metadata; only the pixels matter
-        image = open_picture(raw)
-        if not picture.has_palette(image):
+        image = open_or_problem(raw)
+        if not image_file.has_palette(image):
             raise Problem(DAMAGED, "its palette is missing")
         row["format"] = (image.format or "?")[:8].encode()
         row["traits"] = _traits(image, raw)
@@ -136,7 +136,7 @@ def _of_file(raw: bytes) -> Facts:
         if image.format == "JPEG" and min(size) >= 2 * MIN_DECODED_SIDE:
             image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
-        row["orientation"] = orientation = picture.orientation(image)
+        row["orientation"] = orientation = image_file.orientation(image)
         row["taken"], row["camera"] = _taken(image)
         if (int(row["traits"]) & ALPHA) and not _is_transparent(image):
             row["traits"] &= ~np.uint16(ALPHA)
@@ -166,38 +166,38 @@ def _decoded(raw: bytes, *, is_draft: bool = False) -> Image.Image:
     """A file as upright RGB; a JPEG at a reduced size if a draft will do."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        image = open_picture(raw)
+        image = open_or_problem(raw)
         if is_draft and image.format == "JPEG":
             image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
         return pixels_of(image, raw)
 
 
-def open_picture(raw: bytes) -> Image.Image:
+def open_or_problem(raw: bytes) -> Image.Image:
     """Pillow's image, not yet decoded, or a Problem."""
-    if picture.is_heic(raw) and not picture.reads_heic():
+    if image_file.is_heic(raw) and not image_file.reads_heic():
         raise Problem(NO_HEIC, "an HEIC image")
     try:
-        image = picture.open_image(raw, "it")
+        image = image_file.open_image(raw, "it")
     except TooLargeError as error:
         raise Problem(BOMB, str(error)) from None
     except DataError:
-        if picture.has_too_many_scans(raw):
-            raise Problem(BOMB, f"it has more than {picture.SCAN_LIMIT} scans, which no camera writes") from None
-        raise Problem(*_nature(raw, picture.sniff(raw))) from None
+        if image_file.has_too_many_scans(raw):
+            raise Problem(BOMB, f"it has more than {image_file.SCAN_LIMIT} scans, which no camera writes") from None
+        raise Problem(*_nature(raw, image_file.sniff(raw))) from None
     if image.width * image.height == 0:
         raise Problem(DAMAGED, "it has no pixels")
     return image
 
 
 def pixels_of(image: Image.Image, raw: bytes) -> Image.Image:
-    """The loaded image as a model sees it: upright RGB, in the pixels of `picture.decode`."""
+    """The loaded image as a model sees it: upright RGB, in the pixels of `image_file.decode`."""
     if image.mode not in ("RGB", "L") or "transparency" in image.info:
         try:
-            return Image.fromarray(picture.decode(raw, "it"))  # one place converts CMYK, 16 bits and transparency
+            return Image.fromarray(image_file.decode(raw, "it"))  # one place converts CMYK, 16 bits and transparency
         except Exception as error:
             raise Problem(DAMAGED, _line(error)) from None
-    image = picture.upright(image)
+    image = image_file.upright(image)
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -258,7 +258,7 @@ def _taken(image: Image.Image) -> tuple[int, int]:
     """Time and camera, as numbers."""
     if image.format in ("JPEG", "WEBP", "PNG") and "exif" not in image.info:
         return 0, 0
-    taken, camera = picture.taken(image)
+    taken, camera = image_file.taken(image)
     try:
         moment = datetime.strptime(taken.strip()[:19], "%Y:%m:%d %H:%M:%S") - datetime(1970, 1, 1)
     except ValueError:

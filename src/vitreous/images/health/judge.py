@@ -14,7 +14,7 @@ from vitreous.images.health.duplicates import MIN_CORRELATION, MIN_CORRELATION_S
 from vitreous.images.health.facts import Facts, Seen
 from vitreous.images.health.findings import FINDING_KINDS, Case, Finding, names_of
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
-from vitreous.images.sources.picture import PIXEL_LIMIT, SCAN_LIMIT
+from vitreous.images.sources.image_file import PIXEL_LIMIT, SCAN_LIMIT
 
 MIN_IMAGES_PER_CLASS = 3  # one each for train, dev and test
 UNEVEN_RATIO = 10  # largest class to this one
@@ -73,7 +73,7 @@ def judge(
     whole: ImageSet, data: ImageSet, seen: Seen, twins: Twins, probabilities: NDArray[np.float64] | None
 ) -> tuple[Finding, ...]:
     """All findings, in the order of FINDING_KINDS. whole: the set; data: the images of it that were read."""
-    found = [*_problems(data, seen), *_relations(data, twins), *_labels(whole), *_pictures(data, seen.facts)]
+    found = [*_problems(data, seen), *_relations(data, twins), *_labels(whole), *_single_images(data, seen.facts)]
     if probabilities is not None:
         found.append(_label_errors(data, probabilities))
     order = list(FINDING_KINDS)
@@ -181,7 +181,7 @@ def _labels(whole: ImageSet) -> Iterator[Finding]:
         yield Finding("imbalance", cases, f"the largest, {most}, has {largest:,} images")
 
 
-def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
+def _single_images(data: ImageSet, facts: Facts) -> Iterator[Finding]:
     fine = facts["problem"] == f.READABLE
     width, height = facts["width"].astype(np.int64), facts["height"].astype(np.int64)
     short, long = np.minimum(width, height), np.maximum(width, height)

@@ -7,10 +7,10 @@ import warnings
 
 from PIL import Image, ImageFile
 
-from vitreous.images.health.facts import open_picture
+from vitreous.images.health.facts import open_or_problem
 from vitreous.images.health.findings import FAULT, Case, Finding, Health
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.report import page as pages
 from vitreous.report.page import Bar, Block, Group, Listing, Note, Number, Numbers, Page, Pictures, Section, Table, Text
 
@@ -137,13 +137,13 @@ def _shown(data: ImageSet, i: int) -> Image.Image | None:
             if raw is None:
                 pixels = data.read(i)
                 return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-            image = open_picture(raw)
+            image = open_or_problem(raw)
             if image.format == "JPEG":
                 image.draft(image.mode, (2 * pages.SIDE, 2 * pages.SIDE))
             image.load()
             if image.mode == "RGB":
-                return picture.upright(image)
-            return Image.fromarray(picture.decode(raw, data.name(i)))
+                return image_file.upright(image)
+            return Image.fromarray(image_file.decode(raw, data.name(i)))
     except Exception:  # that is why it is here
         return None
     finally:

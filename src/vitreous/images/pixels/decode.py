@@ -21,7 +21,7 @@ from PIL import Image
 
 from vitreous.errors import DataError
 from vitreous.images.pixels import preprocess
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
 
@@ -55,12 +55,12 @@ def header(raw: bytes) -> Header | None:
         rows, columns, space, _ = jpeg.decode_jpeg_header(raw)
     except ValueError:
         return None  # Pillow names the fault, or forgives it
-    if space not in ("YCbCr", "Gray") or rows * columns > picture.PIXEL_LIMIT:
+    if space not in ("YCbCr", "Gray") or rows * columns > image_file.PIXEL_LIMIT:
         return None  # Pillow's path refuses what is too large
-    if picture.has_too_many_scans(raw):
+    if image_file.has_too_many_scans(raw):
         return None
     try:
-        turn = picture.orientation(picture.open_image(raw, "")) if _has_exif(raw) else 1
+        turn = image_file.orientation(image_file.open_image(raw, "")) if _has_exif(raw) else 1
     except DataError:
         turn = 1
     return Header(*((columns, rows) if turn > 4 else (rows, columns)), space == "Gray", turn)
@@ -70,7 +70,7 @@ def decode(raw: bytes, what: str, channels: int = 3, *, fast: bool | None = None
     """A whole image, upright.  Returns H W C."""
     found = header(raw) if is_fast(fast) else None
     pixels = _jpeg(raw, found, channels) if found else None
-    return picture.decode(raw, what, channels) if pixels is None else pixels
+    return image_file.decode(raw, what, channels) if pixels is None else pixels
 
 
 def decode_crop(
@@ -91,7 +91,7 @@ def decode_crop(
     found = (known or header(raw)) if is_fast(fast) else None
     pixels = _jpeg(raw, found, channels, part) if found else None
     if pixels is None or found is None:
-        return crop(picture.decode(raw, what, channels), box, size, filter=filter, fast=fast)
+        return crop(image_file.decode(raw, what, channels), box, size, filter=filter, fast=fast)
     y, x = pixels.shape[0] / found.rows, pixels.shape[1] / found.columns
     return crop(pixels, (left * x, top * y, right * x, bottom * y), size, filter=filter, fast=True)
 

@@ -1,4 +1,4 @@
-"""Class folders on a disk: CLASS/picture, or SPLIT/CLASS/picture."""
+"""Class folders on a disk: CLASS/image, or SPLIT/CLASS/image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
     Place,
@@ -49,7 +49,7 @@ class Files:
         return read_image_file(Path(self.root, self.names[i]))
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), storable(str(Path(self.root, self.names[i]))))
+        return image_file.decode(self.raw(i), storable(str(Path(self.root, self.names[i]))))
 
 
 def recognises(place: Place) -> bool:
@@ -143,10 +143,10 @@ def fingerprints(source: Files) -> tuple[list[str], list[str]]:
             sizes.append(state.st_size if stat.S_ISREG(state.st_mode) else -1)
         except OSError:
             sizes.append(-1)
-    whole = sum(size for size in sizes if size <= picture.BYTE_LIMIT) <= HASH_WHOLE_BELOW
+    whole = sum(size for size in sizes if size <= image_file.BYTE_LIMIT) <= HASH_WHOLE_BELOW
     prints = []
     for name, size in zip(source.names, sizes, strict=True):
-        in_part = size > 8192 and (not whole or size > picture.BYTE_LIMIT)
+        in_part = size > 8192 and (not whole or size > image_file.BYTE_LIMIT)
         try:
             with open_regular(os.path.join(source.root, name), buffering=0) as file:  # noqa: PTH118  pathlib is slow
                 raw = file.read(4096 if in_part else size)

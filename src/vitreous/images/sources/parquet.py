@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.images.sources.labels import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
@@ -78,7 +78,7 @@ class Rows:
         raise DataError(f"{file}: row {i - int(self.first[group])} has no image; drop the row")
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), self.name(i))
+        return image_file.decode(self.raw(i), self.name(i))
 
     def _rows(self, group: int) -> list[Any]:
         with self.lock:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from vitreous.errors import DataError, MissingExtraError
 from vitreous.files import restore_folder
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.printable import storable
 from vitreous.words import one_line
 
@@ -206,7 +206,7 @@ def read_image_file(file: str | os.PathLike[str]) -> bytes:
     name = storable(os.fspath(file))
     try:
         with open_regular(file, buffering=0) as handle:
-            picture.check_bytes(os.fstat(handle.fileno()).st_size, name)
+            image_file.check_bytes(os.fstat(handle.fileno()).st_size, name)
             return handle.read()
     except OSError as error:
         raise cannot_read(name, error) from None

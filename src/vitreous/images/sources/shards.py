@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.images.sources.labels import LABEL_COLUMNS, by_value, column, split_of, split_of_path
 from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
@@ -59,7 +59,7 @@ class Shards:
         return raw
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i).split('/', 1)[1]}")
+        return image_file.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i).split('/', 1)[1]}")
 
 
 @dataclass
@@ -120,11 +120,11 @@ def index_shard(file: str) -> Index:
     with open_file(file) as handle:
         try:
             for key, parts in _samples(handle, index):
-                pictures = [ending for ending in parts if is_image_name("." + ending.rsplit(".", 1)[-1])]
-                if not pictures:
+                images = [ending for ending in parts if is_image_name("." + ending.rsplit(".", 1)[-1])]
+                if not images:
                     index.left.append(key)
                     continue
-                ending = pictures[0]
+                ending = images[0]
                 member = parts[ending]
                 label, about = _label(handle, parts, f"{file}/{key}")
                 index.keys.append(f"{key}.{ending}")

@@ -55,11 +55,11 @@ class Stack:
 
     def read(self, i: int) -> NDArray[np.uint8]:
         n, row = self._find(i)
-        return self._pictures(n, self.array(n)[row : row + 1])[0]
+        return self._as_images(n, self.array(n)[row : row + 1])[0]
 
     def whole(self) -> NDArray[np.uint8]:
         """All images at once, N × H × W × C."""
-        return np.concatenate([self._pictures(n, self.array(n)) for n in range(len(self.parts))])
+        return np.concatenate([self._as_images(n, self.array(n)) for n in range(len(self.parts))])
 
     def array(self, n: int) -> Array:
         if n not in self.arrays:
@@ -74,7 +74,7 @@ class Stack:
         n = int(np.searchsorted(self.ends, i, "right"))
         return n, i - (int(self.ends[n - 1]) if n else 0)
 
-    def _pictures(self, n: int, x: Array) -> NDArray[np.uint8]:
+    def _as_images(self, n: int, x: Array) -> NDArray[np.uint8]:
         """Image i as a writable copy."""
         part = self.parts[n]
         x = x[..., None] if x.ndim == 3 else x.transpose(0, 2, 3, 1) if part.channels_first else x

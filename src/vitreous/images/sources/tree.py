@@ -1,4 +1,4 @@
-"""Paths become labels: SPLIT/CLASS/…/picture, CLASS/…/picture or images alone, on a disk or in a zip."""
+"""Paths become labels: SPLIT/CLASS/…/image, CLASS/…/image or images alone, on a disk or in a zip."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_tree(paths: Sequence[str], what: str, split_of_file: Sequence[str] | No
         notes.append(f"left out {len(other):,} files that are not images: {few(other)}")
     depth = _wrappers([parts[i] for i in seen])
     inside = {i: parts[i][depth:] for i in seen}
-    if all(len(p) > 2 and split_of(p[1]) for p in inside.values()):  # CLASS/SPLIT/picture
+    if all(len(p) > 2 and split_of(p[1]) for p in inside.values()):  # CLASS/SPLIT/image
         inside = {i: (p[1], p[0], *p[2:]) for i, p in inside.items()}
     folders = _split_folders(list(inside.values()), what)
     some_folders = any(len(p) > 1 for p in inside.values())

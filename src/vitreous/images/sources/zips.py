@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.images.sources.labels import split_in, split_of, without_split
 from vitreous.images.sources.paths import (
     Place,
@@ -71,7 +71,7 @@ class Zips:
         return raw
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i)}")
+        return image_file.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i)}")
 
     def _damaged(self, i: int) -> DataError:
         return DataError(f"{self.files[self.file[i]]} is damaged at {self.name(i)}; fetch the zip again")
@@ -151,8 +151,8 @@ def _entries(file: str) -> list[zipfile.ZipInfo]:
             or "\0" in name
         ):
             raise DataError(f"{file} holds {storable(name)!r}, a path that leads out of it; do not trust this zip")
-    pictures = [entry for entry in entries if _counts(entry.filename)]
-    for entry in pictures:
+    images = [entry for entry in entries if _counts(entry.filename)]
+    for entry in images:
         if entry.flag_bits & 1:
             raise DataError(f"{file} is encrypted ({storable(entry.filename)}); unpack it with its password first")
         if entry.compress_type not in (STORED, DEFLATED):
@@ -166,7 +166,7 @@ def _entries(file: str) -> list[zipfile.ZipInfo]:
 def _refuse_bomb(file: str, entries: list[zipfile.ZipInfo], after: int) -> None:
     why = f"{file} is a zip bomb: "
     for entry in entries:
-        if entry.file_size > picture.BYTE_LIMIT and _counts(entry.filename):
+        if entry.file_size > image_file.BYTE_LIMIT and _counts(entry.filename):
             raise DataError(
                 f"{why}{storable(entry.filename)} would unpack to {entry.file_size:,} bytes; do not trust it"
             )

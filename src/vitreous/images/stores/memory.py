@@ -28,7 +28,7 @@ class HeldPixels:
 
     origin: Source
     ids: NDArray[np.int64]  # rising
-    pictures: list[NDArray[np.uint8]]
+    images: list[NDArray[np.uint8]]
     is_finished: NDArray[np.bool_]  # by the preprocessing in the set's `about`
     unread: dict[int, str] = field(default_factory=dict)  # id → why that image is missing
 
@@ -44,12 +44,12 @@ class HeldPixels:
     def read(self, i: int) -> NDArray[np.uint8]:
         if i in self.unread:
             raise DataError(self.unread[i])
-        return self.pictures[int(np.searchsorted(self.ids, i))]
+        return self.images[int(np.searchsorted(self.ids, i))]
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Rows, columns of each; 0, 0 for a missing one."""
-        return np.array([picture.shape[:2] for picture in self.pictures], np.int64).reshape(-1, 2)
+        return np.array([image.shape[:2] for image in self.images], np.int64).reshape(-1, 2)
 
 
 def hold(
@@ -68,7 +68,7 @@ def hold(
     """
     order = np.argsort(data.ids, kind="stable")
     threads = workers or min(core_count(), 16)
-    pictures: list[NDArray[np.uint8]] = []
+    images: list[NDArray[np.uint8]] = []
     unread: dict[int, str] = {}
 
     def one(place: int) -> NDArray[np.uint8]:
@@ -88,11 +88,11 @@ def hold(
     with ThreadPoolExecutor(threads, "vitreous-hold") as pool:
         for found in in_order(pool, one_or_why, order.tolist(), IMAGES_AHEAD_PER_THREAD * threads):
             if isinstance(found, DataError):
-                unread[int(data.ids[order[len(pictures)]])] = str(found)
-            pictures.append(UNREADABLE_IMAGE if isinstance(found, DataError) else found)
-            if progress is not None and (len(pictures) % 64 == 0 or len(pictures) == len(order)):
-                progress(len(pictures), len(order))
-    source = HeldPixels(data.source, data.ids[order], pictures, data.splits[order] != TRAIN, unread)
+                unread[int(data.ids[order[len(images)]])] = str(found)
+            images.append(UNREADABLE_IMAGE if isinstance(found, DataError) else found)
+            if progress is not None and (len(images) % 64 == 0 or len(images) == len(order)):
+                progress(len(images), len(order))
+    source = HeldPixels(data.source, data.ids[order], images, data.splits[order] != TRAIN, unread)
     about: dict[str, Any] = {**data.about, "pack": {"preprocess": preprocess.to_json(), "short_side": short_side}}
     return replace(data, source=source, about=about)
 
