@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from vitreous.errors import DataError
 from vitreous.files import claim
-from vitreous.images.health.duplicates import DEFAULT_DISTANCE, scan
+from vitreous.images.health.duplicates import DEFAULT_DISTANCE, scan_set
 from vitreous.images.health.facts import READABLE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
 from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
@@ -57,7 +57,7 @@ def check(
     chosen = _sample(whole, sample)
     some = whole if chosen is None else whole.take(chosen)
     kept = None if cache is False else cache_file(whole) if cache is True else Path(cache)
-    seen, twins = scan(some, kept, workers=workers, distance=near, progress=progress)
+    seen, twins = scan_set(some, kept, workers=workers, distance=near, progress=progress)
     findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
     health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
     if out is not None:

@@ -65,7 +65,7 @@ def facts_and_twins(data: ImageSet, progress: Progress | None = None) -> tuple[F
     """Facts and duplicates of these images, from a scan of their set if it holds them all, else from one now."""
     whole = data.scan
     if whole.source is not data.source or not np.isin(data.ids, whole.ids).all():
-        seen, twins = scan(data, cache_file(data), progress=progress)
+        seen, twins = scan_set(data, cache_file(data), progress=progress)
         return seen.facts, twins
     order = np.argsort(whole.ids, kind="stable")
     places = order[np.searchsorted(whole.ids, data.ids, sorter=order)]
@@ -80,7 +80,7 @@ def facts_and_twins(data: ImageSet, progress: Progress | None = None) -> tuple[F
     return whole.facts[places], Twins(exact, near)
 
 
-def scan(
+def scan_set(
     data: ImageSet,
     cache: Path | None,
     *,
