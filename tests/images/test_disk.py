@@ -18,6 +18,7 @@ from shared_files import ROOT
 import vitreous
 from vitreous.errors import BusyError, ConfigError, DataError, ExistsError
 from vitreous.files import lock
+from vitreous.images.imageset import Scan
 from vitreous.images.pixels import decode, preprocess
 from vitreous.images.pixels.augment import Augment
 from vitreous.images.splits import cut_dev
@@ -378,7 +379,8 @@ def test_what_cannot_be_packed_is_one_line(data, tmp_path, change, words):
 
 def test_progress_is_told_and_results_have_a_json_form(data, tmp_path):
     told = []
-    packed = vitreous.pack(data, tmp_path / "p", preprocess=RULE, progress=lambda *numbers: told.append(numbers))
+    unread = replace(data, scan=Scan())
+    packed = vitreous.pack(unread, tmp_path / "p", preprocess=RULE, progress=lambda *numbers: told.append(numbers))
     assert told[0] == (20, 20), "copies are looked for in train"
     assert told[1] == (0, 30)
     assert told[-1] == (30, 30)

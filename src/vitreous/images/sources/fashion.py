@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.files import digest
-from vitreous.images import embedded
 from vitreous.images.sources.paths import Place
 from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.sources.stack import Array, ArrayPart, Stack
 
 FASHION_NAME = "fashion"
-FASHION_FILE = Path(embedded.__file__).with_name("fashion.xz")  # made by benchmarks/make_fashion.py
+FASHION_FILE = Path(__file__).parents[1] / "embedded" / "fashion.xz"  # made by benchmarks/make_fashion.py
 TRAIN_PER_CLASS, TEST_PER_CLASS = 870, 220
 FASHION_CLASSES = (
     "T-shirt/top",

@@ -1,4 +1,4 @@
-"""Class folders on a disk: CLASS/image, or SPLIT/CLASS/image."""
+"""Folders on a disk: CLASS/image, or SPLIT/CLASS/image; and a pack, which `vitreous pack` made of any set."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
+from vitreous.images.imageset import ImageSet
 from vitreous.images.sources import image_file
 from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
     Place,
     cannot_read,
+    fingerprint,
     is_image_name,
     is_junk,
     open_regular,
     read_image_file,
 )
-from vitreous.images.sources.source import FoundImages, SourceKind, fingerprint
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.sources.tree import read_tree
 from vitreous.printable import storable
 from vitreous.words import few
 
+PACK_INDEX_FILE = "index.safetensors"
 MAX_VISITS = 16  # of one folder by links; folders that link to each other would loop
 
 
@@ -177,6 +180,19 @@ def _names(folder: str) -> list[str]:
         return []
 
 
+def is_pack(place: Place) -> bool:
+    return place.folder is not None and (place.folder / PACK_INDEX_FILE).is_file()
+
+
+def open_pack(place: Place) -> ImageSet:
+    """A pack, with the splits, groups and names that it was packed with."""
+    from vitreous.images.stores.disk import Pack  # needs torch, unlike other sources
+
+    assert place.folder is not None
+    return Pack.open(place.folder)
+
+
+PACK = SourceKind("pack", "a folder that `vitreous pack` made", is_pack, open_pack)
 FOLDERS = SourceKind(
     "folders", "one folder of images for each class, with or without split folders", recognises, open_folders
 )

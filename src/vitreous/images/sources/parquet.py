@@ -30,12 +30,13 @@ from vitreous.images.sources.paths import (
     Place,
     file_name,
     file_size,
+    fingerprint,
     is_junk,
     is_remote,
     open_file,
     read_image_file,
 )
-from vitreous.images.sources.source import FoundImages, SourceKind, fingerprint
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 
 ROW_GROUPS_KEPT = 4  # in memory; reading an image reads its whole row group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 import stat
@@ -253,6 +254,11 @@ def read_range(file: str, start: int, size: int) -> bytes:
     except OSError as error:
         raise cannot_read(file, error) from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def fingerprint(raw: bytes) -> str:
+    """A digest of an image's bytes."""
+    return hashlib.blake2b(raw, digest_size=12).hexdigest()
 
 
 def file_size(file: str) -> int:

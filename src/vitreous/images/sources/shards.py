@@ -21,13 +21,14 @@ from vitreous.images.sources.paths import (
     Place,
     file_name,
     file_size,
+    fingerprint,
     is_image_name,
     is_junk,
     is_remote,
     open_file,
     read_range,
 )
-from vitreous.images.sources.source import FoundImages, SourceKind, fingerprint
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 from vitreous.words import few
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,11 +24,6 @@ class FoundImages:
     columns: dict[str, Sequence[str]] = field(default_factory=dict)  # further facts about each image
     channels: int = 3
     about: dict[str, Any] = field(default_factory=dict)
-
-
-def fingerprint(raw: bytes) -> str:
-    """A digest of an image's bytes."""
-    return hashlib.blake2b(raw, digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images.sources.source import fingerprint
+from vitreous.images.sources.paths import fingerprint
 
 Array = NDArray[Any]
 

@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as safetensors_bytes
 
-from vitreous import words
 from vitreous.errors import BusyError, DataError, ExistsError
 from vitreous.files import DISK_FULL, atomic_folder, atomic_write, digest, lock
 from vitreous.images import splits
 from vitreous.images.batches import processes
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.pixels import decode
-from vitreous.images.sources import PACK_INDEX_FILE, shards
+from vitreous.images.sources import shards
+from vitreous.images.sources.folders import PACK_INDEX_FILE
 from vitreous.images.sources.paths import find_place
 from vitreous.images.stores import shard_index
 from vitreous.images.stores.memory import find_places
@@ -47,6 +47,7 @@ from vitreous.machine import core_count
 from vitreous.models import preprocess as rules
 from vitreous.models.preprocess import Preprocess
 from vitreous.printable import storable
+from vitreous.words import count
 
 PACK_VERSION = 2
 PIXELS_FILE, JOURNAL_FILE = "pixels.u8", "journal.jsonl"
@@ -93,7 +94,7 @@ class Pack(ImageSet):
     def __str__(self) -> str:
         about = self.about["pack"]
         parts = [f"{count:,} {split}" for split, count in self.split_counts.items()]
-        size = words.count(about["bytes"], BYTE_UNITS)
+        size = count(about["bytes"], BYTE_UNITS)
         how = "reused, nothing has changed" if self.reused else "packed"
         lines = [f"{self.path}: {how}; {len(self):,} images ({', '.join(parts)}), {size}"]
         if TRAIN in self.split_counts:
