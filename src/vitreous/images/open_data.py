@@ -85,7 +85,8 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
     )
     groups, how = splits.groups_by(data, group_by, found.columns) if group_by else (None, "")
     data = replace(data, groups=groups)
-    data = _given(data, how) if _has_second(data) else _made(data, seed, how, progress)
+    has_second = np.isin(found.own_splits, (VAL, TEST)).any()
+    data = _own_split(data, how) if has_second else _made_split(data, seed, how, progress)
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
 
@@ -121,11 +122,7 @@ def _kind(place: Place) -> SourceKind:
     )
 
 
-def _has_second(data: ImageSet) -> bool:
-    return data.own_splits is not None and bool(np.isin(data.own_splits, (VAL, TEST)).any())
-
-
-def _given(data: ImageSet, how: str) -> ImageSet:
+def _own_split(data: ImageSet, how: str) -> ImageSet:
     """Use the set's own splits: the second is test; of three, validation joins train as its dev split."""
     assert data.own_splits is not None
     names = set(data.own_splits.tolist())
@@ -149,7 +146,7 @@ def _given(data: ImageSet, how: str) -> ImageSet:
     return replace(data, splits=np.where(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
 
 
-def _made(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
+def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
     """Make a split, and note it."""
     if not data.classes:
         note = "no image has a label (no class folders); all images are test"

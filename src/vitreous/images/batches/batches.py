@@ -195,14 +195,10 @@ class Batches:
                 f"these are batches of rank {self.ranks.rank} of {self.ranks.world}, and no such process group runs; "
                 "coverage needs all ranks"
             )
-        seen, unique = int(self._shown.sum()), self._shown > 0
-        parts = gather((seen, np.packbits(unique), self._skipped)) if self.ranks.world > 1 else None
-        if parts is None:
-            return Coverage(len(self.data), seen, int(unique.sum()), tuple(self._skipped))
-        union = np.bitwise_or.reduce([bits for _, bits, _ in parts])
-        skipped = tuple(why for _, _, part in parts for why in part)
-        together = int(np.unpackbits(union, count=len(self.data)).sum())
-        return Coverage(len(self.data), sum(seen for seen, _, _ in parts), together, skipped)
+        mine = int(self._shown.sum()), np.packbits(self._shown > 0), self._skipped
+        seen, bits, skipped = zip(*(gather(mine) if self.ranks.world > 1 else [mine]), strict=True)
+        unique = np.unpackbits(np.bitwise_or.reduce(bits), count=len(self.data))
+        return Coverage(len(self.data), sum(seen), int(unique.sum()), tuple(why for part in skipped for why in part))
 
     def __iter__(self) -> Iterator[Batch]:
         if self._is_through:

@@ -143,7 +143,8 @@ def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]]
         return []
     places, where = np.unique(pairs, return_inverse=True)
     where = where.reshape(pairs.shape)
-    cells = _cells_of(readers, data, places)
+    chunks = [data.ids[places[at : at + 64]].tolist() for at in range(0, len(places), 64)]
+    cells = np.concatenate(list(readers.each(_cells, chunks)))
     sides = np.minimum(facts["width"], facts["height"])
     found: list[NearPair] = []
     for at in range(0, len(pairs), PAIRS_AT_ONCE):
@@ -167,11 +168,6 @@ def _between_groups(near: list[NearPair], first: dict[int, int]) -> list[NearPai
         if i != j:
             kept.setdefault((i, j), replace(n, i=i, j=j))
     return [kept[pair] for pair in sorted(kept)]
-
-
-def _cells_of(readers: Readers, data: ImageSet, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-    chunks = [data.ids[places[at : at + 64]].tolist() for at in range(0, len(places), 64)]
-    return np.concatenate(list(readers.each(_cells, chunks)))
 
 
 def _cells(source: Source, numbers: list[int]) -> NDArray[np.uint8]:

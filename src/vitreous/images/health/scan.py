@@ -44,7 +44,8 @@ def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progr
         kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP_FACTS_FROM else None
         path = kept.path if kept else None
         done = 0
-        for seen in readers.each(_look, [(chunk, path) for chunk in _chunks(data.ids)]):
+        chunks = (data.ids[at : at + IMAGES_PER_TASK] for at in range(0, len(data), IMAGES_PER_TASK))
+        for seen in readers.each(_look, [(chunk, path) for chunk in chunks]):
             facts[done : done + len(seen.facts)] = seen.facts
             words |= {done + place: text for place, text in seen.words.items()}
             if kept:
@@ -191,7 +192,3 @@ def _look(source: Source, question: tuple[NDArray[np.int64], Path | None]) -> Se
         _KNOWN.clear()
         _KNOWN[path] = _KnownFacts(path)
     return look(source, numbers.tolist(), _KNOWN.get(path) if path else None)
-
-
-def _chunks(ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    return [ids[at : at + IMAGES_PER_TASK] for at in range(0, len(ids), IMAGES_PER_TASK)]

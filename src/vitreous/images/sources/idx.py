@@ -89,12 +89,10 @@ def _with_twins(files: tuple[str, ...]) -> list[str]:
     for file in files:
         match = IDX_NAME.fullmatch(file_name(file))
         if match and match["what"].lower() == "images":
-            beside = {
-                str(p)
-                for p in Path(file).parent.iterdir()
-                if (m := IDX_NAME.fullmatch(p.name)) and m["what"] == "labels"
-            }
-            found |= {f for f in beside if IDX_NAME.fullmatch(file_name(f))["stem"] == match["stem"]}  # type: ignore[index]
+            for beside in Path(file).parent.iterdir():
+                other = IDX_NAME.fullmatch(beside.name)
+                if other and other["what"] == "labels" and other["stem"] == match["stem"]:
+                    found.add(str(beside))
     return sorted(found)
 
 

@@ -33,6 +33,7 @@ from vitreous.words import few
 STORED, DEFLATED = 0, 8
 MAX_ZIP_RATIO = 200  # unpacked to packed, for zips beyond 1 GiB; images hardly compress
 LOCAL_HEADER_BYTES = 30  # before the name
+LEADS_OUT = re.compile(r"^/|^[A-Za-z]:|(^|/)\.\.(/|\Z)|[\\\0]")  # a path that is absolute, goes up, or deceives
 
 
 @dataclass(frozen=True)
@@ -142,14 +143,7 @@ def _entries(file: str) -> list[zipfile.ZipInfo]:
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
         raise DataError(f"{file} is not a whole zip file (cut short, or damaged); fetch it again") from None
     for entry in entries:
-        name = entry.orig_filename
-        if (
-            "\\" in name
-            or name.startswith("/")
-            or re.match(r"[A-Za-z]:", name)
-            or ".." in name.split("/")
-            or "\0" in name
-        ):
+        if LEADS_OUT.search(name := entry.orig_filename):
             raise DataError(f"{file} holds {storable(name)!r}, a path that leads out of it; do not trust this zip")
     images = [entry for entry in entries if _counts(entry.filename)]
     for entry in images:
