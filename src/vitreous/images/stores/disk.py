@@ -93,7 +93,7 @@ class Pack(ImageSet):
 
     def __str__(self) -> str:
         about = self.about["pack"]
-        parts = [f"{count:,} {split}" for split, count in self.split_counts.items()]
+        parts = [f"{images:,} {split}" for split, images in self.split_counts.items()]
         size = count(about["bytes"], BYTE_UNITS)
         how = "reused, nothing has changed" if self.reused else "packed"
         lines = [f"{self.path}: {how}; {len(self):,} images ({', '.join(parts)}), {size}"]
