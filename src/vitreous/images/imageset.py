@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
+from vitreous.printable import storable
 
 TRAIN, TEST = "train", "test"  # the only splits; code that chooses something cuts a dev split from train
 
@@ -28,6 +29,18 @@ class Source(Protocol):
 
     def read(self, i: int) -> NDArray[np.uint8]:
         """Image i, upright, as H×W×3 (or H×W×1 if the whole set is grey)."""
+
+
+class NamedImages:
+    """The part of a source that its images' names tell."""
+
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def name(self, i: int) -> str:
+        return storable(self.names[i])
 
 
 @dataclass(eq=False)

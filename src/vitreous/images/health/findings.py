@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -286,8 +286,3 @@ def _wrapped(text: str, start: str = "", indent: int = 0) -> Iterator[str]:
     for line in Text(printable_line(text)).wrap(Console(), TERMINAL_COLUMNS - indent):
         yield start + line.plain.rstrip()
         start = " " * indent
-
-
-def names_of(data: ImageSet, places: Sequence[int]) -> tuple[str, ...]:
-    """The names of these images."""
-    return tuple(data.name(place) for place in places)

@@ -12,7 +12,7 @@ from vitreous.errors import DataError
 from vitreous.images.health import facts as f
 from vitreous.images.health.duplicates import MIN_CORRELATION, MIN_CORRELATION_SMALL, SMALL_IMAGE_SIDE, NearPair, Twins
 from vitreous.images.health.facts import Facts, Seen
-from vitreous.images.health.findings import FINDING_KINDS, Case, Finding, names_of
+from vitreous.images.health.findings import FINDING_KINDS, Case, Finding
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources.image_file import PIXEL_LIMIT, SCAN_LIMIT
 
@@ -222,7 +222,7 @@ def _label_errors(data: ImageSet, probabilities: NDArray[np.float64]) -> Finding
 
 
 def _case(data: ImageSet, places: Sequence[int], note: str = "") -> Case:
-    return Case(tuple(places), names_of(data, places), note)
+    return Case(tuple(places), tuple(data.name(i) for i in places), note)
 
 
 def _distance(near: NearPair) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images.imageset import ImageSet
+from vitreous.images.imageset import ImageSet, NamedImages
 from vitreous.images.sources import image_file
 from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
@@ -36,17 +36,11 @@ MAX_VISITS = 16  # of one folder by links; folders that link to each other would
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(NamedImages):
     """Images in separate files. `names`: their paths inside `root`, with /."""
 
     root: str
     names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, i: int) -> str:
-        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         return read_image_file(Path(self.root, self.names[i]))

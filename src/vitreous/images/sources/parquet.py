@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError
+from vitreous.images.imageset import NamedImages
 from vitreous.images.sources import image_file
 from vitreous.images.sources.labels import (
     LABEL_COLUMNS,
@@ -37,13 +38,12 @@ from vitreous.images.sources.paths import (
     read_image_file,
 )
 from vitreous.images.sources.source import FoundImages, SourceKind
-from vitreous.printable import storable
 
 ROW_GROUPS_KEPT = 4  # in memory; reading an image reads its whole row group
 
 
 @dataclass
-class Rows:
+class Rows(NamedImages):
     """Images in the rows of Parquet files; keeps the last row groups, but not across pickling."""
 
     files: tuple[str, ...]
@@ -54,17 +54,11 @@ class Rows:
     kept: OrderedDict[int, list[Any]] = field(default_factory=OrderedDict, repr=False)
     lock: Any = field(default_factory=Lock, repr=False)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("kept", "lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"kept": OrderedDict(), "lock": Lock()}
-
-    def name(self, i: int) -> str:
-        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         group = int(np.searchsorted(self.first, i, "right")) - 1

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
+from vitreous.images.imageset import NamedImages
 from vitreous.images.sources import image_file
 from vitreous.images.sources.labels import LABEL_COLUMNS, by_value, column, split_of, split_of_path
 from vitreous.images.sources.paths import (
@@ -37,7 +38,7 @@ NAME_FILES = ("classes.txt", "classnames.txt", "class_names.txt", "labels.txt")
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(NamedImages):
     """Images inside tar files. Holds only offsets and no open file, so it can be sent to workers."""
 
     files: tuple[str, ...]
@@ -45,12 +46,6 @@ class Shards:
     file: NDArray[np.int32]
     start: NDArray[np.int64]
     size: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, i: int) -> str:
-        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         file = self.files[self.file[i]]

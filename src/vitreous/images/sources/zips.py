@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
+from vitreous.images.imageset import NamedImages
 from vitreous.images.sources import image_file
 from vitreous.images.sources.labels import split_in, split_of, without_split
 from vitreous.images.sources.paths import (
@@ -37,7 +38,7 @@ LEADS_OUT = re.compile(r"^/|^[A-Za-z]:|(^|/)\.\.(/|\Z)|[\\\0]")  # a path that i
 
 
 @dataclass(frozen=True)
-class Zips:
+class Zips(NamedImages):
     """Images inside zip files. Holds only offsets and no open file, so it can be sent to workers."""
 
     files: tuple[str, ...]
@@ -48,12 +49,6 @@ class Zips:
     size: NDArray[np.int64]  # bytes unpacked
     method: NDArray[np.int32]
     crc: NDArray[np.uint32]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, i: int) -> str:
-        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         file, start, packed, size = self.files[self.file[i]], int(self.start[i]), int(self.packed[i]), int(self.size[i])

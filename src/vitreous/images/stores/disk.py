@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,6 +35,7 @@ from vitreous.errors import BusyError, DataError, ExistsError
 from vitreous.files import DISK_FULL, atomic_folder, atomic_write, digest, lock
 from vitreous.images import splits
 from vitreous.images.batches import processes
+from vitreous.images.health.scan import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.pixels import decode
 from vitreous.images.sources import shards
@@ -56,8 +57,6 @@ IMAGES_PER_CHUNK = 128  # per call of a worker
 PACK_IN_PARALLEL_FROM = 512  # images; fewer are packed before other processes start
 SYNC_SECONDS = 2.0  # between syncs to disk
 BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1, "bytes"))
-
-Progress = Callable[[int, int], object]  # called with (images done, images in all)
 
 
 @dataclass(frozen=True, eq=False)

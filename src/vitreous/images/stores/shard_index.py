@@ -18,13 +18,13 @@ import msgspec
 
 from vitreous.errors import DataError
 from vitreous.files import lock, write_bytes
+from vitreous.images.health.scan import Progress
 from vitreous.images.sources.paths import is_remote
 from vitreous.journal import Journal
 
 INDEX_FILE = "vitreous-index.jsonl"
 
 ReadShard = Callable[[str], Any]  # a shard's path to a plain dataclass with `keys`, one a sample
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
