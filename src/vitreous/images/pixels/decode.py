@@ -80,7 +80,6 @@ def decode_crop(
     size: Size,
     channels: int = 3,
     *,
-    filter: str = "bilinear",
     fast: bool | None = None,
     known: Header | None = None,
 ) -> Pixels:
@@ -91,9 +90,9 @@ def decode_crop(
     found = (known or header(raw)) if is_fast(fast) else None
     pixels = _jpeg(raw, found, channels, part) if found else None
     if pixels is None or found is None:
-        return crop(image_file.decode(raw, what, channels), box, size, filter=filter, fast=fast)
+        return crop(image_file.decode(raw, what, channels), box, size, fast=fast)
     y, x = pixels.shape[0] / found.rows, pixels.shape[1] / found.columns
-    return crop(pixels, (left * x, top * y, right * x, bottom * y), size, filter=filter, fast=True)
+    return crop(pixels, (left * x, top * y, right * x, bottom * y), size, fast=True)
 
 
 def crop(pixels: Pixels, box: Box, size: Size, *, filter: str = "bilinear", fast: bool | None = None) -> Pixels:
