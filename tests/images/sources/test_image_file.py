@@ -127,10 +127,9 @@ def test_what_cannot_be_read_is_named_in_one_line(raw, line):
 def test_the_header_decides_about_a_large_picture():
     """A camera of 102 megapixels passes; at 144 Pillow would only warn, and nobody sees a warning."""
     assert image_file.open_image(bomb(10_100), "large.png").size == (10_100, 10_100)
-    with pytest.raises(
-        TooLargeError, match=r"^large\.png has 144\.0 megapixels; at most 120 are read here: shrink it$"
-    ):
+    with pytest.raises(TooLargeError) as error:
         image_file.open_image(bomb(12_000), "large.png")
+    assert str(error.value) == "large.png has 144.0 megapixels; at most 120 are read here: shrink it"
 
 
 def with_scans(count: int) -> bytes:
