@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 
 import vitreous
-from vitreous.images.batches.batches import Batches
+from vitreous.images.batches.batches import Batches, Loading, Order
 from vitreous.images.embedded import shapes
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment as augmenting
@@ -34,6 +34,7 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.images.stores.disk import Pack, pack
 from vitreous.machine import record
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.ranks import Ranks
 
 RULE = Preprocess(size=(224, 224), antialias=True, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 CROPS = Augment(size=(224, 224))  # Inception crop and flip
@@ -124,17 +125,16 @@ def synthetic(size: Size, device: str) -> Iterator[Pair]:
 def fed(packed: Pack, size: Size, device: str, workers: int, resident: bool, processes: bool) -> Iterator[Pair]:
     batches = Batches(
         packed,
-        batch=size.batch,
-        preprocess=RULE,
-        augment=CROPS,
-        epochs=10**6,
-        rank=0,
-        world=1,
-        workers=workers,
-        processes=processes,
-        prefetch=PREFETCH,
-        device=device,
-        resident=resident,
+        Order(batch=size.batch, epochs=10**6, ranks=Ranks()),
+        Loading(
+            preprocess=RULE,
+            augment=CROPS,
+            workers=workers,
+            processes=processes,
+            prefetch=PREFETCH,
+            device=device,
+            resident=resident,
+        ),
     )
     apply = augmenting.apply
     if size.is_compiled:

@@ -33,13 +33,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitreous.images.batches.batches import Batches
+from vitreous.images.batches.batches import Batches, Loading, Order
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment, decode
 from vitreous.images.pixels.augment import Augment
 from vitreous.images.stores.disk import pack
 from vitreous.machine import record
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitreous.ranks import Ranks
 
 SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parent.parent.parent / "shared"))
 RULE = Preprocess(size=(224, 224), antialias=True, mean=IMAGENET_MEAN, std=IMAGENET_STD)
@@ -136,7 +137,8 @@ def as_set(source) -> ImageSet:
 
 
 def ours(data: ImageSet, crops: Augment, epochs: int, normalises: bool = False) -> Callable[[], int]:
-    batches = Batches(data, batch=BATCH, preprocess=RULE, augment=crops, workers=2, epochs=epochs, rank=0, world=1)
+    order = Order(batch=BATCH, epochs=epochs, ranks=Ranks())
+    batches = Batches(data, order, Loading(preprocess=RULE, augment=crops, workers=2))
     rule = RULE if normalises else None
 
     def run() -> int:
@@ -234,7 +236,7 @@ def small_from_memory(rounds: int) -> dict:
     pixels = np.random.default_rng(0).integers(0, 256, (50_000, 32, 32, 3), dtype=np.uint8)
     crops = Augment(size=(32, 32), crop="shift", margin=4)
     data = as_set(Small(pixels))
-    batches = Batches(data, batch=500, preprocess=SMALL_RULE, augment=crops, rank=0, world=1)
+    batches = Batches(data, Order(batch=500, ranks=Ranks()), Loading(preprocess=SMALL_RULE, augment=crops))
 
     def run(rule: Preprocess | None) -> Callable[[], int]:
         return lambda: sum(len(augment.apply(b.images, b.plan, rule, cropped=b.is_cropped)) for b in batches)

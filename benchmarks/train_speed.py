@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 import vitreous
-from vitreous.images.batches.batches import Batches
+from vitreous.images.batches.batches import Batches, Loading, Order
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels.augment import Augment
 from vitreous.machine import record
@@ -91,15 +91,8 @@ def our_step(model: str, pixels: int, side: int, classes: int, batch: int, devic
     batches = iter(
         Batches(
             data,
-            batch=batch,
-            preprocess=network.preprocess,
-            augment=crop,
-            epochs=10**6,
-            rank=0,
-            world=1,
-            workers=2,
-            device=device,
-            resident=True,
+            Order(batch=batch, epochs=10**6, ranks=Ranks()),
+            Loading(preprocess=network.preprocess, augment=crop, workers=2, device=device, resident=True),
         )
     )
     done = 0

@@ -30,7 +30,7 @@ import vitreous
 from vitreous.evaluation.few_shot import choose_shots, fewshot
 from vitreous.evaluation.inference import choose_batch
 from vitreous.evaluation.ridge_regression import BIAS_COLUMN, DEFAULT_L2, STD_EPS, ridge
-from vitreous.images.batches.batches import Batches
+from vitreous.images.batches.batches import Batches, Loading, Order
 from vitreous.machine import record
 
 SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
@@ -130,7 +130,8 @@ def extraction(size: Size, shared: Path) -> dict[str, Any]:
     model = vitreous.load(weights).eval()
     data = vitreous.images.open(photos, limit=size.pictures)
     batch = choose_batch(model.preprocess.size, torch.device("cpu"))
-    plain = [part.images for part in Batches(data, batch=batch, preprocess=model.preprocess, device="cpu", workers=0)]
+    loading = Loading(preprocess=model.preprocess, workers=0)
+    plain = [part.images for part in Batches(data, Order(batch=batch), loading)]
     mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (model.preprocess.mean, model.preprocess.std))
     ready = [(images.float() / 255 - mean) / std for images in plain]
     count = sum(map(len, ready))

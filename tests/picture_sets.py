@@ -14,6 +14,7 @@ from PIL import Image
 from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import decode
+from vitreous.ranks import Ranks
 
 SIZES = [(60, 80), (80, 60), (64, 64), (91, 67), (48, 120)]  # rows, columns
 
@@ -122,3 +123,12 @@ def photos(n: int, *, test: int = 0, **options) -> ImageSet:
 def arrays(n: int, side: int = 12, channels: int = 3, *, test: int = 0) -> ImageSet:
     pixels = np.stack([scene(i, side, side)[:, :, :channels] for i in range(n)])
     return as_set(Arrays(pixels), test=test, channels=channels)
+
+
+def make_batches(data, *, rank=None, world=None, **settings):
+    """`Batches` by keywords: each goes to the value that knows it."""
+    from vitreous.images.batches.batches import Batches, Loading, Order
+
+    of_order = {name: settings.pop(name) for name in list(settings) if name in Order.__dataclass_fields__}
+    ranks = None if rank is None else Ranks(rank, world)
+    return Batches(data, Order(**of_order, ranks=ranks), Loading(**settings))

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Files:
         return self.raws[i]
 
     def read(self, i: int) -> np.ndarray:
-        return picture.decode(self.raws[i], self.names[i])
+        return image_file.decode(self.raws[i], self.names[i])
 
 
 @dataclass

@@ -234,7 +234,8 @@ def test_a_page_obeys_no_name(done, place):
 
 def test_no_warning_of_pillow_reaches_the_user(place):
     """Also from a process that only reads: 178 megapixels, of which Pillow warns."""
-    code = "from vitreous.images.sources import picture; import sys; picture.open_image(sys.stdin.buffer.read(), 'a')"
+    code = "import sys; from vitreous.images.sources.image_file import open_image; "
+    code += "open_image(sys.stdin.buffer.read(), 'a')"
     told = subprocess.run([sys.executable, "-c", code], input=png(13_300, 13_300), capture_output=True)
     assert b"Warning" not in told.stderr
     assert told.stderr.splitlines()[-1].endswith(b"a has 176.9 megapixels; at most 120 are read here: shrink it")
@@ -298,4 +299,4 @@ def test_folders_that_link_to_each_other_end(tmp_path):
 def test_the_pixels_of_an_image_are_not_decoded_to_refuse_it(tmp_path):
     Image.new("1", (13_300, 13_300)).save(tmp_path / "whole.png")
     with pytest.raises(vitreous.errors.TooLargeError):
-        vitreous.images.sources.picture.decode((tmp_path / "whole.png").read_bytes(), "whole.png")
+        vitreous.images.sources.image_file.decode((tmp_path / "whole.png").read_bytes(), "whole.png")

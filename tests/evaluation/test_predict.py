@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from picture_files import class_folders, encoded
-from picture_sets import arrays, photos
+from picture_sets import arrays, make_batches, photos
 from PIL import Image
 from shared_files import ROOT
 from tiny_models import VIT, awake, line_of
@@ -20,7 +20,6 @@ from vitreous.errors import ConfigError, DataError, VitreousError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.inference import choose_batch, logits
 from vitreous.evaluation.predict import predict
-from vitreous.images.batches.batches import Batches
 from vitreous.images.pixels import preprocess
 
 
@@ -98,13 +97,13 @@ def test_an_unreadable_picture_stops_or_is_told(model):
 
 def test_batches_are_taken_as_they_are_and_again(model):
     data = arrays(9, 16)
-    batches = Batches(data, batch=4, preprocess=model.preprocess, workers=0)
+    batches = make_batches(data, batch=4, preprocess=model.preprocess, workers=0)
     first, second = logits(model, batches), logits(model, batches)
     assert (first.values == second.values).all()
     assert (first.values == logits(model, data, batch=4, workers=0).values).all()
     assert second.coverage.is_exact
     with pytest.raises(ConfigError, match="without augment, shuffle"):
-        logits(model, Batches(data, batch=4, preprocess=model.preprocess, shuffle=True))
+        logits(model, make_batches(data, batch=4, preprocess=model.preprocess, shuffle=True))
 
 
 TOGETHER = """
@@ -330,7 +329,7 @@ def test_an_array_that_is_no_picture_says_so_in_its_row(model):
 def test_a_gpu_is_never_waited_for_batch_by_batch():
     model = vitreous.build("Ti/16", classes=10, image_size=32, patch=8).cuda()
     data = arrays(600, 32)
-    batches = Batches(data, batch=32, preprocess=model.preprocess, device="cuda", workers=0)
+    batches = make_batches(data, batch=32, preprocess=model.preprocess, device="cuda", workers=0)
     first = logits(model, batches)
     try:
         with warnings.catch_warnings():

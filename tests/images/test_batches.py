@@ -14,15 +14,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from picture_sets import Arrays, arrays, as_set, photos, scene, tar_shards
+from picture_sets import Arrays, arrays, as_set, make_batches, photos, scene, tar_shards
 from shared_files import ROOT
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.images.batches import workers as batch_workers
-from vitreous.images.batches.batches import Batches, Coverage, _Order
+from vitreous.images.batches.batches import Coverage, EpochOrder
 from vitreous.images.pixels import augment, preprocess
 from vitreous.images.pixels.augment import Augment
-from vitreous.images.sources.finding import find_place
+from vitreous.images.sources.paths import find_place
 from vitreous.images.sources.shards import open_shards
 from vitreous.images.stores import device as residing
 from vitreous.images.stores.memory import HeldPixels, hold
@@ -41,7 +41,7 @@ def many():
 
 def train(data, **changes):
     changes = {"batch": 8, "preprocess": RULE, "augment": AUGMENT, "seed": 3, "workers": 0, **changes}
-    return Batches(data, **{"rank": 0, "world": 1, **changes})
+    return make_batches(data, **{"rank": 0, "world": 1, **changes})
 
 
 def rows(batches):
@@ -155,7 +155,7 @@ def test_an_evaluation_sees_every_picture_once_on_any_number_of_ranks(count, bat
     data = arrays(count, 4)
     rule = Preprocess(size=(4, 4), antialias=True)
     ranks = [
-        Batches(data, batch=batch * world, preprocess=rule, rank=r, world=world, workers=workers, resident=False)
+        make_batches(data, batch=batch * world, preprocess=rule, rank=r, world=world, workers=workers, resident=False)
         for r in range(world)
     ]
     steps = [list(part) for part in ranks]
@@ -171,7 +171,7 @@ def test_an_evaluation_sees_every_picture_once_on_any_number_of_ranks(count, bat
 
 
 def test_evaluation_pixels_are_pillows(many):
-    for batch in Batches(many, batch=10, preprocess=RULE, workers=2, rank=0, world=1):
+    for batch in make_batches(many, batch=10, preprocess=RULE, workers=2, rank=0, world=1):
         for i, image in zip(batch.ids, batch.images, strict=True):
             assert (image.permute(1, 2, 0).numpy() == preprocess.pixels(many.read(i), RULE)).all()
 
@@ -193,7 +193,7 @@ def test_readers_are_left_without_waiting_for_one_that_is_slow(is_resident):
 
 
 def test_a_finished_pass_begins_again():
-    batches = Batches(arrays(10), batch=4, preprocess=SMALL_RULE, rank=0, world=1)
+    batches = make_batches(arrays(10), batch=4, preprocess=SMALL_RULE, rank=0, world=1)
     for _ in range(3):
         assert len(batches) == 3
         assert [b.ids.tolist() for b in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -202,8 +202,8 @@ def test_a_finished_pass_begins_again():
 
 def test_coverage_counts_and_names_what_was_skipped():
     source = Arrays(arrays(20).source.pixels, {3, 11})
-    batches = Batches(
-        as_set(source), batch=8, preprocess=SMALL_RULE, skip_unreadable=True, resident=False, rank=0, world=1
+    batches = make_batches(
+        as_set(source), batch=8, preprocess=SMALL_RULE, on_unreadable="skip", resident=False, rank=0, world=1
     )
     assert sum(len(batch) for batch in batches) == 18
     found = batches.coverage()
@@ -222,12 +222,11 @@ COVER = """
 import os, sys
 sys.path.insert(0, {tests!r})
 import torch.distributed as group
-from picture_sets import arrays
+from picture_sets import arrays, make_batches
 from vitreous import ranks
-from vitreous.images.batches.batches import Batches
 from vitreous.models.preprocess import Preprocess
 group.init_process_group("gloo", init_method="file://{file}", rank=int(sys.argv[1]), world_size=2)
-batches = Batches(arrays(21, 4), batch=4, preprocess=Preprocess(size=(4, 4), antialias=True))
+batches = make_batches(arrays(21, 4), batch=4, preprocess=Preprocess(size=(4, 4), antialias=True))
 mine = sum(len(batch) for batch in batches)
 assert ranks.here() == ranks.Ranks(int(sys.argv[1]), 2)
 assert ranks.gather(group.get_rank()) == [0, 1]
@@ -273,7 +272,7 @@ def test_pictures_that_differ_in_size_cannot_lie_whole(many):
 def test_grey_pictures_reach_a_model_of_three_colours():
     data = arrays(8, channels=1)
     for resident in (True, False):
-        batch = next(iter(Batches(data, batch=8, preprocess=SMALL_RULE, resident=resident, rank=0, world=1)))
+        batch = next(iter(make_batches(data, batch=8, preprocess=SMALL_RULE, resident=resident, rank=0, world=1)))
         assert batch.images.shape == (8, 3, 12, 12)
         assert (batch.images[:, 0] == batch.images[:, 2]).all()
 
@@ -286,7 +285,7 @@ def test_shards_are_shuffled_within_a_bounded_window(tmp_path):
     how |= {"shuffle_buffer": 50, "seed": 1, "workers": 1}
 
     def ids(**more):
-        return np.concatenate([batch.ids for batch in Batches(data, **how, **{"rank": 0, "world": 1} | more)])
+        return np.concatenate([batch.ids for batch in make_batches(data, **how, **{"rank": 0, "world": 1} | more)])
 
     whole = ids()
     assert sorted(whole.tolist()) == list(range(200))
@@ -294,7 +293,7 @@ def test_shards_are_shuffled_within_a_bounded_window(tmp_path):
     assert all(len(np.unique(window // 25)) == 2 for window in windows)
     assert (np.diff(windows, axis=1) != 1).mean() > 0.9
     assert len({tuple(np.unique(window // 25)) for window in windows} - {(0, 1), (2, 3), (4, 5), (6, 7)}) > 0
-    first = Batches(data, **how, rank=0, world=1)
+    first = make_batches(data, **how, rank=0, world=1)
     running = iter(first)
     for _ in range(7):
         next(running)
@@ -338,16 +337,15 @@ DYING = """
 import os, signal, sys, time
 sys.path.insert(0, {tests!r})
 import picture_sets
-from picture_sets import Files, photos
-from vitreous.images.batches.batches import Batches
+from picture_sets import Files, make_batches, photos
 from vitreous.images.pixels.augment import Augment
 from vitreous.models.preprocess import Preprocess
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite that runs in the background ignores it
     data = photos(64, seconds=0.05)
-    batches = Batches(data, batch=8, preprocess=Preprocess(size=(32, 32)), augment=Augment(size=(32, 32)), workers=2,
-                      processes={processes}, rank=0, world=1)
+    batches = make_batches(data, batch=8, preprocess=Preprocess(size=(32, 32)), augment=Augment(size=(32, 32)),
+                           workers=2, processes={processes}, rank=0, world=1)
     try:
         for batch in batches:
             print("batch", flush=True)
@@ -383,7 +381,7 @@ def test_a_worker_process_that_dies_is_one_line(many):
 def test_labels_may_be_many_for_one_picture():
     data = arrays(8)
     several = np.eye(3, dtype=np.int64)[data.labels]
-    batches = Batches(replace(data, labels=several), batch=4, preprocess=SMALL_RULE, rank=0, world=1)
+    batches = make_batches(replace(data, labels=several), batch=4, preprocess=SMALL_RULE, rank=0, world=1)
     assert torch.equal(next(iter(batches)).labels, torch.from_numpy(several[:4]))
 
 
@@ -391,24 +389,24 @@ def test_a_state_of_other_pictures_or_another_order_is_refused():
     """The same number of pictures of the same source is not the same set."""
     whole = photos(24)
     first, second = whole.take(range(12)), whole.take(range(12, 24))
-    state = Batches(first, batch=4, preprocess=RULE, shuffle=True).state()
-    Batches(first, batch=4, preprocess=RULE, shuffle=True, start=state)
+    state = make_batches(first, batch=4, preprocess=RULE, shuffle=True).state()
+    make_batches(first, batch=4, preprocess=RULE, shuffle=True, start=state)
     for data, shuffle in ((second, True), (first, False)):
         with pytest.raises(DataError, match=r"is not where the run stopped: (chosen|order) was"):
-            Batches(data, batch=4, preprocess=RULE, shuffle=shuffle, start=state)
+            make_batches(data, batch=4, preprocess=RULE, shuffle=shuffle, start=state)
     for wrong in ({"place": 10**6}, {"epoch": -3}, {"place": "a"}):
         with pytest.raises(DataError, match="which is not a place in"):
-            Batches(first, batch=4, preprocess=RULE, shuffle=True, start={**state, **wrong})
+            make_batches(first, batch=4, preprocess=RULE, shuffle=True, start={**state, **wrong})
 
 
-@pytest.mark.parametrize("wrong", [{"rank": 1}, {"world": 2}, {"workers": -1}, {"epochs": -1}, {"prefetch": -1}])
+@pytest.mark.parametrize("wrong", [{"rank": 1, "world": 1}, {"workers": -1}, {"epochs": -1}, {"prefetch": -1}])
 def test_arguments_without_sense_are_one_line(wrong):
-    with pytest.raises(ConfigError, match=r"belong together|must each be 0 or more"):
-        Batches(photos(8), batch=4, preprocess=RULE, **wrong)
+    with pytest.raises(ConfigError, match=r"does not exist|must each be 0 or more"):
+        make_batches(photos(8), batch=4, preprocess=RULE, **wrong)
 
 
 def test_a_part_of_the_ranks_cannot_speak_of_coverage():
-    batches = Batches(photos(8), batch=4, preprocess=RULE, rank=0, world=2)
+    batches = make_batches(photos(8), batch=4, preprocess=RULE, rank=0, world=2)
     list(batches)
     with pytest.raises(ConfigError, match="coverage needs all ranks"):
         batches.coverage()
@@ -433,7 +431,7 @@ def test_an_epoch_of_repeats_shows_a_part_of_the_set_each_picture_so_often(many)
 
 @given(count=st.integers(2, 60), repeats=st.integers(1, 7), epoch=st.integers(0, 3))
 def test_no_pair_is_two_copies_and_no_copy_comes_twice(count, repeats, epoch):
-    order = _Order(count, 5, True, None, 10, repeats)
+    order = EpochOrder(count, 5, True, None, 10, repeats)
     if order.distinct < 2:
         return
     members, copies = order.at(epoch, np.arange(count))
@@ -446,7 +444,7 @@ def test_no_pair_is_two_copies_and_no_copy_comes_twice(count, repeats, epoch):
 
 def test_copies_lie_mostly_in_one_step_and_beside_other_pictures():
     """As DeiT's sampler gives them: of 3 copies in steps of 512; the partner of a pair changes from copy to copy."""
-    members, _ = _Order(12_288, 5, True, None, 10, 3).at(0, np.arange(12_288))
+    members, _ = EpochOrder(12_288, 5, True, None, 10, 3).at(0, np.arange(12_288))
     step = np.arange(12_288) // 512
     order = np.argsort(members, kind="stable").reshape(-1, 3)  # places of the copies of each
     assert (step[order].min(1) == step[order].max(1)).mean() > 0.85
@@ -547,7 +545,7 @@ def test_replacements_in_a_resident_set_are_those_of_a_streamed_one(broken):
 
 def test_an_evaluation_skips_what_cannot_be_read_of_a_resident_set_too():
     data = as_set(Arrays(arrays(20).source.pixels, {3, 11}))
-    batches = Batches(data, batch=8, preprocess=SMALL_RULE, skip_unreadable=True, resident=True, rank=0, world=1)
+    batches = make_batches(data, batch=8, preprocess=SMALL_RULE, on_unreadable="skip", resident=True, rank=0, world=1)
     assert [i for batch in batches for i in batch.ids] == [i for i in range(20) if i not in (3, 11)]
     assert len(batches.coverage().skipped) == 2
 
@@ -563,9 +561,8 @@ def test_a_set_that_is_gone_is_one_line_after_eight_draws(many):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"on_unreadable": "ignore"}, "on_unreadable='ignore' is unknown; give raise or replace"),
-        ({"on_unreadable": "replace", "shuffle": False}, "is for training"),
-        ({"on_unreadable": "replace", "skip_unreadable": True}, "say skip_unreadable alone"),
+        ({"on_unreadable": "ignore"}, "on_unreadable='ignore' is unknown; give raise, replace or skip"),
+        ({"on_unreadable": "replace", "shuffle": False}, "is for training, .* leave it out, or give skip"),
     ],
 )
 def test_replacing_is_refused_where_it_has_no_meaning(many, wrong, words):
@@ -594,7 +591,7 @@ def test_pictures_without_a_label_serve_where_none_is_needed(several):
 def test_a_resident_set_is_never_twice_on_the_host(device):
     """numpy holds at most slices on their way; `meta` stands for a device with memory of its own."""
     data = as_set(Arrays(np.zeros((4096, 16, 16, 3), np.uint8)))
-    batches = Batches(data, batch=8, preprocess=Preprocess(size=(16, 16)), device=device, rank=0, world=1)
+    batches = make_batches(data, batch=8, preprocess=Preprocess(size=(16, 16)), device=device, rank=0, world=1)
     tracemalloc.start()
     whole = batches._whole.images
     peak = tracemalloc.get_traced_memory()[1]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vitreous.errors import DataError
 from vitreous.images.pixels import decode, preprocess
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.models.preprocess import Preprocess
 
 simplejpeg = pytest.importorskip("simplejpeg")
@@ -35,13 +35,13 @@ def test_a_jpeg_decodes_to_pillows_pixels(subsampling, progressive):
         raw = encoded(scene(i, *size) if min(size) > 4 else np.full((*size, 3), 90, np.uint8),
                       subsampling=subsampling, progressive=progressive)  # fmt: skip
         assert decode.header(raw) is not None, "the fast path was not taken"
-        assert np.array_equal(decode.decode(raw, "x", fast=True), picture.decode(raw, "x"))
+        assert np.array_equal(decode.decode(raw, "x", fast=True), image_file.decode(raw, "x"))
 
 
 def test_real_photographs_decode_to_pillows_pixels(shared):
     for number in range(0, 1000, 50):
         raw = photo(shared, number)
-        assert np.array_equal(decode.decode(raw, "x", fast=True), picture.decode(raw, "x"))
+        assert np.array_equal(decode.decode(raw, "x", fast=True), image_file.decode(raw, "x"))
 
 
 @pytest.mark.parametrize("turn", range(1, 9))
@@ -49,7 +49,7 @@ def test_a_turned_photograph_stands_upright(turn):
     exif = Image.Exif()
     exif[0x0112] = turn
     raw = encoded(scene(turn, 60, 90), exif=exif)
-    upright = picture.decode(raw, "x")
+    upright = image_file.decode(raw, "x")
     header = decode.header(raw)
     assert (header.rows, header.columns) == upright.shape[:2]
     assert np.array_equal(decode.decode(raw, "x", fast=True), upright)
@@ -70,7 +70,7 @@ def test_whatever_is_not_a_plain_jpeg_is_pillows(kind):
         channels = 3 if kind == "grey-as-colour" else 1
     else:
         raw = encoded(pixels, kind)
-    assert np.array_equal(decode.decode(raw, "x", channels, fast=True), picture.decode(raw, "x", channels))
+    assert np.array_equal(decode.decode(raw, "x", channels, fast=True), image_file.decode(raw, "x", channels))
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
@@ -93,7 +93,7 @@ def test_crop_and_resize_stay_within_two_levels_of_pillows(filter):
 
 def test_real_photographs_crop_within_two_levels_of_pillows(shared):
     for number in range(0, 1000, 100):
-        pixels = picture.decode(photo(shared, number), "x")
+        pixels = image_file.decode(photo(shared, number), "x")
         box = (10, 20, 150, 180)
         cut = Image.fromarray(pixels[20:180, 10:150])
         found = apart(
@@ -106,7 +106,7 @@ def test_real_photographs_crop_within_two_levels_of_pillows(shared):
 def test_a_large_photograph_is_decoded_smaller_and_stays_near(shared):
     """Four times enlarged, to 768 and more; a crop of about all of it to 96 needs an eighth to a quarter of that."""
     for number in (1, 500, 900):
-        small = Image.fromarray(picture.decode(photo(shared, number), "x"))
+        small = Image.fromarray(image_file.decode(photo(shared, number), "x"))
         large = np.asarray(small.resize((small.width * 4, small.height * 4), Image.Resampling.BICUBIC))
         raw = encoded(large)
         box = (11, 17, 11 + 4 * 180, 17 + 4 * 176)
@@ -143,14 +143,14 @@ def test_without_simplejpeg_pillow_decodes(monkeypatch):
     monkeypatch.setattr(decode, "_simplejpeg", lambda: None)
     raw = encoded(scene(2, 60, 70))
     assert decode.header(raw) is None
-    assert np.array_equal(decode.decode(raw, "x", fast=True), picture.decode(raw, "x"))
+    assert np.array_equal(decode.decode(raw, "x", fast=True), image_file.decode(raw, "x"))
 
 
 @pytest.mark.parametrize("cut", [0, 2, 20, 400, -200])
 def test_a_file_cut_short_is_named_as_by_pillow(cut):
     raw = encoded(scene(2, 200, 200))[:cut]
     with pytest.raises(DataError) as theirs:
-        picture.decode(raw, "cut.jpg")
+        image_file.decode(raw, "cut.jpg")
     for fast in (True, False):
         with pytest.raises(DataError) as ours:
             decode.decode(raw, "cut.jpg", fast=fast)

@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from picture_files import class_folders
-from picture_sets import Arrays, Files, arrays, as_set, encoded, photos, scene
+from picture_sets import Arrays, Files, arrays, as_set, encoded, make_batches, photos, scene
 from shared_files import ROOT
 
 import vitreous
 from vitreous.errors import BusyError, ConfigError, DataError, ExistsError
 from vitreous.files import lock
-from vitreous.images.batches.batches import Batches
+from vitreous.images.imageset import Scan
 from vitreous.images.pixels import decode, preprocess
 from vitreous.images.pixels.augment import Augment
 from vitreous.images.splits import cut_dev
@@ -70,7 +70,7 @@ def test_a_pack_opens_as_data_and_gives_the_same_dev_split(splits, tmp_path):
     assert packed.kind == "pack"
     assert packed.notes == whole.notes
     assert packed.about["split"] == whole.about["split"]
-    for name in ("ids", "labels", "splits", "given"):
+    for name in ("ids", "labels", "splits", "own_splits"):
         assert np.array_equal(getattr(packed, name), getattr(whole, name))
     for mine, theirs in zip(cut_dev(packed, 0.3, seed=2), cut_dev(whole, 0.3, seed=2), strict=True):
         assert np.array_equal(mine.ids, theirs.ids)
@@ -230,7 +230,8 @@ def test_a_grey_set_stays_grey_and_finishes_for_colour_models(tmp_path):
     packed = pack(data, tmp_path / "p", preprocess=rule)
     assert packed.channels == 1
     one, two = (
-        [b.images for b in Batches(s.split("test"), batch=3, preprocess=rule, rank=0, world=1)] for s in (data, packed)
+        [b.images for b in make_batches(s.split("test"), batch=3, preprocess=rule, rank=0, world=1)]
+        for s in (data, packed)
     )
     assert (one[0] == two[0]).all()
 
@@ -238,11 +239,13 @@ def test_a_grey_set_stays_grey_and_finishes_for_colour_models(tmp_path):
 def test_batches_from_a_pack_are_those_of_the_set(data, packed):
     """Evaluation: bit for bit. Training: the same ids, order and boxes, cut from the smaller picture."""
     settings = {"batch": 10, "preprocess": RULE, "rank": 0, "world": 1, "workers": 0}
-    for a, b in zip(*(Batches(s.split("test"), **settings) for s in (data, packed)), strict=True):
+    for a, b in zip(*(make_batches(s.split("test"), **settings) for s in (data, packed)), strict=True):
         assert (a.images == b.images).all()
         assert (a.labels == b.labels).all()
     augment = Augment(size=(32, 32))
-    for a, b in zip(*(Batches(s.split("train"), **settings, augment=augment) for s in (data, packed)), strict=True):
+    for a, b in zip(
+        *(make_batches(s.split("train"), **settings, augment=augment) for s in (data, packed)), strict=True
+    ):
         assert (a.ids == b.ids).all()
         assert (a.plan.crop == b.plan.crop).all()
         assert (a.images.float() - b.images.float()).abs().mean() < 12
@@ -253,8 +256,8 @@ def test_finished_pixels_serve_no_other_rule(packed):
     with pytest.raises(
         DataError, match=r"holds test pixels of another rule .* pack it again for this one with --force"
     ):
-        Batches(packed.split("test"), batch=2, preprocess=other, rank=0, world=1)
-    Batches(packed.split("train"), batch=2, preprocess=other, rank=0, world=1)
+        make_batches(packed.split("test"), batch=2, preprocess=other, rank=0, world=1)
+    make_batches(packed.split("train"), batch=2, preprocess=other, rank=0, world=1)
 
 
 def test_a_pack_travels_to_worker_processes_without_its_pixels(packed):
@@ -376,7 +379,8 @@ def test_what_cannot_be_packed_is_one_line(data, tmp_path, change, words):
 
 def test_progress_is_told_and_results_have_a_json_form(data, tmp_path):
     told = []
-    packed = vitreous.pack(data, tmp_path / "p", preprocess=RULE, progress=lambda *numbers: told.append(numbers))
+    unread = replace(data, scan=Scan())
+    packed = vitreous.pack(unread, tmp_path / "p", preprocess=RULE, progress=lambda *numbers: told.append(numbers))
     assert told[0] == (20, 20), "copies are looked for in train"
     assert told[1] == (0, 30)
     assert told[-1] == (30, 30)

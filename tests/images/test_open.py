@@ -132,7 +132,8 @@ def test_a_source_from_outside_is_one_file_and_one_line(tmp_path):
         dedent('''
         """Pictures that are one colour each: a text file of numbers."""
         import numpy as np
-        from vitreous.images.sources.finding import FoundImages, SourceKind, by_name
+        from vitreous.images.sources.labels import by_name
+        from vitreous.images.sources.source import FoundImages, SourceKind
 
         class Greys:
             def __init__(self, levels): self.levels = levels
@@ -156,8 +157,9 @@ def test_a_source_from_outside_is_one_file_and_one_line(tmp_path):
     (tmp_path / "a.greys").write_text("\n".join(map(str, range(0, 256, 16))))
     code = "from vitreous import images; d = images.open('a.greys'); "
     code += "print(d.kind, d.classes, len(d), len(images.sources.SOURCES))"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split("\n")[0] == f"greys ('dark', 'light') 16 {len(SOURCES) + 1}"

@@ -17,7 +17,8 @@ from vitreous import images
 from vitreous.errors import DataError
 from vitreous.images import splits
 from vitreous.images.health import duplicates
-from vitreous.images.sources import picture
+from vitreous.images.imageset import Scan
+from vitreous.images.sources import image_file
 
 
 def names(data):
@@ -139,8 +140,7 @@ def test_a_part_of_a_checked_set_has_the_groups_of_one_read_alone(chosen, random
     random.shuffle(order)
     part = data.take(np.array(order))
     recalled, told = splits.find_groups(part)
-    duplicates.remember(replace(data, source=noise_source()), None, None)  # of another set: it must read
-    read, said = splits.find_groups(part)
+    read, said = splits.find_groups(replace(part, scan=Scan()))  # forgotten: it must read
     assert _partition(recalled) == _partition(read)
     assert told == said
 
@@ -158,10 +158,6 @@ def _thrice(i):
     return ("one", first), ("same", first), ("near", encode(picture, quality=60))
 
 
-def noise_source():
-    return make_set(clean_files(3)).source
-
-
 def _partition(groups):
     members = {}
     for place, group in enumerate(groups.tolist()):
@@ -172,7 +168,7 @@ def _partition(groups):
 def test_a_turned_copy_is_a_near_copy(tmp_path):
     root = class_folders(tmp_path, {"a": 6, "b": 6})
     exif = Image.Exif()
-    exif[picture.ORIENTATION] = 6
+    exif[image_file.ORIENTATION] = 6
     photo(0).transpose(Image.Transpose.ROTATE_90).save(root / "a" / "turned.png", exif=exif)
     data = images.open(root)
     assert data.groups[names(data).index("a/turned.png")] == data.groups[names(data).index("a/0.png")]
@@ -180,8 +176,8 @@ def test_a_turned_copy_is_a_near_copy(tmp_path):
 
 def shot(path, number, moment, camera="One"):
     exif = Image.Exif()
-    exif[picture.CAMERA_MODEL] = camera
-    exif.get_ifd(picture.EXIF_PART)[picture.TAKEN_AT] = moment
+    exif[image_file.CAMERA_MODEL] = camera
+    exif.get_ifd(image_file.EXIF_PART)[image_file.TAKEN_AT] = moment
     photo(number).save(path, exif=exif)
 
 
@@ -271,8 +267,8 @@ def test_dev_is_cut_from_train_alone_seeded_stratified_and_grouped(tmp_path):
 
 def test_pictures_are_read_once_for_all_cuts_of_a_set(monkeypatch):
     data, reads = replace(make_set(clean_files(20)), groups=None), []
-    read = splits.gather
-    monkeypatch.setattr(splits, "gather", lambda *given: reads.append(1) or read(*given))
+    read = duplicates.gather
+    monkeypatch.setattr(duplicates, "gather", lambda *given: reads.append(1) or read(*given))
     cuts = [names(splits.cut_dev(data, 0.2, seed)[1]) for seed in (3, 4, 3)]
     splits.folds(data.split("train"), 2)
     assert cuts[0] == cuts[2] != cuts[1]

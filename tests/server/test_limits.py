@@ -25,7 +25,7 @@ from serving import encoded, need_extra, picture, until
 
 need_extra()
 
-from vitreous.images.sources.picture import sniff  # noqa: E402
+from vitreous.images.sources.image_file import sniff  # noqa: E402
 from vitreous.server.errors import Busy  # noqa: E402
 from vitreous.server.guard import Access, Guard  # noqa: E402
 from vitreous.server.images.cache import CachedImage, ImageCache  # noqa: E402

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from picture_sets import make_batches
 from small_runs import BUSY, CPU, PLAIN, assert_equal_states, image_set, make_loop, network, rule, sized
 from torch.testing import assert_close
 
 import vitreous
-from vitreous.images.batches.batches import Batches
 from vitreous.ranks import Ranks
 from vitreous.training.run import folder as runs
 from vitreous.training.run.core_parallel import MAX_GRADIENT_BYTES, MAX_LANES, MIN_IMAGES_PER_LANE, how_many
@@ -37,7 +37,7 @@ def cores(count):
 def stepped(recipe, task, **options):
     task.network.train()
     step = Step(task, recipe, steps=9, rule=rule(), classes=4, device=CPU, ranks=Ranks(), **options)
-    batches = Batches(
+    batches = make_batches(
         DATA, batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=9, workers=0, rank=0, world=1
     )
     for number, batch in enumerate(islice(batches, 5)):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from picture_sets import make_batches
 from PIL import Image
 from small_runs import (
     BUSY,
@@ -35,7 +36,6 @@ import vitreous
 from vitreous.errors import BusyError, ConfigError, DataError, RunError
 from vitreous.evaluation import calibration, inference
 from vitreous.images import splits
-from vitreous.images.batches.batches import Batches
 from vitreous.images.pixels.preprocess import finish
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
@@ -289,7 +289,7 @@ def test_pre_train_change_the_head_fine_tune_and_evaluate_in_one_call(tmp_path):
             torch.nn.init.zeros_(model.head.bias)
         train, _ = splits.cut_dev(data, 0.2, 0)
         rule = one.load().preprocess
-        batches = Batches(train, batch=8, preprocess=rule, augment=sized(recipe).augment, workers=0)
+        batches = make_batches(train, batch=8, preprocess=rule, augment=sized(recipe).augment, workers=0)
         told = events_of(place, "step")
         looks = events_of(place, "dev")
         assert [event["step"] for event in told] == [1, 2]

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from picture_sets import make_batches
 from small_runs import BUSY, PLAIN, assert_equal_states, image_set, network, rule, sized
 
-from vitreous.images.batches.batches import Batches
 from vitreous.ranks import Ranks
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.loop import Loop
@@ -52,7 +52,9 @@ def trained(recipe: Recipe, *, captured: bool, steps: int = 6, task=Classify, **
     )
     model.train()
     batches = iter(
-        Batches(data, batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=99, device=GPU, workers=0)
+        make_batches(
+            data, batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=99, device=GPU, workers=0
+        )
     )
     for i in range(steps):
         step(next(batches), i, 1.0)
@@ -94,7 +96,9 @@ def test_from_a_bad_step_on_a_captured_run_changes_nothing(optimizer):
 
 def _plain_batches(recipe):
     recipe = sized(recipe)
-    return Batches(image_set(64), batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=99, workers=0)
+    return make_batches(
+        image_set(64), batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=99, workers=0
+    )
 
 
 def test_the_numbers_of_a_loop_are_nearly_those_of_a_cpu():
@@ -130,7 +134,7 @@ def test_a_captured_run_goes_on_from_its_state():
 def _on_gpu(recipe, consumed):
     recipe = sized(recipe)
     data = image_set(64)
-    batches = Batches(
+    batches = make_batches(
         data, batch=recipe.batch, preprocess=rule(), augment=recipe.augment, epochs=99, device=GPU, workers=0
     )
     epoch, place = divmod(consumed, len(data) // recipe.batch)
@@ -147,7 +151,7 @@ def test_pictures_of_several_sizes_lie_on_the_gpu():
     pictures = [small.read(i)[: 10 + i % 6, : 12 + i % 4] for i in range(len(small))]
     ragged = replace(small, source=HeldPixels(small.source, small.ids, pictures, np.zeros(len(small), bool)))
     recipe = sized(PLAIN.change(crop="inception"))
-    batch = next(iter(Batches(ragged, batch=8, preprocess=rule(), augment=recipe.augment, device=GPU, workers=0)))
+    batch = next(iter(make_batches(ragged, batch=8, preprocess=rule(), augment=recipe.augment, device=GPU, workers=0)))
     assert not batch.is_cropped
     assert batch.sizes is not None
     assert [tuple(size) for size in batch.sizes] == [pictures[i].shape[:2] for i in batch.ids]

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from picture_sets import make_batches
 from small_runs import CPU, MODEL, PLAIN, SIDE, assert_equal_states, image_set, network, picture_folder, plan_of
 from tiny_models import line_of
 
 import vitreous
 from vitreous.errors import ConfigError, DataError, RunError, VitreousError
 from vitreous.images import splits
-from vitreous.images.batches.batches import Batches
 from vitreous.models import catalog
 from vitreous.training.plan import plan as plans
 from vitreous.training.plan.plan import resumed
@@ -230,7 +230,7 @@ def test_weights_and_images_of_other_channels_either_work_or_say_why_not(channel
     except VitreousError as error:
         line_of(error, "channels")
         return
-    batch = next(iter(Batches(data, batch=4, preprocess=job.preprocess, workers=0)))
+    batch = next(iter(make_batches(data, batch=4, preprocess=job.preprocess, workers=0)))
     assert batch.images.shape[1] == start_model(job, CPU).config.channels
 
 
@@ -259,7 +259,7 @@ def test_what_is_decoded_once_is_what_would_have_been_read(tmp_path, monkeypatch
 
 
 def batch_of(data, count, rule):
-    return next(iter(Batches(data, batch=count, preprocess=rule, workers=0))).images
+    return next(iter(make_batches(data, batch=count, preprocess=rule, workers=0))).images
 
 
 def test_what_is_shown_twice_at_most_is_read_as_it_lies(tmp_path):

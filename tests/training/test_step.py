@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from picture_sets import make_batches
 from small_runs import BUSY, CPU, PLAIN, Poisoned, assert_equal_states, image_set, network, rule, sized
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
 
 import vitreous
 from vitreous.errors import ConfigError, RunError
-from vitreous.images.batches.batches import Batches
 from vitreous.ranks import Ranks
 from vitreous.training.run import step as stepping
 from vitreous.training.run.step import Step, averaged, prepare
@@ -35,7 +35,7 @@ def step_of(recipe, *, task=None, seed=0, **options):
 
 
 def batches_of(data, recipe, count, *, batch=None, first=0):
-    made = Batches(
+    made = make_batches(
         data,
         batch=batch or recipe.batch,
         preprocess=rule(),

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources.finding import cannot_read
-from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column
+from vitreous.images.sources.labels import LABEL_COLUMNS, PATH_COLUMNS, column
+from vitreous.images.sources.paths import cannot_read
 from vitreous.words import few
 
 IMAGENET_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")  # ReaL labels are sorted by these numbers

@@ -269,7 +269,7 @@ def _fill(
     def begun(read: Callable[[Tensor], list[Tensor]], end: int) -> Iterator[tuple[int, Places, list[Underway]]]:
         go = inference.on_all_cores if device.type == "cpu" and inference.may_split(model) else inference.in_parts
         for part in batches:
-            end = min(end + batches.batch, total)
+            end = min(end + batches.order.batch, total)
             if len(part):
                 yield end, part.places, [Underway(values) for values in go(read, part.images, _joined)]
             if progress is not None:

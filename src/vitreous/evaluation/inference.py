@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.images.batches.batches import Batches, Coverage
+from vitreous.images.batches.batches import Batches, Coverage, Loading, Order
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, device_of
 from vitreous.models.config import Size
@@ -75,7 +75,7 @@ def logits(
     batches = data
     if not isinstance(batches, Batches):
         batches = make_batches(model, batches, place, batch, workers, skip_unreadable, ranks or here())
-    if batches.augment is not None or batches.shuffle or batches.epochs != 1:
+    if batches.loading.augment is not None or batches.order.shuffle or batches.order.epochs != 1:
         raise ConfigError("logits need unaugmented images; give Batches without augment, shuffle and further epochs")
     order: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     parts: list[NDArray[np.float32]] = [np.zeros((0, unwrapped(model).config.readout.classes), np.float32)]
@@ -119,15 +119,11 @@ def make_batches(
 ) -> Batches:
     rule, world = unwrapped(model).preprocess, ranks.world
     batch = choose_batch(rule.size, device) if batch is None else batch
+    on_unreadable: Literal["skip", "raise"] = "skip" if skip else "raise"
     return Batches(
         data,
-        batch=-(-batch // world) * world,
-        preprocess=rule,
-        device=device,
-        rank=ranks.rank,
-        world=world,
-        workers=workers,
-        skip_unreadable=skip,
+        Order(batch=-(-batch // world) * world, ranks=ranks),
+        Loading(preprocess=rule, device=device, workers=workers, on_unreadable=on_unreadable),
     )
 
 

@@ -23,9 +23,9 @@ from vitreous.evaluation.tie_breaking import best_classes
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import decode
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
-from vitreous.images.sources.finding import cannot_read, find_place, is_picture, read_picture, walk
+from vitreous.images.sources.paths import cannot_read, find_place, is_image_name, read_image_file, walk
 from vitreous.machine import choose_device, core_count
 from vitreous.models.model import Model, unwrapped
 
@@ -182,7 +182,7 @@ def _given(one: Any, i: int) -> Iterator[tuple[str, Read]]:
         return ((one.name(k), partial(one.read, k)) for k in range(len(one)))
     if isinstance(one, Image.Image):
         name = str(getattr(one, "filename", "") or f"image {i}")
-        return iter([(name, lambda: np.array(picture.upright(one).convert("RGB")))])
+        return iter([(name, lambda: np.array(image_file.upright(one).convert("RGB")))])
     if isinstance(one, np.ndarray) and one.ndim == 4:
         return ((f"image {k}", partial(one.__getitem__, k)) for k in range(len(one)))
     if isinstance(one, np.ndarray):
@@ -197,13 +197,13 @@ def _named(text: str, *, is_alone: bool) -> Iterator[tuple[str, Read]]:
     path = Path(text).expanduser()
     if path.is_dir():
         return _below(path)
-    if path.is_file() and (is_picture(path.name) or not _is_set(text)):
+    if path.is_file() and (is_image_name(path.name) or not _is_set(text)):
         return iter([_file(str(path))])
     if not path.exists() and not is_alone and not _is_set(text) and not any(c in text for c in "*?["):
         return iter([_file(str(path))])  # its own row reports that it is missing
     if _is_set(text):
         return _given(open_data.open(text), 0)
-    return (_file(name) for name in find_place(text).files if is_picture(name))
+    return (_file(name) for name in find_place(text).files if is_image_name(name))
 
 
 def _is_set(text: str) -> bool:
@@ -215,7 +215,7 @@ def _below(folder: Path) -> Iterator[tuple[str, Read]]:
         if error is not None:
             yield root, partial(_refuse, root, error)
         for name in files:
-            if is_picture(name):
+            if is_image_name(name):
                 yield _file(os.path.join(root, name))  # noqa: PTH118  pathlib is slow for a path a thousand folders long
 
 
@@ -224,4 +224,4 @@ def _refuse(folder: str, error: OSError) -> NoReturn:
 
 
 def _file(name: str) -> tuple[str, Read]:
-    return name, lambda: picture.decode(read_picture(name), name)
+    return name, lambda: image_file.decode(read_image_file(name), name)

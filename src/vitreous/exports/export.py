@@ -169,7 +169,7 @@ def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]
             pixels = data.read(i)
         except DataError:
             continue
-        known = numbers is not None and data.labels.ndim == 1 and data.labels[i] >= 0
+        known = numbers is not None and not data.has_many_labels and data.labels[i] >= 0
         yield Sample(pixels, int(numbers[data.labels[i]]) if known and numbers is not None else None)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
+from vitreous.printable import storable
 
 TRAIN, TEST = "train", "test"  # the only splits; code that chooses something cuts a dev split from train
 
@@ -28,6 +29,31 @@ class Source(Protocol):
 
     def read(self, i: int) -> NDArray[np.uint8]:
         """Image i, upright, as H×W×3 (or H×W×1 if the whole set is grey)."""
+
+
+class NamedImages:
+    """The part of a source that its images' names tell."""
+
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def name(self, i: int) -> str:
+        return storable(self.names[i])
+
+
+@dataclass(eq=False)
+class Scan:
+    """Facts and duplicates that health/duplicates.py last found in a set; all its parts share them."""
+
+    source: Source | None = None  # of these images
+    ids: Any = None
+    facts: Any = None
+    twins: Any = None
+
+    def __reduce__(self) -> tuple[type[Scan], tuple[()]]:
+        return Scan, ()  # a worker needs none of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +75,11 @@ class ImageSet:
     notes: tuple[str, ...] = ()  # what was found and done, as text
     channels: int = 3
     about: dict[str, Any] = field(default_factory=dict)
-    given: NDArray[np.str_] | None = None  # of each image: the split that the set itself names (train, val, test, "")
+    own_splits: NDArray[np.str_] | None = (
+        None  # of each image: the split that the set itself names (train, val, test, "")
+    )
     groups: NDArray[np.int64] | None = None  # of each image: images with the same number stay in one split
+    scan: Scan = field(default_factory=Scan, repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -92,7 +121,7 @@ class ImageSet:
             ids=self.ids[where],
             labels=self.labels[where],
             splits=self.splits[where],
-            given=None if self.given is None else self.given[where],
+            own_splits=None if self.own_splits is None else self.own_splits[where],
             groups=None if self.groups is None else self.groups[where],
         )
 
@@ -100,18 +129,28 @@ class ImageSet:
         """The images of "train" or of "test"."""
         names = set(self.splits.tolist())
         if name not in names:
-            raise DataError(f"{self.path} has no split {name!r}; it has: {', '.join(sorted(names)) or 'no pictures'}")
+            raise DataError(f"{self.path} has no split {name!r}; it has: {', '.join(sorted(names)) or 'no images'}")
         return self.take(self.splits == name)
 
     @property
     def counts(self) -> NDArray[np.int64]:
         """The number of images in each class."""
-        if self.labels.ndim == 2:
+        if self.has_many_labels:
             return self.labels.clip(min=0).sum(0)
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
 
+    @property
+    def split_counts(self) -> dict[str, int]:
+        """The number of images in each split that has any."""
+        return {name: int((self.splits == name).sum()) for name in (TRAIN, TEST) if (self.splits == name).any()}
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each image."""
+        return [self.name(i) for i in range(len(self))]
+
     def __str__(self) -> str:
-        parts = [f"{int((self.splits == s).sum()):,} {s}" for s in (TRAIN, TEST) if (self.splits == s).any()]
+        parts = [f"{count:,} {name}" for name, count in self.split_counts.items()]
         names = ", ".join(self.classes[:3]) + (" …" if len(self.classes) > 3 else "")
         least, most = (int(self.counts.min()), int(self.counts.max())) if self.classes else (0, 0)
         span = f"{least:,} to {most:,} images" if least < most else f"{most:,} image{'' if most == 1 else 's'}"

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images import splits
@@ -17,12 +16,11 @@ from vitreous.images.health.scan import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import SOURCES
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
-from vitreous.images.sources.finding import FoundImages, Place, SourceKind, find_place
-from vitreous.images.sources.spellings import VAL
+from vitreous.images.sources.labels import VAL
+from vitreous.images.sources.paths import Place, find_place
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 from vitreous.words import few
-
-__all__ = ["content_id", "open"]
 
 
 def open(
@@ -65,29 +63,30 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
     if isinstance(found, ImageSet):
         if group_by:
             raise DataError(
-                f"{place.said} was split when it was packed; name the set that it was made of, or leave group_by out"
+                f"{place.text} was split when it was packed; name the set that it was made of, or leave group_by out"
             )
         return found
     found = replace(found, classes=tuple(map(storable, found.classes)))
     if not len(found.source):
-        raise DataError(f"{place.said} holds no images")
+        raise DataError(f"{place.text} holds no images")
     data = ImageSet(
         source=found.source,
         ids=np.arange(len(found.source), dtype=np.int64),
         labels=found.labels,
         classes=found.classes,
         splits=np.full(len(found.source), TRAIN, dtype="<U5"),
-        path=storable(place.said),
+        path=storable(place.text),
         kind=kind.name,
         content_id=content_id(found),
         notes=found.notes,
         channels=found.channels,
         about=dict(found.about),
-        given=np.array(found.given, dtype="<U5"),
+        own_splits=np.array(found.own_splits, dtype="<U5"),
     )
     groups, how = splits.groups_by(data, group_by, found.columns) if group_by else (None, "")
     data = replace(data, groups=groups)
-    data = _given(data, how) if _has_second(data) else _made(data, seed, how, progress)
+    has_second = np.isin(found.own_splits, (VAL, TEST)).any()
+    data = _own_split(data, how) if has_second else _made_split(data, seed, how, progress)
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
 
@@ -98,16 +97,16 @@ def content_id(found: FoundImages) -> str:
     lines = []
     for i in range(len(found.source)):
         label = ",".join(map(str, np.flatnonzero(found.labels[i]))) if several else str(found.labels[i])
-        lines.append(f"{found.source.name(i)}\0{found.fingerprints[i]}\0{label}\0{found.given[i]}")
+        lines.append(f"{found.source.name(i)}\0{found.fingerprints[i]}\0{label}\0{found.own_splits[i]}")
     for line in sorted(lines):
         total.update(b"\n" + line.encode("utf-8", "surrogateescape"))
     return total.hexdigest()[:32]
 
 
 def _place(path: str | os.PathLike[str]) -> Place:
-    said = os.fspath(path)
-    if said == FASHION and not os.path.lexists(said):
-        return Place(said)
+    text = os.fspath(path)
+    if text == FASHION and not os.path.lexists(text):
+        return Place(text)
     return find_place(path)
 
 
@@ -123,27 +122,23 @@ def _kind(place: Place) -> SourceKind:
     )
 
 
-def _has_second(data: ImageSet) -> bool:
-    return data.given is not None and bool(np.isin(data.given, (VAL, TEST)).any())
-
-
-def _given(data: ImageSet, how: str) -> ImageSet:
+def _own_split(data: ImageSet, how: str) -> ImageSet:
     """Use the set's own splits: the second is test; of three, validation joins train as its dev split."""
-    assert data.given is not None
-    names = set(data.given.tolist())
+    assert data.own_splits is not None
+    names = set(data.own_splits.tolist())
     notes = [how] if how else []
     if {VAL, TEST} <= names and names & {TRAIN, ""}:
-        is_test = data.given == TEST
-        count = int((data.given == VAL).sum())
+        is_test = data.own_splits == TEST
+        count = int((data.own_splits == VAL).sum())
         notes.append(f"the set has three splits: its {count:,} validation images are on train's side, as its dev split")
     else:
-        is_test = np.isin(data.given, (VAL, TEST))
+        is_test = np.isin(data.own_splits, (VAL, TEST))
         if not names & {TRAIN, ""}:
             notes.append("there is no train split; all images are test")
         elif VAL in names:
             notes.append("the set's validation split is test here; a dev split is cut from train where one is needed")
     if "" in names:
-        notes.append(f"{int((data.given == '').sum()):,} images name no split and are train")
+        notes.append(f"{int((data.own_splits == '').sum()):,} images name no split and are train")
     if data.groups is not None:
         torn = set(data.groups[is_test].tolist()) & set(data.groups[~is_test].tolist())
         notes += [f"the set's own split separates {len(torn):,} of these groups"] if torn else []
@@ -151,14 +146,14 @@ def _given(data: ImageSet, how: str) -> ImageSet:
     return replace(data, splits=np.where(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
 
 
-def _made(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
+def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
     """Make a split, and note it."""
     if not data.classes:
         note = "no image has a label (no class folders); all images are test"
         about = data.about | {"split": {"made": False, "given": []}}
         return replace(data, splits=np.full(len(data), TEST), notes=(*data.notes, note), about=about)
     groups, told = splits.find_groups(data, data.groups, progress)
-    names = [data.name(i) for i in range(len(data))]
+    names = data.names
     is_test = splits.make_split(data.labels, names, groups, seed=seed)
     percent = f"{100 * splits.TEST_FRACTION:g} %"
     together = "; ".join(part for part in (how, told) if part)
@@ -187,20 +182,18 @@ def _cautions(data: ImageSet) -> list[str]:
     notes = []
     if len(data.classes) == 1:
         notes.append(f"only one class ({data.classes[0]}), so nothing to tell apart; make a folder for each class")
-    train, test = (_counts(data, data.splits == name) for name in (TRAIN, TEST))
+    train, test = (data.take(data.splits == name).counts for name in (TRAIN, TEST))
+    found = [("have no image", train + test == 0)]
     if data.classes and train.any() and test.any():
-        if alone := [data.classes[c] for c in np.flatnonzero((test == 0) & (train == 1))]:
-            notes.append(f"{len(alone):,} classes have one image, which is in train and never tested: {few(alone)}")
-        if untested := [data.classes[c] for c in np.flatnonzero((test == 0) & (train > 1))]:
-            notes.append(f"{len(untested):,} classes have no test image: {few(untested)}")
-        if untaught := [data.classes[c] for c in np.flatnonzero((train == 0) & (test > 0))]:
-            notes.append(f"{len(untaught):,} classes have no training image: {few(untaught)}")
+        found = [
+            ("have one image, which is in train and never tested", (test == 0) & (train == 1)),
+            ("have no test image", (test == 0) & (train > 1)),
+            ("have no training image", (train == 0) & (test > 0)),
+            *found,
+        ]
     elif data.classes and train.any():
         notes.append("there is no test split: every class has one image, or copies of one")
-    if empty := [data.classes[c] for c in np.flatnonzero(train + test == 0)]:
-        notes.append(f"{len(empty):,} classes have no image: {few(empty)}")
+    for what, where in found:
+        if names := [data.classes[c] for c in np.flatnonzero(where)]:
+            notes.append(f"{len(names):,} classes {what}: {few(names)}")
     return notes
-
-
-def _counts(data: ImageSet, where: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return data.take(where).counts

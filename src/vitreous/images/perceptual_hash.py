@@ -42,7 +42,7 @@ def phash(pixels: NDArray[np.uint8] | Image.Image) -> np.uint64:
     """Bit (u, v) is 1 where the 8 × 8 lowest DCT coefficients of 32 × 32 grey cells lie above their median."""
     cells = _cells(pixels, 32, 32)
     low = _cosines() @ cells @ _cosines().T  # 8 8
-    return _pack(low > np.median(low))
+    return np.uint64(int.from_bytes(np.packbits(low > np.median(low)).tobytes(), "big"))
 
 
 def thumbnail(pixels: NDArray[np.uint8] | Image.Image, side: int = 16) -> NDArray[np.uint8]:
@@ -150,10 +150,6 @@ def _cells(pixels: NDArray[np.uint8] | Image.Image, columns: int, rows: int) -> 
     image = grey(pixels) if isinstance(pixels, np.ndarray) else pixels.convert("L")
     small = image.resize((columns, rows), Image.Resampling.LANCZOS, reducing_gap=3.0)
     return np.asarray(small, np.float64)
-
-
-def _pack(bits: NDArray[np.bool_]) -> np.uint64:
-    return np.uint64(int.from_bytes(np.packbits(bits).tobytes(), "big"))
 
 
 @cache

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images import perceptual_hash
-from vitreous.images.health.duplicates import Twins, find_twins, recall, remember
+from vitreous.images.health.duplicates import facts_and_twins
 from vitreous.images.health.facts import Facts
-from vitreous.images.health.scan import Progress, Readers, cache_file, choose_workers, gather
+from vitreous.images.health.scan import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.randomness import uniform
 
@@ -81,13 +81,12 @@ def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tu
     train = data.take(data.splits == TRAIN)
     if not len(train):
         raise DataError(f"{data.path} has no training images to cut a dev split from; it has only test")
-    if train.given is not None and (train.given == "val").any() and not (train.given == "val").all():
-        own = train.given == "val"
+    if train.own_splits is not None and (train.own_splits == "val").any() and not (train.own_splits == "val").all():
+        own = train.own_splits == "val"
         note = f"dev: the set's own validation split, {int(own.sum()):,} images"
         return _noted(train.take(~own), note), _noted(train.take(own), note)
     groups, how = (train.groups, "as in the split") if train.groups is not None else find_groups(train)
-    names = [train.name(i) for i in range(len(train))]
-    second = make_split(train.labels, names, groups, fraction=fraction, seed=seed, purpose="dev")
+    second = make_split(train.labels, train.names, groups, fraction=fraction, seed=seed, purpose="dev")
     if not second.any():
         raise DataError(f"{data.path} has too few training images for a dev split; add images to each class")
     note = f"dev: {int(second.sum()):,} images cut from train (seed {seed}, stratified; {how})"
@@ -110,8 +109,7 @@ def folds(data: ImageSet, count: int = 5, seed: int = 0, progress: Progress | No
     taken = np.zeros((count, int(stratum.max()) + 1), np.int64)
     sizes = np.zeros(count, np.int64)
     found = np.empty(len(data), np.int64)
-    names = [data.name(i) for i in range(len(data))]
-    order = _group_order(names, groups, seed, "folds")
+    order = _group_order(data.names, groups, seed, "folds")
     for group in sorted(order, key=lambda group: (-len(members[group]), int(stratum[members[group][0]]))):
         inside, counts = np.unique(stratum[members[group]], return_counts=True)
         crowd = taken[:, inside] @ counts
@@ -125,7 +123,7 @@ def folds(data: ImageSet, count: int = 5, seed: int = 0, progress: Progress | No
 def dev_groups(data: ImageSet, progress: Progress | None = None) -> Places | None:
     """The group of every image that `cut_dev` would keep together; None if the set has its own dev split."""
     train = np.flatnonzero(data.splits == TRAIN)
-    given = None if data.given is None else data.given[train] == "val"
+    given = None if data.own_splits is None else data.own_splits[train] == "val"
     if data.groups is not None or not len(train) or (given is not None and given.any() and not given.all()):
         return data.groups
     groups = np.arange(len(data))
@@ -139,11 +137,10 @@ def subset(data: ImageSet, *, limit: int | None = None, fraction: float | None =
     if limit is None and fraction is None:
         return data
     count = limit if limit is not None else max(1, round(float(fraction or 0) * len(data)))
-    kept = nested_order(data, seed)[:count]
+    if count >= len(data):
+        return data
     part = f"{count:,} images" if limit is not None else f"{100 * float(fraction or 0):g} %"
-    return (
-        _noted(data.take(np.sort(kept)), f"a stratified subset of {part} (seed {seed})") if count < len(data) else data
-    )
+    return _noted(data.take(np.sort(nested_order(data, seed)[:count])), f"a stratified subset of {part} (seed {seed})")
 
 
 def check_subset(limit: object, fraction: object) -> None:
@@ -169,7 +166,7 @@ def nested_order(data: ImageSet, seed: int) -> Places:
     before all others, train's first.
     """
     stratum = strata(data.labels) * 2 + (data.splits == TEST)
-    key = uniform(seed, "subset", 0, _addresses([data.name(i) for i in range(len(data))]))[:, 0]
+    key = uniform(seed, "subset", 0, _addresses(data.names))[:, 0]
     order = np.lexsort((key, stratum))
     _, starts, sizes = np.unique(stratum[order], return_index=True, return_counts=True)
     rank = np.arange(len(order)) - np.repeat(starts, sizes)
@@ -193,7 +190,7 @@ def keep_classes(data: ImageSet, classes: Sequence[str]) -> ImageSet:
         raise DataError("classes= names no class; name some, or leave it out")
     places = [i for i, name in enumerate(data.classes) if name in set(classes)]
     names = tuple(data.classes[i] for i in places)
-    if data.labels.ndim == 2:
+    if data.has_many_labels:
         columns = data.labels[:, places]
         kept = replace(data, labels=columns, classes=names).take(np.flatnonzero(columns.any(1)))
     else:
@@ -215,9 +212,9 @@ def strata(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def groups_by(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) -> tuple[Places, str]:
     """Groups that a column, or a regular expression on the path, names (its first bracket, else the whole match)."""
-    names = [data.name(i) for i in range(len(data))]
+    names = data.names
     if group_by in columns:
-        said: list[str | None] = [value or None for value in columns[group_by]]
+        values: list[str | None] = [value or None for value in columns[group_by]]
         how = f"column {group_by!r}"
     else:
         try:
@@ -228,13 +225,13 @@ def groups_by(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) 
                 f"group_by={group_by!r} is neither a column nor a regular expression: {error}{has}"
             ) from None
         found = [pattern.search(name) for name in names]
-        said = [None if m is None else (m[1] if pattern.groups else m[0]) for m in found]
+        values = [None if m is None else (m[1] if pattern.groups else m[0]) for m in found]
         how = f"{group_by!r} on the path"
-        if not any(said):
+        if not any(values):
             has = f", nor is it one of the columns {', '.join(columns)}" if columns else ""
             raise DataError(f"group_by={group_by!r} matches no path, such as {names[0]}{has}; correct it")
     first: dict[str, int] = {}
-    groups = np.array([i if value is None else first.setdefault(value, i) for i, value in enumerate(said)], np.int64)
+    groups = np.array([i if value is None else first.setdefault(value, i) for i, value in enumerate(values)], np.int64)
     return groups, f"{len(first):,} groups by {how}"
 
 
@@ -248,7 +245,7 @@ def find_groups(data: ImageSet, known: Places | None = None, progress: Progress 
     if n > MAX_IMAGES_COMPARED:
         groups = perceptual_hash.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
         return groups, f"more than {MAX_IMAGES_COMPARED:,} images, so near duplicates were not looked for"
-    facts, twins = recall(data) or _read(data, progress)
+    facts, twins = facts_and_twins(data, progress)
     copies = _pairs((group[0], i) for group in twins.exact for i in group[1:])
     near, bursts = _pairs((pair.i, pair.j) for pair in twins.near), _bursts(facts)
     groups = perceptual_hash.groups(np.concatenate([*pairs, copies, near, bursts]), n)
@@ -256,14 +253,6 @@ def find_groups(data: ImageSet, known: Places | None = None, progress: Progress 
     told += [f"{_joined(bursts, n):,} in bursts"] if len(bursts) else []
     is_any = len(copies) + len(near) + len(bursts) > 0
     return groups, f"kept together: {', '.join(told)}" if is_any else "no duplicates found"
-
-
-def _read(data: ImageSet, progress: Progress | None) -> tuple[Facts, Twins]:
-    with Readers(data.source, choose_workers(data, None)) as readers:
-        facts = gather(readers, data, cache_file(data), progress).facts
-        twins = find_twins(readers, data, facts)
-    remember(data, facts, twins)
-    return facts, twins
 
 
 def _bursts(facts: Facts) -> Places:

@@ -122,11 +122,11 @@ def _batches(subjects: list[Subject], workers: int | None) -> Iterator[tuple[lis
     """The same images for each model, as bytes, each by its own preprocessing; and their numbers within the set."""
     first = subjects[0]
     feeds = [make_batches(s.model, s.data, s.device, s.settings.batch, workers, True, Ranks(0, 1)) for s in subjects]
-    size = min(feed.batch for feed in feeds)
+    size = min(feed.order.batch for feed in feeds)
     if len({_resizing(subject) for subject in subjects}) == 1:
         feeds = feeds[:1]
     for feed in feeds:
-        feed.batch = size
+        feed.order = replace(feed.order, batch=size)
     assert first.data is feeds[0].data
     for parts in zip(*feeds, strict=True):
         places = parts[0].places

@@ -11,7 +11,7 @@ from picture_files import class_folders, encoded, photo
 
 from vitreous import images
 from vitreous.errors import DataError
-from vitreous.images.sources.spellings import split_in, split_of, without_split
+from vitreous.images.sources.labels import split_in, split_of, without_split
 
 
 def said(data):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -39,8 +39,6 @@ from vitreous.machine import core_count
 from vitreous.models.preprocess import Preprocess
 from vitreous.randomness import integers, permutation, uniform
 from vitreous.ranks import Ranks, gather, here
-
-__all__ = ["Batch", "Batches", "Coverage"]
 
 PROCESSES_FROM = 50_000  # images to read; worker processes start too slowly for fewer
 COPY_ID_STEP = 2**40  # added to an image's id for the draws of its next copy
@@ -97,85 +95,88 @@ class Coverage:
         return "\n".join([text, *self.skipped])
 
 
-class Batches:
-    """Iterate over batches: once through all remaining epochs; iterating again starts over.
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """Which image comes when.
 
-    batch: images per step, over all ranks.  preprocess: sets the size of the batches and, without augmentation, their
-    exact pixels.  shuffle, drop_last: by default, on with augmentation.  start: an earlier `state()`.
-    workers: 0 reads in the calling thread; more than two are processes in a long run, unless `processes` says.
-    resident: None decides by itself.  repeats: how often an epoch shows each of its images.  reads: images to read in
-    all, if `epochs` does not tell.  on_unreadable: "replace" shows another image of the set, drawn by address, with
-    its own label and id; `replaced` lists name and reason of each missing image once.
-    labelled: False gives images without a label the label 0.
+    start: an earlier `state()`.  repeats: how often an epoch shows each of its images.
+    shuffle, drop_last: by default, on with augmentation.  ranks: by default, those of the process group.
     """
 
-    def __init__(
-        self,
-        data: ImageSet,
-        *,
-        batch: int,
-        preprocess: Preprocess,
-        augment: Augment | None = None,
-        shuffle: bool | None = None,
-        drop_last: bool | None = None,
-        seed: int = 0,
-        epochs: int = 1,
-        start: dict[str, Any] | None = None,
-        rank: int | None = None,
-        world: int | None = None,
-        workers: int | None = None,
-        processes: bool | None = None,
-        prefetch: int = 3,
-        device: torch.device | str = "cpu",
-        resident: bool | None = None,
-        skip_unreadable: bool = False,
-        shuffle_buffer: int = 10_000,
-        fast: bool | None = None,
-        repeats: int = 1,
-        reads: int | None = None,
-        on_unreadable: Literal["raise", "replace"] = "raise",
-        labelled: bool = True,
-    ):
-        self.data, self.preprocess, self.augment = data, preprocess, augment
-        self.shuffle = augment is not None if shuffle is None else shuffle
-        self.drop_last = self.shuffle if drop_last is None else drop_last
-        self.seed, self.epochs, self.batch = seed, epochs, batch
-        self.device = torch.device(device)
-        if (rank is None) != (world is None):
-            raise ConfigError("rank and world belong together; give both, or neither to ask the process group")
-        self.ranks = here() if rank is None or world is None else Ranks(rank, world)
-        self.prefetch, self.skip_unreadable = prefetch, skip_unreadable
-        self.repeats, self.on_unreadable, self.labelled = repeats, on_unreadable, labelled
-        self.replaced: list[tuple[str, str]] = []  # name, why
-        self._noted: set[int] = set()  # of these
-        self._workers = min(core_count(), 8) if workers is None else workers
-        reads = len(data) * epochs if reads is None else reads
-        is_long = reads >= PROCESSES_FROM and not isinstance(data.source, HeldPixels)
-        many = self._workers > 2 and is_long  # more than 2 threads wait for each other, but processes start slowly
-        self._processes = (many if processes is None else processes) and self._workers > 0
-        self._order = _Order(len(data), seed, self.shuffle, _shards(data), shuffle_buffer, repeats)
-        self._loader = Loader(data, preprocess, decode.is_fast(fast))
-        self._epoch, self._place = 0, 0
-        self._is_through = False
-        self._want_resident = resident
-        self._seen, self._unique = 0, np.zeros(len(data), bool)
+    batch: int  # images per step, over all ranks
+    seed: int = 0
+    epochs: int = 1
+    repeats: int = 1
+    shuffle: bool | None = None
+    shuffle_buffer: int = 10_000  # images of a window in which shards are shuffled
+    drop_last: bool | None = None
+    start: dict[str, Any] | None = None
+    ranks: Ranks | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How images are read.
+
+    preprocess: sets the size of the batches and, without augmentation, their exact pixels.
+    workers: 0 reads in the calling thread; more than two are processes in a long run, unless `processes` says.
+    reads: images to read in all, if the epochs do not tell.  resident: None decides by itself.
+    on_unreadable: "skip" leaves the image out of an evaluation; "replace" shows another image of the set, drawn by
+    address, with its own label and id.  labelled: False gives images without a label the label 0.
+    """
+
+    preprocess: Preprocess
+    augment: Augment | None = None
+    device: torch.device | str = "cpu"
+    workers: int | None = None
+    processes: bool | None = None
+    prefetch: int = 3
+    reads: int | None = None
+    resident: bool | None = None
+    fast: bool | None = None
+    on_unreadable: Literal["raise", "replace", "skip"] = "raise"
+    labelled: bool = True
+
+
+class Batches:
+    """Iterate over batches: once through all remaining epochs; iterating again starts over."""
+
+    def __init__(self, data: ImageSet, order: Order, loading: Loading):
+        shuffle = loading.augment is not None if order.shuffle is None else order.shuffle
+        drop_last = shuffle if order.drop_last is None else order.drop_last
+        self.data, self.order, self.loading = data, replace(order, shuffle=shuffle, drop_last=drop_last), loading
+        self.ranks = order.ranks or here()
+        self._device = torch.device(loading.device)
+        self._workers = min(core_count(), 8) if loading.workers is None else loading.workers
+        self._places = EpochOrder(len(data), order.seed, shuffle, _shards(data), order.shuffle_buffer, order.repeats)
+        self._loader = Loader(data, loading.preprocess, decode.is_fast(loading.fast))
+        self._epoch, self._place, self._is_through = 0, 0, False
+        self._shown = np.zeros(len(data), np.int64)  # how often, by image
         self._skipped: list[str] = []
+        self._replaced: dict[int, str] = {}  # each missing image, and why
         self._check()
-        if start is not None:
-            self._start_at(start)
+        if order.start is not None:
+            self._start_at(order.start)
+
+    @property
+    def replaced(self) -> list[tuple[str, str]]:
+        """Name and reason of each missing image, once."""
+        return [(self.data.name(member), why) for member, why in self._replaced.items()]
 
     def __len__(self) -> int:
         """Remaining steps, the same on every rank."""
-        left = len(self.data) - self._place
-        now = left // self.batch if self.drop_last else -(-left // self.batch)
+        epochs = self.order.epochs
         if self._is_through:
-            return self.epochs * self.steps_per_epoch
-        return now + (self.epochs - self._epoch - 1) * self.steps_per_epoch if self._epoch < self.epochs else 0
+            return epochs * self.steps_per_epoch
+        now = self._count_steps(len(self.data) - self._place)
+        return now + (epochs - self._epoch - 1) * self.steps_per_epoch if self._epoch < epochs else 0
 
     @property
     def steps_per_epoch(self) -> int:
-        n = len(self.data)
-        return n // self.batch if self.drop_last else -(-n // self.batch)
+        return self._count_steps(len(self.data))
+
+    def _count_steps(self, images: int) -> int:
+        return images // self.order.batch if self.order.drop_last else -(-images // self.order.batch)
 
     def state(self) -> dict[str, Any]:
         """The position of the next batch; valid for any batch size and number of ranks."""
@@ -194,18 +195,15 @@ class Batches:
                 f"these are batches of rank {self.ranks.rank} of {self.ranks.world}, and no such process group runs; "
                 "coverage needs all ranks"
             )
-        parts = gather((self._seen, np.packbits(self._unique), self._skipped)) if self.ranks.world > 1 else None
-        if parts is None:
-            return Coverage(len(self.data), self._seen, int(self._unique.sum()), tuple(self._skipped))
-        union = np.bitwise_or.reduce([bits for _, bits, _ in parts])
-        unique = int(np.unpackbits(union, count=len(self.data)).sum())
-        skipped = tuple(why for _, _, part in parts for why in part)
-        return Coverage(len(self.data), sum(seen for seen, _, _ in parts), unique, skipped)
+        mine = int(self._shown.sum()), np.packbits(self._shown > 0), self._skipped
+        seen, bits, skipped = zip(*(gather(mine) if self.ranks.world > 1 else [mine]), strict=True)
+        unique = np.unpackbits(np.bitwise_or.reduce(bits), count=len(self.data))
+        return Coverage(len(self.data), sum(seen), int(unique.sum()), tuple(why for part in skipped for why in part))
 
     def __iter__(self) -> Iterator[Batch]:
         if self._is_through:
-            self._epoch, self._place, self._seen, self._skipped, self._is_through = 0, 0, 0, [], False
-            self._unique[:] = False
+            self._epoch, self._place, self._skipped, self._is_through = 0, 0, [], False
+            self._shown[:] = 0
         feed = self._feed()
         waiting: deque[tuple[BatchStep, Any]] = deque()
         steps = self._steps(self._epoch, self._place)
@@ -224,25 +222,25 @@ class Batches:
         step, begun = waiting.popleft()
         images, failed = feed.finish(step, begun)
         places, members, copies = step.places, step.members, step.copies
-        if failed and self.on_unreadable == "replace":
+        if failed and self.loading.on_unreadable == "replace":
             members = members.copy()
             for row in sorted(failed):
                 members[row], pixels = self._replacement(step, row, failed[row], feed)
                 images[row] = pixels
         elif failed:
-            if not self.skip_unreadable or self.augment is not None:
+            if self.loading.on_unreadable == "raise" or self.loading.augment is not None:
                 raise DataError(failed[min(failed)])
             good = np.array([i for i in range(len(places)) if i not in failed], np.int64)
             images, places, members = images[torch.from_numpy(good).to(images.device)], places[good], members[good]
             copies = None if copies is None else copies[good]
             self._skipped += failed.values()
         self._epoch, self._place = (step.epoch, step.end) if not step.ends_epoch else (step.epoch + 1, 0)
-        self._seen += len(places)
-        self._unique[members] = True
-        labels = torch.from_numpy(self.data.labels[members] if self.labelled else self.data.labels[members].clip(0))
-        if self.device.type == "cuda":
+        np.add.at(self._shown, members, 1)
+        numbers = self.data.labels[members]
+        labels = torch.from_numpy(numbers if self.loading.labelled else numbers.clip(0))
+        if self._device.type == "cuda":
             labels = labels.pin_memory()
-        labels = labels.to(self.device, non_blocking=True)
+        labels = labels.to(self._device, non_blocking=True)
         whole = self._whole
         sizes = None if whole is None or whole.sizes is None else whole.sizes[members]
         return Batch(
@@ -252,83 +250,83 @@ class Batches:
     def _replacement(self, step: BatchStep, row: int, why: str, feed: Feed) -> tuple[int, Tensor]:
         """An image in place of an unreadable one, drawn by that one's address alone."""
         missing, tried = int(step.members[row]), why
-        self._note(missing, why)
+        self._replaced.setdefault(missing, why)
         address = _drawn_ids(self.data.ids[missing : missing + 1], None if step.copies is None else step.copies[[row]])
         others = len(self.data) - 1
-        for k in (
-            integers(self.seed, "replacement", step.epoch, address, others, REPLACEMENT_DRAWS)[0].tolist()
-            if others
-            else []
-        ):
+        draws = integers(self.order.seed, "replacement", step.epoch, address, others, REPLACEMENT_DRAWS)[0]
+        for k in draws.tolist() if others else []:
             member = k + (k >= missing)  # never itself
             try:
                 return member, feed.one(member, crops(step.plan, slice(row, row + 1)))
             except DataError as error:
                 tried = str(error)
-                self._note(member, tried)
+                self._replaced.setdefault(member, tried)
         raise DataError(
             f"{self.data.name(missing)} cannot be read, nor can {min(others, REPLACEMENT_DRAWS)} images drawn in "
             f"its place ({tried}); look at the set with: vitreous check {self.data.path}"
         )
 
-    def _note(self, member: int, why: str) -> None:
-        if member not in self._noted:
-            self._noted.add(member)
-            self.replaced.append((self.data.name(member), why))
-
     def _feed(self) -> Feed:
         if self._whole is not None:
             return Resident(self._whole)
-        shape = (self._loader.channels, *self.preprocess.size)
-        most = -(-self.batch // self.ranks.world)
+        loading, shape = self.loading, (self._loader.channels, *self.loading.preprocess.size)
         if self._processes:
-            return Processes(self._loader, shape, most, self._workers, self.prefetch, self.device)
-        return Threads(self._loader, shape, self._workers, self.prefetch, self.device)
+            most = -(-self.order.batch // self.ranks.world)
+            return Processes(self._loader, shape, most, self._workers, loading.prefetch, self._device)
+        return Threads(self._loader, shape, self._workers, loading.prefetch, self._device)
+
+    @property
+    def _processes(self) -> bool:
+        """True if the workers are processes: more than 2 threads wait for each other, but processes start slowly."""
+        if self.loading.processes is not None:
+            return self.loading.processes and self._workers > 0
+        reads = len(self.data) * self.order.epochs if self.loading.reads is None else self.loading.reads
+        return self._workers > 2 and reads >= PROCESSES_FROM and not isinstance(self.data.source, HeldPixels)
 
     @cached_property
     def _whole(self) -> Whole | None:
         """The set on the device, or None; decided on first use."""
-        if self._want_resident is False:
+        if self.loading.resident is False:
             return None
         return lay_whole(
             self._loader,
-            self.augment,
-            self.device,
+            self.loading.augment,
+            self._device,
             world=self.ranks.world,
-            is_asked=bool(self._want_resident),
-            may_miss=self.skip_unreadable or self.on_unreadable != "raise",
+            is_asked=bool(self.loading.resident),
+            may_miss=self.loading.on_unreadable != "raise",
         )
 
     def _draw(self, epoch: int, members: Places, copies: Places | None, places: Places) -> AugmentPlan | None:
-        if self.augment is None:
+        if self.loading.augment is None:
             return None
         ids = _drawn_ids(self.data.ids[members], copies)
-        return augmenting.draw(self.augment, self.seed, epoch, ids, places, len(self.data))
+        return augmenting.draw(self.loading.augment, self.order.seed, epoch, ids, places, len(self.data))
 
     def _steps(self, epoch: int, place: int) -> Iterator[BatchStep]:
         """This rank's part of every step, from (epoch, place) on."""
-        n, world, rank = len(self.data), self.ranks.world, self.ranks.rank
-        while epoch < self.epochs:
-            last = place + (n - place) // self.batch * self.batch if self.drop_last else n
-            for begin in range(place, last, self.batch):
-                end = min(begin + self.batch, n)
+        n, batch, ranks = len(self.data), self.order.batch, self.ranks
+        while epoch < self.order.epochs:
+            last = place + (n - place) // batch * batch if self.order.drop_last else n
+            for begin in range(place, last, batch):
+                end = min(begin + batch, n)
                 count = end - begin
-                share = self.batch // world if count == self.batch else -(-count // (2 * world)) * 2
-                mine = np.arange(begin + min(rank * share, count), begin + min((rank + 1) * share, count))
-                members, copies = self._order.at(epoch, mine)
+                share = batch // ranks.world if count == batch else -(-count // (2 * ranks.world)) * 2
+                mine = np.arange(begin + min(ranks.rank * share, count), begin + min((ranks.rank + 1) * share, count))
+                members, copies = self._places.at(epoch, mine)
                 draw = partial(self._draw, epoch, members, copies, mine)
-                yield BatchStep(epoch, mine, members, copies, end, begin + self.batch >= last, draw)
+                yield BatchStep(epoch, mine, members, copies, end, begin + batch >= last, draw)
             epoch, place = epoch + 1, 0
 
     def _identity(self) -> dict[str, Any]:
         """What a saved position depends on: images, labels and order."""
         chosen = digest(self.data.ids.tobytes() + self.data.labels.tobytes())
         return {
-            "seed": self.seed,
+            "seed": self.order.seed,
             "images": len(self.data),
             "content_id": self.data.content_id,
             "chosen": chosen[:16],
-            "order": self._order.kind,
+            "order": self._places.kind,
         }
 
     def _start_at(self, state: dict[str, Any]) -> None:
@@ -346,49 +344,51 @@ class Batches:
         self._epoch, self._place = epoch, place
 
     def _check(self) -> None:
-        n, world = len(self.data), self.ranks.world
+        data, order, loading = self.data, self.order, self.loading
+        n, batch, world, augment = len(data), order.batch, self.ranks.world, loading.augment
         if n == 0:
-            raise DataError(f"{self.data.path} has no images; look at it with: vitreous check {self.data.path}")
-        if self._workers < 0 or self.epochs < 0 or self.prefetch < 0:
+            raise DataError(f"{data.path} has no images; look at it with: vitreous check {data.path}")
+        if self._workers < 0 or order.epochs < 0 or loading.prefetch < 0:
             raise ConfigError(
-                f"workers {self._workers}, epochs {self.epochs} and prefetch {self.prefetch} must each be 0 or more"
+                f"workers {self._workers}, epochs {order.epochs} and prefetch {loading.prefetch} must each be 0 or more"
             )
-        nameless = np.flatnonzero(self.data.labels < 0) if self.data.labels.ndim == 1 else np.array([], int)
-        if self.labelled and self.augment is not None and len(nameless):
+        nameless = np.flatnonzero(data.labels < 0) if not data.has_many_labels else np.array([], int)
+        if loading.labelled and augment is not None and len(nameless):
             raise DataError(
-                f"{len(nameless):,} images of {self.data.path} have no label, "
-                f"such as {self.data.name(int(nameless[0]))}; "
+                f"{len(nameless):,} images of {data.path} have no label, such as {data.name(int(nameless[0]))}; "
                 "label them, or take them out with data.take(data.labels >= 0)"
             )
-        if self.batch < 1 or self.batch % world:
-            raise ConfigError(f"a batch of {self.batch} cannot be shared by {world} ranks; give a multiple of {world}")
-        if self.drop_last and self.batch > n:
-            raise ConfigError(f"a batch of {self.batch} is more than {self.data.path} has; give its {n} images or less")
-        if self.repeats < 1 or (self.repeats > 1 and (not self.shuffle or self._order.distinct < 2)):
+        if batch < 1 or batch % world:
+            raise ConfigError(f"a batch of {batch} cannot be shared by {world} ranks; give a multiple of {world}")
+        if order.drop_last and batch > n:
+            raise ConfigError(f"a batch of {batch} is more than {data.path} has; give its {n} images or less")
+        if order.repeats < 1 or (order.repeats > 1 and (not order.shuffle or self._places.distinct < 2)):
             raise ConfigError(
-                f"repeats={self.repeats} of {n} images leaves no two to show, or the same ones in every epoch where "
+                f"repeats={order.repeats} of {n} images leaves no two to show, or the same ones in every epoch where "
                 "they are not shuffled; give 1, or fewer repeats and shuffle"
             )
-        if self.on_unreadable not in ("raise", "replace"):
-            raise ConfigError(f"on_unreadable={self.on_unreadable!r} is unknown; give raise or replace")
-        if self.on_unreadable == "replace" and (not self.shuffle or self.skip_unreadable):
+        if loading.on_unreadable not in ("raise", "replace", "skip"):
+            raise ConfigError(f"on_unreadable={loading.on_unreadable!r} is unknown; give raise, replace or skip")
+        if loading.on_unreadable == "replace" and not order.shuffle:
             raise ConfigError(
                 "on_unreadable='replace' is for training, and an evaluation must not see an image twice; "
-                "leave it out, or say skip_unreadable alone"
+                "leave it out, or give skip"
             )
-        if self.augment is not None and self.augment.mixes and (self.batch // world) % 2:
+        if augment is not None and augment.mixes and (batch // world) % 2:
             raise ConfigError(
-                f"mixing takes pairs, and a batch of {self.batch} on {world} ranks is {self.batch // world} each; "
+                f"mixing takes pairs, and a batch of {batch} on {world} ranks is {batch // world} each; "
                 f"give a multiple of {2 * world}"
             )
-        if self.augment is not None and self.augment.size != self.preprocess.size:
-            ours, theirs = self.augment.size, self.preprocess.size
-            raise ConfigError(f"augmentation makes images of {ours}, the model takes {theirs}; give both one size")
+        if augment is not None and augment.size != loading.preprocess.size:
+            theirs = loading.preprocess.size
+            raise ConfigError(
+                f"augmentation makes images of {augment.size}, the model takes {theirs}; give both one size"
+            )
         self._loader.check()
 
 
 @dataclass
-class _Order:
+class EpochOrder:
     """The image at each place of an epoch.
 
     Shards are read nearly in order: whole shards are permuted, and images within windows of `buffer` places. So a

@@ -21,8 +21,6 @@ from vitreous.models import preprocess as rules
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
 
-__all__ = ["Loader", "Places", "rows_first"]
-
 Places = NDArray[np.int64]
 
 

@@ -8,21 +8,21 @@ import signal
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from vitreous.errors import DataError
 
-__all__ = ["died", "one_thread", "start"]
+PIPE_BYTES = 2**15  # of arguments; a file carries more, since a full pipe would start one process after the other
 
-PIPE_BYTES = (
-    2**15
-)  # bytes of arguments from which a file carries them: a full pipe would start one process after the other
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 
 def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
@@ -48,6 +48,23 @@ def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> Proces
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pool
+
+
+def in_order(
+    pool: Executor, function: Callable[[Question], Answer], questions: Iterable[Question], ahead: int
+) -> Iterator[Answer]:
+    """`function(question)` for each question, in order, with `ahead` of them under way."""
+    waiting: deque[Future[Answer]] = deque()
+    try:
+        for question in questions:
+            waiting.append(pool.submit(function, question))
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 class _Process(SpawnProcess):

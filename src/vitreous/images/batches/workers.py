@@ -21,8 +21,6 @@ from vitreous.images.batches.loader import Loader, Places, rows_first
 from vitreous.images.pixels.augment import AugmentPlan
 from vitreous.images.stores.device import Whole
 
-__all__ = ["BatchStep", "Feed", "Processes", "Resident", "Threads", "crops"]
-
 IMAGES_PER_REQUEST = 16  # per call of a worker
 
 
@@ -93,9 +91,8 @@ class Resident:
         return self.whole[member]
 
     def close(self) -> None:
-        self.pool.shutdown(
-            wait=False, cancel_futures=True
-        )  # the garbage collector may call it where waiting would hang
+        # the garbage collector may call it where waiting would hang
+        self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Threads:

@@ -11,8 +11,8 @@ SIZE = 48  # pixels
 
 def draw(index: int, seed: int = 0) -> tuple[NDArray[np.uint8], int]:
     """Image number `index`: 48×48×3, and the number of its kind. The same numbers always give the same image."""
-    picture, kind, _ = _drawn(index, seed)
-    return picture, kind
+    image, kind, _ = _drawn(index, seed)
+    return image, kind
 
 
 def mask(index: int, seed: int = 0) -> NDArray[np.bool_]:
@@ -27,14 +27,14 @@ def _drawn(index: int, seed: int) -> tuple[NDArray[np.uint8], int, NDArray[np.bo
     colour = rng.uniform(0, 1, 3)
     colour = colour + 0.45 * np.sign(colour - ground.mean((0, 1)))  # apart from the ground, in a direction of its own
     inside = _shape(SHAPE_NAMES[kind], centre=rng.uniform(12, SIZE - 12, 2), radius=rng.uniform(6, 10))
-    picture = np.where(inside[..., None], colour, ground) + rng.normal(0, 0.04, (SIZE, SIZE, 3))
-    return (255 * picture.clip(0, 1)).astype(np.uint8), kind, inside
+    image = np.where(inside[..., None], colour, ground) + rng.normal(0, 0.04, (SIZE, SIZE, 3))
+    return (255 * image.clip(0, 1)).astype(np.uint8), kind, inside
 
 
 def batch(indices: range, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Many of them: N×48×48×3 and N."""
     drawn = [draw(i, seed) for i in indices]
-    return np.stack([picture for picture, _ in drawn]), np.array([kind for _, kind in drawn])
+    return np.stack([image for image, _ in drawn]), np.array([kind for _, kind in drawn])
 
 
 def _clouds(rng: np.random.Generator) -> NDArray[np.float64]:

@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike
 
 from vitreous.errors import DataError
 from vitreous.files import claim
-from vitreous.images.health.duplicates import DEFAULT_DISTANCE, find_twins, remember
+from vitreous.images.health.duplicates import DEFAULT_DISTANCE, scan_set
 from vitreous.images.health.facts import READABLE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
 from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
-from vitreous.images.health.scan import Progress, Readers, cache_file, choose_workers, gather
-from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.health.scan import Progress, cache_file
+from vitreous.images.imageset import ImageSet
 from vitreous.randomness import uniform
 
 __all__ = ["Case", "Finding", "Health", "check", "confident_errors"]
@@ -57,11 +57,7 @@ def check(
     chosen = _sample(whole, sample)
     some = whole if chosen is None else whole.take(chosen)
     kept = None if cache is False else cache_file(whole) if cache is True else Path(cache)
-    with Readers(some.source, choose_workers(some, workers)) as readers:
-        seen = gather(readers, some, kept, progress)
-        twins = find_twins(readers, some, seen.facts, near)
-    if near == DEFAULT_DISTANCE:
-        remember(some, seen.facts, twins)
+    seen, twins = scan_set(some, kept, workers=workers, distance=near, progress=progress)
     findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
     health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
     if out is not None:
@@ -102,7 +98,7 @@ def _health(
         images=len(whole),
         checked=len(some),
         sample_seed=SAMPLE_SEED if is_sample else None,
-        splits={s: int((whole.splits == s).sum()) for s in (TRAIN, TEST) if (whole.splits == s).any()},
+        splits=whole.split_counts,
         classes=whole.classes,
         counts=tuple(int(n) for n in whole.counts[: len(whole.classes)]),
         formats=dict(sorted(Counter(name.decode() for name in fine["format"].tolist()).items())),

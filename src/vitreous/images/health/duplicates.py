@@ -8,17 +8,26 @@ little that shirts and digits look alike, so they must correlate more.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images import perceptual_hash
-from vitreous.images.health.facts import BLANK, FLAT_SPREAD, READABLE, Facts, Problem, digest_of_pixels, grey_cells
-from vitreous.images.health.scan import Readers
+from vitreous.images.health.facts import (
+    BLANK,
+    FLAT_SPREAD,
+    READABLE,
+    Facts,
+    Problem,
+    Seen,
+    digest_of_pixels,
+    grey_cells,
+)
+from vitreous.images.health.scan import Progress, Readers, cache_file, choose_workers, gather
 from vitreous.images.imageset import ImageSet, Source
 
 DEFAULT_DISTANCE = 6  # bits; on Oxford-IIIT Pets 42 of 42 known pairs lie within 4, and chance pairs begin at 6
@@ -52,29 +61,12 @@ class Twins:
         yield from ((members.get(n.i, [n.i]), members.get(n.j, [n.j]), n) for n in self.near)
 
 
-@dataclass(frozen=True, eq=False)
-class RememberedScan:
-    """The result for a whole set, kept for later questions about a part of it."""
-
-    source: weakref.ref[Source]
-    ids: NDArray[np.int64]
-    facts: Facts
-    twins: Twins
-
-
-_found: list[RememberedScan] = []  # holds the last set only
-
-
-def remember(data: ImageSet, facts: Facts, twins: Twins) -> None:
-    """Keep a result for `recall`, as long as the source lives."""
-    _found[:] = [RememberedScan(weakref.ref(data.source), data.ids, facts, twins)]
-
-
-def recall(data: ImageSet) -> tuple[Facts, Twins] | None:
-    """The result for these images, if the remembered set holds them all."""
-    if not _found or _found[0].source() is not data.source or not np.isin(data.ids, _found[0].ids).all():
-        return None
-    whole = _found[0]
+def facts_and_twins(data: ImageSet, progress: Progress | None = None) -> tuple[Facts, Twins]:
+    """Facts and duplicates of these images, from a scan of their set if it holds them all, else from one now."""
+    whole = data.scan
+    if whole.source is not data.source or not np.isin(data.ids, whole.ids).all():
+        seen, twins = scan_set(data, cache_file(data), progress=progress)
+        return seen.facts, twins
     order = np.argsort(whole.ids, kind="stable")
     places = order[np.searchsorted(whole.ids, data.ids, sorter=order)]
     here = dict(zip(places.tolist(), range(len(places)), strict=True))
@@ -86,6 +78,24 @@ def recall(data: ImageSet) -> tuple[Facts, Twins] | None:
         elif a and b:
             near.append(replace(pair, i=min(a[0], b[0]), j=max(a[0], b[0])))
     return whole.facts[places], Twins(exact, near)
+
+
+def scan_set(
+    data: ImageSet,
+    cache: Path | None,
+    *,
+    workers: int | None = None,
+    distance: int = DEFAULT_DISTANCE,
+    progress: Progress | None = None,
+) -> tuple[Seen, Twins]:
+    """Read every image, find duplicates, and keep both with the set."""
+    with Readers(data.source, choose_workers(data, workers)) as readers:
+        seen = gather(readers, data, cache, progress)
+        twins = find_twins(readers, data, seen.facts, distance)
+    if distance == DEFAULT_DISTANCE:
+        found = data.scan
+        found.source, found.ids, found.facts, found.twins = data.source, data.ids, seen.facts, twins
+    return seen, twins
 
 
 def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = DEFAULT_DISTANCE) -> Twins:
@@ -133,7 +143,8 @@ def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]]
         return []
     places, where = np.unique(pairs, return_inverse=True)
     where = where.reshape(pairs.shape)
-    cells = _cells_of(readers, data, places)
+    chunks = [data.ids[places[at : at + 64]].tolist() for at in range(0, len(places), 64)]
+    cells = np.concatenate(list(readers.each(_cells, chunks)))
     sides = np.minimum(facts["width"], facts["height"])
     found: list[NearPair] = []
     for at in range(0, len(pairs), PAIRS_AT_ONCE):
@@ -159,11 +170,6 @@ def _between_groups(near: list[NearPair], first: dict[int, int]) -> list[NearPai
     return [kept[pair] for pair in sorted(kept)]
 
 
-def _cells_of(readers: Readers, data: ImageSet, places: NDArray[np.int64]) -> NDArray[np.uint8]:
-    chunks = [data.ids[places[at : at + 64]].tolist() for at in range(0, len(places), 64)]
-    return np.concatenate([cells for _, cells in readers.each(_cells, chunks)])
-
-
 def _cells(source: Source, numbers: list[int]) -> NDArray[np.uint8]:
     cells = np.zeros((len(numbers), 32, 32), np.uint8)
     for k, i in enumerate(numbers):
@@ -181,10 +187,9 @@ def _fill_digests(readers: Readers, data: ImageSet, facts: Facts, near: list[Nea
         {place for n in near if size[n.i] == size[n.j] and not (known[n.i] and known[n.j]) for place in (n.i, n.j)}
     )
     questions = [place for place in doubtful if not known[place]]
-    for place, answer in zip(
-        questions, readers.each(digest_of_pixels, data.ids[questions].tolist() if questions else []), strict=True
-    ):
-        facts["pixels"][(facts["file"] == facts["file"][place]).all(1)] = np.frombuffer(answer[1], "<u8")
+    digests = readers.each(digest_of_pixels, data.ids[questions].tolist() if questions else [])
+    for place, found in zip(questions, digests, strict=True):
+        facts["pixels"][(facts["file"] == facts["file"][place]).all(1)] = np.frombuffer(found, "<u8")
     return bool(questions)
 
 

@@ -21,7 +21,7 @@ from PIL import Image
 from vitreous.errors import DataError, TooLargeError
 from vitreous.images import perceptual_hash
 from vitreous.images.imageset import Source
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 
 FACTS_VERSION = 3  # of these facts; facts kept by another version are computed again
 FACTS = np.dtype(
@@ -127,8 +127,8 @@ def _of_file(raw: bytes) -> Facts:
     row = np.zeros((), FACTS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of odd metadata; only the pixels matter
-        image = open_picture(raw)
-        if not picture.has_palette(image):
+        image = open_or_problem(raw)
+        if not image_file.has_palette(image):
             raise Problem(DAMAGED, "its palette is missing")
         row["format"] = (image.format or "?")[:8].encode()
         row["traits"] = _traits(image, raw)
@@ -136,7 +136,7 @@ def _of_file(raw: bytes) -> Facts:
         if image.format == "JPEG" and min(size) >= 2 * MIN_DECODED_SIDE:
             image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
-        row["orientation"] = orientation = _orientation(image)
+        row["orientation"] = orientation = image_file.orientation(image)
         row["taken"], row["camera"] = _taken(image)
         if (int(row["traits"]) & ALPHA) and not _is_transparent(image):
             row["traits"] &= ~np.uint16(ALPHA)
@@ -153,53 +153,51 @@ def digest_of_pixels(source: Source, i: int) -> bytes:
     """The pixel digest, which `look` skips."""
     raw = source.raw(i)
     assert raw is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        image = open_picture(raw)
-        _load(image, raw)
-        return _digest(pixels_of(image, raw)).tobytes()
+    return _digest(_decoded(raw)).tobytes()
 
 
 def grey_cells(source: Source, i: int, side: int = 32) -> NDArray[np.uint8]:
     """The image as side × side grey cells, for the second test of near duplicates."""
     raw = source.raw(i)
-    if raw is None:
-        return perceptual_hash.thumbnail(source.read(i), side).round().clip(0, 255).astype(np.uint8)
+    return perceptual_hash.thumbnail(source.read(i) if raw is None else _decoded(raw, is_draft=True), side)
+
+
+def _decoded(raw: bytes, *, is_draft: bool = False) -> Image.Image:
+    """A file as upright RGB; a JPEG at a reduced size if a draft will do."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        image = open_picture(raw)
-        if image.format == "JPEG":
+        image = open_or_problem(raw)
+        if is_draft and image.format == "JPEG":
             image.draft(image.mode, (MIN_DECODED_SIDE, MIN_DECODED_SIDE))
         _load(image, raw)
-        image = pixels_of(image, raw)
-    return perceptual_hash.thumbnail(image, side).round().clip(0, 255).astype(np.uint8)
+        return pixels_of(image, raw)
 
 
-def open_picture(raw: bytes) -> Image.Image:
+def open_or_problem(raw: bytes) -> Image.Image:
     """Pillow's image, not yet decoded, or a Problem."""
-    if picture.is_heic(raw) and not picture.reads_heic():
+    if image_file.is_heic(raw) and not image_file.reads_heic():
         raise Problem(NO_HEIC, "an HEIC image")
     try:
-        image = picture.open_image(raw, "it")
+        image = image_file.open_image(raw, "it")
     except TooLargeError as error:
         raise Problem(BOMB, str(error)) from None
     except DataError:
-        if picture.has_too_many_scans(raw):
-            raise Problem(BOMB, f"it has more than {picture.SCAN_LIMIT} scans, which no camera writes") from None
-        raise Problem(*_nature(raw, picture.sniff(raw))) from None
+        if image_file.has_too_many_scans(raw):
+            raise Problem(BOMB, f"it has more than {image_file.SCAN_LIMIT} scans, which no camera writes") from None
+        raise Problem(*_nature(raw, image_file.sniff(raw))) from None
     if image.width * image.height == 0:
         raise Problem(DAMAGED, "it has no pixels")
     return image
 
 
 def pixels_of(image: Image.Image, raw: bytes) -> Image.Image:
-    """The loaded image as a model sees it: upright RGB, in the pixels of `picture.decode`."""
+    """The loaded image as a model sees it: upright RGB, in the pixels of `image_file.decode`."""
     if image.mode not in ("RGB", "L") or "transparency" in image.info:
         try:
-            return Image.fromarray(picture.decode(raw, "it"))  # one place converts CMYK, 16 bits and transparency
+            return Image.fromarray(image_file.decode(raw, "it"))  # one place converts CMYK, 16 bits and transparency
         except Exception as error:
             raise Problem(DAMAGED, _line(error)) from None
-    image = picture.upright(image)
+    image = image_file.upright(image)
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -236,8 +234,7 @@ def _nature(raw: bytes, format: str | None) -> tuple[int, str]:
 
 
 def _traits(image: Image.Image, raw: bytes) -> int:
-    traits = 0
-    traits |= CMYK * (image.mode == "CMYK")
+    traits = CMYK * (image.mode == "CMYK")
     traits |= SIXTEEN_BIT * (image.mode in ("I", "F") or "16" in image.mode or _has_deep_tiles(image))
     traits |= ALPHA * image.has_transparency_data
     traits |= PALETTE * (image.mode in ("P", "PA"))
@@ -257,21 +254,11 @@ def _is_transparent(image: Image.Image) -> bool:
     return float(lowest) < 255  # type: ignore[arg-type]
 
 
-def _orientation(image: Image.Image) -> int:
-    if image.format in ("JPEG", "WEBP") and "exif" not in image.info and "xmp" not in image.info:
-        return 1
-    try:
-        found = image.getexif().get(0x0112, 1)
-    except Exception:  # damaged metadata; take the image unturned
-        return 1
-    return found if isinstance(found, int) and 1 <= found <= 8 else 1
-
-
 def _taken(image: Image.Image) -> tuple[int, int]:
     """Time and camera, as numbers."""
     if image.format in ("JPEG", "WEBP", "PNG") and "exif" not in image.info:
         return 0, 0
-    taken, camera = picture.taken(image)
+    taken, camera = image_file.taken(image)
     try:
         moment = datetime.strptime(taken.strip()[:19], "%Y:%m:%d %H:%M:%S") - datetime(1970, 1, 1)
     except ValueError:

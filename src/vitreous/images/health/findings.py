@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vitreous.printable import printable_line
@@ -13,147 +14,105 @@ if TYPE_CHECKING:
 
 FAULT, NOTICE = "fault", "notice"
 TERMINAL_COLUMNS = 80  # every terminal has them
+MAX_NAMES_IN_CASE = 4  # shown in a terminal
 
 
 @dataclass(frozen=True)
 class FindingKind:
-    """One kind of finding. one, many: the sentence after the number of cases; do: the remedy."""
+    """One kind of finding."""
 
     severity: str
     title: str
-    one: str
-    many: str
-    do: str
+    what: str  # after the number of cases; [one|many] tells one case from several
+    do: str  # the remedy
 
 
-FINDING_KINDS = {
-    "unreadable": FindingKind(
-        FAULT, "Unreadable files", "file cannot be read", "files cannot be read", "Replace or delete them."
-    ),
-    "truncated": FindingKind(
-        FAULT, "Files cut short", "file is cut short", "files are cut short", "Copy or download them again."
-    ),
-    "heic": FindingKind(
-        FAULT,
+FAULTS = {
+    "unreadable": ("Unreadable files", "[file|files] cannot be read", "Replace or delete them."),
+    "truncated": ("Files cut short", "[file is|files are] cut short", "Copy or download them again."),
+    "heic": (
         "HEIC images",
-        "file is HEIC, which is not read here",
-        "files are HEIC, which is not read here",
+        "[file is|files are] HEIC, which is not read here",
         "Install the reader: pip install 'vitreous[heic]'; or turn them into JPEG.",
     ),
-    "too-large": FindingKind(
-        FAULT,
+    "too-large": (
         "Decompression bombs",
-        "file costs more to decode than is safe",
-        "files cost more to decode than is safe",
+        "[file costs|files cost] more to decode than is safe",
         "Make them smaller, or delete them if you do not know where they come from.",
     ),
-    "leak": FindingKind(
-        FAULT,
+    "leak": (
         "Leaks between splits",
-        "image lies in train and in test",
-        "images lie in train and in test",
+        "[image lies|images lie] in train and in test",
         "Delete one side: the model has seen these answers, so test accuracy comes out too high.",
     ),
-    "label-conflict": FindingKind(
-        FAULT,
+    "label-conflict": (
         "Same image, different labels",
-        "image carries different labels",
-        "images carry different labels",
+        "[image carries|images carry] different labels",
         "Decide which label is right and delete the other copy.",
     ),
-    "wrong-label": FindingKind(
-        FAULT,
+    "wrong-label": (
         "Labels outside the classes",
-        "image has a label outside the classes",
-        "images have a label outside the classes",
+        "[image has|images have] a label outside the classes",
         "Mend the labels, or name the classes that are missing.",
     ),
-    "one-class": FindingKind(
-        FAULT, "Nothing to tell apart", "class in all", "classes in all", "Add images of a second class."
-    ),
-    "small-class": FindingKind(
-        FAULT,
+    "one-class": ("Nothing to tell apart", "[class|classes] in all", "Add images of a second class."),
+    "small-class": (
         "Classes too small to split",
-        "class has too few images to be in train and in test",
-        "classes have too few images to be in train and in test",
+        "[class has|classes have] too few images to be in train and in test",
         "Add images, or leave the class out.",
     ),
-    "label-error": FindingKind(
-        NOTICE,
+}
+NOTICES = {
+    "label-error": (
         "Suspected label errors",
-        "label is doubted by the model",
-        "labels are doubted by the model",
+        "[label is|labels are] doubted by the model",
         "Look at them, the most doubtful first, and mend those that are wrong.",
     ),
-    "exact-duplicate": FindingKind(
-        NOTICE,
+    "exact-duplicate": (
         "Exact duplicates",
-        "image is there more than once",
-        "images are there more than once",
+        "[image is|images are] there more than once",
         "Keep one of each: copies weigh double in training and in accuracy.",
     ),
-    "near-duplicate": FindingKind(
-        NOTICE,
+    "near-duplicate": (
         "Near duplicates",
-        "pair is nearly the same image",
-        "pairs are nearly the same image",
+        "[pair is|pairs are] nearly the same image",
         "Keep one of each, or make sure that both stay on one side of a split.",
     ),
-    "blank": FindingKind(
-        NOTICE, "Blank images", "image is almost one colour", "images are almost one colour", "Look, and delete them."
-    ),
-    "imbalance": FindingKind(
-        NOTICE,
+    "blank": ("Blank images", "[image is|images are] almost one colour", "Look, and delete them."),
+    "imbalance": (
         "Imbalance",
-        "class is far smaller than the largest",
-        "classes are far smaller than the largest",
+        "[class is|classes are] far smaller than the largest",
         "Read accuracy class by class; add images of the rare classes.",
     ),
-    "unlabelled": FindingKind(
-        NOTICE, "Images without a label", "image has no label", "images have no label", "Label them, or move them away."
-    ),
-    "tiny": FindingKind(
-        NOTICE,
+    "unlabelled": ("Images without a label", "[image has|images have] no label", "Label them, or move them away."),
+    "tiny": (
         "Tiny images",
-        "image is far smaller than the others",
-        "images are far smaller than the others",
+        "[image is|images are] far smaller than the others",
         "Replace thumbnails by the images they stand for.",
     ),
-    "extreme-aspect": FindingKind(
-        NOTICE,
+    "extreme-aspect": (
         "Extreme aspect",
-        "image is more than four times longer than wide",
-        "images are more than four times longer than wide",
+        "[image is|images are] more than four times longer than wide",
         "Cut them: a square crop sees less than a quarter.",
     ),
-    "wrong-extension": FindingKind(
-        NOTICE,
+    "wrong-extension": (
         "Names that say another format",
-        "file is not in the format that its name says",
-        "files are not in the format that their names say",
+        "[file is not in the format that its name says|files are not in the format that their names say]",
         "Read by content here; rename them for other programs.",
     ),
-    "rotated": FindingKind(
-        NOTICE,
+    "rotated": (
         "Turned by EXIF",
-        "image lies turned, with a note of how to turn it back",
-        "images lie turned, with a note of how to turn them back",
+        "[image lies turned, with a note of how to turn it|images lie turned, with a note of how to turn them] back",
         "Turned upright here; programs that ignore EXIF see them lying.",
     ),
-    "cmyk": FindingKind(NOTICE, "CMYK", "image is CMYK", "images are CMYK", "Turned into RGB here; colours may shift."),
-    "sixteen-bit": FindingKind(
-        NOTICE, "16 bits", "image has 16 bits a channel", "images have 16 bits a channel", "Scaled to 8 bits here."
-    ),
-    "transparent": FindingKind(
-        NOTICE, "Transparency", "image is transparent in part", "images are transparent in part", "Laid on white here."
-    ),
-    "palette": FindingKind(
-        NOTICE, "Palettes", "image has a palette", "images have a palette", "Turned into RGB here; nothing to do."
-    ),
-    "animated": FindingKind(
-        NOTICE, "Animations", "file is animated", "files are animated", "The first frame is used; take others by hand."
-    ),
+    "cmyk": ("CMYK", "[image is|images are] CMYK", "Turned into RGB here; colours may shift."),
+    "sixteen-bit": ("16 bits", "[image has|images have] 16 bits a channel", "Scaled to 8 bits here."),
+    "transparent": ("Transparency", "[image is|images are] transparent in part", "Laid on white here."),
+    "palette": ("Palettes", "[image has|images have] a palette", "Turned into RGB here; nothing to do."),
+    "animated": ("Animations", "[file is|files are] animated", "The first frame is used; take others by hand."),
 }
+FINDING_KINDS = {name: FindingKind(FAULT, *words) for name, words in FAULTS.items()}
+FINDING_KINDS |= {name: FindingKind(NOTICE, *words) for name, words in NOTICES.items()}
 
 
 @dataclass(frozen=True)
@@ -194,8 +153,9 @@ class Finding:
 
     @property
     def what(self) -> str:
-        kind = FINDING_KINDS[self.kind]
-        text = f"{len(self.cases):,} {kind.one if len(self.cases) == 1 else kind.many}"
+        number = 1 if len(self.cases) == 1 else 2
+        words = re.sub(r"\[(.+)\|(.+)\]", rf"\{number}", FINDING_KINDS[self.kind].what)
+        text = f"{len(self.cases):,} {words}"
         return f"{text}; {self.detail}" if self.detail else text
 
     @property
@@ -297,78 +257,32 @@ class Health:
 
 
 def lines(health: Health, most: int = 3) -> Iterator[str]:
-    """The table for a terminal, at most TERMINAL_COLUMNS wide."""
+    """The findings for a terminal, at most TERMINAL_COLUMNS wide."""
     splits = ", ".join(f"{count:,} {name}" for name, count in health.splits.items())
     yield from _wrapped(
         f"{health.path}: {health.kind}, {health.images:,} images ({splits}), {len(health.classes):,} classes"
     )
-    yield from _wrapped(health.read)
-    for note in health.notes:
-        yield from _wrapped(note)
+    for line in (health.read, *health.notes):
+        yield from _wrapped(line)
     for finding in health.findings:
         yield ""
-        yield from _wrapped(f"{finding.severity.upper():<8}{finding.kind}: {finding.what}", 8)
+        yield from _wrapped(f"{finding.kind}: {finding.what}", f"{finding.severity.upper():<8}", 8)
         for case in finding.cases[:most]:
-            yield from _case(case)
+            left = len(case.names) - MAX_NAMES_IN_CASE
+            names = [*case.names[:MAX_NAMES_IN_CASE], *([f"and {left:,} more"] if left > 0 else [])]
+            yield from _wrapped(str(replace(case, names=tuple(names))), " " * 10, 12)
         if len(finding.cases) > most:
             yield f"          and {len(finding.cases) - most:,} more"
-        yield from (f"        {line}" for line in _wrapped(f"-> {finding.do}", 3, TERMINAL_COLUMNS - 8))
+        yield from _wrapped(finding.do, "        -> ", 11)
     yield ""
     yield from _wrapped(health.verdict)
 
 
-def _case(case: Case) -> Iterator[str]:
-    names = [shorten(printable_line(name), TERMINAL_COLUMNS - 14) for name in case.names[:4]]
-    more = [f"and {len(case.names) - 4:,} more"] if len(case.names) > 4 else []
-    together = " = ".join([*names, *more])
-    parts = (
-        [together]
-        if cells(together) <= TERMINAL_COLUMNS - 10
-        else [names[0], *(f"= {name}" for name in names[1:]), *more]
-    )
-    if note := printable_line(case.note):
-        if parts[-1] and cells(parts[-1]) + 2 + cells(note) <= TERMINAL_COLUMNS - 10:
-            parts[-1] += f": {note}"
-        else:
-            parts += _wrapped(note, width=TERMINAL_COLUMNS - 12)
-    first, *rest = [part for part in parts if part]
-    yield f"          {first}"
-    yield from (f"            {part}" for part in rest)
+def _wrapped(text: str, start: str = "", indent: int = 0) -> Iterator[str]:
+    """The text after `start`; every further line begins after `indent` columns."""
+    from rich.console import Console
+    from rich.text import Text
 
-
-def shorten(text: str, width: int) -> str:
-    """Shorten the middle of a text to at most `width` columns."""
-    if cells(text) <= width:
-        return text
-    head, tail = text[: width // 3], text[-(width - width // 3 - 1) :]
-    while cells(head) + 1 + cells(tail) > width:  # letters two columns wide
-        head, tail = (head[:-1], tail) if cells(head) > width // 3 else (head, tail[1:])
-    return f"{head}…{tail}"
-
-
-def cells(text: str) -> int:
-    """Columns that a terminal needs for a text."""
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
-def _wrapped(text: str, indent: int = 0, width: int = TERMINAL_COLUMNS) -> Iterator[str]:
-    words, line = printable_line(text).split(" "), ""
-    for word in words:
-        candidate = f"{line} {word}" if line else word
-        if line.strip() and cells(candidate) > width:
-            yield line
-            line = " " * indent + word
-        else:
-            line = candidate
-        while cells(line) > width:
-            yield line[: width - indent] if line.isascii() else shorten(line, width)
-            line = " " * indent + line[width - indent :] if line.isascii() else ""
-    if line:
-        yield line
-
-
-def names_of(data: ImageSet, places: Sequence[int]) -> tuple[str, ...]:
-    """The names of these images."""
-    return tuple(data.name(place) for place in places)
+    for line in Text(printable_line(text)).wrap(Console(), TERMINAL_COLUMNS - indent):
+        yield start + line.plain.rstrip()
+        start = " " * indent

@@ -12,9 +12,9 @@ from vitreous.errors import DataError
 from vitreous.images.health import facts as f
 from vitreous.images.health.duplicates import MIN_CORRELATION, MIN_CORRELATION_SMALL, SMALL_IMAGE_SIDE, NearPair, Twins
 from vitreous.images.health.facts import Facts, Seen
-from vitreous.images.health.findings import FINDING_KINDS, Case, Finding, names_of
+from vitreous.images.health.findings import FINDING_KINDS, Case, Finding
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
-from vitreous.images.sources.picture import PIXEL_LIMIT, SCAN_LIMIT
+from vitreous.images.sources.image_file import PIXEL_LIMIT, SCAN_LIMIT
 
 MIN_IMAGES_PER_CLASS = 3  # one each for train, dev and test
 UNEVEN_RATIO = 10  # largest class to this one
@@ -34,6 +34,8 @@ FORMAT_SUFFIXES = {  # suffixes of each format; an unknown suffix is never wrong
     "JPEG2000": {"jp2", "j2k", "jpx", "jpf"},
 }
 SAME_FORMAT = {"MPO": "JPEG", "DIB": "BMP"}  # Pillow's other names
+TRAIT_KINDS = {"blank": f.BLANK, "cmyk": f.CMYK, "sixteen-bit": f.SIXTEEN_BIT}
+TRAIT_KINDS |= {"transparent": f.ALPHA, "palette": f.PALETTE, "animated": f.ANIMATED}
 TURN_WORDS = {2: "mirrored", 3: "upside down", 4: "mirrored, upside down", 5: "mirrored, on its side", 6: "on its side"}
 TURN_WORDS |= {7: "mirrored, on its side", 8: "on its side"}
 
@@ -71,12 +73,7 @@ def judge(
     whole: ImageSet, data: ImageSet, seen: Seen, twins: Twins, probabilities: NDArray[np.float64] | None
 ) -> tuple[Finding, ...]:
     """All findings, in the order of FINDING_KINDS. whole: the set; data: the images of it that were read."""
-    found = [
-        *_problems(data, seen),
-        *_relations(data, twins),
-        *_labels(whole),
-        *_pictures(data, seen.facts),
-    ]
+    found = [*_problems(data, seen), *_relations(data, twins), *_labels(whole), *_single_images(data, seen.facts)]
     if probabilities is not None:
         found.append(_label_errors(data, probabilities))
     order = list(FINDING_KINDS)
@@ -111,7 +108,7 @@ def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.
     """Out-of-fold probabilities as an array; refuses one that does not fit the set."""
     p = np.asarray(probabilities, np.float64)
     wanted = (len(data), len(data.classes))
-    if data.labels.ndim != 1:
+    if data.has_many_labels:
         raise DataError(f"{data.path} gives several labels to an image; label errors are found for one label alone")
     if p.shape != wanted:
         raise DataError(f"probabilities are {p.shape}; {data.path} needs {wanted}: a row an image, a column a class")
@@ -156,7 +153,7 @@ def _relations(data: ImageSet, twins: Twins) -> Iterator[Finding]:
 
 def _labels(whole: ImageSet) -> Iterator[Finding]:
     counts, names = whole.counts, whole.classes
-    if whole.labels.ndim == 1:
+    if not whole.has_many_labels:
         outside = np.flatnonzero((whole.labels >= len(names)) | (whole.labels < -1)).tolist()
         yield Finding("wrong-label", tuple(_case(whole, [i], f"label {whole.labels[i]}") for i in outside))
         counts = counts[: len(names)]
@@ -184,7 +181,7 @@ def _labels(whole: ImageSet) -> Iterator[Finding]:
         yield Finding("imbalance", cases, f"the largest, {most}, has {largest:,} images")
 
 
-def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
+def _single_images(data: ImageSet, facts: Facts) -> Iterator[Finding]:
     fine = facts["problem"] == f.READABLE
     width, height = facts["width"].astype(np.int64), facts["height"].astype(np.int64)
     short, long = np.minimum(width, height), np.maximum(width, height)
@@ -197,15 +194,11 @@ def _pictures(data: ImageSet, facts: Facts) -> Iterator[Finding]:
         return Finding(kind, tuple(_case(data, [i], note(i)) for i in np.flatnonzero(which & fine).tolist()))
 
     traits = facts["traits"]
-    yield all_of("blank", (traits & f.BLANK) > 0)
+    for kind, trait in TRAIT_KINDS.items():
+        yield all_of(kind, (traits & trait) > 0)
     yield all_of("tiny", (short < ALWAYS_TINY_SIDE) | ((short < TINY_SIDE) & (short < TINY_SHARE * median)), size)
     yield all_of("extreme-aspect", (long > LONG_RATIO * short) & (short > 0), size)
     yield all_of("rotated", facts["orientation"] > 1, lambda i: TURN_WORDS[int(facts["orientation"][i])])
-    yield all_of("cmyk", (traits & f.CMYK) > 0)
-    yield all_of("sixteen-bit", (traits & f.SIXTEEN_BIT) > 0)
-    yield all_of("transparent", (traits & f.ALPHA) > 0)
-    yield all_of("palette", (traits & f.PALETTE) > 0)
-    yield all_of("animated", (traits & f.ANIMATED) > 0)
     wrong = []
     for i in np.flatnonzero(fine & (facts["file"].any(1))).tolist():
         format = facts["format"][i].decode()
@@ -229,7 +222,7 @@ def _label_errors(data: ImageSet, probabilities: NDArray[np.float64]) -> Finding
 
 
 def _case(data: ImageSet, places: Sequence[int], note: str = "") -> Case:
-    return Case(tuple(places), names_of(data, places), note)
+    return Case(tuple(places), tuple(data.name(i) for i in places), note)
 
 
 def _distance(near: NearPair) -> str:
@@ -246,7 +239,7 @@ def _differ(data: ImageSet, i: int, j: int) -> bool:
 
 
 def _label(data: ImageSet, i: int) -> str:
-    if data.labels.ndim == 2:
+    if data.has_many_labels:
         return " + ".join(data.classes[k] for k in np.flatnonzero(data.labels[i] > 0)) or "none"
     k = int(data.labels[i])
     return data.classes[k] if k < len(data.classes) else f"label {k}"

@@ -7,10 +7,10 @@ import warnings
 
 from PIL import Image, ImageFile
 
-from vitreous.images.health.facts import open_picture
+from vitreous.images.health.facts import open_or_problem
 from vitreous.images.health.findings import FAULT, Case, Finding, Health
 from vitreous.images.imageset import ImageSet
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.report import page as pages
 from vitreous.report.page import Bar, Block, Group, Listing, Note, Number, Numbers, Page, Pictures, Section, Table, Text
 
@@ -18,15 +18,7 @@ MAX_CASES_SHOWN = 24  # of a kind shown as pictures
 MAX_COPIES_SHOWN = 4  # of one picture
 MAX_NAMES_LISTED = 500  # of a kind listed
 MAX_CLASSES_LISTED = 60  # listed
-HANDLED_KINDS = {
-    "rotated",
-    "cmyk",
-    "sixteen-bit",
-    "transparent",
-    "palette",
-    "animated",
-    "wrong-extension",
-}  # dealt with
+HANDLED_KINDS = {"rotated", "cmyk", "sixteen-bit", "transparent", "palette", "animated", "wrong-extension"}
 
 
 def write(health: Health, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -128,10 +120,10 @@ def _group(data: ImageSet, case: Case) -> Group:
 def _place(data: ImageSet, i: int) -> str:
     """Split and label of a picture."""
     label = data.labels[i]
-    numbers = [int(label)] if data.labels.ndim == 1 else label.nonzero()[0].tolist()
+    numbers = label.nonzero()[0].tolist() if data.has_many_labels else [int(label)]
     names = [data.classes[k] for k in numbers if 0 <= k < len(data.classes)]
-    said = [name for name in names if name not in data.name(i).split("/")]  # a folder's name says it already
-    return " · ".join([str(data.splits[i]), *said])
+    untold = [name for name in names if name not in data.name(i).split("/")]  # a folder's name says it already
+    return " · ".join([str(data.splits[i]), *untold])
 
 
 def _shown(data: ImageSet, i: int) -> Image.Image | None:
@@ -145,13 +137,13 @@ def _shown(data: ImageSet, i: int) -> Image.Image | None:
             if raw is None:
                 pixels = data.read(i)
                 return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-            image = open_picture(raw)
+            image = open_or_problem(raw)
             if image.format == "JPEG":
                 image.draft(image.mode, (2 * pages.SIDE, 2 * pages.SIDE))
             image.load()
             if image.mode == "RGB":
-                return picture.upright(image)
-            return Image.fromarray(picture.decode(raw, data.name(i)))
+                return image_file.upright(image)
+            return Image.fromarray(image_file.decode(raw, data.name(i)))
     except Exception:  # that is why it is here
         return None
     finally:

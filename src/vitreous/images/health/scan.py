@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +44,8 @@ def gather(readers: Readers, data: ImageSet, cache: Path | None, progress: Progr
         kept = stack.enter_context(keep(cache)) if cache and len(data) >= KEEP_FACTS_FROM else None
         path = kept.path if kept else None
         done = 0
-        for _, seen in readers.each(_look, [(chunk, path) for chunk in _chunks(data.ids)]):
+        chunks = (data.ids[at : at + IMAGES_PER_TASK] for at in range(0, len(data), IMAGES_PER_TASK))
+        for seen in readers.each(_look, [(chunk, path) for chunk in chunks]):
             facts[done : done + len(seen.facts)] = seen.facts
             words |= {done + place: text for place, text in seen.words.items()}
             if kept:
@@ -70,23 +70,15 @@ class Readers:
         if self.pool:
             self.pool.shutdown(cancel_futures=True)
 
-    def each(self, function: Callable[[Source, Any], Answer], questions: Sequence[Any]) -> Iterator[tuple[Any, Answer]]:
-        """(question, function(source, question)) in order, a few in flight at a time."""
+    def each(self, function: Callable[[Source, Any], Answer], questions: Sequence[Any]) -> Iterator[Answer]:
+        """function(source, question) in order, a few in flight at a time."""
         if not self.workers or len(questions) < 2:
-            yield from ((question, function(self.source, question)) for question in questions)
+            yield from (function(self.source, question) for question in questions)
             return
         if self.pool is None:
             self.pool = processes.start(self.workers, _start, self.source)
-        waiting: deque[tuple[Any, Future[Answer]]] = deque()
-        ahead = iter(questions)
         try:
-            for question in islice(ahead, 2 * self.workers + 2):
-                waiting.append((question, self.pool.submit(_ask, function, question)))
-            while waiting:
-                question, future = waiting.popleft()
-                yield question, future.result()
-                for another in islice(ahead, 1):
-                    waiting.append((another, self.pool.submit(_ask, function, another)))
+            yield from processes.in_order(self.pool, partial(_ask, function), questions, 2 * self.workers + 2)
         except BrokenProcessPool:
             raise DataError(
                 "a process that read images was ended from outside (often: out of memory); "
@@ -200,7 +192,3 @@ def _look(source: Source, question: tuple[NDArray[np.int64], Path | None]) -> Se
         _KNOWN.clear()
         _KNOWN[path] = _KnownFacts(path)
     return look(source, numbers.tolist(), _KNOWN.get(path) if path else None)
-
-
-def _chunks(ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    return [ids[at : at + IMAGES_PER_TASK] for at in range(0, len(ids), IMAGES_PER_TASK)]

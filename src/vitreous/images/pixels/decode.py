@@ -19,12 +19,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.errors import DataError
 from vitreous.images.pixels import preprocess
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.models.config import Size
 from vitreous.models.preprocess import Preprocess
-
-__all__ = ["Header", "crop", "decode", "decode_crop", "finish", "header", "is_fast", "shrink", "with_channels"]
 
 Pixels = NDArray[np.uint8]  # H W C
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
@@ -56,11 +55,14 @@ def header(raw: bytes) -> Header | None:
         rows, columns, space, _ = jpeg.decode_jpeg_header(raw)
     except ValueError:
         return None  # Pillow names the fault, or forgives it
-    if space not in ("YCbCr", "Gray") or rows * columns > picture.PIXEL_LIMIT:
+    if space not in ("YCbCr", "Gray") or rows * columns > image_file.PIXEL_LIMIT:
         return None  # Pillow's path refuses what is too large
-    if picture.has_too_many_scans(raw):
+    if image_file.has_too_many_scans(raw):
         return None
-    turn = _turn(raw) if _has_exif(raw) else 1
+    try:
+        turn = image_file.orientation(image_file.open_image(raw, "")) if _has_exif(raw) else 1
+    except DataError:
+        turn = 1
     return Header(*((columns, rows) if turn > 4 else (rows, columns)), space == "Gray", turn)
 
 
@@ -68,7 +70,7 @@ def decode(raw: bytes, what: str, channels: int = 3, *, fast: bool | None = None
     """A whole image, upright.  Returns H W C."""
     found = header(raw) if is_fast(fast) else None
     pixels = _jpeg(raw, found, channels) if found else None
-    return picture.decode(raw, what, channels) if pixels is None else pixels
+    return image_file.decode(raw, what, channels) if pixels is None else pixels
 
 
 def decode_crop(
@@ -78,7 +80,6 @@ def decode_crop(
     size: Size,
     channels: int = 3,
     *,
-    filter: str = "bilinear",
     fast: bool | None = None,
     known: Header | None = None,
 ) -> Pixels:
@@ -89,9 +90,9 @@ def decode_crop(
     found = (known or header(raw)) if is_fast(fast) else None
     pixels = _jpeg(raw, found, channels, part) if found else None
     if pixels is None or found is None:
-        return crop(picture.decode(raw, what, channels), box, size, filter=filter, fast=fast)
+        return crop(image_file.decode(raw, what, channels), box, size, fast=fast)
     y, x = pixels.shape[0] / found.rows, pixels.shape[1] / found.columns
-    return crop(pixels, (left * x, top * y, right * x, bottom * y), size, filter=filter, fast=True)
+    return crop(pixels, (left * x, top * y, right * x, bottom * y), size, fast=True)
 
 
 def crop(pixels: Pixels, box: Box, size: Size, *, filter: str = "bilinear", fast: bool | None = None) -> Pixels:
@@ -142,14 +143,6 @@ def _has_exif(raw: bytes) -> bool:
             return False
         at += 2 + length
     return False
-
-
-def _turn(raw: bytes) -> int:
-    try:
-        turn = picture.open_image(raw, "").getexif().get(picture.ORIENTATION, 1)
-    except Exception:  # treat damaged EXIF as missing
-        return 1
-    return turn if turn in picture.EXIF_TURNS else 1
 
 
 def _jpeg(raw: bytes, head: Header, channels: int, part: int = 1) -> Pixels | None:

@@ -85,34 +85,22 @@ def resize(image: Image.Image, rule: Preprocess, *, fast: bool = False) -> NDArr
     half-pixel centres and not rounded, as TensorFlow does.
     """
     size = before_crop((image.height, image.width), rule)
-    if not rule.antialias:
-        return _sampled(as_array(image), size, rule.interpolation)
-    if rule.resized_by == "torch":
-        return _antialiased(as_array(image), size, rule.interpolation)
-    if (
-        fast and rule.interpolation in TORCH_RESAMPLE and image.mode != "RGBA"
-    ):  # Pillow weighs colours by alpha, torch does not
-        return _in_bytes(as_array(image), size, rule.interpolation)
-    return as_array(image.resize((size[1], size[0]), PILLOW_RESAMPLE[rule.interpolation]))
-
-
-def _sampled(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.float32]:
-    if mode not in ("nearest", "bilinear", "bicubic"):
-        raise ConfigError(f"interpolation {mode} always antialiases; say antialias=True")
-    corners = None if mode == "nearest" else False
-    x = F.interpolate(_batched(array).float(), size, mode=mode, align_corners=corners)
+    mode = rule.interpolation
+    if rule.antialias and rule.resized_by != "torch":
+        if not fast or mode not in TORCH_RESAMPLE or image.mode == "RGBA":  # Pillow weighs colours by alpha
+            return as_array(image.resize((size[1], size[0]), PILLOW_RESAMPLE[mode]))
+        x = F.interpolate(_batched(image), size, mode=mode, antialias=True)
+    elif rule.antialias:
+        if mode not in TORCH_RESAMPLE:
+            raise ConfigError(f"torch does not antialias {mode}; say interpolation=bilinear or bicubic")
+        x = F.interpolate(_batched(image).float(), size, mode=mode, antialias=True)
+        x = x.round().clamp(0, 255).to(torch.uint8)
+    else:
+        if mode not in ("nearest", *TORCH_RESAMPLE):
+            raise ConfigError(f"interpolation {mode} always antialiases; say antialias=True")
+        corners = None if mode == "nearest" else False
+        x = F.interpolate(_batched(image).float(), size, mode=mode, align_corners=corners)
     return x[0].permute(1, 2, 0).numpy()
-
-
-def _antialiased(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.uint8]:
-    if mode not in TORCH_RESAMPLE:
-        raise ConfigError(f"torch does not antialias {mode}; say interpolation=bilinear or bicubic")
-    x = F.interpolate(_batched(array).float(), size, mode=mode, antialias=True)
-    return x[0].round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
-
-
-def _in_bytes(array: NDArray[np.uint8], size: Size, mode: str) -> NDArray[np.uint8]:
-    return F.interpolate(_batched(array), size, mode=mode, antialias=True)[0].permute(1, 2, 0).numpy()
 
 
 def before_crop(size: Size, rule: Preprocess) -> Size:
@@ -167,5 +155,5 @@ def as_array(image: Image.Image) -> NDArray[np.uint8]:
     return array if array.ndim == 3 else array[:, :, None]
 
 
-def _batched(array: NDArray[np.uint8]) -> Tensor:
-    return torch.from_numpy(array).permute(2, 0, 1)[None]  # 1 C H W
+def _batched(image: Image.Image) -> Tensor:
+    return torch.from_numpy(as_array(image)).permute(2, 0, 1)[None]  # 1 C H W

@@ -2,12 +2,11 @@
 
 from vitreous.images.sources.arrays import ARRAYS
 from vitreous.images.sources.fashion import FASHION
-from vitreous.images.sources.finding import SourceKind
-from vitreous.images.sources.folders import FOLDERS
+from vitreous.images.sources.folders import FOLDERS, PACK
 from vitreous.images.sources.idx import IDX
-from vitreous.images.sources.packs import PACK
 from vitreous.images.sources.parquet import PARQUET
 from vitreous.images.sources.shards import SHARDS
+from vitreous.images.sources.source import SourceKind
 from vitreous.images.sources.tables import TABLES
 from vitreous.images.sources.zips import ZIP
 from vitreous.registry import Registry

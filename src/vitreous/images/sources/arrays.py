@@ -11,9 +11,10 @@ import numpy as np
 from numpy.lib import format as npy
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import FoundImages, Labels, Place, SourceKind, by_name, by_number, cannot_read
-from vitreous.images.sources.spellings import split_in
-from vitreous.images.sources.stack import Array, ArrayPart, Stack, describe
+from vitreous.images.sources.labels import Labels, by_name, by_number, split_in
+from vitreous.images.sources.paths import Place, cannot_read
+from vitreous.images.sources.source import FoundImages, SourceKind
+from vitreous.images.sources.stack import Array, Stack, stack_of
 
 PIXEL_WORDS = {"x", "images", "image", "imgs", "data", "pixels", "pictures", "features", "arr0"}
 LABEL_WORDS = {"y", "labels", "label", "targets", "target", "classes", "t", "arr1"}
@@ -23,32 +24,28 @@ NAME_KEYS = ("class_names", "classes", "label_names", "names", "categories")
 def recognises(place: Place) -> bool:
     if place.folder is None:
         return len(place.files) == 1 and bool(place.ending(".npz", ".npy"))
-    return bool(place.ending(".npy") or len(place.ending(".npz")) == 1) and not place.has_picture_folders
+    return bool(place.ending(".npy") or len(place.ending(".npz")) == 1) and not place.has_image_folders
 
 
 def open_arrays(place: Place) -> FoundImages:
     where = _members(place)
     names = _class_names(where)
-    pairs = _pairs(where, place.said)
-    parts: list[ArrayPart] = []
-    labels, given, notes, channels = [], [], [], 1
-    for split, pixels, answers in pairs:
-        part, more, said = describe(load(*where[pixels]), *where[pixels], title=split or pixels)
+    pairs = _pairs(where, place.text)
+    source, own_splits, notes = stack_of(load, [(split, *where[pixels], pixels) for split, pixels, _ in pairs])
+    labels = []
+    for part, (_, pixels, answers) in zip(source.parts, pairs, strict=True):
         found = load(*where[answers]) if answers else np.full(part.count, -1)
         if len(found) != part.count:
             raise DataError(
-                f"{place.said} has {part.count:,} images in {pixels} and {len(found):,} labels in {answers}"
+                f"{place.text} has {part.count:,} images in {pixels} and {len(found):,} labels in {answers}"
             )
-        parts.append(part)
         labels.append(found)
-        given += [split] * part.count
-        notes += said
-        channels = max(channels, more)
-    source = Stack(load, tuple(parts), channels)
-    numbers, classes = _labels(labels, names, place.said, source)
+    numbers, classes = _labels(labels, names, place.text, source)
     if not any(answers for _, _, answers in pairs):
         notes.append("no labels were found beside the images")
-    return FoundImages(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
+    return FoundImages(
+        source, numbers, classes, own_splits, source.fingerprints(), tuple(notes), channels=source.channels
+    )
 
 
 def load(file: str, key: str) -> Array:
@@ -124,14 +121,14 @@ def _words(key: str) -> list[str]:
     return [w for w in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower()) if w]
 
 
-def _pairs(where: dict[str, tuple[str, str]], said: str) -> list[tuple[str, str, str | None]]:
+def _pairs(where: dict[str, tuple[str, str]], what: str) -> list[tuple[str, str, str | None]]:
     """(split, key of pixels, key of labels)."""
     pixels = {key for key in where if key not in NAME_KEYS and load(*where[key]).ndim in (3, 4)}
     labels = {key for key in where if key not in pixels and (key not in NAME_KEYS or key == "classes")}
     labels = {key for key in labels if load(*where[key]).ndim in (1, 2)}
     if not pixels:
         raise DataError(
-            f"{said} holds no images (N×H×W or N×H×W×C of numbers); it has: {', '.join(where) or 'nothing'}"
+            f"{what} holds no images (N×H×W or N×H×W×C of numbers); it has: {', '.join(where) or 'nothing'}"
         )
     found = []
     for key in sorted(pixels):
@@ -143,7 +140,7 @@ def _pairs(where: dict[str, tuple[str, str]], said: str) -> list[tuple[str, str,
         found.append((split, key, twins[0] if twins else None))
     if len(found) > 1 and len({split for split, _, _ in found}) < len(found):
         raise DataError(
-            f"{said} holds several arrays of images ({', '.join(sorted(pixels))}); call them train and test"
+            f"{what} holds several arrays of images ({', '.join(sorted(pixels))}); call them train and test"
         )
     return found
 
@@ -158,28 +155,28 @@ def _class_names(where: dict[str, tuple[str, str]]) -> list[str] | None:
 
 
 def _labels(
-    found: Sequence[Array], names: list[str] | None, said: str, source: Stack
+    found: Sequence[Array], names: list[str] | None, what: str, source: Stack
 ) -> tuple[Labels, tuple[str, ...]]:
     """Numbers, names, one column, one-hot rows, or several 0 and 1 in a row."""
     several = [x.reshape(len(x)) if x.ndim == 2 and x.shape[1] == 1 else x for x in map(np.asarray, found)]
     if len({x.shape[1:] for x in several}) > 1:
-        raise DataError(f"{said} labels its splits in different shapes; give all of them class numbers")
+        raise DataError(f"{what} labels its splits in different shapes; give all of them class numbers")
     labels = np.concatenate(several)
     if labels.dtype.kind in "US":
         return by_name([v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in labels.tolist()])
     if labels.dtype.kind not in "uibf" or not np.array_equal(labels, np.round(labels)):
-        raise DataError(f"{said} has labels of {labels.dtype} that are not class numbers; write whole numbers or names")
+        raise DataError(f"{what} has labels of {labels.dtype} that are not class numbers; write whole numbers or names")
     if labels.ndim == 1:
-        return by_number(labels.astype(np.int64), names, said, source.name)
+        return by_number(labels.astype(np.int64), names, what, source.name)
     if not np.isin(labels, (0, 1)).all():
-        raise DataError(f"{said} has labels of shape {labels.shape} that are not 0 or 1; write class numbers")
+        raise DataError(f"{what} has labels of shape {labels.shape} that are not 0 or 1; write class numbers")
     classes = names or [str(i) for i in range(labels.shape[1])]
     if len(classes) != labels.shape[1]:
         raise DataError(
-            f"{said} has {labels.shape[1]} columns of labels and {len(classes)} class names; make them agree"
+            f"{what} has {labels.shape[1]} columns of labels and {len(classes)} class names; make them agree"
         )
     if (labels.sum(1) == 1).all():  # one-hot
-        return by_number(labels.argmax(1), classes, said, source.name)
+        return by_number(labels.argmax(1), classes, what, source.name)
     return labels.astype(np.int64), tuple(classes)
 
 

@@ -8,54 +8,33 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.files import digest
-from vitreous.images import embedded
-from vitreous.images.sources.finding import FoundImages, Place, SourceKind
+from vitreous.images.sources.paths import Place
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.sources.stack import Array, ArrayPart, Stack
 
 FASHION_NAME = "fashion"
-FASHION_FILE = Path(embedded.__file__).with_name("fashion.xz")  # made by benchmarks/make_fashion.py
+FASHION_FILE = Path(__file__).parents[1] / "embedded" / "fashion.xz"  # made by benchmarks/make_fashion.py
 TRAIN_PER_CLASS, TEST_PER_CLASS = 870, 220
-FASHION_CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+FASHION_CLASSES: tuple[str, ...] = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
+FASHION_CLASSES += ("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 # of all images as the file has them: class after class, train then test
 PIXELS_SHA256 = "e733237804366348801f1c063c83be8f8558587a1b426b7f2be33f76f2ca4d73"
 
 
 def recognises(place: Place) -> bool:
-    return place.said == FASHION_NAME and place.folder is None and not place.files
+    return place.text == FASHION_NAME and place.folder is None and not place.files
 
 
 def open_fashion(place: Place) -> FoundImages:
     train, test = 10 * TRAIN_PER_CLASS, 10 * TEST_PER_CLASS
-    source = Stack(
-        load,
-        (ArrayPart(str(FASHION_FILE), "train", "train", train), ArrayPart(str(FASHION_FILE), "test", "test", test)),
-        channels=1,
-    )
-    labels = np.concatenate([np.arange(train) % 10, np.arange(test) % 10])
-    notes = (
-        f"Fashion-MNIST (MIT licence): {TRAIN_PER_CLASS} of its 6,000 and {TEST_PER_CLASS} of its 1,000 of each class",
-    )
-    given = ["train"] * train + ["test"] * test
-    return FoundImages(
-        source,
-        labels.astype(np.int64),
-        FASHION_CLASSES,
-        given,
-        [digest(FASHION_FILE)] * (train + test),
-        notes,
-        channels=1,
-    )
+    counts = {"train": train, "test": test}
+    parts = tuple(ArrayPart(str(FASHION_FILE), split, split, count) for split, count in counts.items())
+    labels = np.concatenate([np.arange(train) % 10, np.arange(test) % 10]).astype(np.int64)
+    of_each = f"{TRAIN_PER_CLASS} of its 6,000 and {TEST_PER_CLASS} of its 1,000 of each class"
+    own_splits = ["train"] * train + ["test"] * test
+    prints = [digest(FASHION_FILE)] * (train + test)
+    notes = (f"Fashion-MNIST (MIT licence): {of_each}",)
+    return FoundImages(Stack(load, parts, 1), labels, FASHION_CLASSES, own_splits, prints, notes, channels=1)
 
 
 def unpack() -> Array:

@@ -1,9 +1,8 @@
-"""Class folders on a disk: CLASS/picture, or SPLIT/CLASS/picture."""
+"""Folders on a disk: CLASS/image, or SPLIT/CLASS/image; and a pack, which `vitreous pack` made of any set."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from collections import Counter
@@ -15,79 +14,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images.sources import picture
-from vitreous.images.sources.finding import (
+from vitreous.images.imageset import ImageSet, NamedImages
+from vitreous.images.sources import image_file
+from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
-    FoundImages,
     Place,
-    SourceKind,
     cannot_read,
+    fingerprint,
+    is_image_name,
     is_junk,
-    is_picture,
     open_regular,
-    read_picture,
+    read_image_file,
 )
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.sources.tree import read_tree
 from vitreous.printable import storable
 from vitreous.words import few
 
+PACK_INDEX_FILE = "index.safetensors"
 MAX_VISITS = 16  # of one folder by links; folders that link to each other would loop
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(NamedImages):
     """Images in separate files. `names`: their paths inside `root`, with /."""
 
     root: str
     names: tuple[str, ...]
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, i: int) -> str:
-        return storable(self.names[i])
-
     def raw(self, i: int) -> bytes:
-        return read_picture(Path(self.root, self.names[i]))
+        return read_image_file(Path(self.root, self.names[i]))
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), storable(str(Path(self.root, self.names[i]))))
+        return image_file.decode(self.raw(i), storable(str(Path(self.root, self.names[i]))))
 
 
 def recognises(place: Place) -> bool:
     if place.folder is not None:
         return True  # any folder; other sources are asked first
-    return bool(place.files) and all(is_picture(f) for f in place.files)
+    return bool(place.files) and all(is_image_name(f) for f in place.files)
 
 
 def open_folders(place: Place) -> FoundImages:
-    if place.folder is None:
-        return open_pictures(place)
     left = LeftOut()
-    paths = sorted(walk(place.folder, left))  # the disk's order is arbitrary
-    tree = read_tree(paths, storable(place.said))
-    source = Files(str(place.folder), tuple(paths[i] for i in tree.places))
-    prints, notes = fingerprints(source)
-    if left.bare:
-        notes.append(f"left out {len(left.bare):,} empty folders: {few(left.bare)}")
-    if left.loops:
-        notes.append(f"left out {len(left.loops):,} folders that lead back into themselves: {few(left.loops)}")
-    if left.too_deep:
-        depth = f"{left.too_deep[0].count('/') + 1:,} folders down, in {left.too_deep[0].split('/')[0]}"
-        notes.append(
-            f"left out {len(left.too_deep):,} folders whose path is too long for this system ({storable(depth)})"
-        )
-    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
-
-
-def open_pictures(place: Place) -> FoundImages:
-    """Single images, named one by one or by a pattern; only their folders can tell their class."""
-    root = os.path.commonpath([Path(f).absolute().parent for f in place.files])
-    files = {Path(f).absolute().relative_to(root).as_posix() for f in place.files}
-    tree = read_tree(sorted(files), place.said)
-    source = Files(root, tuple(sorted(files)[i] for i in tree.places))
-    prints, notes = fingerprints(source)
-    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, (*tree.notes, *notes))
+    if place.folder is not None:
+        root = str(place.folder)
+        paths = sorted(walk(place.folder, left))  # the disk's order is arbitrary
+    else:  # single images, named one by one or by a pattern; only their folders can tell their class
+        root = os.path.commonpath([Path(f).absolute().parent for f in place.files])
+        paths = sorted({Path(f).absolute().relative_to(root).as_posix() for f in place.files})
+    tree = read_tree(paths, storable(place.text))
+    source = Files(root, tuple(paths[i] for i in tree.places))
+    prints, unreadable = fingerprints(source)
+    notes = (*tree.notes, *unreadable, *left.notes())
+    return FoundImages(source, tree.labels, tree.classes, tree.own_splits, prints, notes)
 
 
 @dataclass
@@ -97,6 +77,16 @@ class LeftOut:
     loops: list[str] = field(default_factory=list)  # lead back into themselves
     bare: list[str] = field(default_factory=list)  # hold nothing
     too_deep: list[str] = field(default_factory=list)  # have a path longer than the system takes
+
+    def notes(self) -> Iterator[str]:
+        if self.bare:
+            yield f"left out {len(self.bare):,} empty folders: {few(self.bare)}"
+        if self.loops:
+            yield f"left out {len(self.loops):,} folders that lead back into themselves: {few(self.loops)}"
+        if self.too_deep:
+            first = self.too_deep[0]
+            where = storable(f"{first.count('/') + 1:,} folders down, in {first.split('/')[0]}")
+            yield f"left out {len(self.too_deep):,} folders whose path is too long for this system ({where})"
 
 
 def walk(folder: Path, left: LeftOut) -> Iterator[str]:
@@ -150,29 +140,28 @@ def fingerprints(source: Files) -> tuple[list[str], list[str]]:
             sizes.append(state.st_size if stat.S_ISREG(state.st_mode) else -1)
         except OSError:
             sizes.append(-1)
-    whole = sum(size for size in sizes if size <= picture.BYTE_LIMIT) <= HASH_WHOLE_BELOW
+    whole = sum(size for size in sizes if size <= image_file.BYTE_LIMIT) <= HASH_WHOLE_BELOW
     prints = []
     for name, size in zip(source.names, sizes, strict=True):
-        in_part = size > 8192 and (not whole or size > picture.BYTE_LIMIT)
+        in_part = size > 8192 and (not whole or size > image_file.BYTE_LIMIT)
         try:
             with open_regular(os.path.join(source.root, name), buffering=0) as file:  # noqa: PTH118  pathlib is slow
                 raw = file.read(4096 if in_part else size)
                 if in_part:
                     file.seek(-4096, os.SEEK_END)
                     raw += file.read(4096)
-            prints.append(f"{size}:{hashlib.blake2b(raw, digest_size=12).hexdigest()}")
+            prints.append(f"{size}:{fingerprint(raw)}")
         except (OSError, DataError):
             prints.append(f"{size}:unreadable")
             unreadable.append(name)
     if len(unreadable) == len(source.names):
         raise DataError(f"no image of {source.root} can be read ({few(unreadable)}); check the permissions")
-    why = "permission, a broken link, or no regular file"
-    notes = [f"{len(unreadable):,} files cannot be read ({why}): {few(unreadable)}"]
-    notes *= bool(unreadable)
-    if any(size == 0 for size in sizes):
-        notes.append(
-            f"{sizes.count(0):,} files are empty: {few(n for n, s in zip(source.names, sizes, strict=True) if s == 0)}"
-        )
+    notes = []
+    if unreadable:
+        why = "permission, a broken link, or no regular file"
+        notes.append(f"{len(unreadable):,} files cannot be read ({why}): {few(unreadable)}")
+    if empty := [name for name, size in zip(source.names, sizes, strict=True) if size == 0]:
+        notes.append(f"{len(empty):,} files are empty: {few(empty)}")
     return prints, notes
 
 
@@ -185,6 +174,19 @@ def _names(folder: str) -> list[str]:
         return []
 
 
+def is_pack(place: Place) -> bool:
+    return place.folder is not None and (place.folder / PACK_INDEX_FILE).is_file()
+
+
+def open_pack(place: Place) -> ImageSet:
+    """A pack, with the splits, groups and names that it was packed with."""
+    from vitreous.images.stores.disk import Pack  # needs torch, unlike other sources
+
+    assert place.folder is not None
+    return Pack.open(place.folder)
+
+
+PACK = SourceKind("pack", "a folder that `vitreous pack` made", is_pack, open_pack)
 FOLDERS = SourceKind(
     "folders", "one folder of images for each class, with or without split folders", recognises, open_folders
 )

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import FoundImages, Place, SourceKind, by_number, cannot_read, file_name, open_file
-from vitreous.images.sources.spellings import split_in
-from vitreous.images.sources.stack import Array, ArrayPart, Stack, describe
+from vitreous.images.sources.labels import by_number, split_in
+from vitreous.images.sources.paths import Place, cannot_read, file_name, open_file
+from vitreous.images.sources.source import FoundImages, SourceKind
+from vitreous.images.sources.stack import Array, stack_of
 
 IDX_NAME = re.compile(r"(?P<stem>.*)(?P<what>images|labels)(?P<rest>[-.]idx(?P<axes>\d)-ubyte(\.gz)?)", re.IGNORECASE)
 UBYTE = 8  # the type's code in the magic number
@@ -20,7 +21,7 @@ MAX_IDX_BYTES = 8 << 30  # bytes
 
 
 def recognises(place: Place) -> bool:
-    if place.folder is not None and place.has_picture_folders:
+    if place.folder is not None and place.has_image_folders:
         return False
     files = [str(place.folder / name) for name in place.names] if place.folder else list(place.files)
     found = [IDX_NAME.fullmatch(file_name(file)) for file in files]
@@ -34,25 +35,22 @@ def open_idx(place: Place) -> FoundImages:
     stems = {_set(named[file]["stem"]) for file in pixels}
     if len(stems) > 1:
         raise DataError(
-            f"{place.said} holds IDX files of {len(stems)} sets ({', '.join(sorted(stems))}); name one by a pattern"
+            f"{place.text} holds IDX files of {len(stems)} sets ({', '.join(sorted(stems))}); name one by a pattern"
         )
-    parts: list[ArrayPart] = []
-    labels, given, notes, channels = [], [], [], 1
+    pieces: list[tuple[str, str, str, str]] = []
     for file in pixels:
         split = split_in(named[file]["stem"]) or ""
-        if split in given:
-            raise DataError(f"{place.said} holds {file_name(file)} twice (.gz and not); keep one of them")
-        part, more, said = describe(load(file, ""), file, "", title=split or file_name(file))
-        labels.append(_labels(file, named, part.count))
-        parts.append(part)
-        given += [split] * part.count
-        notes += said
-        channels = max(channels, more)
-    if not parts:
-        raise DataError(f"{place.said} holds IDX labels but no images; add the -images-idx3-ubyte file")
-    source = Stack(load, tuple(parts), channels)
-    numbers, classes = by_number(np.concatenate(labels), None, place.said, source.name)
-    return FoundImages(source, numbers, classes, given, source.fingerprints(), tuple(notes), channels=channels)
+        if split in [piece[0] for piece in pieces]:
+            raise DataError(f"{place.text} holds {file_name(file)} twice (.gz and not); keep one of them")
+        pieces.append((split, file, "", file_name(file)))
+    if not pieces:
+        raise DataError(f"{place.text} holds IDX labels but no images; add the -images-idx3-ubyte file")
+    source, own_splits, notes = stack_of(load, pieces)
+    labels = [_labels(part.file, named, part.count) for part in source.parts]
+    numbers, classes = by_number(np.concatenate(labels), None, place.text, source.name)
+    return FoundImages(
+        source, numbers, classes, own_splits, source.fingerprints(), tuple(notes), channels=source.channels
+    )
 
 
 def load(file: str, key: str = "") -> Array:
@@ -91,12 +89,10 @@ def _with_twins(files: tuple[str, ...]) -> list[str]:
     for file in files:
         match = IDX_NAME.fullmatch(file_name(file))
         if match and match["what"].lower() == "images":
-            beside = {
-                str(p)
-                for p in Path(file).parent.iterdir()
-                if (m := IDX_NAME.fullmatch(p.name)) and m["what"] == "labels"
-            }
-            found |= {f for f in beside if IDX_NAME.fullmatch(file_name(f))["stem"] == match["stem"]}  # type: ignore[index]
+            for beside in Path(file).parent.iterdir():
+                other = IDX_NAME.fullmatch(beside.name)
+                if other and other["what"] == "labels" and other["stem"] == match["stem"]:
+                    found.add(str(beside))
     return sorted(found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,31 +14,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError
-from vitreous.images.sources import picture
-from vitreous.images.sources.finding import (
-    HASH_WHOLE_BELOW,
-    FoundImages,
+from vitreous.images.imageset import NamedImages
+from vitreous.images.sources import image_file
+from vitreous.images.sources.labels import (
+    LABEL_COLUMNS,
+    PATH_COLUMNS,
     Labels,
-    Place,
-    SourceKind,
-    by_name,
     by_names,
     by_number,
+    by_value,
+    column,
+    split_of_path,
+)
+from vitreous.images.sources.paths import (
+    HASH_WHOLE_BELOW,
+    Place,
     file_name,
+    file_size,
+    fingerprint,
     is_junk,
     is_remote,
     open_file,
-    read_picture,
-    stem,
+    read_image_file,
 )
-from vitreous.images.sources.spellings import LABEL_COLUMNS, PATH_COLUMNS, column, split_in, split_of
-from vitreous.printable import storable
+from vitreous.images.sources.source import FoundImages, SourceKind
 
 ROW_GROUPS_KEPT = 4  # in memory; reading an image reads its whole row group
 
 
 @dataclass
-class Rows:
+class Rows(NamedImages):
     """Images in the rows of Parquet files; keeps the last row groups, but not across pickling."""
 
     files: tuple[str, ...]
@@ -50,17 +54,11 @@ class Rows:
     kept: OrderedDict[int, list[Any]] = field(default_factory=OrderedDict, repr=False)
     lock: Any = field(default_factory=Lock, repr=False)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("kept", "lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ |= state | {"kept": OrderedDict(), "lock": Lock()}
-
-    def name(self, i: int) -> str:
-        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         group = int(np.searchsorted(self.first, i, "right")) - 1
@@ -71,11 +69,11 @@ class Rows:
         file = self.files[self.groups[group][0]]
         path = value.get("path") if isinstance(value, dict) else None
         if path and not is_remote(file) and (Path(file).parent / path).is_file():
-            return read_picture(Path(file).parent / path)
+            return read_image_file(Path(file).parent / path)
         raise DataError(f"{file}: row {i - int(self.first[group])} has no image; drop the row")
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), self.name(i))
+        return image_file.decode(self.raw(i), self.name(i))
 
     def _rows(self, group: int) -> list[Any]:
         with self.lock:
@@ -87,10 +85,8 @@ class Rows:
                 with open_file(self.files[file]) as handle:
                     rows = _parquet().ParquetFile(handle).read_row_group(number, columns=[self.image])[0].to_pylist()
             except (OSError, ValueError) as error:  # pyarrow's own are among these
-                why = type(error).__name__
-                raise DataError(
-                    f"{self.files[file]} is damaged in row group {number} ({why}); fetch it again"
-                ) from None
+                what = f"{self.files[file]} is damaged in row group {number} ({type(error).__name__})"
+                raise DataError(f"{what}; fetch it again") from None
             self.kept[group] = rows
             while len(self.kept) > ROW_GROUPS_KEPT:
                 self.kept.popitem(last=False)
@@ -98,13 +94,13 @@ class Rows:
 
 
 def recognises(place: Place) -> bool:
-    return not place.has_picture_folders and bool(parquet_files(place))
+    return not place.has_image_folders and bool(parquet_files(place))
 
 
 def parquet_files(place: Place) -> list[str]:
     if found := place.ending(".parquet"):
         return found
-    if place.folder is None or place.has_picture_folders:
+    if place.folder is None or place.has_image_folders:
         return []
     below = [p.relative_to(place.folder) for depth in ("*/", "*/*/") for p in place.folder.glob(f"{depth}*.parquet")]
     return sorted(str(place.folder / p) for p in below if not any(map(is_junk, p.parts)))
@@ -132,21 +128,20 @@ def open_parquet(place: Place) -> FoundImages:
             raise DataError(f"{file} is not a whole Parquet file ({type(error).__name__}); fetch it again") from None
         groups += [(n, g) for g in range(len(sizes))]
         counts += sizes
-        splits += [split_in(stem(file)) or split_of(file.replace("\\", "/").split("/")[-2]) or ""] * sum(sizes)
-    first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    names = _names(files, tables)
+        splits += [split_of_path(file)] * sum(sizes)
+    first = np.cumsum([0, *counts[:-1]], dtype=np.int64)
+    rows = ((file_name(file), row) for file, t in zip(files, tables, strict=True) for row in range(t.num_rows))
+    names = tuple(f"{file}/{row}" for file, row in rows)
     if not names:
-        raise DataError(f"{place.said} has no rows; fetch it again")
-    source = Rows(tuple(files), image, groups, first[:-1], names)
+        raise DataError(f"{place.text} has no rows; fetch it again")
+    source = Rows(tuple(files), image, groups, first, names)
     columns = {name: [v for table in tables for v in table.column(name).to_pylist()] for name in tables[0].column_names}
-    labels, classes, used = _labels(schema, columns, place.said, source)
-    said: dict[str, Sequence[str]] = {
+    labels, classes, used = _labels(schema, columns, place.text, source)
+    facts: dict[str, Sequence[str]] = {
         name: [str(v) for v in values] for name, values in columns.items() if name != used
     }
-    notes = (
-        f"{len(files):,} Parquet files, images in column {image!r}, labels in {used!r}, {len(groups):,} row groups",
-    )
-    return FoundImages(source, labels, classes, splits, _prints(source, tables, files), notes, said)
+    note = f"{len(files):,} Parquet files, images in column {image!r}, labels in {used!r}, {len(groups):,} row groups"
+    return FoundImages(source, labels, classes, splits, _prints(source, files), (note,), facts)
 
 
 def image_column(schema: Any, file: str) -> str:
@@ -165,7 +160,7 @@ def image_column(schema: Any, file: str) -> str:
 
 
 def _labels(
-    schema: Any, columns: dict[str, list[Any]], said: str, source: Rows
+    schema: Any, columns: dict[str, list[Any]], what: str, source: Rows
 ) -> tuple[Labels, tuple[str, ...], str | None]:
     """Class numbers with the schema's names, or by value; and the column used."""
     features = _features(schema)
@@ -177,18 +172,15 @@ def _labels(
     used = min(candidates, key=lambda name: (rank.get(column(name), len(rank)), name not in named))
     values, names = columns[used], named.get(used)
     if any(isinstance(value, list) for value in values):
-        several = [[_called(v, names, said, source, i) for v in value or []] for i, value in enumerate(values)]
+        several = [[_called(v, names, what, source, i) for v in value or []] for i, value in enumerate(values)]
         return *by_names(several, names), used
-    if all(isinstance(value, int) for value in values if value is not None):
-        numbers = np.array([-1 if value is None else int(value) for value in values], np.int64)
-        return *by_number(numbers, names, said, source.name), used
-    return *by_name([None if value is None else str(value) for value in values]), used
+    return *by_value(values, names, what, source.name), used
 
 
-def _called(value: Any, names: Sequence[str] | None, said: str, source: Rows, i: int) -> str:
+def _called(value: Any, names: Sequence[str] | None, what: str, source: Rows, i: int) -> str:
     if names is None or not isinstance(value, int):
         return str(value)
-    by_number(np.array([value]), names, said, lambda _: source.name(i))
+    by_number(np.array([value]), names, what, lambda _: source.name(i))
     return names[value]
 
 
@@ -211,29 +203,22 @@ def _class_names(feature: Any) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def _names(files: Sequence[str], tables: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(f"{file_name(file)}/{row}" for file, t in zip(files, tables, strict=True) for row in range(t.num_rows))
-
-
-def _prints(source: Rows, tables: Sequence[Any], files: Sequence[str]) -> list[str]:
+def _prints(source: Rows, files: Sequence[str]) -> list[str]:
     """Digests of the images if all files are local and small, else the sizes of their row groups."""
-    from vitreous.images.sources.finding import file_size
-
     if sum(map(file_size, files)) <= HASH_WHOLE_BELOW and not any(map(is_remote, files)):
         return [_print(source, i) for i in range(len(source))]
     prints = []
-    for n, file in enumerate(files):
+    for file in files:
         with open_file(file) as handle:
             metadata = _parquet().ParquetFile(handle).metadata
-        for g in range(metadata.num_row_groups):
-            group = metadata.row_group(g)
-            prints += [f"{file_size(files[n])}:{group.total_byte_size}"] * group.num_rows
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            prints += [f"{file_size(file)}:{group.total_byte_size}"] * group.num_rows
     return prints
 
 
 def _print(source: Rows, i: int) -> str:
     try:
-        return hashlib.blake2b(source.raw(i), digest_size=12).hexdigest()
+        return fingerprint(source.raw(i))
     except DataError:
         return "none"
 

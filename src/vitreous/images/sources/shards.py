@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tarfile
@@ -15,24 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images.sources import picture
-from vitreous.images.sources.finding import (
+from vitreous.images.imageset import NamedImages
+from vitreous.images.sources import image_file
+from vitreous.images.sources.labels import LABEL_COLUMNS, by_value, column, split_of, split_of_path
+from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
-    FoundImages,
     Place,
-    SourceKind,
-    by_name,
-    by_number,
     file_name,
     file_size,
+    fingerprint,
+    is_image_name,
     is_junk,
-    is_picture,
     is_remote,
     open_file,
     read_range,
-    stem,
 )
-from vitreous.images.sources.spellings import LABEL_COLUMNS, column, split_in, split_of
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 from vitreous.words import few
 
@@ -41,7 +38,7 @@ NAME_FILES = ("classes.txt", "classnames.txt", "class_names.txt", "labels.txt")
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(NamedImages):
     """Images inside tar files. Holds only offsets and no open file, so it can be sent to workers."""
 
     files: tuple[str, ...]
@@ -49,12 +46,6 @@ class Shards:
     file: NDArray[np.int32]
     start: NDArray[np.int64]
     size: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, i: int) -> str:
-        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         file = self.files[self.file[i]]
@@ -64,7 +55,7 @@ class Shards:
         return raw
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i).split('/', 1)[1]}")
+        return image_file.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i).split('/', 1)[1]}")
 
 
 @dataclass
@@ -81,7 +72,7 @@ class Index:
 
 
 def recognises(place: Place) -> bool:
-    return not place.has_picture_folders and bool(shard_files(place))
+    return not place.has_image_folders and bool(shard_files(place))
 
 
 def shard_files(place: Place) -> list[str]:
@@ -94,7 +85,7 @@ def shard_files(place: Place) -> list[str]:
     if place.files and all(
         f.lower().endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.zst", ".tar.bz2")) for f in place.files
     ):
-        raise DataError(f"{place.said} is compressed, so its images have no places; unpack it to .tar first")
+        raise DataError(f"{place.text} is compressed, so its images have no places; unpack it to .tar first")
     return []
 
 
@@ -107,13 +98,13 @@ def open_shards(place: Place) -> FoundImages:
     names = [f"{_short(file, files)}/{key}" for file, shard in zip(files, shards, strict=True) for key in shard.keys]
     labels = [label for shard in shards for label in shard.label]
     if not names:
-        raise DataError(f"{place.said} holds no images (key.jpg beside key.cls or key.json); check the shards")
+        raise DataError(f"{place.text} holds no images (key.jpg beside key.cls or key.json); check the shards")
     which = np.repeat(np.arange(len(files), dtype=np.int32), [len(shard.keys) for shard in shards])
     start = np.array([at for shard in shards for at in shard.start], np.int64)
     size = np.array([n for shard in shards for n in shard.size], np.int64)
     source = Shards(tuple(files), tuple(names), which, start, size)
-    numbers, classes = _classes(labels, files, place.said, source)
-    split = [split_in(stem(file)) or split_of(_parent(file)) or "" for file in files]
+    numbers, classes = _classes(labels, files, place.text, source)
+    split = [split_of_path(file) for file in files]
     columns = _columns([about for shard in shards for about in shard.about])
     notes = _notes(files, shards, labels)
     return FoundImages(source, numbers, classes, [split[n] for n in which], _prints(source), tuple(notes), columns)
@@ -125,11 +116,11 @@ def index_shard(file: str) -> Index:
     with open_file(file) as handle:
         try:
             for key, parts in _samples(handle, index):
-                pictures = [ending for ending in parts if is_picture("." + ending.rsplit(".", 1)[-1])]
-                if not pictures:
+                images = [ending for ending in parts if is_image_name("." + ending.rsplit(".", 1)[-1])]
+                if not images:
                     index.left.append(key)
                     continue
-                ending = pictures[0]
+                ending = images[0]
                 member = parts[ending]
                 label, about = _label(handle, parts, f"{file}/{key}")
                 index.keys.append(f"{key}.{ending}")
@@ -177,10 +168,10 @@ def _label(handle: Any, parts: dict[str, tarfile.TarInfo], what: str) -> tuple[A
     about: dict[str, Any] = {}
     if "json" in parts and parts["json"].size <= MAX_LABEL_BYTES:
         try:
-            said = json.loads(_small(handle, parts["json"]))
+            read = json.loads(_small(handle, parts["json"]))
         except ValueError:
             raise DataError(f"{what}.json is not JSON; correct the shard") from None
-        about = said if isinstance(said, dict) else {"label": said}
+        about = read if isinstance(read, dict) else {"label": read}
     if "cls" in parts and parts["cls"].size <= MAX_LABEL_BYTES:
         text = _small(handle, parts["cls"]).decode("utf-8", "replace").strip()
         return (int(text) if re.fullmatch(r"-?\d{1,18}", text) else text or None), about
@@ -195,18 +186,13 @@ def _small(handle: Any, member: tarfile.TarInfo) -> bytes:
 
 
 def _classes(
-    labels: list[Any], files: Sequence[str], said: str, source: Shards
+    labels: list[Any], files: Sequence[str], what: str, source: Shards
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    known = [label for label in labels if label is not None]
-    names = _names_beside(files[0])
-    if any(isinstance(label, list | dict | float) for label in known):
+    if any(isinstance(label, list | dict | float) for label in labels):
         raise DataError(
-            f"{said}: a label of {source.name(0)} is neither a class number nor a name; write key.cls files"
+            f"{what}: a label of {source.name(0)} is neither a class number nor a name; write key.cls files"
         )
-    if all(isinstance(label, int) for label in known):
-        numbers = np.array([-1 if label is None else label for label in labels], np.int64)
-        return by_number(numbers, names, said, source.name)
-    return by_name([None if label is None else str(label) for label in labels])
+    return by_value(labels, _names_beside(files[0]), what, source.name)
 
 
 def _names_beside(file: str) -> list[str] | None:
@@ -221,8 +207,8 @@ def _names_beside(file: str) -> list[str] | None:
 
 
 def _columns(about: list[dict[str, Any]]) -> dict[str, Sequence[str]]:
-    names = sorted({name for said in about for name in said})
-    return {name: [str(said.get(name, "")) for said in about] for name in names[:64]}
+    names = sorted({name for entries in about for name in entries})
+    return {name: [str(entries.get(name, "")) for entries in about] for name in names[:64]}
 
 
 def _notes(files: list[str], shards: list[Index], labels: list[Any]) -> Iterator[str]:
@@ -243,18 +229,14 @@ def _prints(source: Shards) -> list[str]:
         return [
             f"{size}:{start}:{sizes[n]}" for n, start, size in zip(source.file, source.start, source.size, strict=True)
         ]
-    return [hashlib.blake2b(source.raw(i), digest_size=12).hexdigest() for i in range(len(source))]
+    return [fingerprint(source.raw(i)) for i in range(len(source))]
 
 
 def _short(file: str, files: Sequence[str]) -> str:
     """A shard's name, with its folder if two shards share one."""
     name = file_name(file)
-    return name if sum(file_name(f) == name for f in files) == 1 else f"{_parent(file)}/{name}"
-
-
-def _parent(file: str) -> str:
-    parts = re.split(r"[/\\]", file)
-    return parts[-2] if len(parts) > 1 else ""
+    is_alone = sum(file_name(f) == name for f in files) == 1
+    return name if is_alone else "/".join(re.split(r"[/\\]", file)[-2:])
 
 
 SHARDS = SourceKind("shards", "WebDataset tar shards: key.jpg beside key.cls or key.json", recognises, open_shards)

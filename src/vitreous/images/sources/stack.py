@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
+from vitreous.images.sources.paths import fingerprint
 
 Array = NDArray[Any]
 
@@ -55,11 +55,11 @@ class Stack:
 
     def read(self, i: int) -> NDArray[np.uint8]:
         n, row = self._find(i)
-        return self._pictures(n, self.array(n)[row : row + 1])[0]
+        return self._as_images(n, self.array(n)[row : row + 1])[0]
 
     def whole(self) -> NDArray[np.uint8]:
         """All images at once, N × H × W × C."""
-        return np.concatenate([self._pictures(n, self.array(n)) for n in range(len(self.parts))])
+        return np.concatenate([self._as_images(n, self.array(n)) for n in range(len(self.parts))])
 
     def array(self, n: int) -> Array:
         if n not in self.arrays:
@@ -67,17 +67,14 @@ class Stack:
         return self.arrays[n]
 
     def fingerprints(self) -> list[str]:
-        return [
-            hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=12).hexdigest()
-            for n in range(len(self.parts))
-            for row in self.array(n)
-        ]
+        rows = (row for n in range(len(self.parts)) for row in self.array(n))
+        return [fingerprint(np.ascontiguousarray(row).tobytes()) for row in rows]
 
     def _find(self, i: int) -> tuple[int, int]:
         n = int(np.searchsorted(self.ends, i, "right"))
         return n, i - (int(self.ends[n - 1]) if n else 0)
 
-    def _pictures(self, n: int, x: Array) -> NDArray[np.uint8]:
+    def _as_images(self, n: int, x: Array) -> NDArray[np.uint8]:
         """Image i as a writable copy."""
         part = self.parts[n]
         x = x[..., None] if x.ndim == 3 else x.transpose(0, 2, 3, 1) if part.channels_first else x
@@ -91,7 +88,22 @@ class Stack:
         return np.array(x, np.uint8, order="C")
 
 
-def describe(array: Array, file: str, key: str, title: str) -> tuple[ArrayPart, int, list[str]]:
+def stack_of(
+    load: Callable[[str, str], Array], pieces: Iterable[tuple[str, str, str, str]]
+) -> tuple[Stack, list[str], list[str]]:
+    """Arrays of one set, each image's own split, and notes.  pieces: split, file, key and title of each array."""
+    parts: list[ArrayPart] = []
+    own_splits, notes, channels = [], [], 1
+    for split, file, key, title in pieces:
+        part, needed, told = _describe(load(file, key), file, key, split or title)
+        parts.append(part)
+        own_splits += [split] * part.count
+        notes += told
+        channels = max(channels, needed)
+    return Stack(load, tuple(parts), channels), own_splits, notes
+
+
+def _describe(array: Array, file: str, key: str, title: str) -> tuple[ArrayPart, int, list[str]]:
     """How an array holds images: the part, its channels, and notes on what was decided."""
     what = f"{file} ({key})" if key else file
     if array.dtype.kind not in "uifb" or array.ndim not in (3, 4) or not len(array):

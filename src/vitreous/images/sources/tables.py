@@ -8,31 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import (
-    FoundImages,
-    Labels,
-    Place,
-    SourceKind,
-    by_name,
-    by_names,
-    cannot_read,
-    file_name,
-    is_picture,
-    open_file,
-    stem,
-)
 from vitreous.images.sources.folders import Files, fingerprints
-from vitreous.images.sources.spellings import (
+from vitreous.images.sources.labels import (
     LABEL_COLUMNS,
     PATH_COLUMNS,
     SPLIT_COLUMNS,
     SPLIT_OF_WORD,
+    Labels,
+    by_name,
+    by_names,
     column,
     split_of,
 )
+from vitreous.images.sources.paths import Place, cannot_read, file_name, is_image_name, open_file, stem
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 from vitreous.words import few
 
@@ -49,14 +39,14 @@ class LabelTable:
 
     def values(self, name: str) -> list[str]:
         place = self.names.index(name)
-        return [row[place].strip() for row in self.rows]
+        return [row[place] for row in self.rows]
 
 
 def recognises(place: Place) -> bool:
     files = place.ending(*TABLE_SUFFIXES)
     if place.folder is None or not files:
         return bool(files)
-    if place.has_picture_folders and _class_folders(place) > 1:
+    if place.has_image_folders and _class_folders(place) > 1:
         return False  # class folders win over a table beside them
     return any(_is_table(file) for file in files)
 
@@ -74,18 +64,18 @@ def open_tables(place: Place) -> FoundImages:
     root = Path(first.file).resolve().parent
     paths: list[str] = []
     several: list[list[str]] = []
-    given: list[str] = []
+    own_splits: list[str] = []
     rest = [name for name in first.names if name not in {path, splits, *labels}]
     columns: dict[str, list[str]] = {name: [] for name in rest}
     place_of: dict[str, int] = {}
     twice = 0
-    hot = _are_hot(tables, labels)
+    hot = len(labels) > 1 and all(_is_hot(table, name) for table in tables for name in labels)
     for table in tables:
         called = split_of(stem(table.file)) or ""
-        said = [_split(s) or "" for s in table.values(splits)] if splits else None
+        named = [_split(s) or "" for s in table.values(splits)] if splits else None
         resolved = _resolve(table, path, root)
         for i, (file, row) in enumerate(zip(resolved, table.rows, strict=True)):
-            answers = _answers([row[table.names.index(name)].strip() for name in labels], labels, hot)
+            answers = _answers([row[table.names.index(name)] for name in labels], labels, hot)
             if file in place_of:  # a second row adds its labels
                 n = place_of[file]
                 twice += set(answers) <= set(several[n])
@@ -94,9 +84,9 @@ def open_tables(place: Place) -> FoundImages:
             place_of[file] = len(paths)
             paths.append(file)
             several.append(answers)
-            given.append(said[i] if said else called)
+            own_splits.append(named[i] if named else called)
             for name in rest:
-                columns[name].append(row[table.names.index(name)].strip())
+                columns[name].append(row[table.names.index(name)])
     source = Files(str(root), tuple(paths))
     prints, notes = fingerprints(source)
     numbers, classes = _number(several, labels if hot else None)
@@ -112,7 +102,9 @@ def open_tables(place: Place) -> FoundImages:
         notes.append(f"images have several labels: {numbers.sum(1).mean():.2f} on average")
     if nothing := sum(not names for names in several):
         notes.append(f"{nothing:,} images have no label")
-    return FoundImages(source, numbers, classes, given, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()})
+    return FoundImages(
+        source, numbers, classes, own_splits, prints, tuple(notes), {k: tuple(v) for k, v in columns.items()}
+    )
 
 
 def read(file: str) -> LabelTable:
@@ -124,7 +116,7 @@ def read(file: str) -> LabelTable:
         raise DataError(f"{file} is not UTF-8; save it as UTF-8") from None
     except OSError as error:
         raise cannot_read(file, error) from None
-    delimiter = _delimiter(text.split("\n", 1)[0])
+    delimiter = max(",;\t", key=text.split("\n", 1)[0].count)
     try:
         rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if any(row)]
     except csv.Error as error:
@@ -132,8 +124,8 @@ def read(file: str) -> LabelTable:
     if not rows:
         raise DataError(f"{file} is empty; write one row of path,label for each image")
     names = [name.strip() for name in rows[0]]
-    if any(is_picture(name) for name in names) or not any(column(n) in (*PATH_COLUMNS, *LABEL_COLUMNS) for n in names):
-        paths = [i for i, name in enumerate(names) if is_picture(name)]
+    paths = [i for i, name in enumerate(names) if is_image_name(name)]
+    if paths or not any(column(name) in (*PATH_COLUMNS, *LABEL_COLUMNS) for name in names):
         if not paths:
             raise DataError(
                 f"{file} names no column path and no column label; its first row is {', '.join(names)[:80]}"
@@ -148,11 +140,7 @@ def read(file: str) -> LabelTable:
             )
     if len(rows) == 1:
         raise DataError(f"{file} has a header and no rows; write one row of path,label for each image")
-    return LabelTable(file, names, rows[1:])
-
-
-def _delimiter(line: str) -> str:
-    return max(",;\t", key=line.count)
+    return LabelTable(file, names, [[cell.strip() for cell in row] for row in rows[1:]])
 
 
 def _is_table(file: str) -> bool:
@@ -161,7 +149,7 @@ def _is_table(file: str) -> bool:
         table = read(file)
         path = _path_column(table)
         _label_columns(table, {path})
-        return bool(_candidates(Path(file).resolve().parent, table.values(path)[0]))
+        return _find_file(Path(file).resolve().parent, table.values(path)[0]) is not None
     except DataError:
         return False
 
@@ -178,7 +166,7 @@ def _class_folders(place: Place) -> int:
 def _path_column(table: LabelTable) -> str:
     by_spelling = {column(name): name for name in reversed(table.names)}
     named = [by_spelling[name] for name in PATH_COLUMNS if name in by_spelling]
-    like = [name for name in table.names if any(is_picture(v) for v in table.values(name)[:20])]
+    like = [name for name in table.names if any(is_image_name(v) for v in table.values(name)[:20])]
     found = [name for name in named if name in like] or like or named
     if not found:
         raise DataError(f"{table.file} has no column of paths; call it path (it has: {', '.join(table.names)})")
@@ -190,7 +178,7 @@ def _label_columns(table: LabelTable, taken: set[str | None]) -> list[str]:
     others = [name for name in table.names if name not in taken]
     named = [name for name in others if column(name).rstrip("0123456789") in LABEL_COLUMNS]
     exact = sorted((n for n in named if column(n) in LABEL_COLUMNS), key=lambda n: LABEL_COLUMNS.index(column(n)))
-    hot = [name for name in others if set(table.values(name)) <= {"0", "1", "0.0", "1.0"}]
+    hot = [name for name in others if _is_hot(table, name)]
     if exact and (len(named) == 1 or len(exact) == len(named)):
         return exact[:1]
     if named:
@@ -202,8 +190,8 @@ def _label_columns(table: LabelTable, taken: set[str | None]) -> list[str]:
     raise DataError(f"{table.file} has no column of labels; call it label (it has: {', '.join(table.names)})")
 
 
-def _are_hot(tables: Sequence[LabelTable], labels: list[str]) -> bool:
-    return len(labels) > 1 and all(set(t.values(name)) <= {"0", "1", "0.0", "1.0"} for t in tables for name in labels)
+def _is_hot(table: LabelTable, name: str) -> bool:
+    return set(table.values(name)) <= {"0", "1", "0.0", "1.0"}
 
 
 def _split_column(tables: Sequence[LabelTable]) -> str | None:
@@ -239,32 +227,28 @@ def _answers(cells: list[str], labels: list[str], hot: bool) -> list[str]:
 def _number(several: list[list[str]], classes: list[str] | None) -> tuple[Labels, tuple[str, ...]]:
     if classes is None and all(len(names) <= 1 for names in several):
         return by_name([names[0] if names else None for names in several])
-    labels, found = by_names(several, classes)
-    return labels.astype(np.int64), found
+    return by_names(several, classes)
 
 
-def _candidates(root: Path, said: str) -> list[str]:
-    """Candidates for a path of the table: as written, or in images/, with or without a suffix."""
-    said = said.replace("\\", "/")
+def _find_file(root: Path, name: str) -> str | None:
+    """The file that a path of the table means: as written, or in images/, with or without a suffix."""
+    name = name.replace("\\", "/")
     for folder in ("", "images/", "train/", "data/"):
         for ending in ("", ".jpg", ".png", ".jpeg", ".webp"):
-            if said and (root / f"{folder}{said}{ending}").is_file():
-                return [f"{folder}{said}{ending}"]
-    return []
+            if name and (root / f"{folder}{name}{ending}").is_file():
+                return f"{folder}{name}{ending}"
+    return None
 
 
 def _resolve(table: LabelTable, path: str, root: Path) -> list[str]:
-    found, missing = [], []
-    for said in table.values(path):
-        where = _candidates(root, said)
-        found += where or [said]
-        missing += [] if where else [said]
-    if missing:
+    names = table.values(path)
+    found = [_find_file(root, name) for name in names]
+    if missing := [name for name, file in zip(names, found, strict=True) if file is None]:
         raise DataError(
             f"{table.file} names {len(missing):,} images that are not there ({few(missing)}); "
             f"paths count from the folder of {storable(file_name(table.file))}"
         )
-    return found
+    return [file for file in found if file]
 
 
 TABLES = SourceKind("tables", "a CSV of path,label; several labels as a|b or as columns", recognises, open_tables)

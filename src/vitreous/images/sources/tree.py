@@ -1,4 +1,4 @@
-"""Paths become labels: SPLIT/CLASS/…/picture, CLASS/…/picture or images alone, on a disk or in a zip."""
+"""Paths become labels: SPLIT/CLASS/…/image, CLASS/…/image or images alone, on a disk or in a zip."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitreous.errors import DataError
-from vitreous.images.sources.finding import Labels, by_name, is_junk, is_picture
-from vitreous.images.sources.spellings import split_of
+from vitreous.images.sources.labels import Labels, by_name, split_of
+from vitreous.images.sources.paths import is_image_name, is_junk
 from vitreous.printable import storable
 from vitreous.words import few
 
@@ -20,24 +20,24 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Tree:
-    """The images among some paths (as places in the given list), with split and class from their folders."""
+    """The images among some paths (as places in that list), with split and class from their folders."""
 
     places: list[int]
     labels: Labels
     classes: tuple[str, ...]
-    given: list[str]
+    own_splits: list[str]
     notes: tuple[str, ...]
 
 
-def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | None = None) -> Tree:
+def read_tree(paths: Sequence[str], what: str, split_of_file: Sequence[str] | None = None) -> Tree:
     """Read splits and classes from folders. `split_of_file`: each path's split if no folder tells (its zip's name)."""
     parts = [tuple(path.split("/")) for path in paths]
     junk = [any(is_junk(part) for part in p) for p in parts]
-    seen = [i for i, p in enumerate(parts) if not junk[i] and is_picture(p[-1])]
-    other = [paths[i] for i, p in enumerate(parts) if not junk[i] and not is_picture(p[-1])]
+    seen = [i for i, p in enumerate(parts) if not junk[i] and is_image_name(p[-1])]
+    other = [paths[i] for i, p in enumerate(parts) if not junk[i] and not is_image_name(p[-1])]
     if not seen:
         held = f"{len(paths):,} files and none is an image" if paths else "is empty"
-        raise DataError(f"{said} {'holds ' if paths else ''}{held}; make one folder of images for each class in it")
+        raise DataError(f"{what} {'holds ' if paths else ''}{held}; make one folder of images for each class in it")
     notes = []
     if hidden := [path for path, is_hidden in zip(paths, junk, strict=True) if is_hidden]:
         notes.append(f"left out {len(hidden):,} hidden or system files: {few(hidden)}")
@@ -45,11 +45,11 @@ def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | No
         notes.append(f"left out {len(other):,} files that are not images: {few(other)}")
     depth = _wrappers([parts[i] for i in seen])
     inside = {i: parts[i][depth:] for i in seen}
-    if all(len(p) > 2 and split_of(p[1]) for p in inside.values()):  # CLASS/SPLIT/picture
+    if all(len(p) > 2 and split_of(p[1]) for p in inside.values()):  # CLASS/SPLIT/image
         inside = {i: (p[1], p[0], *p[2:]) for i, p in inside.items()}
-    folders = _split_folders(list(inside.values()), said)
+    folders = _split_folders(list(inside.values()), what)
     some_folders = any(len(p) > 1 for p in inside.values())
-    keep, names, given = [], [], []
+    keep, names, own_splits = [], [], []
     stray: Counter[str] = Counter()
     for i in seen:
         path = inside[i]
@@ -60,19 +60,19 @@ def read_tree(paths: Sequence[str], said: str, split_of_file: Sequence[str] | No
         else:
             keep.append(i)
             names.append(unicodedata.normalize("NFC", storable(rest[0])) if len(rest) > 1 else None)
-            given.append(split or (split_of_file[i] if split_of_file else ""))
+            own_splits.append(split or (split_of_file[i] if split_of_file else ""))
     for where, count in sorted(stray.items()):
         notes.append(f"left out {count:,} images of {storable(where)} that lie in no class folder")
     if not keep:
-        raise DataError(f"{said} holds images in split folders but no class folders; make one for each class")
+        raise DataError(f"{what} holds images in split folders but no class folders; make one for each class")
     if deep := sum(len(inside[i]) > (3 if folders else 2) for i in keep):
         notes.append(f"{deep:,} images lie deeper than their class folder and belong to it")
     labels, classes = by_name(names)
     if len(set(classes)) != len({name.casefold() for name in classes}):
         twice = [name for name, n in Counter(name.casefold() for name in classes).items() if n > 1]
         notes.append(f"classes that differ only in upper and lower case: {few(twice)}")
-    _refuse_strangers(labels, classes, given, said)
-    return Tree(keep, labels, classes, given, tuple(notes))
+    _refuse_strangers(labels, classes, own_splits, what)
+    return Tree(keep, labels, classes, own_splits, tuple(notes))
 
 
 def _wrappers(paths: list[Parts]) -> int:
@@ -92,7 +92,7 @@ def _wrappers(paths: list[Parts]) -> int:
         depth += 1
 
 
-def _split_folders(paths: list[Parts], said: str) -> dict[str, str]:
+def _split_folders(paths: list[Parts], what: str) -> dict[str, str]:
     """Top folder to split, if the top folders are splits; a class that is called train holds its images itself."""
     tops = {path[0] for path in paths if len(path) > 1}
     with_classes = {path[0] for path in paths if len(path) > 2}
@@ -101,11 +101,11 @@ def _split_folders(paths: list[Parts], said: str) -> dict[str, str]:
     others = tops - set(named)
     enough = not others or ("train" in holds.values() and len(set(holds.values())) > 1)
     if holds and not enough:
-        _refuse_strange_splits(paths, set(holds), said)
+        _refuse_strange_splits(paths, set(holds), what)
     return holds if holds and enough else {}
 
 
-def _refuse_strange_splits(paths: list[Parts], splits: set[str], said: str) -> None:
+def _refuse_strange_splits(paths: list[Parts], splits: set[str], what: str) -> None:
     """Refuse folders beside `train` that hold the same class folders: they are splits by another name."""
     below: dict[str, set[str]] = {}
     for path in paths:
@@ -116,14 +116,14 @@ def _refuse_strange_splits(paths: list[Parts], splits: set[str], said: str) -> N
         alike = sorted(top for top in set(below) - splits if len(below[top] & inside) > 1)
         if alike:
             raise DataError(
-                f"{said}: {few(map(storable, alike))} hold the same folders as {storable(split)} "
+                f"{what}: {few(map(storable, alike))} hold the same folders as {storable(split)} "
                 f"({few(map(storable, sorted(below[alike[0]] & inside)))}) but are not splits known here; "
                 f"call them train, val or test, or move them away; if {storable(split)} is a class, call it otherwise"
             )
 
 
-def _refuse_strangers(labels: Labels, classes: tuple[str, ...], given: list[str], said: str) -> None:
-    splits = np.array(given)
+def _refuse_strangers(labels: Labels, classes: tuple[str, ...], own_splits: list[str], what: str) -> None:
+    splits = np.array(own_splits)
     in_train = set(labels[splits == "train"].tolist())
     if not in_train:
         return
@@ -131,6 +131,6 @@ def _refuse_strangers(labels: Labels, classes: tuple[str, ...], given: list[str]
         strangers = {classes[c] for c in set(labels[splits == split].tolist()) - in_train}
         if strangers:
             raise DataError(
-                f"{said}: {split} has images of {few(strangers)}, outside the {len(in_train)} classes of train; "
+                f"{what}: {split} has images of {few(strangers)}, outside the {len(in_train)} classes of train; "
                 f"move them to the right class folder, or add the class to train"
             )

@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images.sources import picture
-from vitreous.images.sources.finding import (
-    FoundImages,
+from vitreous.images.imageset import NamedImages
+from vitreous.images.sources import image_file
+from vitreous.images.sources.labels import split_in, split_of, without_split
+from vitreous.images.sources.paths import (
     Place,
-    SourceKind,
     file_name,
     file_size,
+    is_image_name,
     is_junk,
-    is_picture,
     open_file,
     read_range,
     stem,
 )
-from vitreous.images.sources.spellings import split_in, split_of, without_split
+from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.sources.tree import read_tree
 from vitreous.printable import storable
 from vitreous.words import few
@@ -34,10 +34,11 @@ from vitreous.words import few
 STORED, DEFLATED = 0, 8
 MAX_ZIP_RATIO = 200  # unpacked to packed, for zips beyond 1 GiB; images hardly compress
 LOCAL_HEADER_BYTES = 30  # before the name
+LEADS_OUT = re.compile(r"^/|^[A-Za-z]:|(^|/)\.\.(/|\Z)|[\\\0]")  # a path that is absolute, goes up, or deceives
 
 
 @dataclass(frozen=True)
-class Zips:
+class Zips(NamedImages):
     """Images inside zip files. Holds only offsets and no open file, so it can be sent to workers."""
 
     files: tuple[str, ...]
@@ -48,12 +49,6 @@ class Zips:
     size: NDArray[np.int64]  # bytes unpacked
     method: NDArray[np.int32]
     crc: NDArray[np.uint32]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, i: int) -> str:
-        return storable(self.names[i])
 
     def raw(self, i: int) -> bytes:
         file, start, packed, size = self.files[self.file[i]], int(self.start[i]), int(self.packed[i]), int(self.size[i])
@@ -72,14 +67,14 @@ class Zips:
         return raw
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return picture.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i)}")
+        return image_file.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i)}")
 
     def _damaged(self, i: int) -> DataError:
         return DataError(f"{self.files[self.file[i]]} is damaged at {self.name(i)}; fetch the zip again")
 
 
 def recognises(place: Place) -> bool:
-    return bool(place.ending(".zip")) and not place.has_picture_folders
+    return bool(place.ending(".zip")) and not place.has_image_folders
 
 
 def open_zips(place: Place) -> FoundImages:
@@ -97,7 +92,7 @@ def open_zips(place: Place) -> FoundImages:
         paths.append(prefix + entry.filename)
         splits.append("" if prefix else split_in(says) or "")
     order = sorted(range(len(paths)), key=lambda i: (paths[i], files[entries[i][0]]))
-    tree = read_tree([paths[i] for i in order], storable(place.said), [splits[i] for i in order])
+    tree = read_tree([paths[i] for i in order], storable(place.text), [splits[i] for i in order])
     kept = [entries[order[i]] for i in tree.places]
     names = tuple(paths[order[i]] for i in tree.places)
     source = Zips(
@@ -116,7 +111,7 @@ def open_zips(place: Place) -> FoundImages:
         notes.append(f"{twice:,} images have the path of another, in the same or another zip; all are kept")
     if left := [name for name in place.names if name not in map(file_name, files)]:
         notes.append(f"left out what lies beside the zips: {few(left)}")
-    return FoundImages(source, tree.labels, tree.classes, tree.given, prints, tuple(notes))
+    return FoundImages(source, tree.labels, tree.classes, tree.own_splits, prints, tuple(notes))
 
 
 def _one_set(files: Sequence[str], place: Place) -> None:
@@ -126,12 +121,12 @@ def _one_set(files: Sequence[str], place: Place) -> None:
     sets = {without_split(stem(file)) for file in files}
     if len(sets) > 1 and any(split_in(stem(file)) for file in files):
         raise DataError(
-            f"{place.said} holds zips of {len(sets)} sets ({few(sets)}); name one of them: '{place.said}/NAME-*.zip'"
+            f"{place.text} holds zips of {len(sets)} sets ({few(sets)}); name one of them: '{place.text}/NAME-*.zip'"
         )
 
 
 def _counts(name: str) -> bool:
-    return is_picture(name) and not any(is_junk(part) for part in name.split("/"))
+    return is_image_name(name) and not any(is_junk(part) for part in name.split("/"))
 
 
 def _entries(file: str) -> list[zipfile.ZipInfo]:
@@ -143,17 +138,10 @@ def _entries(file: str) -> list[zipfile.ZipInfo]:
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError):
         raise DataError(f"{file} is not a whole zip file (cut short, or damaged); fetch it again") from None
     for entry in entries:
-        name = entry.orig_filename
-        if (
-            "\\" in name
-            or name.startswith("/")
-            or re.match(r"[A-Za-z]:", name)
-            or ".." in name.split("/")
-            or "\0" in name
-        ):
+        if LEADS_OUT.search(name := entry.orig_filename):
             raise DataError(f"{file} holds {storable(name)!r}, a path that leads out of it; do not trust this zip")
-    pictures = [entry for entry in entries if _counts(entry.filename)]
-    for entry in pictures:
+    images = [entry for entry in entries if _counts(entry.filename)]
+    for entry in images:
         if entry.flag_bits & 1:
             raise DataError(f"{file} is encrypted ({storable(entry.filename)}); unpack it with its password first")
         if entry.compress_type not in (STORED, DEFLATED):
@@ -167,7 +155,7 @@ def _entries(file: str) -> list[zipfile.ZipInfo]:
 def _refuse_bomb(file: str, entries: list[zipfile.ZipInfo], after: int) -> None:
     why = f"{file} is a zip bomb: "
     for entry in entries:
-        if entry.file_size > picture.BYTE_LIMIT and _counts(entry.filename):
+        if entry.file_size > image_file.BYTE_LIMIT and _counts(entry.filename):
             raise DataError(
                 f"{why}{storable(entry.filename)} would unpack to {entry.file_size:,} bytes; do not trust it"
             )

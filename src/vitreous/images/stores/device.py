@@ -17,8 +17,6 @@ from vitreous.images.stores.disk import PackedPixels
 from vitreous.images.stores.memory import HeldPixels, find_places
 from vitreous.machine import memory as machine_memory
 
-__all__ = ["Whole", "lay_whole"]
-
 RESIDENT_SHARE = 0.4  # of the device's free memory
 RESIDENT_ON_CPU = 2**31  # bytes
 BATCH_RESIZE_BELOW = 64  # pixels; smaller images are resized a batch at a time even on a CPU
@@ -92,12 +90,7 @@ def _is_wasteful(rows: int, columns: int, sizes: Places) -> bool:
 
 
 def _gathered(
-    loader: Loader,
-    augment: Augment | None,
-    device: torch.device,
-    shape: tuple[int, ...],
-    ragged: bool,
-    may_miss: bool,
+    loader: Loader, augment: Augment | None, device: torch.device, shape: tuple[int, ...], ragged: bool, may_miss: bool
 ) -> Whole | None:
     """Fill a slice at a time; None if an image does not fit."""
     count, (rows, columns, channels) = len(loader.data), shape

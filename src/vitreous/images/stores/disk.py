@@ -17,11 +17,10 @@ import os
 import shutil
 import time
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -36,19 +35,20 @@ from vitreous.errors import BusyError, DataError, ExistsError
 from vitreous.files import DISK_FULL, atomic_folder, atomic_write, digest, lock
 from vitreous.images import splits
 from vitreous.images.batches import processes
+from vitreous.images.health.scan import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.pixels import decode
 from vitreous.images.sources import shards
-from vitreous.images.sources.finding import find_place
-from vitreous.images.sources.packs import PACK_INDEX_FILE
+from vitreous.images.sources.folders import PACK_INDEX_FILE
+from vitreous.images.sources.paths import find_place
 from vitreous.images.stores import shard_index
+from vitreous.images.stores.memory import find_places
 from vitreous.journal import Journal
 from vitreous.machine import core_count
 from vitreous.models import preprocess as rules
 from vitreous.models.preprocess import Preprocess
 from vitreous.printable import storable
-
-__all__ = ["Pack", "PackedPixels", "index", "is_pack", "pack", "same_pixels"]
+from vitreous.words import count
 
 PACK_VERSION = 2
 PIXELS_FILE, JOURNAL_FILE = "pixels.u8", "journal.jsonl"
@@ -56,8 +56,7 @@ SPLIT_NAMES = ("", "train", "val", "test")  # splits that a set may have
 IMAGES_PER_CHUNK = 128  # per call of a worker
 PACK_IN_PARALLEL_FROM = 512  # images; fewer are packed before other processes start
 SYNC_SECONDS = 2.0  # between syncs to disk
-
-Progress = Callable[[int, int], object]  # called with (images done, images in all)
+BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1, "bytes"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +86,19 @@ class Pack(ImageSet):
             self.read(i)
 
     def to_json(self) -> dict[str, Any]:
-        counts = {split: int((self.splits == split).sum()) for split in (TRAIN, TEST)}
+        counts = {TRAIN: 0, TEST: 0} | self.split_counts
         head = {"path": self.path, "images": len(self), "splits": counts, "classes": len(self.classes)}
         return {**head, "content_id": self.content_id, "reused": self.reused, **self.about["pack"]}
 
     def __str__(self) -> str:
         about = self.about["pack"]
-        parts = [f"{int((self.splits == s).sum()):,} {s}" for s in (TRAIN, TEST) if (self.splits == s).any()]
+        parts = [f"{images:,} {split}" for split, images in self.split_counts.items()]
+        size = count(about["bytes"], BYTE_UNITS)
         how = "reused, nothing has changed" if self.reused else "packed"
-        lines = [f"{self.path}: {how}; {len(self):,} images ({', '.join(parts)}), {_bytes(about['bytes'])}"]
-        if (self.splits == TRAIN).any():
+        lines = [f"{self.path}: {how}; {len(self):,} images ({', '.join(parts)}), {size}"]
+        if TRAIN in self.split_counts:
             lines.append(f"train images: short side at most {about['short_side']}")
-        if (self.splits == TEST).any():
+        if TEST in self.split_counts:
             rule = self.preprocess
             lines.append(f"test images: {'every pixel, for any rule' if rule is None else f'finished, {rule}'}")
         lines += [f"left out, unreadable: {why}" for _, why in about["left_out"][:10]]
@@ -125,7 +125,6 @@ class PackedPixels:
     is_finished: NDArray[np.bool_]
     names: tuple[NDArray[np.uint8], NDArray[np.int64]]  # all names as UTF-8, and where each ends
     channels: int
-    _order: NDArray[np.int64] | None = field(default=None, init=False)
     _pixels: NDArray[np.uint8] | None = field(default=None, init=False)
     _checked: NDArray[np.bool_] | None = field(default=None, init=False)
 
@@ -158,17 +157,15 @@ class PackedPixels:
             self._checked[row] = True
         return flat.reshape(rows, columns, self.channels)
 
-    def finished(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """True for each of these ids whose pixels are finished by a preprocessing."""
-        return np.array([self.is_finished[self.row(int(i))] for i in ids], bool)
-
     def row(self, i: int) -> int:
         """The place of the image with id `i` in the pack."""
         if i < len(self.ids) and self.ids[i] == i:
             return i
-        if self._order is None:
-            self._order = np.argsort(self.ids)
         return int(self._order[np.searchsorted(self.ids, i, sorter=self._order)])
+
+    @cached_property
+    def _order(self) -> NDArray[np.int64]:
+        return np.argsort(self.ids)
 
 
 _KEYS_TOLD_ELSEWHERE = {"classes", "channels", "digest", "format", "notes", "split"}
@@ -184,13 +181,13 @@ class _Settings:
     preprocess: Preprocess | None
 
     def key(self, data: ImageSet) -> str:
-        rule = None if self.preprocess is None else _pixel_fields(self.preprocess)
         arrays = [digest(np.ascontiguousarray(a).tobytes()) for a in (data.ids, data.labels)]
         arrays += [
-            "" if a is None else digest("\n".join(map(str, a.tolist())).encode()) for a in (data.given, data.groups)
+            "" if a is None else digest("\n".join(map(str, a.tolist())).encode())
+            for a in (data.own_splits, data.groups)
         ]
         parts = [PACK_VERSION, data.content_id, *arrays, digest("\n".join(data.splits.tolist()).encode())]
-        parts += [list(data.classes), data.channels, self.short_side, rule]
+        parts += [list(data.classes), data.channels, self.short_side, _pixel_fields(self.preprocess)]
         return digest(json.dumps(parts).encode())
 
 
@@ -260,7 +257,7 @@ def index(
     """Write the index beside tar shards: a folder of them, a pattern, or one file."""
     place = find_place(path)
     if not (files := shards.shard_files(place)):
-        raise DataError(f"{place.said} holds no tar shards; pack it: vitreous pack {place.said} OUT")
+        raise DataError(f"{place.text} holds no tar shards; pack it: vitreous pack {place.text} OUT")
     return shard_index.write(files, shards.index_shard, force=force, progress=progress)
 
 
@@ -269,13 +266,13 @@ def is_pack(path: str | os.PathLike[str]) -> bool:
     return (Path(path) / PACK_INDEX_FILE).is_file()
 
 
-def same_pixels(a: Preprocess, b: Preprocess) -> bool:
+def same_pixels(a: Preprocess | None, b: Preprocess | None) -> bool:
     """True if two preprocessings differ only in normalisation."""
     return _pixel_fields(a) == _pixel_fields(b)
 
 
-def _pixel_fields(rule: Preprocess) -> dict[str, Any]:
-    return {k: v for k, v in rule.to_json().items() if k not in ("mean", "std", "source")}
+def _pixel_fields(rule: Preprocess | None) -> dict[str, Any] | None:
+    return None if rule is None else {k: v for k, v in rule.to_json().items() if k not in ("mean", "std", "source")}
 
 
 def _reusable(path: Path, data: ImageSet, settings: _Settings, key: str) -> Pack | None:
@@ -290,12 +287,9 @@ def _reusable(path: Path, data: ImageSet, settings: _Settings, key: str) -> Pack
         return replace(found, reused=True)
     if about["content_id"] != data.content_id:
         raise DataError(f"{path} is stale: {data.path} has changed since it was packed; {_AGAIN}")
-    same_rule = (found.preprocess is None) == (settings.preprocess is None) and (
-        found.preprocess is None or settings.preprocess is None or same_pixels(found.preprocess, settings.preprocess)
-    )
     if about["short_side"] != settings.short_side:
         why = f"has short side {about['short_side']}, not {settings.short_side}"
-    elif not same_rule:
+    elif not same_pixels(found.preprocess, settings.preprocess):
         why = f"holds test pixels for another rule ({found.preprocess or 'every pixel'})"
     else:
         why = "holds other images, labels or splits of it"
@@ -309,10 +303,10 @@ def _refuse_lost_pixels(data: ImageSet, settings: _Settings) -> None:
     about = data.about["pack"]
     origin = f"pack the set it was packed from: {about['packed_from']}"
     is_train = data.splits == TRAIN
-    if about["preprocess"] is not None and (is_finished := data.source.finished(data.ids)).any():
+    is_finished = data.source.is_finished[find_places(data.source.ids, data.ids)]
+    if about["preprocess"] is not None and is_finished.any():
         rule = rules.from_json(about["preprocess"])
-        is_same = settings.preprocess is not None and same_pixels(rule, settings.preprocess)
-        if not is_same or (is_finished & is_train).any():
+        if not same_pixels(rule, settings.preprocess) or (is_finished & is_train).any():
             raise DataError(f"{data.path} holds test images only as finished by one rule ({rule}); {origin}")
     if is_train.any() and settings.short_side > about["short_side"]:
         raise DataError(
@@ -358,7 +352,8 @@ def _decode_all(
     with (work / PIXELS_FILE).open("ab") as pixels:
         pending: list[_Chunk] = []
         synced = time.monotonic()
-        for chunk, part in _chunks(data, settings, work, range(len(done), count), workers):
+        for chunk in _chunks(data, settings, work, range(len(done), count), workers):
+            part = work / f"part-{chunk.number}"
             with part.open("rb") as file:
                 shutil.copyfileobj(file, pixels, 1 << 20)
             part.unlink()
@@ -386,47 +381,36 @@ def _resume(work: Path, journal: Journal[_Chunk]) -> list[_Chunk]:
     return done
 
 
-def _chunks(
-    data: ImageSet, settings: _Settings, work: Path, numbers: range, workers: int
-) -> Iterator[tuple[_Chunk, Path]]:
-    """Chunks in order, each with the file of its pixels; a few are made ahead."""
+def _chunks(data: ImageSet, settings: _Settings, work: Path, numbers: range, workers: int) -> Iterator[_Chunk]:
+    """Chunks in order; a few are made ahead."""
     if workers == 0:
-        for number in numbers:
-            part = work / f"part-{number}"
-            yield _pack_chunk(data, settings, number, part), part
+        yield from (_pack_chunk(data, settings, work, number) for number in numbers)
         return
-    waiting: deque[tuple[Future[_Chunk], Path]] = deque()
-    with processes.start(workers, _start_worker, data, settings) as pool:
+    with processes.start(workers, _start_worker, data, settings, work) as pool:
         try:
-            for number in numbers:
-                part = work / f"part-{number}"
-                waiting.append((pool.submit(_work, number, part), part))
-                if len(waiting) >= 2 * workers + 1:
-                    future, first = waiting.popleft()
-                    yield future.result(), first
-            for future, part in waiting:
-                yield future.result(), part
+            yield from processes.in_order(pool, _work, numbers, 2 * workers + 1)
         except BrokenProcessPool:
             raise processes.died(f"packed {data.path}") from None
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-_WORKER: list[tuple[ImageSet, _Settings]] = []  # set in a worker process
+_WORKER: list[tuple[ImageSet, _Settings, Path]] = []  # set in a worker process
 
 
-def _start_worker(data: ImageSet, settings: _Settings) -> None:
+def _start_worker(data: ImageSet, settings: _Settings, work: Path) -> None:
     processes.one_thread()
-    _WORKER[:] = [(data, settings)]
+    _WORKER[:] = [(data, settings, work)]
 
 
-def _work(number: int, part: Path) -> _Chunk:
-    return _pack_chunk(*_WORKER[0], number, part)
+def _work(number: int) -> _Chunk:
+    return _pack_chunk(*_WORKER[0], number)
 
 
-def _pack_chunk(data: ImageSet, settings: _Settings, number: int, part: Path) -> _Chunk:
+def _pack_chunk(data: ImageSet, settings: _Settings, work: Path, number: int) -> _Chunk:
+    """Write the pixels of one chunk to its own file."""
     sizes, checksums, failed, written = [], [], [], 0
-    with part.open("wb") as file:
+    with (work / f"part-{number}").open("wb") as file:
         for place in range(number * IMAGES_PER_CHUNK, min((number + 1) * IMAGES_PER_CHUNK, len(data))):
             try:
                 pixels = np.ascontiguousarray(_packed(data, place, settings))
@@ -442,7 +426,7 @@ def _pack_chunk(data: ImageSet, settings: _Settings, number: int, part: Path) ->
 
 def _packed(data: ImageSet, place: int, settings: _Settings) -> NDArray[np.uint8]:
     pixels = data.read(place)
-    if isinstance(data.source, PackedPixels) and data.source.finished(data.ids[place : place + 1])[0]:
+    if isinstance(data.source, PackedPixels) and data.source.is_finished[data.source.row(int(data.ids[place]))]:
         return pixels  # already by this preprocessing
     if data.splits[place] == TRAIN:
         return decode.shrink(pixels, settings.short_side)
@@ -452,12 +436,10 @@ def _packed(data: ImageSet, place: int, settings: _Settings) -> NDArray[np.uint8
 
 
 def _workers(data: ImageSet, workers: int | None) -> int:
-    if workers is not None:
-        return workers if workers > 1 else 0
-    if len(data) < PACK_IN_PARALLEL_FROM or not data.is_encoded:  # little to do, or nothing to decode and much to send
-        return 0
-    cores = core_count()
-    return cores if cores > 1 else 0
+    if workers is None and (len(data) < PACK_IN_PARALLEL_FROM or not data.is_encoded):
+        return 0  # little to do, or nothing to decode and much to send
+    wanted = core_count() if workers is None else workers
+    return wanted if wanted > 1 else 0
 
 
 # The index -------------------------------------------------------------------------------------------------------
@@ -482,8 +464,8 @@ def _index(data: ImageSet, settings: _Settings, key: str, chunks: list[_Chunk]) 
         "names": np.frombuffer(b"".join(names), np.uint8),
         "name_ends": np.cumsum([len(name) for name in names], dtype=np.int64),
     }
-    if data.given is not None:
-        arrays["given"] = np.array([SPLIT_NAMES.index(name) for name in data.given[kept].tolist()], np.uint8)
+    if data.own_splits is not None:
+        arrays["given"] = np.array([SPLIT_NAMES.index(name) for name in data.own_splits[kept].tolist()], np.uint8)
     if data.groups is not None:
         arrays["groups"] = data.groups[kept]
     manifest = {
@@ -513,9 +495,8 @@ def _open(path: Path) -> Pack:
     manifest, arrays = _read_index(path)
     pixels = path / PIXELS_FILE
     length = pixels.stat().st_size if pixels.is_file() else 0
-    if length != manifest["bytes"]:
-        wanted = manifest["bytes"]
-        raise DataError(f"{path} is damaged: {PIXELS_FILE} has {length:,} bytes, and {wanted:,} were packed; {_AGAIN}")
+    if length != (packed := manifest["bytes"]):
+        raise DataError(f"{path} is damaged: {PIXELS_FILE} has {length:,} bytes, and {packed:,} were packed; {_AGAIN}")
     is_test = arrays["is_test"].astype(bool)
     source = PackedPixels(
         path=str(pixels.resolve()),
@@ -542,7 +523,7 @@ def _open(path: Path) -> Pack:
             "split": manifest["split"],
             "pack": {k: v for k, v in manifest.items() if k not in _KEYS_TOLD_ELSEWHERE},
         },
-        given=np.array(SPLIT_NAMES)[arrays["given"]] if "given" in arrays else None,
+        own_splits=np.array(SPLIT_NAMES)[arrays["given"]] if "given" in arrays else None,
         groups=arrays.get("groups"),
     )
 
@@ -567,10 +548,3 @@ def _read_index(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 def _digest(arrays: dict[str, NDArray[Any]]) -> str:
     parts = [f"{name} {a.dtype} {a.shape} {digest(np.ascontiguousarray(a).tobytes())}" for name, a in arrays.items()]
     return digest("\n".join(sorted(parts)).encode())
-
-
-def _bytes(count: int) -> str:
-    size, units = float(count), ["bytes", "KB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.3g} {units[0]}"

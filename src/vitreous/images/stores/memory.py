@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -13,12 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vitreous.errors import DataError
+from vitreous.images.batches.processes import in_order
 from vitreous.images.imageset import TRAIN, ImageSet, Source
 from vitreous.images.pixels import decode
 from vitreous.machine import core_count
 from vitreous.models.preprocess import Preprocess
-
-__all__ = ["HeldPixels", "find", "find_places", "hold"]
 
 IMAGES_AHEAD_PER_THREAD = 16  # queued for each thread
 UNREADABLE_IMAGE = np.zeros((0, 0, 3), np.uint8)
@@ -30,7 +28,7 @@ class HeldPixels:
 
     origin: Source
     ids: NDArray[np.int64]  # rising
-    pictures: list[NDArray[np.uint8]]
+    images: list[NDArray[np.uint8]]
     is_finished: NDArray[np.bool_]  # by the preprocessing in the set's `about`
     unread: dict[int, str] = field(default_factory=dict)  # id → why that image is missing
 
@@ -46,23 +44,12 @@ class HeldPixels:
     def read(self, i: int) -> NDArray[np.uint8]:
         if i in self.unread:
             raise DataError(self.unread[i])
-        return self.pictures[self.row(i)]
-
-    def row(self, i: int) -> int:
-        return int(np.searchsorted(self.ids, i))
-
-    def rows(self, ids: ArrayLike) -> NDArray[np.int64]:
-        """`row` of many."""
-        return find_places(self.ids, ids)
-
-    def finished(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """True for each of these ids whose pixels are finished by a preprocessing."""
-        return self.is_finished[self.rows(ids)]
+        return self.images[int(np.searchsorted(self.ids, i))]
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Rows, columns of each; 0, 0 for a missing one."""
-        return np.array([picture.shape[:2] for picture in self.pictures], np.int64).reshape(-1, 2)
+        return np.array([image.shape[:2] for image in self.images], np.int64).reshape(-1, 2)
 
 
 def hold(
@@ -81,7 +68,7 @@ def hold(
     """
     order = np.argsort(data.ids, kind="stable")
     threads = workers or min(core_count(), 16)
-    pictures: list[NDArray[np.uint8]] = []
+    images: list[NDArray[np.uint8]] = []
     unread: dict[int, str] = {}
 
     def one(place: int) -> NDArray[np.uint8]:
@@ -90,30 +77,22 @@ def hold(
             return np.ascontiguousarray(decode.shrink(pixels, short_side))
         return np.ascontiguousarray(decode.finish(pixels, preprocess))
 
-    def take(made: Future[NDArray[np.uint8]]) -> None:
+    def one_or_why(place: int) -> NDArray[np.uint8] | DataError:
         try:
-            pictures.append(made.result())
+            return one(place)
         except DataError as error:
             if on_unreadable == "raise":
                 raise
-            unread[int(data.ids[order[len(pictures)]])] = str(error)
-            pictures.append(UNREADABLE_IMAGE)
-        if progress is not None and (len(pictures) % 64 == 0 or len(pictures) == len(order)):
-            progress(len(pictures), len(order))
+            return error
 
-    waiting: deque[Future[NDArray[np.uint8]]] = deque()
     with ThreadPoolExecutor(threads, "vitreous-hold") as pool:
-        try:
-            for place in order.tolist():
-                waiting.append(pool.submit(one, place))
-                if len(waiting) >= IMAGES_AHEAD_PER_THREAD * threads:
-                    take(waiting.popleft())
-            while waiting:
-                take(waiting.popleft())
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    source = HeldPixels(data.source, data.ids[order], pictures, data.splits[order] != TRAIN, unread)
+        for found in in_order(pool, one_or_why, order.tolist(), IMAGES_AHEAD_PER_THREAD * threads):
+            if isinstance(found, DataError):
+                unread[int(data.ids[order[len(images)]])] = str(found)
+            images.append(UNREADABLE_IMAGE if isinstance(found, DataError) else found)
+            if progress is not None and (len(images) % 64 == 0 or len(images) == len(order)):
+                progress(len(images), len(order))
+    source = HeldPixels(data.source, data.ids[order], images, data.splits[order] != TRAIN, unread)
     about: dict[str, Any] = {**data.about, "pack": {"preprocess": preprocess.to_json(), "short_side": short_side}}
     return replace(data, source=source, about=about)
 

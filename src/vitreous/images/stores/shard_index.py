@@ -18,15 +18,13 @@ import msgspec
 
 from vitreous.errors import DataError
 from vitreous.files import lock, write_bytes
-from vitreous.images.sources.finding import is_remote
+from vitreous.images.health.scan import Progress
+from vitreous.images.sources.paths import is_remote
 from vitreous.journal import Journal
-
-__all__ = ["ShardIndex", "known", "write"]
 
 INDEX_FILE = "vitreous-index.jsonl"
 
-Scan = Callable[[str], Any]  # a shard's path to a plain dataclass with `keys`, one a sample
-Progress = Callable[[int, int], object]
+ReadShard = Callable[[str], Any]  # a shard's path to a plain dataclass with `keys`, one a sample
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,8 @@ class ShardIndex:
     scanned: int  # shards read now; the others were known
 
     def to_json(self) -> dict[str, Any]:
-        return {"files": list(self.files), "images": sum(self.counts.values()), "scanned": self.scanned} | {
-            "shards": self.counts
-        }
+        images = sum(self.counts.values())
+        return {"files": list(self.files), "images": images, "scanned": self.scanned, "shards": self.counts}
 
     def __str__(self) -> str:
         images, shards = sum(self.counts.values()), len(self.counts)
@@ -66,7 +63,7 @@ def known(files: Iterable[str], kind: type[Any]) -> dict[str, Any]:
     return found
 
 
-def write(files: list[str], scan: Scan, *, force: bool = False, progress: Progress | None = None) -> ShardIndex:
+def write(files: list[str], scan: ReadShard, *, force: bool = False, progress: Progress | None = None) -> ShardIndex:
     """Index these shards, one file per folder. With `force`, read every shard again.
 
     Lines of other shards in the folder stay while they are valid.
@@ -78,15 +75,20 @@ def write(files: list[str], scan: Scan, *, force: bool = False, progress: Progre
         folders.setdefault(Path(file).parent, []).append(file)
     counts: dict[str, int] = {}
     scanned = 0
+
+    def tell() -> None:
+        if progress is not None:
+            progress(len(counts), len(files))
+
     for folder, inside in folders.items():
         with lock(folder / f".{INDEX_FILE}.lock"):
-            scanned += _write_folder(folder, inside, scan, force, counts, lambda: _tell(progress, counts, files))
+            scanned += _write_folder(folder, inside, scan, force, counts, tell)
         (folder / f".{INDEX_FILE}.lock").unlink(missing_ok=True)
     return ShardIndex(tuple(str(folder / INDEX_FILE) for folder in folders), counts, scanned)
 
 
 def _write_folder(
-    folder: Path, files: list[str], scan: Scan, force: bool, counts: dict[str, int], tell: Callable[[], object]
+    folder: Path, files: list[str], scan: ReadShard, force: bool, counts: dict[str, int], tell: Callable[[], object]
 ) -> int:
     part = Journal(folder / f"{INDEX_FILE}.part", _marked)
     found = _lines(folder / INDEX_FILE) | dict(part.whole())
@@ -136,8 +138,3 @@ def _holds(folder: Path, mark: str) -> bool:
         return _mark(str(folder / _shard(mark))) == mark
     except (OSError, ValueError):
         return False
-
-
-def _tell(progress: Progress | None, counts: dict[str, int], files: list[str]) -> None:
-    if progress is not None:
-        progress(len(counts), len(files))

@@ -39,7 +39,7 @@ def choose(data: ImageSet | None, labels: Sequence[str]) -> list[tuple[str, Pixe
 
 def _spread(data: ImageSet) -> list[int]:
     """Indices: the first image of every class before the second of any."""
-    if data.labels.ndim == 2 or not data.classes:
+    if data.has_many_labels or not data.classes:
         return list(range(min(len(data), 4 * EXAMPLES_SHOWN)))
     turn = np.zeros(len(data), np.int64)
     for c in range(len(data.classes)):

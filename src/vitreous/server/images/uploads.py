@@ -16,7 +16,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from vitreous.errors import DataError, TooLargeError
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
 from vitreous.server.images.cache import CachedImage
@@ -89,16 +89,16 @@ def read_upload(raw: bytes, name: str, limits: Limits) -> tuple[Pixels, str]:
     """The upright pixels of an image, as `vitreous predict` sees them, and a note for its sender; or a refusal."""
     if not raw:
         raise Refusal(422, f"{name} is empty (0 bytes); send an image")
-    kind = picture.sniff(raw)
+    kind = image_file.sniff(raw)
     if kind is None:
         raise Refusal(415, f"{name} is not an image that this server reads; send {READABLE_FORMATS}")
-    if kind == "HEIF" and not picture.reads_heic():
+    if kind == "HEIF" and not image_file.reads_heic():
         raise Refusal(415, f"{name} is a HEIC image, which this server cannot read; send {READABLE_FORMATS}")
     try:
-        image = picture.open_image(raw, name, limits.pixels)
+        image = image_file.open_image(raw, name, limits.pixels)
         has_more = getattr(image, "is_animated", False)  # counting all frames can take long
         image.close()
-        pixels = picture.decode(raw, name)
+        pixels = image_file.decode(raw, name)
     except TooLargeError as error:
         raise Refusal(413, str(error)) from None
     except DataError as error:

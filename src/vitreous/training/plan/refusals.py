@@ -149,7 +149,7 @@ def train_size(data: ImageSet, recipe: Recipe, parts: int) -> int:
     if parts:
         pool = len(data) if data.split_was_made else train
         return pool - -(-pool // parts)
-    own_dev = 0 if data.given is None else int((is_train & (data.given == "val")).sum())
+    own_dev = 0 if data.own_splits is None else int((is_train & (data.own_splits == "val")).sum())
     if recipe.dev and 0 < own_dev < train:
         return train - own_dev
     return round(train * (1 - recipe.dev))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitreous.errors import Interrupted, NotFiniteError, RunError
 from vitreous.evaluation import accuracy, inference
-from vitreous.images.batches.batches import Batch, Batches
+from vitreous.images.batches.batches import Batch, Batches, Loading, Order
 from vitreous.training.recipe import Seconds
 from vitreous.training.run import schedule
 from vitreous.training.run.core_parallel import choose_lanes, choose_threads
@@ -209,21 +209,17 @@ class Loop:
     def _batches(self) -> Batches:
         """Made once: what lies on the device stays there."""
         stage, runtime = self.stage, self.runtime
-        return Batches(
-            stage.train,
-            batch=stage.recipe.batch,
+        recipe = stage.recipe
+        loading = Loading(
             preprocess=stage.preprocess,
-            augment=stage.recipe.augment,
-            seed=stage.recipe.seed,
-            epochs=2**31,
-            reads=(self.at.steps or 10**9) * stage.recipe.batch,
-            repeats=stage.recipe.repeats,
-            on_unreadable="replace",
-            rank=runtime.ranks.rank,
-            world=runtime.ranks.world,
-            workers=runtime.workers,
+            augment=recipe.augment,
             device=runtime.device,
+            workers=runtime.workers,
+            reads=(self.at.steps or 10**9) * recipe.batch,
+            on_unreadable="replace",
         )
+        order = Order(batch=recipe.batch, seed=recipe.seed, epochs=2**31, repeats=recipe.repeats, ranks=runtime.ranks)
+        return Batches(stage.train, order, loading)
 
     @cached_property
     def _dev_batches(self) -> Batches:
@@ -234,13 +230,13 @@ class Loop:
         batch = -(-inference.choose_batch(stage.preprocess.size, runtime.device) // world) * world
         return Batches(
             stage.dev,
-            batch=batch,
-            preprocess=stage.preprocess,
-            device=runtime.device,
-            workers=runtime.workers,
-            rank=runtime.ranks.rank,
-            world=world,
-            skip_unreadable=True,
+            Order(batch=batch, ranks=runtime.ranks),
+            Loading(
+                preprocess=stage.preprocess,
+                device=runtime.device,
+                workers=runtime.workers,
+                on_unreadable="skip",
+            ),
         )
 
     def _from_here(self) -> Iterator[Batch]:

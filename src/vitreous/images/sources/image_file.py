@@ -20,29 +20,11 @@ from PIL import Image
 
 from vitreous.errors import DataError, TooLargeError
 
-__all__ = [
-    "check_bytes",
-    "decode",
-    "has_palette",
-    "has_too_many_scans",
-    "is_heic",
-    "open_image",
-    "reads_heic",
-    "sniff",
-    "taken",
-    "upright",
-]
-
 PIXEL_LIMIT = 120_000_000  # of one image, above the largest camera; in memory each costs 3 to 20 bytes
 BYTE_LIMIT = 512 << 20  # of one file
 SCAN_LIMIT = 200  # of one JPEG; each is a pass over all its pixels, and a photograph has about ten
 SNIFFED_FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "TIFF", "BMP", "AVIF", "HEIF")  # known by their first bytes
-READ_FORMATS = (
-    *SNIFFED_FORMATS,
-    "PPM",
-    "JPEG2000",
-    "TGA",
-)  # all that is read; EPS, which starts Ghostscript, is not among them
+READ_FORMATS = (*SNIFFED_FORMATS, "PPM", "JPEG2000", "TGA")  # not EPS, which starts Ghostscript
 JPEG_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")  # between markers are pixels or rubbish
 END_OF_IMAGE, START_OF_SCAN, WITHOUT_LENGTH = 0xD9, 0xDA, (0x01, 0xD8)
 ORIENTATION, CAMERA_MAKE, CAMERA_MODEL, EXIF_PART, TAKEN_AT = 0x0112, 0x010F, 0x0110, 0x8769, 0x9003
@@ -149,11 +131,19 @@ def has_palette(image: Image.Image) -> bool:
 
 def upright(image: Image.Image) -> Image.Image:
     """Turn the image upright by its EXIF orientation."""
-    try:
-        turn = EXIF_TURNS.get(_calmly(image.getexif).get(ORIENTATION, 1))
-    except Exception:  # treat damaged EXIF as missing
-        return image
+    turn = EXIF_TURNS.get(orientation(image))
     return image if turn is None else image.transpose(turn)
+
+
+def orientation(image: Image.Image) -> int:
+    """EXIF's orientation, 1 to 8; 1 is upright."""
+    if image.format in ("JPEG", "WEBP") and "exif" not in image.info and "xmp" not in image.info:
+        return 1
+    try:
+        found = _calmly(image.getexif).get(ORIENTATION, 1)
+        return int(found) if found in EXIF_TURNS else 1
+    except Exception:  # treat damaged EXIF as missing
+        return 1
 
 
 def is_heic(raw: bytes) -> bool:

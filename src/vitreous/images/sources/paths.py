@@ -1,92 +1,39 @@
-"""What the user named (`Place`), what a source made of it (`FoundImages`), and what a source is (`SourceKind`)."""
+"""What DATA names (`Place`): a folder, files, a pattern or an address; and how its files are listed and read."""
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vitreous.errors import DataError, MissingExtraError
 from vitreous.files import restore_folder
-from vitreous.images.imageset import ImageSet, Source
-from vitreous.images.sources import picture
+from vitreous.images.sources import image_file
 from vitreous.printable import storable
 from vitreous.words import one_line
 
-Labels = NDArray[np.int64]
-IMAGE_SUFFIXES = {
-    ".jpg",
-    ".jpeg",
-    ".jpe",
-    ".jfif",
-    ".png",
-    ".webp",
-    ".bmp",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".avif",
-    ".heic",
-    ".heif",
-}
-IMAGE_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
-JUNK_NAMES = {
-    "__macosx",
-    "thumbs.db",
-    "desktop.ini",
-    "@eadir",
-    "$recycle.bin",
-    "system volume information",
-    "lost+found",
-}
-JUNK_NAMES |= {"__pycache__", "ehthumbs.db", "icon\r"}
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic"}
+IMAGE_SUFFIXES |= {".heif", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
+JUNK_NAMES = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information"}
+JUNK_NAMES |= {"lost+found", "__pycache__", "ehthumbs.db", "icon\r"}
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[a-z0-9]+::")
 SPECIAL_FILES = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 SPECIAL_FILES |= {stat.S_IFDIR: "a folder"}
-HASH_WHOLE_BELOW = (
-    1 << 30
-)  # bytes of a set up to which every byte goes into its content id; beyond, sizes, heads and tails do
-
-
-@dataclass(frozen=True)
-class FoundImages:
-    """All images of a set as a source found them; `images.open_data` turns it into an `ImageSet`."""
-
-    source: Source
-    labels: Labels  # N, −1 for none; or N × K of 0 and 1
-    classes: tuple[str, ...]
-    given: Sequence[str]  # each image's own split: train, val, test or ""
-    fingerprints: Sequence[str]  # of each image: changes when the image does
-    notes: tuple[str, ...] = ()
-    columns: dict[str, Sequence[str]] = field(default_factory=dict)  # further facts about each image
-    channels: int = 3
-    about: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SourceKind:
-    """One kind of data, and how to open it."""
-
-    name: str
-    holds: str  # one line for people
-    recognises: Callable[[Place], bool]
-    open: Callable[[Place], FoundImages | ImageSet]  # an ImageSet if the set is already split
+HASH_WHOLE_BELOW = 1 << 30  # bytes; a larger set's content id comes from sizes, heads and tails, not from every byte
 
 
 @dataclass(frozen=True)
 class Place:
     """What DATA names: one folder, or one or more files (local paths or fsspec addresses)."""
 
-    said: str
+    text: str  # as the user wrote it
     folder: Path | None = None
     files: tuple[str, ...] = ()
 
@@ -109,17 +56,17 @@ class Place:
             raise cannot_read(self.folder, error) from None
 
     @cached_property
-    def has_picture_folders(self) -> bool:
+    def has_image_folders(self) -> bool:
         """True if a subfolder holds an image, at any depth."""
         if self.folder is None:
             return False
         folders = (self.folder / name for name in self.names if (self.folder / name).is_dir())
-        return any(is_picture(name) for folder in folders for _, files, _ in walk(folder) for name in files)
+        return any(is_image_name(name) for folder in folders for _, files, _ in walk(folder) for name in files)
 
 
-def find_place(said: str | os.PathLike[str]) -> Place:
+def find_place(path_or_address: str | os.PathLike[str]) -> Place:
     """A path | a pattern | an fsspec address, in that order: an existing path wins."""
-    text = os.fspath(said)
+    text = os.fspath(path_or_address)
     path = Path(text).expanduser()
     if not text:
         raise DataError("no data was named; name a folder, a file, a pattern, an address or fashion")
@@ -149,12 +96,12 @@ def find_place(said: str | os.PathLike[str]) -> Place:
     return _files(text, found)
 
 
-def _files(said: str, files: list[str]) -> Place:
+def _files(text: str, files: list[str]) -> Place:
     """Named files. A file with a set must be regular; an image that is not gets its own error later."""
     for file in files:
-        if not is_picture(file):
+        if not is_image_name(file):
             check_regular(Path(file).stat().st_mode, file)
-    return Place(said, files=tuple(files))
+    return Place(text, files=tuple(files))
 
 
 def _glob(pattern: str) -> list[str]:
@@ -255,12 +202,12 @@ def check_regular(mode: int, file: str | os.PathLike[str]) -> None:
         raise DataError(f"{storable(os.fspath(file))} is {what} and no file; move it away")
 
 
-def read_picture(file: str | os.PathLike[str]) -> bytes:
+def read_image_file(file: str | os.PathLike[str]) -> bytes:
     """All bytes of an image file; refuses one that is far too large."""
     name = storable(os.fspath(file))
     try:
         with open_regular(file, buffering=0) as handle:
-            picture.check_bytes(os.fstat(handle.fileno()).st_size, name)
+            image_file.check_bytes(os.fstat(handle.fileno()).st_size, name)
             return handle.read()
     except OSError as error:
         raise cannot_read(name, error) from None
@@ -309,6 +256,11 @@ def read_range(file: str, start: int, size: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def fingerprint(raw: bytes) -> str:
+    """A digest of an image's bytes."""
+    return hashlib.blake2b(raw, digest_size=12).hexdigest()
+
+
 def file_size(file: str) -> int:
     if is_remote(file):
         system, path = filesystem(file)
@@ -329,7 +281,7 @@ def is_junk(name: str) -> bool:
     return name.startswith(".") or name.casefold() in JUNK_NAMES
 
 
-def is_picture(name: str) -> bool:
+def is_image_name(name: str) -> bool:
     return "." in name and "." + name.rsplit(".", 1)[1].lower() in IMAGE_SUFFIXES
 
 
@@ -337,43 +289,3 @@ def cannot_read(what: str | Path, error: OSError) -> DataError:
     if isinstance(error, PermissionError):
         return DataError(f"{what} cannot be read: permission denied; give yourself the right to read it")
     return DataError(f"{what} cannot be read: {error.strerror or one_line(error)}")
-
-
-def by_name(names: Sequence[str | None]) -> tuple[Labels, tuple[str, ...]]:
-    """Class numbers in the order of the sorted names; whole numbers are sorted as numbers. None is −1."""
-    classes = sorted({name for name in names if name is not None}, key=_order(names))
-    number = {name: i for i, name in enumerate(classes)} | {None: -1}
-    return np.array([number[name] for name in names], np.int64), tuple(classes)
-
-
-def by_names(several: Sequence[Sequence[str]], classes: Sequence[str] | None = None) -> tuple[Labels, tuple[str, ...]]:
-    """The same for images with several names: N × K of 0 and 1."""
-    flat = [name for names in several for name in names]
-    classes = sorted(set(flat), key=_order(flat)) if classes is None else list(classes)
-    number = {name: i for i, name in enumerate(classes)}
-    labels = np.zeros((len(several), len(classes)), np.int64)
-    for row, names in zip(labels, several, strict=True):
-        row[[number[name] for name in names]] = 1
-    return labels, tuple(classes)
-
-
-def by_number(
-    numbers: NDArray[np.integer], classes: Sequence[str] | None, said: str, name: Callable[[int], str]
-) -> tuple[Labels, tuple[str, ...]]:
-    """Labels that are already class numbers; without names, a class is named by its number."""
-    labels = numbers.astype(np.int64)
-    if classes is None:
-        classes = [str(i) for i in range(int(labels.max(initial=-1)) + 1)]
-    wrong = np.flatnonzero((labels < -1) | (labels >= len(classes)))
-    if len(wrong):
-        first = int(wrong[0])
-        raise DataError(
-            f"{said}: the label {labels[first]} of {name(first)} is outside the {len(classes)} classes "
-            f"({len(wrong):,} such labels); correct it, or the list of class names"
-        )
-    return labels, tuple(classes)
-
-
-def _order(names: Iterable[str | None]) -> Callable[[str], Any] | None:
-    numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names if name is not None)
-    return (lambda name: (int(name), name)) if numbers else None
