@@ -33,6 +33,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.machine import record
 from vitreous.models.model import state_of
 from vitreous.training.recipe import Seconds
+from vitreous.training.run.events import Event
 from vitreous.weights import starter
 from vitreous.weights.quantised import finest, write_quantised
 
@@ -103,7 +104,7 @@ def names_of(ids: list[str], folder: Path) -> list[str]:
 def fitted(data: ImageSet, asked: argparse.Namespace, folder: Path, seconds: float, **options: Any) -> Any:
     """One `fit` by small-data, its events in a few lines."""
 
-    def tell(event: dict[str, Any]) -> None:
+    def tell(event: Event) -> None:
         if event["kind"] in ("say", "dev"):
             print(json.dumps({"at": round(time.monotonic() - BEGAN), **event}), flush=True)
 

@@ -31,6 +31,7 @@ from vitreous.training import recipes
 from vitreous.training.plan import plan as plans
 from vitreous.training.plan.request import Request
 from vitreous.training.recipe import Seconds
+from vitreous.training.run.events import Event
 from vitreous.training.run.loop import Loop
 from vitreous.training.run.network import start_model
 from vitreous.training.run.runtime import Runtime
@@ -54,7 +55,7 @@ def cifar10(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, A
     model = start_model(job, device)
     looks: list[tuple[float, float]] = []
 
-    def tell(event: dict[str, Any]) -> None:
+    def tell(event: Event) -> None:
         if event["kind"] == "dev":
             looks.append((time.monotonic() - begin, event["accuracy"]))
             print(f"seed {seed}: {event['accuracy']:.4f} after {looks[-1][0]:.0f} s", file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ import io
 from rich.console import Console
 
 from vitreous.cli.training_display import _Live
+from vitreous.training.run.events import from_json
 
 
 def step(at, stage="fit", **more):
@@ -25,11 +26,11 @@ def step(at, stage="fit", **more):
 
 
 def drawn(width, *events):
-    """The lines of bars after these events."""
+    """The lines of bars after these events, given as lines of a run's journal."""
     live = _Live(Console(width=width, height=20, force_terminal=True, file=io.StringIO()))
     try:
         for event in events:
-            live(event)
+            live(from_json(event))
         shown = Console(width=width, file=io.StringIO())
         shown.print(live.bars.get_renderable())
         return [line.rstrip() for line in shown.file.getvalue().splitlines() if line.strip()]

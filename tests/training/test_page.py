@@ -20,6 +20,7 @@ from vitreous.images.health import Case, Finding, Health
 from vitreous.measures.explain import Explanation
 from vitreous.report import page as pages
 from vitreous.training.label_errors import suspects
+from vitreous.training.run.events import known
 from vitreous.training.tell.card import card
 from vitreous.training.tell.page import MISTAKES, page, write_report
 from vitreous.training.tell.summary import Summary, happenings, places_to_look_at, stages
@@ -428,11 +429,11 @@ def test_curves_are_read_from_events():
         {"kind": "dev", "stage": "up", "step": 4, "epoch": 2.0, "loss": 1.6, "accuracy": 0.3, "best": False},
         {"kind": "step", "stage": "down", "step": 1, "epoch": 1.0, "loss": 3.0, "accuracy": 0.1, "lr": 0.1},
     ]
-    up, down = stages(events)
+    up, down = stages(known(events))
     assert (up.name, up.loss, up.dev_accuracy, up.kept, up.steps) == ("up", (2.0, 1.0), (0.4, 0.3), 1.0, 4)
     assert np.isnan(up.accuracy[0])
     assert (down.name, down.kept, down.dev_epochs) == ("down", None, ())
-    html = plain(pages.render(page(finished_run.invented(20, 2, events=events))))
+    html = plain(pages.render(page(finished_run.invented(20, 2, events=known(events)))))
     assert "up: Loss" in html
     assert "down: Learning rate" in html
     assert "up: Right answers" in html
@@ -441,23 +442,22 @@ def test_curves_are_read_from_events():
 def test_the_state_marked_as_kept_is_the_last_that_was_better():
     looks = [{"kind": "dev", "step": k, "epoch": float(k), "loss": 1.0, "accuracy": 0.1 * k} for k in range(1, 5)]
     events = [look | {"best": best} for look, best in zip(looks, (True, False, True, False), strict=True)]
-    (stage,) = stages(events)
+    (stage,) = stages(known(events))
     assert stage.kept == 3.0
 
 
 def test_what_happened_on_the_way_is_told():
-    told = happenings(
-        [
-            {"kind": "steps", "steps": 1200, "budget": 60.0},
-            {"kind": "memory", "parts": 4, "micro_batch": 128},
-            {"kind": "nan", "step": 7, "stage": "fit"},
-            {"kind": "nan", "step": 8, "stage": "rate-1", "what": "weights", "weight": "head.weight"},
-            {"kind": "trial", "stage": "rate-1", "rate": 1.0, "failed": True},
-            {"kind": "patience", "step": 90, "looks": 3},
-            {"kind": "note", "text": "skipped a state"},
-            {"kind": "step", "step": 1},
-        ]
-    )
+    events = [
+        {"kind": "steps", "steps": 1200, "budget": 60.0},
+        {"kind": "memory", "parts": 4, "micro_batch": 128},
+        {"kind": "nan", "step": 7, "stage": "fit"},
+        {"kind": "nan", "step": 8, "stage": "rate-1", "what": "weights", "weight": "head.weight"},
+        {"kind": "trial", "stage": "rate-1", "rate": 1.0, "failed": True},
+        {"kind": "patience", "step": 90, "looks": 3},
+        {"kind": "note", "text": "skipped a state"},
+        {"kind": "step", "step": 1},
+    ]
+    told = happenings(known(events))
     assert len(told) == 6
     assert told[2] == "At step 7 the loss or gradient was not finite; that batch was passed over."
     assert told[3] == "At step 8 the weights were not finite; that rate was given up."
@@ -467,7 +467,7 @@ def test_what_happened_on_the_way_is_told():
 
 def test_the_models_of_cross_validation_stand_behind_a_line():
     events = [{**event, "stage": f"fold-{k}"} for k in (1, 2) for event in finished_run.events()]
-    html = plain(pages.render(page(finished_run.invented(20, 2, events=[*events, *finished_run.events()]))))
+    html = plain(pages.render(page(finished_run.invented(20, 2, events=known([*events, *finished_run.events()])))))
     inside = html.split("The curves of the 2 models that cross-validation trained</summary>")[1]
     assert "fold-2: Loss" in inside
     assert ">Loss<" in html.split("The curves of the 2 models")[0]

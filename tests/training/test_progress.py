@@ -11,6 +11,7 @@ from vitreous.cli.training_display import display
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
 from vitreous.training.run import progress
+from vitreous.training.run.events import from_json
 from vitreous.training.run.progress import Stages, stages_of
 
 
@@ -128,7 +129,7 @@ def test_plain_lines_tell_the_same(capsys):
     last = {**STEP, "stage": "fit", "stage_number": 6, "step": 12_000, "run_seconds_left": 0.0}
     for event in (first, {**STEP, "stage": "fold-2", "step": 12_000}, last):
         with display() as tell:
-            tell(event)
+            tell(from_json(event))
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(", epoch")[0] for line in lines] == [
         "fold-1, training 1 of 6: step 1 of 12,000",

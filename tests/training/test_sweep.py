@@ -14,6 +14,7 @@ from vitreous.cli.training_display import display
 from vitreous.errors import ConfigError, NotFiniteError
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
+from vitreous.training.run.events import known
 from vitreous.training.run.progress import stage_of
 from vitreous.training.run.protocols import at_rate
 from vitreous.training.run.trained import Trial, best
@@ -97,7 +98,7 @@ def test_a_rate_that_breaks_the_loss_is_passed_over_and_said(data, tmp_path):
     assert [trial["rate"] for trial in run.metrics["sweep"]] == [0.01]
     assert any(line.startswith("rate 1e+12 is too high") for line in said)
     with display() as show:  # the command's own lines have no number of it to tell
-        for event in runs.read(run.path):
+        for event in known(runs.read(run.path)):
             show(event)
     with pytest.raises(NotFiniteError):
         vitreous.fit(data, sweep=(1e12, 1e13), out=tmp_path / "none", **asked)

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.cli.show import say
 from vitreous.printable import printable
+from vitreous.training.run.events import (
+    Event,
+    PatienceEnded,
+    PlanMade,
+    ProgressMade,
+    StepLogged,
+    TrialEnded,
+    TrialFailed,
+)
 from vitreous.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Tell = Callable[[dict[str, Any]], None]
+Tell = Callable[[Event], None]
 SILENCE = 10.0  # seconds between plain lines
 WIDE, BAR = 100, 20  # columns of a terminal that has room for a bar, and of the bar
 
@@ -38,18 +47,17 @@ class _Plain:
 
     def __init__(self) -> None:
         self.last = 0.0
-        self.flops, self.device = 0.0, None
+        self.plan = PlanMade()
 
-    def __call__(self, event: dict[str, Any]) -> None:
-        kind = event["kind"]
-        if kind == "plan":
-            self.flops, self.device = event["flops"], event["device"]
-        elif kind == "step":
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, PlanMade):
+            self.plan = event
+        elif isinstance(event, StepLogged):
             now = time.monotonic()
-            if event["step"] == event["steps"] or now - self.last >= SILENCE:
+            if event.step == event.steps or now - self.last >= SILENCE:
                 self.last = now
-                say(_step(event, self.flops, self.device), file=sys.stderr)
-        elif (line := _line(event)) is not None:
+                say(event.line(_utilisation(event, self.plan)), file=sys.stderr)
+        elif line := str(event):
             say(line, file=sys.stderr)
 
 
@@ -68,43 +76,43 @@ class _Live:
         )
         self.tasks: dict[str, Any] = {}
         self.began: dict[str, float] = {}
-        self.flops, self.device = 0.0, None
+        self.plan = PlanMade()
         self.bars.start()
 
-    def __call__(self, event: dict[str, Any]) -> None:
-        kind = event["kind"]
-        if kind == "plan":
-            self.flops, self.device = event["flops"], event["device"]
-        elif kind in ("checking", "features"):
-            done, total = event["done"], event["total"]
-            now = time.monotonic()
-            spent = now - self.began.setdefault(kind, now)
-            left = spent / done * (total - done) if done and spent else None
-            self._move(kind, done / max(total, 1), left, [f"{kind} {done:,}/{total:,}"])
-            if done >= total:
-                self._end(kind)
-        elif kind == "step":
-            self._take_step(event)
-        else:
-            if kind in ("patience", "trial"):  # a stage may end before its last step
-                self._end(event.get("stage"))
-            if (line := _line(event)) is not None:
-                self.console.print(printable(line), markup=False)
+    def __call__(self, event: Event) -> None:
+        match event:
+            case PlanMade():
+                self.plan = event
+            case ProgressMade():
+                self._count(event)
+            case StepLogged():
+                self._take_step(event)
+            case _:
+                if isinstance(event, PatienceEnded | TrialEnded | TrialFailed):  # before the stage's last step
+                    self._end(event.stage)
+                if line := str(event):
+                    self.console.print(printable(line), markup=False)
 
     def close(self) -> None:
         self.bars.stop()
 
-    def _take_step(self, event: dict[str, Any]) -> None:
-        stage, step, steps = event["stage"], event["step"], event["steps"]
-        for other in [name for name in self.tasks if name != stage]:
+    def _count(self, event: ProgressMade) -> None:
+        kind, now = event["kind"], time.monotonic()
+        spent = now - self.began.setdefault(kind, now)
+        left = spent / event.done * (event.total - event.done) if event.done and spent else None
+        self._move(kind, event.done / max(event.total, 1), left, [f"{kind} {event.done:,}/{event.total:,}"])
+        if event.done >= event.total:
+            self._end(kind)
+
+    def _take_step(self, event: StepLogged) -> None:
+        for other in [name for name in self.tasks if name != event.stage]:
             self._end(other)
-        place = [f"training {event['stage_number']} of {event['stages']}"] if "stages" in event else []
-        head = f"step {step:,}/{steps:,}" if place else f"{stage} step {step:,}/{steps:,}"
-        parts = [*place, head, *_parts(event, self.flops, self.device)]
-        self._move(stage, event.get("run_share", step / max(steps, 1)), _left(event), parts)
-        if step >= steps:
-            self.console.print(printable(_step(event, self.flops, self.device)), markup=False)
-            self._end(stage)
+        utilisation, step = _utilisation(event, self.plan), f"step {event.step:,}/{event.steps:,}"
+        place = [event.place, step] if event.place else [f"{event.stage} {step}"]
+        self._move(event.stage, event.share, event.run_left, [*place, *event.numbers(utilisation)])
+        if event.step >= event.steps:
+            self.console.print(printable(event.line(utilisation)), markup=False)
+            self._end(event.stage)
 
     def _move(self, name: str, share: float, left: float | None, parts: list[str]) -> None:
         room = self.console.width - (BAR + 1 if self.has_bar else 0)
@@ -113,8 +121,8 @@ class _Live:
             self.tasks[name] = self.bars.add_task(name, total=1.0, line=line)
         self.bars.update(self.tasks[name], completed=share, line=line)
 
-    def _end(self, name: str | None) -> None:
-        if name is not None and name in self.tasks:
+    def _end(self, name: str) -> None:
+        if name in self.tasks:
             self.began.pop(name, None)
             self.bars.remove_task(self.tasks.pop(name))
 
@@ -129,82 +137,11 @@ def _fitted(share: float, left: float | None, parts: list[str], width: int) -> s
     return line
 
 
-def _line(event: dict[str, Any]) -> str | None:
-    match event["kind"]:
-        case "say" | "note":
-            return str(event["text"])
-        case "dev":
-            mark = " (kept so far)" if event.get("kept", event["best"]) else ""
-            right = f"dev {100 * event['accuracy']:.1f} % right, loss {event['loss']:.3f}{mark}"
-            return f"{event['stage']}: epoch {event['epoch']:.1f}, {right}"
-        case "steps":
-            return f"{event['budget']:g} seconds are {event['steps']:,} steps of {1e3 * event['seconds_each']:.1f} ms"
-        case "memory":
-            return (
-                f"the batch does not fit into memory: it is taken in {event['parts']} parts of "
-                f"{event['micro_batch']} images; the numbers stay the same"
-            )
-        case "solved":
-            return (
-                f"solved in {duration(event['seconds'])}: l2 {event['l2']:g} of {event['tried']} tried, "
-                f"{event['right']:,} of {event['images']:,} right when left out"
-            )
-        case "trial" if "accuracy" in event:  # of one that failed a line was said
-            right = f"dev {100 * event['accuracy']:.1f} % right, loss {event['loss']:.3f}"
-            return f"rate {event['rate']:.3g}: {right} at step {event['step']:,}"
-        case "nan":
-            return _not_finite(event)
-        case "patience":
-            return f"no gain on dev in {event['looks']} looks: the run ends at step {event['step']:,}"
-    return None
-
-
-def _not_finite(event: dict[str, Any]) -> str:
-    """What it is that is no number: of a step, or what a step has left."""
-    what, step = event.get("what", "loss or gradient"), event["step"]
-    if what == "loss or gradient":
-        return f"the {what} of step {step} is not finite"
-    first = f" ({event['weight']} first)" if event.get("weight") else ""
-    return f"the {what} after step {step} are not finite, or too large to compute with{first}"
-
-
-def _step(event: dict[str, Any], flops: float, device: str | None) -> str:
-    place = f", training {event['stage_number']} of {event['stages']}" if "stages" in event else ""
-    head = f"{event['stage']}{place}: step {event['step']:,} of {event['steps']:,}"
-    left = _left(event)
-    rest = "" if left is None else f", about {duration(left)} left"
-    return f"{head}, {_numbers(event, flops, device)}{rest}"
-
-
-def _left(event: dict[str, Any]) -> float | None:
-    """Seconds until the last training of the run ends; None at its first step, of which none is known, and its last."""
-    if "stages" in event:
-        return event["run_seconds_left"] or None
-    return event["seconds_left"] if 1 < event["step"] < event["steps"] else None
-
-
-def _numbers(event: dict[str, Any], flops: float, device: str | None) -> str:
-    return ", ".join(_parts(event, flops, device))
-
-
-def _parts(event: dict[str, Any], flops: float, device: str | None) -> list[str]:
-    """The numbers of a step, what people look at most first."""
+def _utilisation(event: StepLogged, plan: PlanMade) -> float | None:
+    """The share of a GPU's arithmetic that training uses; None on a CPU or an unknown GPU."""
     from vitreous.training.run.utilisation import share_of_peak
 
-    rate = event["images_per_second"]
-    parts = [
-        f"epoch {event['epoch']:.1f}",
-        f"loss {event['loss']:.3f}",
-        f"{100 * event['accuracy']:.0f} % right",
-        f"lr {event['lr']:.1e}",
-        f"{rate:,.0f} images/s",
-    ]
-    if event.get("memory"):
-        parts.append(f"{event['memory'] / 2**30:.1f} GiB")
-    share = share_of_peak(rate * flops, device) if device else None
-    if share is not None:
-        parts.append(f"MFU {100 * share:.0f} %")
-    return parts
+    return share_of_peak(event.images_per_second * plan.flops, plan.device) if plan.device else None
 
 
 def recipes_table(*, json: bool) -> None:

@@ -34,6 +34,7 @@ from vitreous.training.plan.plan import Plan
 from vitreous.training.plan.request import Request, refuse_other_options
 from vitreous.training.recipe import Recipe, check_names
 from vitreous.training.run import folder as runs
+from vitreous.training.run.events import PlanMade, RunEnded, RunStarted
 from vitreous.training.run.folder import RunFolder, data_name
 from vitreous.training.run.network import in_memory
 from vitreous.training.run.preload import preload_kernels
@@ -172,7 +173,7 @@ def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
     seconds = time.monotonic() - clock + plan.measured_seconds
     summary = summarise(plan, trained, where, _command_of(folder), runtime.device_name, seconds)
     run = write(plan, trained, summary, where, folder, seconds)
-    runtime.tell({"kind": "end", "path": str(where)})
+    runtime.tell(RunEnded(str(where)))
     return run
 
 
@@ -197,7 +198,7 @@ def _announce(plan: Plan, where: Path, runtime: Runtime) -> None:
     runtime.say(f"on {runtime.device_name} in {precision}; everything goes to {where}")
     if runtime.ranks.is_first:
         device = runtime.device_name if runtime.device.type == "cuda" else None
-        runtime.tell({"kind": "plan", "flops": training_flops(plan.config), "device": device})
+        runtime.tell(PlanMade(training_flops(plan.config), device))
     runtime.stages = stages_of(plan.recipe, plan.folds, plan.rates)
 
 
@@ -236,7 +237,7 @@ def _new_folder(
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:
         where = agreed(runtime.ranks, lambda: place.where if folder is None else folder.path)
         if folder is not None:
-            folder.event("start")
+            folder.event(**RunStarted())
         try:
             yield folder, where
         except (RoomError, NotFiniteError):  # --resume can go on after the disk has room, or past the batch

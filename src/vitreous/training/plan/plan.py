@@ -38,6 +38,7 @@ from vitreous.training.plan.starting_weights import (
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import closed_form
 from vitreous.training.run.decoded import CROP_MARGIN, typical_size
+from vitreous.training.run.events import Checking
 from vitreous.training.run.folder import START, differences
 from vitreous.training.run.network import Start, Weights, described, make_network, network_name, with_recipe
 from vitreous.training.run.runtime import Runtime
@@ -134,7 +135,7 @@ def make(request: Request, runtime: Runtime) -> Plan:
     """Look at the images, measure the weights, choose recipe and protocol."""
     if request.weights is not None:
         request = replace(request, model=None)  # the first of two runs used it
-    watch = partial(runtime.progress, "checking")
+    watch = partial(runtime.progress, Checking)
     images = _learnable(open_data.open(request.data, progress=watch), request.recipe)
     health = _check(images, runtime.say, watch) if request.check else None
     unreadable = _unreadable(health)

@@ -5,8 +5,8 @@ If the user names none, few colour images begin from the starter, provided its f
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from vitreous.training.plan.estimate import Estimate
 from vitreous.training.plan.request import Request
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import trainable_layers
+from vitreous.training.run.events import FeaturesRead
 from vitreous.training.run.network import Weights, make_network
 from vitreous.training.run.runtime import Runtime
 from vitreous.weights import starter
@@ -126,7 +127,7 @@ def _measured(model: Model, pool: ImageSet, seed: int, runtime: Runtime) -> Esti
                 seed=seed,
                 device=runtime.device,
                 workers=runtime.workers,
-                progress=_watch(runtime),
+                progress=partial(runtime.progress, FeaturesRead),
             )
         except VitreousError as error:
             found = error
@@ -137,10 +138,6 @@ def _measured(model: Model, pool: ImageSet, seed: int, runtime: Runtime) -> Esti
         raise found
     assert found is not None
     return found
-
-
-def _watch(runtime: Runtime) -> Callable[[int, int], None]:
-    return lambda done, total: runtime.progress("features", done, total)
 
 
 def terms_of(source: dict[str, Any]) -> tuple[str, ...]:

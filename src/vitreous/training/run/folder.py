@@ -44,6 +44,7 @@ from vitreous.errors import (
 from vitreous.files import DISK_FULL, atomic_write, digest, lock, write_bytes, write_json
 from vitreous.images.imageset import ImageSet
 from vitreous.journal import Journal, json_object
+from vitreous.training.run.events import StateRestored, StateSaved, from_json
 from vitreous.weights.own_format import tensor_digest
 from vitreous.weights.tensor_files import check_safetensors, read_safetensors
 from vitreous.words import one_line
@@ -275,11 +276,11 @@ class RunFolder:
             except (VitreousError, OSError) as error:
                 self._pass_over(path, error, say)
                 continue
-            self.event("restore", stage=state.stage, step=state.step, events=state.events)
+            self.event(**StateRestored(state.stage, state.step, state.events))
             self._before = 0
             return state
         if self._before:
-            self.event("restore", events=0, since=self._before)
+            self.event(**StateRestored(events=0, since=self._before))
             self._before = 0
         return None
 
@@ -306,7 +307,7 @@ class RunFolder:
             atomic_write(path, write, force=True)
             self._damaged.discard(path)
             self._prune(path)
-        self.event("save", stage=manifest["about"]["stage"], step=manifest["about"]["step"])
+        self.event(**StateSaved(manifest["about"]["stage"], manifest["about"]["step"]))
 
     def _prune(self, new: Path) -> None:
         """Called when `new` is safe: what two newer of its stage, or one of another, have made useless goes."""
@@ -370,22 +371,20 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     if None in lines[:-1]:
         number = lines.index(None) + 1
         raise DataError(f"line {number} of {path / EVENTS} is no event; take it out, or give another run")
-    events = [event for event in lines if event is not None]
     kept: list[dict[str, Any]] = []
     gap = range(0)  # lines that the restore behind them made void
-    ends: dict[Any, Any] = {}  # stage: the last step that counts
-    for i, event in reversed(list(enumerate(events))):
-        if i in gap:
+    ends: dict[Any, float] = {}  # stage: the last step that counts
+    for i, line in reversed([(i, line) for i, line in enumerate(lines) if line is not None]):
+        stage, step = line.get("stage"), line.get("step")
+        if i in gap or (stage in ends and isinstance(step, int) and step > ends[stage]):
             continue
-        stage, step = event.get("stage"), event.get("step")
-        if stage in ends and isinstance(step, int) and step > ends[stage]:
-            continue
-        if event["kind"] == "restore" and "events" in event:
-            gap = range(event["events"], event.get("since", i))
-        elif event["kind"] == "restore":
-            ends[stage] = min(step or 0, ends.get(stage, math.inf))
-        elif event["kind"] not in BOOKKEEPING:
-            kept.append(event)
+        restored = from_json(line) if line["kind"] == "restore" else None
+        if isinstance(restored, StateRestored) and isinstance(restored.events, int):
+            gap = range(restored.events, restored.since or i)
+        elif isinstance(restored, StateRestored):
+            ends[stage] = min(restored.step or 0, ends.get(stage, math.inf))
+        elif line["kind"] not in BOOKKEEPING:
+            kept.append(line)
     return kept[::-1]
 
 

@@ -25,6 +25,18 @@ from vitreous.images.batches.batches import Batch, Batches, Loading, Order
 from vitreous.training.recipe import Seconds
 from vitreous.training.run import schedule
 from vitreous.training.run.core_parallel import choose_lanes, choose_threads
+from vitreous.training.run.events import (
+    DevLooked,
+    MemorySplit,
+    Noted,
+    NotFinite,
+    PatienceEnded,
+    Said,
+    StageEvent,
+    StepLogged,
+    StepOfSeveral,
+    StepsFixed,
+)
 from vitreous.training.run.folder import RunFolder, read_state
 from vitreous.training.run.interrupts import catch_signals
 from vitreous.training.run.runtime import Runtime
@@ -156,7 +168,7 @@ class Loop:
                         f"a batch of {recipe.batch} in {parts} parts does not fit into the memory of "
                         f"{self.runtime.device}; {do}a smaller model or fewer pixels (--set image_size=…)"
                     ) from None
-            self._event("memory", parts=self.step.parts, micro_batch=recipe.batch // self.step.parts)
+            self._record(MemorySplit(self.stage.name, self.step.parts, recipe.batch // self.step.parts))
 
     def _make_step(self, lanes: int) -> Step:
         stage, runtime = self.stage, self.runtime
@@ -201,7 +213,7 @@ class Loop:
         self.at = replace(self.at, steps=steps)
         self.step.load(before)
         self.step.average.steps = steps
-        self._event("steps", steps=steps, seconds_each=each, budget=length.count)
+        self._record(StepsFixed(self.stage.name, steps, each, length.count))
 
     # --------------------------------------------------------------------------------------------------------- batches
 
@@ -265,12 +277,13 @@ class Loop:
         if meters.bad_at is not None:
             return meters.bad_at
         for name, why in self._batches.replaced[clock.noted :]:
-            text = f"{name} cannot be read ({why}); another picture is shown in its place"
-            self.runtime.event({"kind": "note", "text": text})
+            self.runtime.event(Noted(f"{name} cannot be read ({why}); another image is shown in its place"))
         clock.noted = len(self._batches.replaced)
         device = self.runtime.device
-        self._event(
-            "step",
+        place = self.runtime.stages.after(self.stage.name, at.step, at.steps)
+        kind = StepOfSeveral if place else StepLogged
+        event = kind(
+            stage=self.stage.name,
             step=at.step,
             steps=at.steps,
             epoch=at.consumed / self.stage.per_epoch,
@@ -281,8 +294,9 @@ class Loop:
             images_per_second=rate,
             seconds_left=(at.steps - at.step) * recipe.batch / max(rate, 1e-9),
             memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-            **self.runtime.stages.after(self.stage.name, at.step, at.steps),
+            **place,
         )
+        self._record(event)
         return None
 
     def _look(self) -> bool:
@@ -298,12 +312,12 @@ class Loop:
             if is_kept:
                 self.best_state = _copied(stage.model.state_dict())
         self.step.network.train()
-        words = {"accuracy": right, "loss": loss, "best": is_best, "kept": is_kept}
-        self._event("dev", step=self.at.step, epoch=self.at.consumed / stage.per_epoch, **words)
+        epoch = self.at.consumed / stage.per_epoch
+        self._record(DevLooked(stage.name, self.at.step, epoch, right, loss, is_best, is_kept))
         self.clock.logged = time.monotonic()
         out = stage.recipe.patience is not None and self.at.without_gain >= stage.recipe.patience
         if out:
-            self._event("patience", step=self.at.step, looks=self.at.without_gain)
+            self._record(PatienceEnded(stage.name, self.at.step, self.at.without_gain))
         return out
 
     def _save(self, *, wait: bool = False) -> None:
@@ -326,8 +340,7 @@ class Loop:
         """Go on from the newest state of this stage; False if there is none."""
         ranks, found = self.runtime.ranks, None
         if self.folder is not None:
-            note = lambda line: self.runtime.event({"kind": "note", "text": line})  # noqa: E731
-            found = self.folder.latest_state(self.stage.name, say=note)
+            found = self.folder.latest_state(self.stage.name, say=lambda line: self.runtime.event(Noted(line)))
         if ranks.world > 1:  # each rank reads the file itself
             box: list[Any] = [None if found is None else found.path]
             torch.distributed.broadcast_object_list(box, 0)
@@ -342,7 +355,7 @@ class Loop:
         self.step.average.steps = self.at.steps
         self.step.load({name: tensor for name, tensor in found.tensors.items() if not name.startswith("best.")})
         if not self.at.is_over and self.at.step:
-            self.runtime.event({"kind": "say", "text": f"{self.stage.name} goes on from step {self.at.step:,}"})
+            self.runtime.event(Said(f"{self.stage.name} goes on from step {self.at.step:,}"))
         return True
 
     def _keep_lanes(self, lanes: int) -> None:
@@ -358,7 +371,8 @@ class Loop:
         self.at = self.at.back_to(bad)
         place = self._keep_batch(bad)
         self.step.forgive()
-        self._event("nan", step=bad, what="loss or gradient", batch=Path(place).name if place else None)
+        broken = NotFinite(self.stage.name, bad, batch=Path(place).name if place else None)
+        self._record(broken)
         if self.runtime.on_nan == "rollback" and len(self.at.skipped) < MAX_SKIPPED:
             self.at = self.at.past_batch()
             return
@@ -367,9 +381,7 @@ class Loop:
         rescue = "start again at a lower rate (--set peak_lr=…)"
         rescue += "" if tried else ", or go on past it with --resume --on-nan rollback"
         kept = f", the batch in {place}" if place else ""
-        raise NotFiniteError(
-            f"the loss or gradient of step {bad} is not finite{tried}; the weights before it are saved{kept}; {rescue}"
-        )
+        raise NotFiniteError(f"{broken}{tried}; the weights before it are saved{kept}; {rescue}")
 
     def _stop_spoiled(self) -> NoReturn:
         """Every loss and gradient was finite, but the last step spoiled the weights."""
@@ -378,12 +390,12 @@ class Loop:
         place = self._keep_batch(at)
         weight = self._spoiled()
         what = "weights" if weight else "answers on dev"
-        self._event("nan", step=at, what=what, weight=weight, batch=Path(place).name if place else None)
-        first = f" ({weight} first)" if weight else ""
+        broken = NotFinite(self.stage.name, at, what, weight, Path(place).name if place else None)
+        self._record(broken)
         kept = f", the batch in {place}" if place else ""
         raise NotFiniteError(
-            f"the {what} after step {at} are not finite, or too large to compute with{first}; the weights before "
-            f"step {self.clock.saved_at} are saved{kept}; start again at a lower rate (--set peak_lr=…)"
+            f"{broken}; the weights before step {self.clock.saved_at} are saved{kept}; "
+            "start again at a lower rate (--set peak_lr=…)"
         )
 
     def _spoiled(self) -> str | None:
@@ -419,8 +431,8 @@ class Loop:
         rate = at.step * self.stage.recipe.batch / max(at.seconds, 1e-9)
         return Outcome(state, step, at.steps, at.seconds, rate, at.best, at.skipped)
 
-    def _event(self, kind: str, **fields: Any) -> None:
-        self.runtime.record(self.folder, {"kind": kind, "stage": self.stage.name, **fields})
+    def _record(self, event: StageEvent) -> None:
+        self.runtime.record(self.folder, event)
 
     def _count_seconds(self) -> None:
         now = time.monotonic()

@@ -30,6 +30,7 @@ from vitreous.training.recipe import Recipe, Seconds, Steps
 from vitreous.training.run import closed_form, trainable_layers
 from vitreous.training.run.closed_form import FirstHead
 from vitreous.training.run.decoded import decode_for_judging, decode_once, decoding_beside
+from vitreous.training.run.events import FeaturesRead, HeadSolved, TrialEnded, TrialFailed
 from vitreous.training.run.folder import RunFolder
 from vitreous.training.run.loop import Loop
 from vitreous.training.run.network import start_model
@@ -132,13 +133,13 @@ def _sweep(
         except NotFiniteError as error:
             failed = error
             runtime.say(f"rate {rate:.3g} is too high: {str(error).partition(';')[0]}")
-            runtime.record(folder, {"kind": "trial", "stage": stage_of(rate), "rate": rate, "failed": True})
+            runtime.record(folder, TrialFailed(stage_of(rate), rate))
             continue
         recipe = _same_steps(recipe, outcome)
         trials.append(_trial(rate, outcome))
         seconds += outcome.seconds
         kept = outcome if best(trials).rate == rate else kept
-        runtime.record(folder, {"kind": "trial", "stage": stage_of(rate), **trials[-1].to_json()})
+        runtime.record(folder, TrialEnded(stage_of(rate), **trials[-1].to_json()))
     if kept is None:
         assert failed is not None
         raise failed
@@ -240,7 +241,7 @@ def _solved(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime)
         data if leaves_out else data.split(TRAIN),
         device=runtime.device,
         workers=runtime.workers,
-        progress=partial(runtime.progress, "features"),
+        progress=partial(runtime.progress, FeaturesRead),
     )
     groups, copies = closed_form.rounds(found.images, recipe.seed)
     labels = found.images.labels
@@ -248,20 +249,16 @@ def _solved(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime)
     closed_form.put_into_head(model, head.probe)
     logits = head.left_out.astype(np.float32)
     seconds = time.monotonic() - begin + plan.measured_seconds
-    runtime.record(
-        folder,
-        {
-            "kind": "solved",
-            "stage": "fit",
-            "l2": head.probe.l2,
-            "tried": len(head.right),
-            "right": head.right[head.probe.l2],
-            "images": len(labels),
-            "rounds": int(groups.max()) + 1,
-            "copies": copies,
-            "seconds": seconds,
-        },
+    solved = HeadSolved(
+        l2=head.probe.l2,
+        tried=len(head.right),
+        right=head.right[head.probe.l2],
+        images=len(labels),
+        rounds=int(groups.max()) + 1,
+        copies=copies,
+        seconds=seconds,
     )
+    runtime.record(folder, solved)
     trained = Trained(
         model=model,
         outcome=Outcome({}, 0, 0, seconds, len(labels) / max(seconds, 1e-9)),
@@ -353,7 +350,7 @@ def _first_head(plan: Plan, images: ImageSet, runtime: Runtime) -> FirstHead | N
     """The solved head to begin with, if the recipe asks for one; every rank reads the features that rank 0 kept."""
     if plan.recipe.first_head != "solved":
         return None
-    model, watch = start_model(plan, runtime.device, again=True), partial(runtime.progress, "features")
+    model, watch = start_model(plan, runtime.device, again=True), partial(runtime.progress, FeaturesRead)
     found = closed_form.frozen_features(model, images, device=runtime.device, workers=runtime.workers, progress=watch)
     return FirstHead(found, closed_form.rounds(found.images, plan.recipe.seed)[0], plan.recipe.l2)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from vitreous.evaluation import inference
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.ranks import Ranks
+from vitreous.training.run.events import Event, ProgressMade, Said
 from vitreous.training.run.folder import RunFolder
 from vitreous.training.run.progress import Stages
 from vitreous.training.run.step import Compiled
@@ -22,7 +22,7 @@ from vitreous.training.run.trained import Rival
 
 __all__ = ["FindRival", "Runtime", "Tell"]
 
-Tell = Callable[[dict[str, Any]], None]
+Tell = Callable[[Event], None]
 FindRival = Callable[[ImageSet, ImageSet], Rival]  # of training images and judged images
 
 
@@ -50,24 +50,23 @@ class Runtime:
     def say(self, line: str) -> None:
         """Tell one line, on rank 0."""
         if self.ranks.is_first:
-            self.tell({"kind": "say", "text": line})
+            self.tell(Said(line))
 
-    def progress(self, what: str, done: int, total: int) -> None:
-        """what: checking or features."""
+    def progress(self, kind: type[ProgressMade], done: int, total: int) -> None:
         if self.ranks.is_first:
-            self.tell({"kind": what, "done": done, "total": total})
+            self.tell(kind(done, total))
 
-    def record(self, folder: RunFolder | None, event: dict[str, Any]) -> None:
+    def record(self, folder: RunFolder | None, event: Event) -> None:
         """Write an event into the run's log and tell it, on rank 0."""
         if folder is not None:
             folder.event(**event)
         if self.ranks.is_first:
             self.event(event)
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: Event) -> None:
         self.tell(event)
         if self.writers is not None:
-            self.writers(event)
+            self.writers(event.to_json())
 
     @contextmanager
     def logging(self, where: Path) -> Iterator[None]:

@@ -30,6 +30,19 @@ from vitreous.training.label_errors import Doubts, Suspect, suspects
 from vitreous.training.plan.plan import Plan
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
+from vitreous.training.run.events import (
+    DevLooked,
+    Event,
+    HeadSolved,
+    MemorySplit,
+    Noted,
+    NotFinite,
+    PatienceEnded,
+    StepLogged,
+    StepsFixed,
+    TrialFailed,
+    known,
+)
 from vitreous.training.run.folder import data_name
 from vitreous.training.run.trained import Rival, Trained, Trial
 from vitreous.training.tell.calibrated import confident_from, judged_probabilities
@@ -79,7 +92,7 @@ class Summary:
     macs: int  # of one image
     image_size: tuple[int, int]  # rows, columns
     beginning: str = "from scratch"  # or whose weights
-    events: Sequence[Mapping[str, Any]] = ()  # as `runs.read` returns them
+    events: Sequence[Event] = ()
     seconds: float  # of training
     total_seconds: float | None = None  # of everything
     device: str
@@ -222,7 +235,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         macs=macs(model.config),
         image_size=model.config.image_size,
         beginning=plan.beginning,
-        events=runs.read(where),
+        events=known(runs.read(where)),
         seconds=trained.seconds,
         total_seconds=seconds,
         device=device,
@@ -302,69 +315,59 @@ def places_to_look_at(result: Result, count: int = 8) -> list[int]:
     return judged.rows[np.concatenate([right[: count - len(mistakes)], mistakes])].tolist()
 
 
-def stages(events: Iterable[Mapping[str, Any]]) -> tuple[StageCurves, ...]:
+def stages(events: Iterable[Event]) -> tuple[StageCurves, ...]:
     """The curves that the loop's events draw, stage by stage."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    by_name: dict[str, list[StepLogged | DevLooked]] = {}
     for event in events:
-        if event.get("kind") in ("step", "dev"):
-            by_name.setdefault(str(event.get("stage", "fit")), []).append(event)
+        if isinstance(event, StepLogged | DevLooked):
+            by_name.setdefault(event.stage, []).append(event)
     return tuple(_stage(name, found) for name, found in by_name.items())
 
 
-def _stage(name: str, events: Sequence[Mapping[str, Any]]) -> StageCurves:
-    steps = [event for event in events if event["kind"] == "step"]
-    looks = [event for event in events if event["kind"] == "dev"]
-    best = [event for event in looks if event.get("kept", event.get("best"))]
+def _stage(name: str, events: Sequence[StepLogged | DevLooked]) -> StageCurves:
+    steps = [event for event in events if isinstance(event, StepLogged)]
+    looks = [event for event in events if isinstance(event, DevLooked)]
     return StageCurves(
         name=name,
-        epochs=_column(steps, "epoch"),
-        loss=_column(steps, "loss"),
-        accuracy=_column(steps, "accuracy"),
-        rate=_column(steps, "lr"),
-        dev_epochs=_column(looks, "epoch"),
-        dev_loss=_column(looks, "loss"),
-        dev_accuracy=_column(looks, "accuracy"),
-        kept=float(best[-1]["epoch"]) if best else None,
-        steps=max((int(event["step"]) for event in events), default=0),
+        epochs=tuple(event.epoch for event in steps),
+        loss=tuple(event.loss for event in steps),
+        accuracy=tuple(event.accuracy for event in steps),
+        rate=tuple(event.lr for event in steps),
+        dev_epochs=tuple(event.epoch for event in looks),
+        dev_loss=tuple(event.loss for event in looks),
+        dev_accuracy=tuple(event.accuracy for event in looks),
+        kept=next((event.epoch for event in reversed(looks) if event.is_kept), None),
+        steps=max((event.step for event in events), default=0),
     )
 
 
-def _column(events: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:
-    return tuple(float("nan") if event.get(name) is None else float(event[name]) for event in events)
-
-
-def happenings(events: Sequence[Mapping[str, Any]]) -> list[str]:
+def happenings(events: Sequence[Event]) -> list[str]:
     """What happened on the way that a reader should know, a sentence each."""
-    given_up = {event["stage"] for event in events if event.get("kind") == "trial" and event.get("failed")}
+    given_up = {event.stage for event in events if isinstance(event, TrialFailed)}
     told = []
     for event in events:
-        match event.get("kind"):
-            case "steps":
-                told.append(f"The time of {event['budget']:g} seconds became {event['steps']:,} steps.")
-            case "memory":
+        match event:
+            case StepsFixed():
+                told.append(f"The time of {event.budget:g} seconds became {event.steps:,} steps.")
+            case MemorySplit():
                 told.append(
-                    f"The memory was too small for a whole batch: it was taken in {event['parts']} parts of "
-                    f"{event['micro_batch']:,} images, which changes no number."
+                    f"The memory was too small for a whole batch: it was taken in {event.parts} parts of "
+                    f"{event.micro_batch:,} images, which changes no number."
                 )
-            case "nan":
-                what = event.get("what", "loss or gradient")
-                were = "was" if what == "loss or gradient" else "were"
-                then = "that rate was given up" if event.get("stage") in given_up else "that batch was passed over"
-                told.append(f"At step {event['step']:,} the {what} {were} not finite; {then}.")
-            case "patience":
+            case NotFinite():
+                were = "was" if event.is_of_step else "were"
+                then = "that rate was given up" if event.stage in given_up else "that batch was passed over"
+                told.append(f"At step {event.step:,} the {event.what} {were} not finite; {then}.")
+            case PatienceEnded():
+                told.append(f"It ended early, at step {event.step:,}: {event.looks} looks at dev brought no gain.")
+            case HeadSolved():
                 told.append(
-                    f"It ended early, at step {event['step']:,}: {event['looks']} looks at dev brought no gain."
+                    f"The head was solved in closed form. The penalty l2 = {event.l2:g} is, of {event.tried}, the one "
+                    f"with the smallest error when images are left out: {event.right:,} of {event.images:,} are right "
+                    "then."
                 )
-            case "solved":
-                told.append(
-                    f"The head was solved in closed form. The penalty l2 = {event['l2']:g} is, of {event['tried']}, "
-                    f"the one with the smallest error when images are left out: {event['right']:,} of "
-                    f"{event['images']:,} are right then."
-                )
-                with_copies = (
-                    f"; {event['copies']:,} have copies or bursts, left out together" if event["copies"] else ""
-                )
-                told.append(f"Images were left out in {event['rounds']} rounds, some of each class{with_copies}.")
-            case "note":
-                told.append(str(event["text"]))
+                copies = f"; {event.copies:,} have copies or bursts, left out together" if event.copies else ""
+                told.append(f"Images were left out in {event.rounds} rounds, some of each class{copies}.")
+            case Noted():
+                told.append(event.text)
     return told

@@ -18,6 +18,7 @@ from vitreous.training.label_errors import MAX_SUSPECTS_KEPT, Suspect
 from vitreous.training.plan.plan import Plan
 from vitreous.training.run import folder as runs
 from vitreous.training.run.decoded import PACK
+from vitreous.training.run.events import StepLogged, known
 from vitreous.training.run.folder import CARD, METRICS, MODEL, REPORT, RunFolder
 from vitreous.training.run.trained import Trained
 from vitreous.training.tell.card import card
@@ -140,11 +141,11 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
 
 
 def _masked_metrics(trained: Trained, where: Path, seconds: float) -> dict[str, Any]:
-    last: dict[str, Any] = next((e for e in reversed(runs.read(where)) if e["kind"] == "step"), {})
+    logged = [event for event in known(runs.read(where)) if isinstance(event, StepLogged)]
     return {
         "task": "masked-patches",
-        "loss": last.get("loss"),
-        "accuracy": last.get("accuracy"),
+        "loss": logged[-1].loss if logged else None,
+        "accuracy": logged[-1].accuracy if logged else None,
         "steps": trained.outcome.steps,
         "seconds": trained.outcome.seconds,
         "total_seconds": seconds,
