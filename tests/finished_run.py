@@ -75,7 +75,7 @@ def _fields() -> dict[str, Any]:
         "health": vitreous.check(judged, cache=False, workers=0),
         "temperature": 1.31,
         "answer_above": 0.6,
-        "unlike": 0.046,
+        "unlike": 18,
         "rivals": [Rival("logistic regression on pixels", int(0.72 * JUDGED), JUDGED)],
         "folder": "runs/fashion-1",
     }

@@ -83,7 +83,7 @@ def test_no_file_of_the_plan_runs_after_training_has_begun(walk):
 
 
 def test_nothing_is_told_before_training_has_ended(walk):
-    ended = max(walk.place("training/run/rivals.py", "find_rivals"))
+    ended = max(walk.place("training/run/protocols.py", "_find_rivals"))
     early = {walk.calls[i] for i in walk.places("training/tell/") if i < ended}
     assert early == set()
 

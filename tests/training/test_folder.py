@@ -153,7 +153,7 @@ def test_unfinished_and_foreign_files_are_passed_over_and_said(folder, tmp_path)
     assert [line.removeprefix(f"{state}/") for line in said] == [
         ".main-00000200.safetensors.0123abcd.part was never finished; deleted",
         "main-00000900.safetensors belongs to another run; passed over",
-        "notes.txt is no state of a run; passed over",
+        "notes.txt is not a state of a run; passed over",
     ]
     save(folder, 110), save(folder, 120)
     assert names(folder) == [
@@ -169,7 +169,7 @@ def test_a_safetensors_file_that_is_no_state_is_passed_over(folder):
     save_file(tensors(), folder.path / "state" / "main-00000200.safetensors")
     said = []
     assert folder.latest_state(say=said.append).step == 100
-    assert "is no state of a run" in said[0]
+    assert "is not a state of a run" in said[0]
 
 
 def test_a_state_written_in_the_background_is_there_after_wait(folder):
@@ -388,7 +388,7 @@ def test_a_line_that_is_no_event_amid_the_others_is_named(folder):
     with (folder.path / "events.jsonl").open("ab") as file:
         file.write(b"?\n")
     folder.event("epoch")
-    with pytest.raises(DataError, match=r"line 2 of .*events\.jsonl is no event; take it out"):
+    with pytest.raises(DataError, match=r"line 2 of .*events\.jsonl is not an event; take it out"):
         read(folder.path)
 
 
@@ -561,7 +561,7 @@ def test_a_run_is_replaced_only_by_force_and_nobody_elses_file_goes(tmp_path):
 
 def test_somebodys_folder_is_no_place_for_a_run(tmp_path):
     (tmp_path / "cat.jpg").touch()
-    with pytest.raises(ExistsError, match=r"is no run and holds cat\.jpg; choose an empty or new folder with --out"):
+    with pytest.raises(ExistsError, match=r"is not a run and holds cat\.jpg; choose an empty or new folder with --out"):
         RunFolder.create(tmp_path, {})
     assert [p.name for p in tmp_path.iterdir()] == ["cat.jpg"]
 
@@ -592,7 +592,7 @@ def test_a_damaged_config_is_one_clear_line(tmp_path, text):
 
 def test_a_folder_without_config_is_no_run(tmp_path):
     with pytest.raises(
-        DataError, match=r"is no run folder \(it has no config\.json\); give one that `vitreous fit` made"
+        DataError, match=r"is not a run folder \(it has no config\.json\); give one that `vitreous fit` made"
     ):
         RunFolder.open(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -116,8 +116,8 @@ def test_what_two_runs_begin_with(pictures, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"model": 3}, ["model=3 is no model", "vitreous.build"]),
-        ({"model": None, "weights": ["a"]}, ["weights=['a'] is no model", "vitreous.build"]),
+        ({"model": 3}, ["model=3 is not a model", "vitreous.build"]),
+        ({"model": None, "weights": ["a"]}, ["weights=['a'] is not a model", "vitreous.build"]),
         ({"model": torch.nn.Linear(2, 2)}, ["Linear is not one of our models", "vitreous.build"]),
     ],
 )

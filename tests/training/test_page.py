@@ -61,7 +61,7 @@ def test_every_number_comes_from_the_answers(story, html):
 def test_the_confidence_chosen_on_dev_is_judged_on_these_images(story, html):
     sure = story.probabilities.max(1) >= story.answer_above
     right = story.probabilities.argmax(1) == story.judged.labels
-    share = f"{100 * sure.mean():.1f} % of the pictures are answered, and {100 * right[sure].mean():.1f} % of those"
+    share = f"{100 * sure.mean():.1f} % of the images are answered, and {100 * right[sure].mean():.1f} % of those"
     assert f"Answer only above 60 % confidence: {share}" in plain(html)
 
 

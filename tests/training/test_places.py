@@ -52,7 +52,7 @@ def test_a_file_in_the_way_is_said_before_pictures_are_read(folder, tmp_path, un
     before = files_of(tmp_path)
     with pytest.raises(DataError) as error:
         fitted(folder, tmp_path / name, force=force)
-    line_of(error.value, tmp_path / name, f"{tmp_path / 'file'} is no folder", "--out")
+    line_of(error.value, tmp_path / name, f"{tmp_path / 'file'} is not a folder", "--out")
     assert files_of(tmp_path) == before
 
 
@@ -82,7 +82,7 @@ def test_what_lies_there_is_said_before_pictures_are_read(folder, tmp_path, unre
     line_of(error.value, tmp_path / "run", "--resume", "--force")
     with pytest.raises(ExistsError) as error:
         fitted(folder, folder)
-    line_of(error.value, "is no run and holds cross")
+    line_of(error.value, "is not a run and holds cross")
 
 
 def test_both_places_of_a_pair_are_looked_at(folder, tmp_path, unread):
@@ -98,7 +98,7 @@ def test_a_name_of_ours_needs_a_folder_to_lie_in(folder, tmp_path, unread, monke
     (tmp_path / "runs").write_text("mine")
     with pytest.raises(DataError) as error:
         fitted(folder, None)
-    line_of(error.value, "runs is no folder", "--out")
+    line_of(error.value, "runs is not a folder", "--out")
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -10,16 +10,16 @@ import vitreous
 from vitreous.cli.training_display import display
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
-from vitreous.training.run import progress
+from vitreous.training.run import stage as stages
 from vitreous.training.run.events import from_json
-from vitreous.training.run.progress import Stages, stages_of
+from vitreous.training.run.stage import Stages, stages_of
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """Seconds that a test sets."""
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(stages.time, "monotonic", lambda: now[0])
     return now
 
 

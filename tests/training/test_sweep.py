@@ -15,8 +15,8 @@ from vitreous.errors import ConfigError, NotFiniteError
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
 from vitreous.training.run.events import known
-from vitreous.training.run.progress import stage_of
 from vitreous.training.run.protocols import at_rate
+from vitreous.training.run.stage import stage_of
 from vitreous.training.run.trained import Trial, best
 
 RATES = (1e-4, 3e-3, 0.3)
@@ -116,7 +116,7 @@ def test_seconds_are_for_all_rates_together_and_each_takes_as_many_steps(data, t
 
 @pytest.mark.parametrize("asked", ["0.1,0.2", ("a",), 0.1, (), (0.0,), (float("nan"),)])
 def test_what_are_no_rates_are_refused_in_a_line(data, asked):
-    with pytest.raises(ConfigError, match="are no rates"):
+    with pytest.raises(ConfigError, match="are not learning rates"):
         vitreous.fit(data, sweep=asked, **FAST)
 
 
@@ -169,7 +169,7 @@ def test_a_closed_form_says_that_it_has_no_rate(data, tmp_path, monkeypatch):
         ({"folds": 5}, ["5 folds leave none", "--folds or --sweep"]),
         ({"dev": 0.0}, ["dev=0 leaves none", "--set dev=0.1"]),
         ({"sweep": (0.1, -1.0)}, ["(0.1, -1.0)", "above 0"]),
-        ({"sweep": ()}, ["no rates"]),
+        ({"sweep": ()}, ["not learning rates"]),
         ({"task": "masked-patches", "model": f"{MODEL} mask_token=true"}, ["task=masked-patches", "leave --sweep out"]),
     ],
 )

@@ -9,7 +9,7 @@ from tiny_models import VIT, awake
 
 from vitreous.training.run.trained import Outcome, Trained
 from vitreous.training.tell import summary
-from vitreous.training.tell.calibrated import judged_probabilities
+from vitreous.training.tell.summary import judged_probabilities
 
 
 def test_a_folds_temperature_is_fitted_on_the_other_folds():

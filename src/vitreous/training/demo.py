@@ -1,4 +1,4 @@
-"""`vitreous demo`: the main job on the embedded pictures, beside logistic regression on the same pixels."""
+"""`vitreous demo`: the main job on the embedded images, beside logistic regression on the same pixels."""
 
 from __future__ import annotations
 

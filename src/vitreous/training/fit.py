@@ -37,13 +37,11 @@ from vitreous.training.run import folder as runs
 from vitreous.training.run.events import PlanMade, RunEnded, RunStarted
 from vitreous.training.run.folder import RunFolder, data_name
 from vitreous.training.run.network import in_memory
-from vitreous.training.run.preload import preload_kernels
-from vitreous.training.run.progress import stages_of
-from vitreous.training.run.protocols import PROTOCOLS, with_kept_rate
-from vitreous.training.run.runtime import FindRival, Runtime, Tell
+from vitreous.training.run.protocols import train, with_kept_rate
+from vitreous.training.run.runtime import FindRival, Runtime, Tell, preload_kernels
+from vitreous.training.run.stage import stages_of
 from vitreous.training.run.step import Compiled, precision_on
-from vitreous.training.tell.calibrated import calibrate
-from vitreous.training.tell.summary import summarise
+from vitreous.training.tell.summary import calibrate, summarise
 from vitreous.training.tell.write import Run, write
 from vitreous.weights.save_model import save
 
@@ -165,7 +163,7 @@ def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
     if plan.recipe.is_solved and not runtime.ranks.is_first:
         return Run(str(where), {})
     with runtime.logging(where):
-        trained = PROTOCOLS[plan.protocol](plan, folder, where, runtime)
+        trained = train(plan, folder, where, runtime)
     if not runtime.ranks.is_first:
         return Run(str(where), {})
     plan = with_kept_rate(plan, trained.trials)

@@ -41,7 +41,7 @@ class Doubts:
     images: int  # asked
     of: int  # images that there are, where only a part was asked
     count: int  # doubted
-    suspects: tuple[Suspect, ...]  # the most doubtful; the place of each is the picture's number in its source
+    suspects: tuple[Suspect, ...]  # the most doubtful; the place of each is the image's number in its source
 
     def without(self, ids: NDArray[np.int64]) -> Doubts:
         """Of other images than these."""
@@ -55,9 +55,9 @@ def from_json(data: dict[str, Any]) -> Doubts:
 
 
 def doubts_of(images: ImageSet, left_out: NDArray[np.floating[Any]], of: int | None = None) -> Doubts:
-    """What scores of images that were left out (N K) say against their labels.  of: images of which these are a part.
+    """What scores of images that were left out (N K) say against their labels.  of: images of the whole set.
 
-    Scores onto ±1 are no logits; one temperature, fitted on all of them, makes them probabilities.
+    Scores onto ±1 are not logits; one temperature, fitted on all of them, makes them probabilities.
     """
     labels = images.labels
     found = suspects(softmax(left_out, fit_temperature(left_out, labels)), labels)

@@ -1,4 +1,4 @@
-"""`--recipe auto`: a recipe that suits the pictures, the weights and the machine, and why."""
+"""`--recipe auto`: a recipe that suits the images, the weights and the machine, and why."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _transferred(
 ) -> RecipeChoice:
     """What to do with weights, by what their frozen features are worth.
 
-    frozen features are right on 99 %, or pictures are fewer than 200   solve the head, move nothing
+    frozen features are right on 99 %, or images are fewer than 200     solve the head, move nothing
     else on a GPU                                                       train every layer
     on a CPU, similar to what the weights have seen                     solve the head, move nothing
     on a CPU, different                                                 train what `policy.CASES` says

@@ -1,6 +1,6 @@
-"""What a training run will need, said before it begins: memory, by what autograd keeps, and arithmetic, by what counts.
+"""What a training run will need, before it begins: memory, by what autograd keeps, and arithmetic.
 
-L tokens of which N are patches   D width   M hidden width of the MLP   H heads   h w rows and columns of a map
+L tokens, N of them patches   D width   M hidden width of the MLP   H heads   h w rows and columns of a map
 """
 
 from __future__ import annotations

@@ -438,7 +438,7 @@ def _beginning(weights: Weights | None, as_new: bool) -> str:
 
 
 def _digests(weights: Weights | None, teacher: str | None) -> dict[str, str]:
-    """Of the files that these name; a name that is no path, or a network in memory, has none."""
+    """Digests of the files that these name. A name that is not a path, or a network in memory, has no digest."""
     files = {"weights": _weight_files(weights), "teacher": _weight_files(teacher)}
     return {what: digest("".join(map(digest, found)).encode()) for what, found in files.items() if found}
 

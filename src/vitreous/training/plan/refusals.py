@@ -28,19 +28,6 @@ from vitreous.training.run.step import Compiled, precision_on
 if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
-__all__ = [
-    "check_rates",
-    "refuse_early",
-    "refuse_folds_in_sweep",
-    "refuse_options",
-    "refuse_run_as_data",
-    "refuse_too_few",
-    "refuse_too_large",
-    "refuse_unlearnable",
-    "refuse_unsweepable",
-    "train_size",
-]
-
 ON_NAN = ("stop", "rollback")
 
 
@@ -107,7 +94,7 @@ def check_rates(asked: Any) -> tuple[float, ...]:
     except (TypeError, ValueError):
         found = ()
     if isinstance(asked, str) or not found or not all(0 < rate < math.inf for rate in found):
-        raise ConfigError(f"sweep={asked!r} are no rates; give numbers above 0, such as (0.001, 0.01)")
+        raise ConfigError(f"sweep={asked!r} are not learning rates; give numbers above 0, such as (0.001, 0.01)")
     return found
 
 

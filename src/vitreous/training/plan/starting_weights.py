@@ -28,15 +28,6 @@ from vitreous.training.run.runtime import Runtime
 from vitreous.weights import starter
 from vitreous.weights.load_model import is_new, newest_run
 
-__all__ = [
-    "CROSS_VALIDATE_BELOW",
-    "Beginning",
-    "choose_weights",
-    "learned_images",
-    "seen_before",
-    "terms_of",
-]
-
 BETTER = "--weights timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 CROSS_VALIDATE_BELOW = 2_000  # images; fewer are each judged by a model that has not seen them
 

@@ -31,19 +31,6 @@ from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.models.vit import TwoHeads
 
-__all__ = [
-    "FirstHead",
-    "Frozen",
-    "Solved",
-    "frozen_features",
-    "has_room",
-    "memory_needed",
-    "most_images",
-    "put_into_head",
-    "rounds",
-    "solve",
-]
-
 MIN_MEASURED, MAX_MEASURED = 500, 20_000  # images whose frozen features are read for a measure
 MEASURE_MACS = {"cpu": 5e12, "cuda": 5e14}  # multiply-adds of such a measure: a minute of two cores, seconds of a GPU
 ROUNDS = 200  # at most; of so many images a class, one more or less makes no difference

@@ -14,33 +14,6 @@ from msgspec import UNSET, UnsetType
 
 from vitreous.words import duration
 
-__all__ = [
-    "Checking",
-    "DevLooked",
-    "Event",
-    "FeaturesRead",
-    "HeadSolved",
-    "MemorySplit",
-    "NotFinite",
-    "Noted",
-    "PatienceEnded",
-    "PlanMade",
-    "ProgressMade",
-    "RunEnded",
-    "RunStarted",
-    "Said",
-    "StageEvent",
-    "StateRestored",
-    "StateSaved",
-    "StepLogged",
-    "StepOfSeveral",
-    "StepsFixed",
-    "TrialEnded",
-    "TrialFailed",
-    "from_json",
-    "known",
-]
-
 LOSS_OR_GRADIENT = "loss or gradient"
 
 
@@ -311,7 +284,7 @@ class TrialEnded(StageEvent, frozen=True, tag="trial"):
 
 
 class TrialFailed(StageEvent, frozen=True, tag="trial"):
-    """A learning rate that broke the loss; a line about it was said."""
+    """A learning rate that broke the loss; `Said` tells people about it."""
 
     rate: float = nan
     failed: bool = True

@@ -28,7 +28,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-import torch
 from torch import Tensor
 
 from vitreous.errors import (
@@ -46,28 +45,8 @@ from vitreous.images.imageset import ImageSet
 from vitreous.journal import Journal, json_object
 from vitreous.training.run.events import StateRestored, StateSaved, from_json
 from vitreous.weights.own_format import tensor_digest
-from vitreous.weights.tensor_files import check_safetensors, read_safetensors
+from vitreous.weights.tensor_files import SAFETENSORS_TYPES, bytes_of, check_safetensors, read_safetensors
 from vitreous.words import one_line
-
-__all__ = [
-    "START",
-    "RunFolder",
-    "State",
-    "check_free",
-    "check_writable",
-    "config_of",
-    "data_name",
-    "differences",
-    "is_finished",
-    "is_run",
-    "next_name",
-    "one_line_for",
-    "read",
-    "read_state",
-    "runs_of",
-    "unfinished",
-    "without_clocks",
-]
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
 START = "start.safetensors"
@@ -81,18 +60,7 @@ LOCK = ".lock"
 LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
 PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
 STATE_NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.safetensors")
-DTYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
 
 Say = Callable[[str], object]  # called with one line for people
 
@@ -132,7 +100,7 @@ class RunFolder:
             self._events = _events(path)
             self._lines = self._events.repair()
             held.enter_context(self._events)
-        self._before = self._lines  # those of earlier processes, until it is said which of them count
+        self._before = self._lines  # of earlier processes, until `latest_state` tells which of them count
 
     @classmethod
     def create(
@@ -224,9 +192,9 @@ class RunFolder:
             write_json(self.path / CONFIG, self.config, force=True, ensure_ascii=False)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Append one line. Numbers that are none (NaN, infinite) become null; `time` is in seconds since 1970."""
+        """Append one line. NaN and infinite numbers become null; `time` is in seconds since 1970."""
         if kind != "save" and self._saving is not None and self._saving.done():
-            self.wait()  # a state that could not be written is no secret until the next one is due
+            self.wait()  # raise a failed save now, not at the next one
         event = _plain({"kind": kind, **fields, "time": round(time.time(), 3)})
         with self._writing, one_line_for(self.path):
             self._events.append(event, sync=False)  # a state waits for those before it
@@ -261,8 +229,8 @@ class RunFolder:
     def latest_state(self, stage: str | None = None, say: Say = lambda line: None) -> State | None:
         """The newest whole state (of `stage`), to go on from: events written since it was taken count no more.
 
-        None: there is none, and the stage begins; in a folder opened again whose first stage has none, so does the run.
-        Damaged, unfinished and foreign files are passed over, and said.
+        None: the stage has no state and begins; if it is the first stage of a reopened folder, so does the run.
+        Damaged, unfinished and foreign files are passed over; `say` gets a line about each.
         """
         self.wait()
         for part in sorted((self.path / STATES).glob(".*.part")):
@@ -285,7 +253,7 @@ class RunFolder:
         return None
 
     def keep_batch(self, step: int, tensors: Mapping[str, Tensor], names: Sequence[str]) -> str:
-        """Write down the batch that a step failed on, with the names of its pictures; returns where."""
+        """Write down the batch that a step failed on, with the names of its images; returns where."""
         from safetensors.torch import save
 
         path = self.path / f"bad-batch-{step:08d}.safetensors"
@@ -300,7 +268,8 @@ class RunFolder:
         def write(file: BinaryIO) -> None:
             file.write(header)
             for tensor in tensors.values():
-                file.write(_bytes(tensor))
+                if tensor.numel():
+                    file.write(bytes_of(tensor.contiguous()))
 
         with one_line_for(path):
             self._events.append()  # no state outlives the events before it
@@ -326,7 +295,7 @@ class RunFolder:
             if path.name.startswith("."):
                 continue
             if not STATE_NAME.fullmatch(path.name):
-                say(f"{path} is no state of a run; passed over")
+                say(f"{path} is not a state of a run; passed over")
                 continue
             try:
                 manifest = _manifest(path, check_safetensors(path))
@@ -370,7 +339,7 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         raise DataError(f"{path} has no events ({error.strerror}); give the folder of a run") from None
     if None in lines[:-1]:
         number = lines.index(None) + 1
-        raise DataError(f"line {number} of {path / EVENTS} is no event; take it out, or give another run")
+        raise DataError(f"line {number} of {path / EVENTS} is not an event; take it out, or give another run")
     kept: list[dict[str, Any]] = []
     gap = range(0)  # lines that the restore behind them made void
     ends: dict[Any, float] = {}  # stage: the last step that counts
@@ -396,7 +365,7 @@ def without_clocks(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def config_of(path: Path) -> dict[str, Any]:
     """What the run at `path` began with."""
     if not (path / CONFIG).is_file():
-        raise DataError(f"{path} is no run folder (it has no {CONFIG}); give one that `vitreous fit` made")
+        raise DataError(f"{path} is not a run folder (it has no {CONFIG}); give one that `vitreous fit` made")
     try:
         config = json.loads((path / CONFIG).read_bytes())
     except (ValueError, RecursionError):
@@ -407,7 +376,7 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run lies there: a config.json of somebody else makes none."""
+    """Whether a run lies there; a foreign config.json does not count."""
     try:
         return bool(config_of(path))
     except (DataError, OSError):
@@ -469,7 +438,7 @@ def check_writable(path: Path) -> None:
     """Refuse a place where no run can be written, without writing anything."""
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise DataError(f"cannot write {path} ({there} is no folder); choose another place with --out")
+        raise DataError(f"cannot write {path} ({there} is not a folder); choose another place with --out")
     if not os.access(there, os.W_OK | os.X_OK):
         raise DataError(f"cannot write {path} ({there} may not be written to); choose another place with --out")
 
@@ -544,12 +513,12 @@ def _hold(path: Path, held: ExitStack) -> None:
 
 
 def _refuse_strangers(path: Path) -> None:
-    """A folder that holds things, and no run, is somebody's."""
+    """Refuse a folder that holds files but no run: they are somebody's."""
     if path.is_dir() and not (path / CONFIG).exists():
         names = (p.name for p in path.iterdir())
         others = sorted(name for name in names if name not in OURS and not PART.fullmatch(name))
         if others:
-            raise ExistsError(f"{path} is no run and holds {others[0]}; choose an empty or new folder with --out")
+            raise ExistsError(f"{path} is not a run and holds {others[0]}; choose an empty or new folder with --out")
 
 
 def _refuse_older(path: Path, force: bool) -> None:
@@ -558,7 +527,7 @@ def _refuse_older(path: Path, force: bool) -> None:
 
 
 def _make_free(path: Path) -> None:
-    """config.json goes first: without it the rest is no run."""
+    """config.json goes first: without it the rest does not count as a run."""
     for name in OURS:
         if name != STATES:
             (path / name).unlink(missing_ok=True)
@@ -619,14 +588,9 @@ def _header(tensors: Mapping[str, Tensor], manifest: dict[str, Any]) -> bytes:
     return len(raw).to_bytes(8, "little") + raw
 
 
-def _bytes(tensor: Tensor) -> memoryview:
-    flat = tensor.contiguous().flatten()
-    return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-
-
 def _manifest(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     if KEY not in metadata:
-        raise CheckpointError(f"{path} is no state of a run")
+        raise CheckpointError(f"{path} is not a state of a run")
     try:
         sealed = json.loads(metadata[KEY])
         text = sealed["manifest"]

@@ -6,13 +6,16 @@ exactly the weights of a run that nobody killed.
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -38,7 +41,6 @@ from vitreous.training.run.events import (
     StepsFixed,
 )
 from vitreous.training.run.folder import RunFolder, read_state
-from vitreous.training.run.interrupts import catch_signals
 from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.stage import Standing, TrainingStage
 from vitreous.training.run.step import Step, averaged, choose_compiling
@@ -109,7 +111,7 @@ class Loop:
         if is_new:
             self.clock.began = time.monotonic()
             self._save()  # what came before this stage is never done again
-        with catch_signals() as caught:
+        with _catch_signals() as caught:
             self._go(caught)
             if caught:  # during the last step or save: the next stage must not begin
                 raise Interrupted(caught[0], self.at.step)
@@ -252,7 +254,7 @@ class Loop:
         )
 
     def _from_here(self) -> Iterator[Batch]:
-        """Batches from the next one on; only the number of consumed batches decides where that is."""
+        """Batches from the next one on; only the number of consumed batches decides their place."""
         self._stop_reading()
         epoch, place = divmod(self.at.consumed, self.stage.per_epoch)
         self._batches.seek(epoch, place * self.stage.recipe.batch)
@@ -337,7 +339,7 @@ class Loop:
         self.clock.save_took = self.clock.saved - begin
 
     def _restore(self) -> bool:
-        """Go on from the newest state of this stage; False if there is none."""
+        """Go on from the newest state of this stage; False if the stage has no state."""
         ranks, found = self.runtime.ranks, None
         if self.folder is not None:
             found = self.folder.latest_state(self.stage.name, say=lambda line: self.runtime.event(Noted(line)))
@@ -472,3 +474,26 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _catch_signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM, caught so that the loop obeys them between two steps; a second one is obeyed at once."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        if len(caught) > 1:
+            os._exit(128 + number) if number == signal.SIGTERM else signal.default_int_handler(number, frame)
+
+    for number in before:
+        signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -27,18 +27,6 @@ from vitreous.weights.surgery import resize_images, swap_head
 if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
-__all__ = [
-    "Start",
-    "Weights",
-    "described",
-    "fingerprint",
-    "in_memory",
-    "make_network",
-    "network_name",
-    "start_model",
-    "with_recipe",
-]
-
 Weights = str | Model
 
 
@@ -60,7 +48,7 @@ def in_memory(model: Any, weights: Any) -> Model | None:
         if isinstance(value, torch.nn.Module):
             return unwrapped(value)
         if value is not None and not isinstance(value, str if name == "model" else str | os.PathLike):
-            raise ConfigError(f"{name}={value!r} is no model; give a name, a file, or what vitreous.build returns")
+            raise ConfigError(f"{name}={value!r} is not a model; give a name, a file, or what vitreous.build returns")
     return None
 
 

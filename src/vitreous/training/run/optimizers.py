@@ -23,21 +23,6 @@ from vitreous.errors import CheckpointError, ConfigError
 from vitreous.models.taps import COMPILED_PREFIX, plain
 from vitreous.training.recipe import Recipe
 
-__all__ = [
-    "Average",
-    "Lamb",
-    "Muon",
-    "clip_",
-    "groups",
-    "layers",
-    "load_state",
-    "make",
-    "named_parameters",
-    "orthogonalised",
-    "set_rate",
-    "state_of",
-]
-
 # ---------------------------------------------------------------------------------------------------------- parameters
 
 
@@ -225,7 +210,7 @@ class _Skip:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum turned into the nearest orthogonal matrix (Jordan 2024); AdamW for all that is no matrix of a block.
+    """Momentum turned into the nearest orthogonal matrix (Jordan 2024); AdamW for all but the matrices of blocks.
 
         M ← μ M + G;   W ← (1 − η λ) W − η √max(1, rows / columns) · orthogonalised(G + μ M)
 

@@ -1,4 +1,4 @@
-"""How a run trains and judges. Each protocol takes (plan, folder, where, runtime) and returns a `Trained`.
+"""How a run trains and judges, by the plan's protocol.
 
 dev             one training; dev keeps the best state, test judges
 sweep           one training for each learning rate; dev chooses
@@ -28,28 +28,34 @@ from vitreous.models.model import Model
 from vitreous.training.label_errors import doubts_of
 from vitreous.training.recipe import Recipe, Seconds, Steps
 from vitreous.training.run import closed_form, trainable_layers
-from vitreous.training.run.closed_form import FirstHead
+from vitreous.training.run.closed_form import FirstHead, Frozen
 from vitreous.training.run.decoded import decode_for_judging, decode_once, decoding_beside
 from vitreous.training.run.events import FeaturesRead, HeadSolved, TrialEnded, TrialFailed
 from vitreous.training.run.folder import RunFolder
 from vitreous.training.run.loop import Loop
 from vitreous.training.run.network import start_model
-from vitreous.training.run.progress import stage_of
-from vitreous.training.run.rivals import find_rivals
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.stage import TrainingStage
+from vitreous.training.run.stage import TrainingStage, stage_of
 from vitreous.training.run.tasks.classify import Classify, Task
 from vitreous.training.run.tasks.distill import Distill
 from vitreous.training.run.tasks.masked import MaskedPatches
-from vitreous.training.run.trained import Outcome, Trained, Trial, best
+from vitreous.training.run.trained import Outcome, Rival, Trained, Trial, best
 
 if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
-__all__ = ["PROTOCOLS", "at_rate", "with_kept_rate"]
+__all__ = ["at_rate", "train", "with_kept_rate"]
 
 MAX_NAMES_SHOWN = 5  # of images that cannot be read
 CALIBRATION_PARTS = 5  # that leave-one-out answers are calibrated in
+
+
+def train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
+    """Train and judge; then judge simpler methods on the same images: the numbers that training must beat."""
+    trained = PROTOCOLS[plan.protocol](plan, folder, where, runtime)
+    if trained.judged is None or not runtime.ranks.is_first:
+        return trained
+    return replace(trained, rivals=_find_rivals(plan, trained.judged, trained.pixels, runtime))
 
 
 # ------------------------------------------------------------------------------------------------------ dev and sweep
@@ -64,17 +70,18 @@ def _with_dev(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtim
         train, dev = data.split(TRAIN), None
     head = _first_head(plan, train, runtime)
     find = decode_once(plan, train, dev, where, runtime)
-    model = start_model(plan, runtime.device)
-    if head is not None:
-        head.put_into(model, train)
+    model = _begun(plan, head, train, runtime)
     test = data.split(TEST) if (data.splits == TEST).any() else None
 
     def decode(**how: object) -> ImageSet | None:
         return test and decode_for_judging(plan, test, runtime.ranks, **how)  # type: ignore[arg-type]
 
     with decoding_beside(runtime.device, decode) as decoded_test:
-        train_model = _sweep if plan.protocol == "sweep" else _once
-        outcome, trials = train_model(plan, model, find(train), dev and find(dev), folder, runtime)
+        shown, looked_at = find(train), dev and find(dev)
+        if plan.protocol == "sweep":
+            outcome, trials = _sweep(plan, model, shown, looked_at, folder, runtime)
+        else:
+            outcome, trials = _train(plan, recipe, model, shown, folder, runtime, dev=looked_at), ()
         pixels = decoded_test()
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
     chosen = labels = seen = None
@@ -105,12 +112,6 @@ def _with_dev(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtim
     )
 
 
-def _once(
-    plan: Plan, model: Model, train: ImageSet, dev: ImageSet | None, folder: RunFolder | None, runtime: Runtime
-) -> tuple[Outcome, tuple[Trial, ...]]:
-    return _train(plan, plan.recipe, model, train, dev, "fit", folder, runtime), ()
-
-
 def _sweep(
     plan: Plan, model: Model, train: ImageSet, dev: ImageSet | None, folder: RunFolder | None, runtime: Runtime
 ) -> tuple[Outcome, tuple[Trial, ...]]:
@@ -129,7 +130,8 @@ def _sweep(
     for rate in plan.rates:
         model.load_state_dict(start)
         try:
-            outcome = _train(plan, at_rate(recipe, rate), model, train, dev, stage_of(rate), folder, runtime)
+            swept = at_rate(recipe, rate)
+            outcome = _train(plan, swept, model, train, folder, runtime, dev=dev, name=stage_of(rate))
         except NotFiniteError as error:
             failed = error
             runtime.say(f"rate {rate:.3g} is too high: {str(error).partition(';')[0]}")
@@ -192,19 +194,16 @@ def _folds(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
     is_judged = np.zeros(len(pool), bool)
     seconds = 0.0
     for number in range(plan.folds):
-        model, train = start_model(plan, runtime.device, again=True), pool.take(part != number)
-        if head is not None:
-            head.put_into(model, train)
-        outcome = _train(plan, recipe, model, find(train), None, f"fold-{number + 1}", folder, runtime)
+        train = pool.take(part != number)
+        model = _begun(plan, head, train, runtime, again=True)
+        outcome = _train(plan, recipe, model, find(train), folder, runtime, name=f"fold-{number + 1}")
         recipe = _same_steps(recipe, outcome)
         own = np.flatnonzero(part == number)
         found = runtime.answers(model, pool.take(own))
         logits[own[found.places]], is_judged[own[found.places]] = found.values, True
         seconds += outcome.seconds
-    model = start_model(plan, runtime.device)
-    if head is not None:
-        head.put_into(model, pool)
-    outcome = _train(plan, recipe, model, find(pool), None, "fit", folder, runtime)
+    model = _begun(plan, head, pool, runtime)
+    outcome = _train(plan, recipe, model, find(pool), folder, runtime)
     test = None
     if len(pool) < len(data):
         found = runtime.answers(model, data.split(TEST))
@@ -232,17 +231,11 @@ def _solved(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime)
     """Solve the head in closed form; judge each image when left out, or the images of test."""
     begin = time.monotonic()
     if folder is not None:
-        folder.latest_state()  # there is none, so events of an earlier process no longer count
+        folder.latest_state()  # a solved run saves no state: events of an earlier process no longer count
     data, recipe = plan.data, plan.recipe
     leaves_out = plan.protocol == "leave-one-out"
     model = start_model(plan, runtime.device)
-    found = closed_form.frozen_features(
-        model,
-        data if leaves_out else data.split(TRAIN),
-        device=runtime.device,
-        workers=runtime.workers,
-        progress=partial(runtime.progress, FeaturesRead),
-    )
+    found = _features(model, data if leaves_out else data.split(TRAIN), runtime)
     groups, copies = closed_form.rounds(found.images, recipe.seed)
     labels = found.images.labels
     head = closed_form.solve(found.rows, labels, len(plan.classes), recipe.l2, groups=groups, device=runtime.device)
@@ -295,7 +288,7 @@ def _masked(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime)
     model = start_model(plan, runtime.device)
     task = MaskedPatches(model, plan.recipe)
     find = decode_once(plan, train, None, where, runtime)
-    outcome = _loop(plan, plan.recipe, task, model, find(train), None, "masked-patches", folder, runtime)
+    outcome = _train(plan, plan.recipe, model, find(train), folder, runtime, name="masked-patches", task=task)
     return _unjudged(task.finished(), outcome, {"train": len(train), "dev": 0, "test": 0})
 
 
@@ -307,30 +300,18 @@ def _train(
     recipe: Recipe,
     model: Model,
     train: ImageSet,
-    dev: ImageSet | None,
-    stage: str,
     folder: RunFolder | None,
     runtime: Runtime,
+    *,
+    dev: ImageSet | None = None,
+    name: str = "fit",
+    task: Task | None = None,
 ) -> Outcome:
-    """One stage; the model ends with the state that is kept."""
-    recipe = trainable_layers.apply(model, recipe)
-    task: Task = Classify(model, recipe) if plan.teacher is None else Distill(model, plan.teacher, recipe)
-    return _loop(plan, recipe, task, model, train, dev, stage, folder, runtime)
-
-
-def _loop(
-    plan: Plan,
-    recipe: Recipe,
-    task: Task,
-    model: Model,
-    train: ImageSet,
-    dev: ImageSet | None,
-    stage: str,
-    folder: RunFolder | None,
-    runtime: Runtime,
-) -> Outcome:
-    what = TrainingStage(task, model, recipe, train, plan.preprocess, dev, stage)
-    outcome = Loop(what, runtime, folder).run()
+    """One stage; the model ends with the state that is kept.  task: to classify, unless given."""
+    if task is None:
+        recipe = trainable_layers.apply(model, recipe)
+        task = Classify(model, recipe) if plan.teacher is None else Distill(model, plan.teacher, recipe)
+    outcome = Loop(TrainingStage(task, model, recipe, train, plan.preprocess, dev, name), runtime, folder).run()
     model.load_state_dict(outcome.state)
     return outcome
 
@@ -350,9 +331,21 @@ def _first_head(plan: Plan, images: ImageSet, runtime: Runtime) -> FirstHead | N
     """The solved head to begin with, if the recipe asks for one; every rank reads the features that rank 0 kept."""
     if plan.recipe.first_head != "solved":
         return None
-    model, watch = start_model(plan, runtime.device, again=True), partial(runtime.progress, FeaturesRead)
-    found = closed_form.frozen_features(model, images, device=runtime.device, workers=runtime.workers, progress=watch)
+    found = _features(start_model(plan, runtime.device, again=True), images, runtime)
     return FirstHead(found, closed_form.rounds(found.images, plan.recipe.seed)[0], plan.recipe.l2)
+
+
+def _begun(plan: Plan, head: FirstHead | None, train: ImageSet, runtime: Runtime, *, again: bool = False) -> Model:
+    """The network before its first step, with its first head solved on the images that it learns from."""
+    model = start_model(plan, runtime.device, again=again)
+    if head is not None:
+        head.put_into(model, train)
+    return model
+
+
+def _features(model: Model, images: ImageSet, runtime: Runtime) -> Frozen:
+    watch = partial(runtime.progress, FeaturesRead)
+    return closed_form.frozen_features(model, images, device=runtime.device, workers=runtime.workers, progress=watch)
 
 
 def _answered(images: ImageSet, places: NDArray[np.int64], runtime: Runtime) -> ImageSet:
@@ -370,26 +363,44 @@ def _answered(images: ImageSet, places: NDArray[np.int64], runtime: Runtime) -> 
     return images.take(places)
 
 
+# -------------------------------------------------------------------------------------------------------------- rivals
+
+
+def _find_rivals(plan: Plan, judged: ImageSet, pixels: ImageSet | None, runtime: Runtime) -> tuple[Rival, ...]:
+    """The caller's own rival, and the frozen features that training began with."""
+    found = [] if runtime.rival is None else [runtime.rival(plan.data.split(TRAIN), judged)]
+    if plan.estimate is not None and not plan.recipe.is_solved:
+        found.append(_frozen_rival(plan, judged if pixels is None else pixels, runtime))
+    return tuple(found)
+
+
+def _frozen_rival(plan: Plan, judged: ImageSet, runtime: Runtime) -> Rival:
+    """Frozen features and a closed-form classifier, on the judged images if training never saw them.
+
+    Else, or for a very large set, the plan's leave-one-out estimate.
+    """
+    assert plan.estimate is not None
+    name = "frozen features, closed-form classifier"
+    train = plan.data.split(TRAIN)
+    is_apart = not np.isin(judged.ids, train.ids).any()
+    if not is_apart or max(len(train), len(judged)) > closed_form.most_images(plan.config, runtime.device):
+        return Rival(f"{name} (leave-one-out)", plan.estimate.right, plan.estimate.images)
+    model = start_model(plan, runtime.device)
+    read = partial(closed_form.frozen_features, model, device=runtime.device, workers=runtime.workers)
+    known, new = read(train), read(judged)
+    labels, l2s = known.images.labels, (plan.estimate.l2,)
+    solved = closed_form.solve(known.rows, labels, len(plan.classes), l2s, device=runtime.device)
+    return Rival(name, solved.probe.right(new.rows, new.images.labels), len(new.images))
+
+
 Protocol = Callable[["Plan", RunFolder | None, Path, Runtime], Trained]
 
 
-def _with_rivals(protocol: Protocol) -> Protocol:
-    """The protocol, and simpler methods on the images that it judged."""
-
-    def run(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
-        trained = protocol(plan, folder, where, runtime)
-        if trained.judged is None or not runtime.ranks.is_first:
-            return trained
-        return replace(trained, rivals=find_rivals(plan, trained.judged, trained.pixels, runtime))
-
-    return run
-
-
 PROTOCOLS: dict[str, Protocol] = {
-    "dev": _with_rivals(_with_dev),
-    "sweep": _with_rivals(_with_dev),
-    "folds": _with_rivals(_folds),
-    "leave-one-out": _with_rivals(_solved),
-    "closed-form": _with_rivals(_solved),
+    "dev": _with_dev,
+    "sweep": _with_dev,
+    "folds": _folds,
+    "leave-one-out": _solved,
+    "closed-form": _solved,
     "masked": _masked,
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch.nn import functional as F
 
 from vitreous.evaluation import inference
 from vitreous.images.imageset import ImageSet
@@ -15,12 +17,12 @@ from vitreous.models.model import Model
 from vitreous.ranks import Ranks
 from vitreous.training.run.events import Event, ProgressMade, Said
 from vitreous.training.run.folder import RunFolder
-from vitreous.training.run.progress import Stages
+from vitreous.training.run.stage import Stages
 from vitreous.training.run.step import Compiled
 from vitreous.training.run.trackers import Writers
 from vitreous.training.run.trained import Rival
 
-__all__ = ["FindRival", "Runtime", "Tell"]
+__all__ = ["FindRival", "Runtime", "Tell", "preload_kernels"]
 
 Tell = Callable[[Event], None]
 FindRival = Callable[[ImageSet, ImageSet], Rival]  # of training images and judged images
@@ -86,3 +88,32 @@ class Runtime:
         return inference.logits(
             model, data, device=self.device, workers=self.workers, skip_unreadable=True, ranks=ranks
         )
+
+
+@contextmanager
+def preload_kernels(device: torch.device) -> Iterator[None]:
+    """Beside what is done within it, a tiny step runs on a GPU in a thread; at the end that is over.
+
+    On one H200's host such first times were 9 s of a run's 75. A step that is captured must not meet it.
+    """
+    thread = threading.Thread(target=_tiny_step, args=(device,), name="vitreous-preload_kernels")
+    if device.type == "cuda":
+        thread.start()
+    yield  # an error within it is told at once; the process then waits for the thread
+    if device.type == "cuda":
+        thread.join()
+
+
+def _tiny_step(device: torch.device) -> None:
+    """Whatever goes wrong here goes wrong again, and is told, where it matters."""
+    with suppress(Exception):
+        import torch._dynamo  # torch's optimisers want it, and its import takes seconds
+
+        x = torch.zeros(4, 3, 32, 64, device=device, requires_grad=True)
+        w = torch.zeros(64, 64, device=device, requires_grad=True)
+        b = torch.zeros(64, device=device, requires_grad=True)
+        with torch.autocast(device.type, torch.bfloat16, enabled=torch.cuda.is_bf16_supported()):
+            y = F.gelu(F.linear(F.layer_norm(x, (64,), b, b), w, b))
+            y = F.scaled_dot_product_attention(y, y, y).float().mean((1, 2))
+        torch.autograd.grad(F.cross_entropy(y, torch.zeros(4, dtype=torch.int64, device=device)), (x, w, b))
+        torch.cuda.synchronize(device)

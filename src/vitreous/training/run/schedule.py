@@ -49,7 +49,7 @@ def total_steps(recipe: Recipe, per_epoch: int) -> int | None:
 
 
 def span_steps(span: Epochs | Steps | float, steps: int, steps_per_epoch: float) -> int:
-    """A warm-up or cool-down in steps: as said, as epochs, or as a share of all."""
+    """A warm-up or cool-down in steps: given as steps, as epochs, or as a share of all."""
     if isinstance(span, Steps):
         return span.count
     return round(span.count * steps_per_epoch) if isinstance(span, Epochs) else round(span * steps)

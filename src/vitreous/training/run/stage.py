@@ -1,20 +1,22 @@
-"""One stage of a run: what trains on which images, and where it stands."""
+"""The stages of a run: what trains on which images, where it stands, and how long all that are left will take."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from vitreous.errors import ConfigError
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
-from vitreous.training.recipe import Recipe
+from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.run import schedule
 from vitreous.training.run.tasks.classify import Task
 
-__all__ = ["Standing", "TrainingStage"]
+__all__ = ["Stages", "Standing", "TrainingStage", "stage_of", "stages_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,3 +104,54 @@ class Standing:
         top = about.get("top")
         known = {name: about[name] for name in cls.__dataclass_fields__ if name in about}
         return cls(**{**known, "skipped": tuple(about["skipped"]), "top": None if top is None else (top[0], top[1])})
+
+
+@dataclass
+class Stages:
+    """Told of every step that is logged, in one process.  lengths: by stage, its steps, those of the first being 1."""
+
+    lengths: Mapping[str, float] = field(default_factory=dict)
+    began: float | None = None  # when the first step was told of
+    taken: int = 0  # steps since
+    last: tuple[str, int] = ("", 0)
+
+    def after(self, stage: str, step: int, steps: int) -> dict[str, Any]:
+        """What a step's event says of the whole run; nothing, where it is one training."""
+        if len(self.lengths) < 2 or stage not in self.lengths:
+            return {}
+        self._count(stage, step)
+        names, lengths = list(self.lengths), list(self.lengths.values())
+        at = names.index(stage)
+        done, later = sum(lengths[:at]), sum(lengths[at + 1 :])
+        left = steps - step + steps * later / lengths[at]
+        assert self.began is not None
+        each = (time.monotonic() - self.began) / self.taken if self.taken else None
+        return {
+            "stage_number": at + 1,
+            "stages": len(names),
+            "run_share": (done + lengths[at] * step / steps) / sum(lengths),
+            "run_seconds_left": None if each is None else left * each,
+        }
+
+    def _count(self, stage: str, step: int) -> None:
+        """The first step told of takes no time that is known; a stage after it begins with none taken."""
+        if self.began is None:
+            self.began = time.monotonic()
+        else:
+            self.taken += max(step - (self.last[1] if stage == self.last[0] else 0), 0)
+        self.last = stage, step
+
+
+def stage_of(rate: float) -> str:
+    """The name of a trial's stage in events and states."""
+    return f"rate-{rate!r}".replace("+", "")
+
+
+def stages_of(recipe: Recipe, folds: int, rates: tuple[float, ...]) -> Stages:
+    """One for each rate of a sweep; or one for each fold, and one that learns from all images."""
+    if recipe.is_solved or recipe.task != "classify":
+        return Stages()
+    if rates:
+        return Stages({stage_of(rate): 1.0 for rate in rates})
+    of_all = folds / (folds - 1) if folds and isinstance(recipe.length, Epochs) else 1.0  # an epoch has more images
+    return Stages({f"fold-{number + 1}": 1.0 for number in range(folds)} | {"fit": of_all})

@@ -33,7 +33,6 @@ from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run import optimizers
 from vitreous.training.run.core_parallel import Lane, Lanes, drop_paths, has_dropout
 from vitreous.training.run.tasks.classify import Task
-from vitreous.training.run.transfer_buffer import Staging
 
 if TYPE_CHECKING:
     from vitreous.training.run.runtime import Runtime
@@ -45,6 +44,8 @@ Compiled = Literal["whole", "blocks", "none"]
 
 COMPILE_WHOLE, COMPILE_BLOCKS = 90.0, 12.0  # seconds of uncompiled training above which compiling pays (a guess)
 UNCOMPILED_SPEED = 1.2e14  # FLOP/s of a captured, uncompiled step; seen on an H200
+ALIGNED = 64  # bytes: every array on the device begins at a multiple
+SLOTS = 4  # steps whose numbers may be on their way
 WARM_UP = 3  # eager steps before a capture, as torch asks for
 
 
@@ -59,12 +60,57 @@ class Meters:
     bad_at: int | None  # the first step whose loss or gradient was not finite
 
 
+class _Staging:
+    """Arrays of one set of shapes, again and again. `views` always lie at the same addresses of the device.
+
+    So a captured step reads each step's numbers where it read the first one's.
+    """
+
+    def __init__(self, like: Mapping[str, NDArray[Any]], device: torch.device):
+        self.device = device
+        self.places: dict[str, tuple[int, int]] = {}
+        end = 0
+        for name, array in like.items():
+            self.places[name] = end, end + array.nbytes
+            end = -(-(end + array.nbytes) // ALIGNED) * ALIGNED
+        self.shapes = {name: (array.shape, array.dtype) for name, array in like.items()}
+        self.memory = torch.zeros(max(end, 1), dtype=torch.uint8, device=device)
+        self.views = {name: self._view(self.memory, name) for name in like}
+        is_gpu = device.type == "cuda"
+        self.host = [torch.zeros(max(end, 1), dtype=torch.uint8, pin_memory=is_gpu) for _ in range(SLOTS)]
+        self.sent: list[torch.cuda.Event | None] = [None] * SLOTS
+        self.slot = 0
+
+    def fits(self, arrays: Mapping[str, NDArray[Any]]) -> bool:
+        return {name: (array.shape, array.dtype) for name, array in arrays.items()} == self.shapes
+
+    def send(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Make `views` hold these, in the order of the device's queue."""
+        slot, self.slot = self.slot, (self.slot + 1) % SLOTS
+        if (event := self.sent[slot]) is not None:
+            event.synchronize()  # four steps back: long done
+        raw = self.host[slot].numpy()
+        for name, array in arrays.items():
+            begin, end = self.places[name]
+            raw[begin:end] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.memory.copy_(self.host[slot], non_blocking=True)
+        if self.device.type == "cuda":
+            self.sent[slot] = torch.cuda.Event()
+            self.sent[slot].record()  # type: ignore[union-attr]
+
+    def _view(self, memory: Tensor, name: str) -> Tensor:
+        shape, kind = self.shapes[name]
+        begin, end = self.places[name]
+        kinds = torch.from_numpy(np.empty(0, kind)).dtype
+        return memory[begin:end].view(kinds).view(shape)
+
+
 @dataclass(eq=False)
 class _Inputs:
     """Where a step reads: the batch and what was drawn for it, always at the same addresses."""
 
     device: torch.device
-    staging: Staging | None = None
+    staging: _Staging | None = None
     images: Tensor = field(default_factory=lambda: torch.empty(0))
     labels: Tensor = field(default_factory=lambda: torch.empty(0))
     augment: Augment | None = None
@@ -75,7 +121,7 @@ class _Inputs:
         if self.staging is None or not self.staging.fits(arrays) or self.images.shape != batch.images.shape:
             if is_fixed:
                 raise ConfigError("a captured step got a batch of another shape; this is our mistake: report it")
-            self.staging = Staging(arrays, self.device)
+            self.staging = _Staging(arrays, self.device)
             self.images, self.labels = torch.empty_like(batch.images), torch.empty_like(batch.labels)
         self.staging.send(arrays)
         self.augment = None if batch.plan is None else batch.plan.augment

@@ -90,7 +90,7 @@ WRITERS: dict[str, type[Writer]] = {"tensorboard": TensorBoard, "trackio": Track
 
 
 def check(names: Iterable[str]) -> None:
-    """Refuse what is no log, or lacks its package, before a run begins."""
+    """Refuse an unknown log, or one that lacks its package, before a run begins."""
     for name in names:
         if name not in WRITERS:
             raise ConfigError(f"there is no log {name!r}; take one of {', '.join(WRITERS)}")

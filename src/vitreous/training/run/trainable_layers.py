@@ -33,7 +33,7 @@ DECAY = 0.75
 class LayerChoice:
     """A policy for one of the four cases: the share of blocks left alone, and why.
 
-    How pictures are augmented is the recipe's: all that train draw crops and flips, for few pictures and for many.
+    The recipe decides augmentation: every recipe that trains draws crops and flips, for few images and for many.
     """
 
     policy: str

@@ -67,18 +67,18 @@ def _front(summary: Summary) -> str:
 def _head(summary: Summary) -> str:
     low, high = (100 * x for x in summary.result.interval)
     many = summary.has_many_labels
-    answer = "all labels of a picture exactly right" if many else f"the right one of {len(summary.classes):,} classes"
+    answer = "all labels of an image exactly right" if many else f"the right one of {len(summary.classes):,} classes"
     lines = [
         f"# {_line(summary.network)}, trained on {_line(summary.name)}",
         "",
-        f"Names {answer} for **{100 * summary.result.top1:.1f} %** of new pictures "
+        f"Names {answer} for **{100 * summary.result.top1:.1f} %** of new images "
         f"(95 % interval {low:.1f} to {high:.1f}). {summary.how_judged}",
         "",
     ]
     if (row := summary.above) is not None and row.answered:
         lines += [
             f"Answer only above {100 * row.confidence:.0f} % confidence: {100 * row.answered_share:.1f} % of the "
-            f"pictures are answered, {100 * row.right_share:.1f} % of those answers are right.",
+            f"images are answered, {100 * row.right_share:.1f} % of those answers are right.",
             "",
         ]
     return "\n".join(lines)
@@ -160,16 +160,16 @@ def _limits(summary: Summary) -> str:
     known = [row for row in summary.result.per_class if row.images]
     weak = sorted(known, key=lambda row: (row.recall, row.name))[:WEAK]
     lines = ["## Limits", ""]
-    lines.append("- It answers with one of its classes whatever it is shown; pictures of other kinds get a wrong name.")
+    lines.append("- It answers with one of its classes whatever it is shown; images of other kinds get a wrong name.")
     if summary.unlike is not None:
-        lines[-1] = "- Pictures unlike those it learned from are marked as such, by a threshold that is no proof."
+        lines[-1] = "- Images unlike those it learned from are marked, by a threshold that proves nothing."
     if weak:
         told = ", ".join(f"{_line(row.name)} ({100 * row.recall:.0f} % found)" for row in weak)
         lines.append(f"- Weakest classes: {told}.")
     fewest = min((row.images for row in known), default=0)
     if fewest < 30:
         lines.append(f"- Some classes were judged on as few as {fewest} images; their own numbers mean little.")
-    lines.append("- The numbers hold for pictures taken like those it was judged on, and for no others.")
+    lines.append("- The numbers hold for images taken like those it was judged on, and for no others.")
     if summary.health is not None and summary.health.faults:
         lines.append(f"- The data has faults that can make the numbers wrong: {summary.health.verdict}.")
     return "\n".join([*lines, "- Everything in pictures: report.html.", ""])

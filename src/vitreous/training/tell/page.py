@@ -43,7 +43,7 @@ from vitreous.report.page import (
 )
 from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe
-from vitreous.training.run.progress import stage_of
+from vitreous.training.run.stage import stage_of
 from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
 from vitreous.words import count, duration, percent, sentence, unbroken
 
@@ -106,11 +106,11 @@ def answer(summary: Summary) -> str:
     result, k = summary.result, len(summary.classes)
     if summary.has_many_labels:
         return (
-            f"Of 100 new pictures, this model names all labels of about {_hundred(result.top1)} exactly, "
-            f"out of {k:,} labels that a picture may carry."
+            f"Of 100 new images, this model names all labels of about {_hundred(result.top1)} exactly, "
+            f"out of {k:,} labels that an image may carry."
         )
     return (
-        f"Of 100 new pictures like these, this model names the right one of {k:,} classes for about "
+        f"Of 100 new images like these, this model names the right one of {k:,} classes for about "
         f"{_hundred(result.top1)}."
     )
 
@@ -150,7 +150,7 @@ def _only_above(summary: Summary) -> Iterator[Note]:
     if row is not None and row.answered:
         yield Note(
             f"Answer only above {_percent(row.confidence, 0)} confidence: {_percent(row.answered_share)} of the "
-            f"pictures are answered, and {_percent(row.right_share)} of those answers are right.",
+            f"images are answered, and {_percent(row.right_share)} of those answers are right.",
             "good" if row.right_share >= summary.answer_target - 0.02 else "plain",
         )
 
@@ -329,8 +329,9 @@ def _confidence(summary: Summary) -> Section:
     if summary.unlike is not None:
         blocks.append(
             Text(
-                f"It calls {_percent(summary.unlike)} of the images judged unlike anything it learned. The threshold "
-                "lets about 95\u00a0% of ordinary images pass; what lies below it is answered with a warning."
+                f"It calls {_percent(summary.unlike / max(len(summary.judged), 1))} of the images judged unlike "
+                "anything it learned. The threshold lets about 95\u00a0% of ordinary images pass; what lies below it "
+                "is answered with a warning."
             )
         )
     return Section("Can its confidence be trusted?", blocks, summary=f"off by {error:.1f} points")
@@ -395,7 +396,7 @@ def _attention(summary: Summary) -> Section | None:
         return None
     heading = "Where it looks"
     if not attention.looks:
-        return Section(heading, [Text(attention.why_not or "No picture could be shown.")])
+        return Section(heading, [Text(attention.why_not or "No image could be shown.")])
     groups = []
     for look in attention.looks:
         pair = [
@@ -404,8 +405,8 @@ def _attention(summary: Summary) -> Section | None:
         ]
         groups.append(Group(pair))
     text = (
-        "Which parts of a picture the answer was made from, by following attention back through all layers (attention "
-        "rollout): light is much, dark is little, each picture on a scale of its own. It shows where information came "
+        "Which parts of an image the answer was made from, by following attention back through all layers (attention "
+        "rollout): light is much, dark is little, each image on a scale of its own. It shows where information came "
         "from, not why the answer was given."
     )
     return Section(heading, [Text(text), Pictures(groups)])
@@ -429,7 +430,7 @@ def _suspects(summary: Summary) -> Section | None:
 
 
 def _unasked(summary: Summary) -> list[Block]:
-    """Why nothing is said of the labels learned from, and how to ask."""
+    """Why the labels learned from were not doubted, and how to ask."""
     why = (
         "the model has learned them, and it began from scratch, so that no frozen features could judge them either"
         if summary.beginning == "from scratch"
@@ -488,7 +489,7 @@ def _doubt(summary: Summary, suspect: Suspect) -> tuple[str, str]:
 def _picture(
     summary: Summary, images: ImageSet, place: int, title: str, about: str = "", *, side: int = pages.SIDE
 ) -> Picture:
-    """about: followed by where the picture lies."""
+    """about: followed by where the image lies."""
     where = f"{about} · {_where(summary, images, place)}" if about else ""
     return pages.picture(_pixels(images, place), title, where, side=side)
 
@@ -507,7 +508,7 @@ def _pixels(data: ImageSet, place: int) -> NDArray[np.uint8] | None:
 
 
 def _said(summary: Summary, place: int) -> tuple[str, str]:
-    """The answer to a picture, and what it is."""
+    """The answer to an image, and what it is."""
     p, label = np.asarray(summary.probabilities[place], np.float64), summary.judged.labels[place]
     if summary.has_many_labels:
         said = [f"{summary.classes[k]} {_sure(p[k])}" for k in np.flatnonzero(p >= 0.5)]
@@ -601,7 +602,7 @@ def _training(summary: Summary) -> Section:
 
 
 def _trials(summary: Summary) -> Table:
-    """The sweep: each rate, and what it came to on dev."""
+    """The sweep: each rate, and its result on dev."""
     rows: list[list[str | Bar]] = [
         [
             f"{trial.rate:.3g}" if trial.rate else "none: the head as solved",

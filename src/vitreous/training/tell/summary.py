@@ -45,11 +45,9 @@ from vitreous.training.run.events import (
 )
 from vitreous.training.run.folder import data_name
 from vitreous.training.run.trained import Rival, Trained, Trial
-from vitreous.training.tell.calibrated import confident_from, judged_probabilities
 from vitreous.weights import starter
 
-__all__ = ["StageCurves", "Summary", "happenings", "measure_answers", "places_to_look_at", "stages", "summarise"]
-
+MIN_ANSWERS = 20  # fewer make "answer only above" worthless
 LOOK_IMAGES = 32  # of the short look inside
 LOOK_MEASURES = ("attention-distance", "similarity", "skip-ratio")  # one forward serves them all
 
@@ -105,7 +103,7 @@ class Summary:
     temperature: float = 1.0
     answer_above: float | None = None  # the confidence chosen on dev
     answer_target: float = 0.95  # share right that it was chosen for
-    unlike: float | None = None  # share of the judged images called unlike anything learned
+    unlike: int | None = None  # judged images that the model calls unlike anything it learned
     rivals: Sequence[Rival] = ()
     trials: Sequence[Trial] = ()  # rates that were tried
     notes: Sequence[str] = ()  # what else should be known
@@ -246,13 +244,68 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         attention=explain.look_at(model, judged, places_to_look_at(result)),
         inspection=_look_inside(model, judged),
         temperature=model.temperature,
-        answer_above=confident_from(trained),
-        unlike=None if model.threshold is None else float((scores < model.threshold).mean()),
+        answer_above=_confident_from(trained),
+        unlike=None if model.threshold is None else int((scores < model.threshold).sum()),
         rivals=trained.rivals,
         trials=trained.trials,
         notes=_notes(plan, trained),
         folder=str(where),
     )
+
+
+# --------------------------------------------------------------------------------------------------------- calibration
+
+
+def calibrate(plan: Plan, trained: Trained) -> None:
+    """Fit temperature and threshold on answers to images that were not trained on, never on test.
+
+    Masked patches name no class, so their model keeps what it knows of its weights.
+    """
+    model = trained.model
+    if plan.protocol == "masked":
+        return
+    if trained.chosen is not None and trained.chosen_labels is not None and len(trained.chosen):
+        model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
+        model.threshold = calibration.fit_threshold(calibration.score(trained.chosen))
+    model.source = {
+        "made_by": "vitreous fit",
+        "recipe": plan.recipe.name,
+        "data": plan.data.content_id,
+        "learned_from": "all" if plan.judges_all and trained.test is None else "train",
+        **{name: value for name, value in model.source.items() if name == "terms"},
+    }
+
+
+def judged_probabilities(trained: Trained) -> NDArray[np.float64]:
+    """As the model answers; each fold at the temperature of the other folds, so that none praises itself."""
+    model = trained.model
+    if trained.part is None or trained.judged is None or model.answers == "several":
+        return _probabilities(trained.logits, model)
+    found = np.zeros(trained.logits.shape, np.float64)
+    labels = trained.judged.labels
+    for number in np.unique(trained.part):
+        here = trained.part == number
+        fitted = calibration.fit_temperature(trained.logits[~here], labels[~here])
+        found[here] = calibration.softmax(trained.logits[here], fitted)
+    return found
+
+
+def _confident_from(trained: Trained) -> float | None:
+    """The confidence above which answers are mostly right; None if that tells nothing."""
+    if trained.chosen is None or trained.chosen_labels is None or trained.model.answers == "several":
+        return None
+    above = calibration.answer_above(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
+    if above is None or above.confidence == 0 or above.answered < MIN_ANSWERS:
+        return None
+    return above.confidence
+
+
+def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:
+    way = calibration.sigmoid if model.answers == "several" else calibration.softmax
+    return way(logits, model.temperature)
+
+
+# ------------------------------------------------------------------------------------------------------ what is told
 
 
 def _doubts(plan: Plan, trained: Trained) -> Doubts | None:

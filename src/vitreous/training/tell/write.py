@@ -9,7 +9,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from vitreous.evaluation import calibration
 from vitreous.evaluation.accuracy import Result
 from vitreous.files import write_bytes, write_json
 from vitreous.images.imageset import ImageSet
@@ -129,7 +128,7 @@ def _metrics(plan: Plan, trained: Trained) -> dict[str, Any]:
 def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
     model = trained.model
     return {
-        "judged": summary.result.to_json() | {"temperature": model.temperature, "unlike": _unlike(trained, model)},
+        "judged": summary.result.to_json() | {"temperature": model.temperature, "unlike": summary.unlike},
         "test": None if trained.test is None else trained.test.to_json(),
         "notes": list(summary.notes),
         "how_judged": summary.how_judged,
@@ -179,8 +178,3 @@ def _suspects(summary: Summary) -> dict[str, Any]:
         counts = {"images": d.images, "of": d.of, "agree": d.right, "count": d.count}
         found["learned"] = counts | {"suspects": named(summary.learned, summary.doubted)}
     return found
-
-
-def _unlike(trained: Trained, model: Model) -> int | None:
-    """Judged images that the model calls unlike anything it learned."""
-    return None if model.threshold is None else int((calibration.score(trained.logits) < model.threshold).sum())

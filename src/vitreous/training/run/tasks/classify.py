@@ -53,6 +53,6 @@ def classification_loss(logits: Tensor, targets: Tensor, kind: str) -> Tensor:
 
 
 def right_answers(logits: Tensor, targets: Tensor) -> Tensor:
-    """How often the largest answer is a largest target (under mixing: the picture that leads)."""
+    """How often the largest answer is a largest target (under mixing: the image that leads)."""
     chosen = targets.gather(1, logits.argmax(-1, keepdim=True))[:, 0]
     return ((chosen == targets.amax(-1)) & (chosen > 0)).sum().to(torch.float32)

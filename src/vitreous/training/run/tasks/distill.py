@@ -75,7 +75,7 @@ class Distill:
         return (1 - share) * own + share * theirs, right_answers((first + second) / 2, targets)
 
     def seen_by_teacher(self, images: Tensor) -> Tensor:
-        """The same augmented pictures, in the teacher's size and values."""
+        """The same augmented images, in the teacher's size and values."""
         (mean, std), (their_mean, their_std) = self.ours, self.theirs
         size = self.teacher.config.image_size
         x = images.float().expand(-1, self.teacher.config.channels, -1, -1)

@@ -1,6 +1,6 @@
 """Masked patch prediction: what colours do the hidden patches have? (arXiv 2010.11929, section 4.6, appendix B.1.2)
 
-Half of the patches are chosen; of these 80 % become a learned vector, 10 % another patch of the picture, 10 % stay. The
+Half of the patches are chosen; of these 80 % become a learned vector, 10 % another patch of the image, 10 % stay. The
 network answers for every chosen patch, from its own token.
 
 B images   N patches   n chosen ones   D width
@@ -28,19 +28,6 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import ViT, patchify
 from vitreous.randomness import uniform
 from vitreous.training.recipe import Recipe
-
-__all__ = [
-    "PATCH_TARGETS",
-    "MaskedPatches",
-    "PatchTarget",
-    "Predictor",
-    "choose_patches",
-    "colour_classes",
-    "draw",
-    "mean_colours",
-    "thumbnails",
-    "values_of",
-]
 
 UNTOUCHED, HIDDEN, EXCHANGED, KEPT = range(4)
 COLOURS = 512
@@ -184,7 +171,7 @@ class MaskedPatches:
         patches, self.patch = model.grid[0] * model.grid[1], model.config.embedding.patch
         if round(recipe.masked * patches) < 1 or patches < 2:
             raise ConfigError(
-                f"masked={recipe.masked} of {patches} patches is none; take a smaller patch or a larger share"
+                f"masked={recipe.masked} of {patches} patches hides nothing; take a smaller patch or a larger share"
             )
         if target not in PATCH_TARGETS:
             raise ConfigError(f"target {target!r} is not one of {', '.join(PATCH_TARGETS)}")
@@ -197,7 +184,7 @@ class MaskedPatches:
         self._model = model
 
     def host(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """Which patches, and what becomes of them: drawn from (seed, epoch, picture)."""
+        """Which patches, and what becomes of them: drawn from (seed, epoch, image)."""
         return draw(self.seed, batch.epoch, batch.drawn_ids, self.patches, self.share)
 
     def loss(self, images: Tensor, targets: Tensor, extra: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
