@@ -509,8 +509,7 @@ def test_a_restore_that_counts_no_lines_supersedes_its_stage_after_its_step(tmp_
 
 
 def test_the_config_is_written_readable_and_comes_back(tmp_path):
-    with RunFolder.create(tmp_path / "run", {**CONFIG, "nan": math.nan, "folder": tmp_path}) as folder:
-        folder.amend(steps=120)
+    with RunFolder.create(tmp_path / "run", {**CONFIG, "nan": math.nan, "folder": tmp_path, "steps": 120}) as folder:
         text = (folder.path / "config.json").read_text()
     with RunFolder.open(tmp_path / "run") as folder:
         config = dict(folder.config)

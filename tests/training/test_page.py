@@ -22,7 +22,7 @@ from vitreous.report import page as pages
 from vitreous.training.label_errors import suspects
 from vitreous.training.run.events import known
 from vitreous.training.tell.card import card
-from vitreous.training.tell.page import MISTAKES, page, write_report
+from vitreous.training.tell.page import MAX_MISTAKES_SHOWN, page, write_report
 from vitreous.training.tell.summary import Summary, happenings, places_to_look_at, stages
 
 HOSTILE = "<script>alert(1)</script>|`*"
@@ -140,7 +140,7 @@ def test_mistakes_come_with_the_surest_first(story, html):
     part = plain(html).split("The most confident mistakes</h2>")[1].split("<section")[0]
     answers = story.probabilities.argmax(1)
     wrong = np.flatnonzero(answers != story.judged.labels)
-    wrong = wrong[np.argsort(-story.probabilities.max(1)[wrong], kind="stable")][:MISTAKES]
+    wrong = wrong[np.argsort(-story.probabilities.max(1)[wrong], kind="stable")][:MAX_MISTAKES_SHOWN]
     names = re.findall(r"· (test/\d+)<", part)
     assert names == [story.judged.name(int(i)) for i in wrong]
     first = wrong[0]

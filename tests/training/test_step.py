@@ -17,7 +17,7 @@ import vitreous
 from vitreous.errors import ConfigError, RunError
 from vitreous.ranks import Ranks
 from vitreous.training.run import step as stepping
-from vitreous.training.run.step import Step, averaged, prepare
+from vitreous.training.run.step import Step, prepare
 from vitreous.training.run.tasks.classify import Classify, classification_loss, right_answers
 
 SGD = sized(PLAIN.change(optimizer="sgd", momentum=0.0, weight_decay=0.0, peak_lr=0.1))
@@ -304,7 +304,7 @@ def test_the_average_is_lent_to_the_network_and_taken_back(data):
     recipe = sized(BUSY.change(average="polyak", average_decay=0.5))
     step = trained(step_of(recipe), batches_of(data, recipe, 3))
     own = weights(step)
-    with averaged(step):
+    with step.averaged():
         assert_equal_states({n: t for n, t in weights(step).items() if n in step.average.state}, step.average.state)
         assert not torch.equal(weights(step)["head.weight"], own["head.weight"])
     assert_equal_states(weights(step), own)

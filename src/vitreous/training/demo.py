@@ -23,11 +23,11 @@ from vitreous.training.run.trained import Rival
 
 __all__ = ["Demo", "demo", "logistic_rival"]
 
-OUT = "runs/demo"
+DEMO_FOLDER = "runs/demo"
 RECIPE = "small-hybrid"
 DEMO_STEPS = 1200  # 20 epochs; about 40 s on two idle cores, and as good on a slow or busy machine
 RIVAL_PENALTIES = (0.1, 0.03, 0.01, 0.003)  # of the rival; the best lies within
-SLOPE = 1e-3  # that the rival's search may leave; a tenth of it changes one answer in a thousand
+RIVAL_SLOPE = 1e-3  # that the rival's search may leave; a tenth of it changes one answer in a thousand
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def demo(
     long; without, a fixed number of steps, so that a slow machine has the same accuracy.  resume: go on with a demo
     that was stopped, from its last state.
     """
-    where = Path(OUT if out is None else out)
+    where = Path(DEMO_FOLDER if out is None else out)
     if resume and not runs.is_run(where):
         raise RunError(f"there is no demo in {where} to go on with; start one: vitreous demo")
     asked: dict[str, Any] = {} if seconds is None else {"length": Seconds(seconds)}
@@ -111,9 +111,9 @@ def logistic_rival(train: ImageSet, judged: ImageSet) -> Rival:
     mine, dev = splits.cut_dev(train)
     classes = len(train.classes)
     first = logistic.choose(
-        _pixels(mine), mine.labels, _pixels(dev), dev.labels, classes, l2s=RIVAL_PENALTIES, by="loss", slope=SLOPE
+        _pixels(mine), mine.labels, _pixels(dev), dev.labels, classes, l2s=RIVAL_PENALTIES, by="loss", slope=RIVAL_SLOPE
     )
-    probe = logistic.fit(_pixels(train), train.labels, classes, l2=first.l2, start=first, slope=SLOPE)
+    probe = logistic.fit(_pixels(train), train.labels, classes, l2=first.l2, start=first, slope=RIVAL_SLOPE)
     return Rival("logistic regression on the same pixels", probe.right(_pixels(judged), judged.labels), len(judged))
 
 

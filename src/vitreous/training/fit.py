@@ -149,7 +149,9 @@ def _fit(request: Request, place: _Place, runtime: Runtime, *, resume: bool = Fa
                 plan = plans.resumed(config, request.data, place.where, runtime.say)
                 runtime.say(f"going on with {place.where}")
                 return _train(plan, folder, place.where, runtime)
-        plan = _planned(request, runtime)
+        with preload_kernels(runtime.device):
+            plan = plans.make(request, runtime)
+        refusals.refuse_early(plan, runtime)
         with _new_folder(plan, request, place, runtime) as (folder, where):
             return _train(plans.with_start(plan, request, where), folder, where, runtime)
     finally:
@@ -169,17 +171,11 @@ def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
     plan = with_kept_rate(plan, trained.trials)
     calibrate(plan, trained)
     seconds = time.monotonic() - clock + plan.measured_seconds
-    summary = summarise(plan, trained, where, _command_of(folder), runtime.device_name, seconds)
+    command = str((folder and folder.config.get("command")) or _command())  # the one that began the run
+    summary = summarise(plan, trained, where, command, runtime.device_name, seconds)
     run = write(plan, trained, summary, where, folder, seconds)
     runtime.tell(RunEnded(str(where)))
     return run
-
-
-def _planned(request: Request, runtime: Runtime) -> Plan:
-    with preload_kernels(runtime.device):
-        plan = plans.make(request, runtime)
-    refusals.refuse_early(plan, runtime)
-    return plan
 
 
 def _finished(request: Request, where: Path, runtime: Runtime) -> Run:
@@ -294,11 +290,6 @@ def _second_place(name: str, resume: bool) -> Path:
 
 def _first_place(where: Path) -> Path:
     return where.with_name(where.name + runs.FIRST)
-
-
-def _command_of(folder: RunFolder | None) -> str:
-    """The command line that began the run."""
-    return str((folder and folder.config.get("command")) or _command())
 
 
 def _command() -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from vitreous.evaluation import transferability
-from vitreous.evaluation.accuracy import wilson
+from vitreous.evaluation.accuracy import above_chance, wilson
 from vitreous.images import splits
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
@@ -48,8 +48,7 @@ class Estimate:
 
     @property
     def above_chance(self) -> float:
-        """0 is chance, 1 is certain."""
-        return (self.accuracy - self.chance) / (1 - self.chance)
+        return above_chance(self.accuracy, self.chance)
 
     def to_json(self) -> dict[str, Any]:
         found = {"accuracy": self.accuracy, "interval": list(wilson(self.right, self.images))}

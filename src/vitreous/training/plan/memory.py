@@ -144,8 +144,8 @@ def _block(config: ViTConfig, tokens: int, size: int) -> int:
 def _stem(config: ViTConfig, size: int) -> int:
     """Bytes of one image in front of the patches."""
     if config.embedding.stem == "resnet":
-        kept, _, _ = _resnet(config.resnet, config.channels, config.image_size, is_v2=False)
-        return size * (kept[0] + sum(kept[1]))
+        kept = _resnet(config.resnet, config.channels, config.image_size, is_v2=False)
+        return size * (kept.root + sum(kept.stages))
     if config.embedding.stem == "convolutions":
         (h, w), kept_numbers = config.image_size, 0
         steps = config.embedding.patch[0].bit_length() - 1
@@ -159,16 +159,25 @@ def _stem(config: ViTConfig, size: int) -> int:
 
 
 def _bit(config: BiTConfig, batch: int, size: int, checkpointing: bool) -> int:
-    (root, stages), (h, w), channels = _resnet(config.resnet, config.channels, config.image_size, is_v2=True)
-    ends = batch * size * (root + 2 * h * w * channels) + _standardised(config, size, "root.")
-    kept = [batch * size * stage + _standardised(config, size, f"stages.{i}.") for i, stage in enumerate(stages)]
+    found = _resnet(config.resnet, config.channels, config.image_size, is_v2=True)
+    ends = batch * size * (found.root + 2 * found.output) + _standardised(config, size, "root.")
+    kept = [batch * size * stage + _standardised(config, size, f"stages.{i}.") for i, stage in enumerate(found.stages)]
     if checkpointing:
-        return ends + batch * size * sum(_stage_inputs(config)) + max(kept, default=0)
+        return ends + batch * size * sum(found.inputs) + max(kept, default=0)
     return ends + sum(kept)
 
 
-def _resnet(config: ResNetConfig, channels: int, size: Size, *, is_v2: bool) -> tuple[tuple[int, list[int]], Size, int]:
-    """Numbers kept of one image, by the root and by each stage; also size and channels of the map that comes out."""
+@dataclass
+class _KeptByResNet:
+    """Numbers of one image: kept by the root and by each stage, going into each stage, and coming out of the last."""
+
+    root: int
+    stages: list[int]
+    inputs: list[int]
+    output: int
+
+
+def _resnet(config: ResNetConfig, channels: int, size: Size, *, is_v2: bool) -> _KeptByResNet:
     width = root_width(config)
     h, w = size
     root = h * w * channels
@@ -181,9 +190,10 @@ def _resnet(config: ResNetConfig, channels: int, size: Size, *, is_v2: bool) -> 
         root += (h + 2) * (w + 2) * width if is_v2 else (h + 1) * (w + 1) * width
         h, w = halved(h), halved(w)
         root += 2 * h * w * width  # whence each maximum came, as int64
-    now, stages = width, []
+    now, stages, inputs = width, [], []
     for i, units in enumerate(config.units):
         middle, kept = width * 2**i, 0
+        inputs.append(h * w * now)
         for unit in range(units):
             before = h * w
             stride = 2 if i > 0 and unit == 0 else 1
@@ -198,21 +208,7 @@ def _resnet(config: ResNetConfig, channels: int, size: Size, *, is_v2: bool) -> 
                 kept += after * 4 * middle if unit == 0 else 0
             now = 4 * middle
         stages.append(kept)
-    return (root, stages), (h, w), now
-
-
-def _stage_inputs(config: BiTConfig) -> list[int]:
-    """Numbers of one image that go into each stage."""
-    r = config.resnet
-    h, w = config.image_size
-    if r.root != "small":
-        h, w = halved(halved(h)), halved(halved(w))
-    inputs, channels = [], root_width(r)
-    for i in range(len(r.units)):
-        inputs.append(h * w * channels)
-        h, w = (h, w) if i == 0 else (halved(h), halved(w))
-        channels = 4 * root_width(r) * 2**i
-    return inputs
+    return _KeptByResNet(root, stages, inputs, h * w * now)
 
 
 def _standardised(config: Config, size: int, part: str = "stem.") -> int:

@@ -32,6 +32,7 @@ from vitreous.training.plan.starting_weights import (
     Beginning,
     choose_weights,
     learned_images,
+    one_run,
     seen_before,
     terms_of,
 )
@@ -44,7 +45,7 @@ from vitreous.training.run.network import Start, Weights, described, make_networ
 from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.step import precision_on
 from vitreous.weights import starter
-from vitreous.weights.load_model import load, newest_run
+from vitreous.weights.load_model import load
 from vitreous.weights.tensor_files import READERS
 
 __all__ = ["Plan", "announce", "make", "resumed", "with_start"]
@@ -328,7 +329,8 @@ def _choose_recipe(
         reasons = (
             f"the network given trains from its present weights by {chosen.name}, as a new one; weights= fine-tunes it",
         )
-    return _with_one_teacher(_changed(chosen, request, data)), reasons
+    changed = _changed(chosen, request, data)
+    return replace(changed, teacher=changed.teacher and one_run(changed.teacher)), reasons
 
 
 def _changed(recipe: Recipe, request: Request, data: ImageSet) -> Recipe:
@@ -338,12 +340,6 @@ def _changed(recipe: Recipe, request: Request, data: ImageSet) -> Recipe:
             raise ConfigError("these images have several labels each, which loss=softmax cannot learn; leave it out")
         recipe = recipe.change(loss="sigmoid", smoothing=0.0)
     return recipe
-
-
-def _with_one_teacher(recipe: Recipe) -> Recipe:
-    """`last` as the run that it means now: another may end while this one trains."""
-    is_last = recipe.teacher == "last" and not Path("last").exists()
-    return replace(recipe, teacher=str(newest_run())) if is_last else recipe
 
 
 def _sweep_rates(recipe: Recipe, request: Request, say: Say) -> tuple[float, ...]:

@@ -57,7 +57,7 @@ def choose_weights(request: Request, data: ImageSet, pool: ImageSet, typical: Si
         if "policy" in request.changes:
             raise ConfigError("a policy says which layers of given weights train; give them: --weights MODEL")
         return Beginning()
-    name = starter.word() if asked is None else _one_path(asked) if isinstance(asked, str) else asked
+    name = starter.word() if asked is None else one_run(asked) if isinstance(asked, str) else asked
     if isinstance(name, str):
         _refuse_untrained(name)
     if request.recipe != "auto":
@@ -96,9 +96,9 @@ def _refuse_untrained(name: str) -> None:
         )
 
 
-def _one_path(weights: str) -> str:
+def one_run(model: str) -> str:
     """`last` as the run that it means now: another may end while this one trains."""
-    return str(newest_run()) if weights == "last" and not Path(weights).exists() else weights
+    return str(newest_run()) if model == "last" and not Path(model).exists() else model
 
 
 def learned_images(data: ImageSet, folds: int | None) -> ImageSet:

@@ -33,9 +33,9 @@ from vitreous.models.vit import TwoHeads
 
 MIN_MEASURED, MAX_MEASURED = 500, 20_000  # images whose frozen features are read for a measure
 MEASURE_MACS = {"cpu": 5e12, "cuda": 5e14}  # multiply-adds of such a measure: a minute of two cores, seconds of a GPU
-ROUNDS = 200  # at most; of so many images a class, one more or less makes no difference
-COPIES, ANSWERS = 4, 8  # of N D and of N K float64 that are held at once
-SHARE = 0.5  # of the memory that they may take
+MAX_ROUNDS = 200  # at most; of so many images a class, one more or less makes no difference
+FEATURE_COPIES, ANSWER_COPIES = 4, 8  # of N D and of N K float64 that are held at once
+MAX_MEMORY_SHARE = 0.5  # of the memory that they may take
 
 Progress = Callable[[int, int], None]
 
@@ -138,7 +138,7 @@ def rounds(data: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], int]:
     groups = data.groups if data.groups is not None else splits.find_groups(data)[0]
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
     of_class = np.bincount(data.labels[first])
-    count = min(max(int(of_class.max()), 2), ROUNDS, len(first))
+    count = min(max(int(of_class.max()), 2), MAX_ROUNDS, len(first))
     if count < 2:
         raise DataError(f"all images of {data.path} are copies of one, so none can be judged by the others; add some")
     return splits.folds(replace(data, groups=groups), count, seed), int(sizes[sizes > 1].sum())
@@ -188,8 +188,8 @@ def memory_needed(images: int, model: Model) -> int:
     """Bytes that a closed form takes, which holds all rows and all answers at once."""
     heads = [part for part in model.head.modules() if isinstance(part, nn.Linear)]
     features, classes = sum(head.in_features for head in heads), max((head.out_features for head in heads), default=0)
-    return 8 * images * (COPIES * features + ANSWERS * classes)
+    return 8 * images * (FEATURE_COPIES * features + ANSWER_COPIES * classes)
 
 
 def has_room(images: int, model: Model) -> bool:
-    return memory_needed(images, model) <= SHARE * (machine_memory() or 2**63)
+    return memory_needed(images, model) <= MAX_MEMORY_SHARE * (machine_memory() or 2**63)

@@ -71,7 +71,13 @@ def decode_once(
     found = _decode(plan, train, dev, where, place, runtime)
     if is_shared and runtime.ranks.is_first:
         torch.distributed.barrier()
-    return lambda some: replace(_subset(found, some), path=some.path)
+
+    def same(some: ImageSet) -> ImageSet:
+        """The same images, decoded. A pack lacks those it could not read."""
+        places = find_places(found.ids, some.ids[np.isin(some.ids, found.ids)])
+        return replace(found.take(places), path=some.path)
+
+    return same
 
 
 def _place(plan: Plan, train: ImageSet, ranks: Ranks, where: Path) -> str:
@@ -99,11 +105,6 @@ def _decode(plan: Plan, train: ImageSet, dev: ImageSet | None, where: Path, plac
         return hold(wanted, short_side=side, preprocess=plan.preprocess, on_unreadable="defer")
     runtime.say(f"decoding {len(wanted):,} images once, into {where / PACK}")
     return pack(wanted, where / PACK, short_side=side, preprocess=plan.preprocess)
-
-
-def _subset(decoded: ImageSet, some: ImageSet) -> ImageSet:
-    """The same images, decoded. A pack lacks those it could not read."""
-    return decoded.take(find_places(decoded.ids, some.ids[np.isin(some.ids, decoded.ids)]))
 
 
 def decode_for_judging(

@@ -2,12 +2,11 @@
 
     config.json     what was asked for: command, recipe, model, data, versions
     events.jsonl    one JSON object a line, only ever appended to
-    start.safetensors   the network that the run began with, where it came from memory; until the run is finished
+    start.safetensors   the network that the run began with, if it came from memory; deleted when the run is finished
     state/          STAGE-00001234.safetensors: tensors, and a sealed manifest with the rest; the newest two are kept
 
-A state knows how many lines the events had when it was taken. `latest_state`, which a run goes on from, appends a line
-`restore` with that number, and `read` leaves out the lines between: what is left is what a run that nothing ended had
-written.
+A state knows how many lines the events had when it was taken. `latest_state` appends a line `restore` with that number,
+and `read` leaves out the lines between. What is left is what an uninterrupted run would have written.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ START = "start.safetensors"
 MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
 OURS = (CONFIG, EVENTS, STATES, START, METRICS, MODEL, REPORT, CARD)
 FIRST = "-first"  # what the name of the first of two runs ends in
-KEY, VERSION = "vitreous.state", 1
+STATE_KEY, STATE_VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
 CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that another day or machine would change
 LOCK = ".lock"
@@ -113,8 +112,8 @@ class RunFolder:
     ) -> RunFolder:
         """A new run at `path`, which must be free. With `force` an older run there goes, but nobody else's file.
 
-        write_start: writes the network that the run begins with to the path it is given. It comes before config.json,
-        so that a run that can be gone on with has it.
+        write_start: writes the network that the run begins with to the path it is given. It is called before
+        config.json is written, so every run that can be resumed has its network.
         """
         path = Path(path)
         config = {"run": secrets.token_hex(8), **_plain(config)}
@@ -170,7 +169,7 @@ class RunFolder:
         return any(int(state.stem.rpartition("-")[2]) > 0 for state in states)
 
     def forget_states(self) -> None:
-        """A finished run needs none, nor the network that it began with."""
+        """A finished run needs neither its states nor the network that it began with."""
         self.wait()
         (self.path / START).unlink(missing_ok=True)
         for path in (self.path / STATES).iterdir():
@@ -185,12 +184,6 @@ class RunFolder:
             self._saver.shutdown()
             self._held.close()
 
-    def amend(self, **fields: Any) -> None:
-        """Write further facts into config.json, such as the steps that a budget in seconds became."""
-        self.config = {**self.config, **_plain(fields)}
-        with one_line_for(self.path):
-            write_json(self.path / CONFIG, self.config, force=True, ensure_ascii=False)
-
     def event(self, kind: str, **fields: Any) -> None:
         """Append one line. NaN and infinite numbers become null; `time` is in seconds since 1970."""
         if kind != "save" and self._saving is not None and self._saving.done():
@@ -201,18 +194,17 @@ class RunFolder:
             self._lines += 1
 
     def save_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any], *, wait: bool = True) -> None:
-        """Make a state of tensors (on the CPU, and nobody's to change until written) and of the plain values `about`.
+        """Save tensors (on the CPU, unchanged until written) and the plain values `about` as a state.
 
-        about: JSON, with `stage` (a word) and `step`. Once it is safely on disk older ones go: the newest two of its
-        stage stay, and the newest of every other. Without `wait` a thread writes it; its error is raised by the next
-        call. One at a time: a call waits for the one before.
+        about: JSON, with `stage` (a word) and `step`. Once the state is safely on disk, older ones are deleted.
+        wait: False lets a thread write it; the next call waits for that thread and raises its error.
         """
         self.wait()
         path = self.path / STATES / f"{about['stage']}-{about['step']:08d}.safetensors"
         assert STATE_NAME.fullmatch(path.name), path.name
         with self._writing:
             lines = self._lines
-        manifest = {"version": VERSION, "run": self.config["run"], "events": lines, "about": _copy(about)}
+        manifest = {"version": STATE_VERSION, "run": self.config["run"], "events": lines, "about": _copy(about)}
         self._saving = self._saver.submit(self._save, path, {n: t.detach() for n, t in tensors.items()}, manifest)
         if wait:
             self.wait()
@@ -279,7 +271,7 @@ class RunFolder:
         self.event(**StateSaved(manifest["about"]["stage"], manifest["about"]["step"]))
 
     def _prune(self, new: Path) -> None:
-        """Called when `new` is safe: what two newer of its stage, or one of another, have made useless goes."""
+        """Called when `new` is safe: keep the newest two of its stage and the newest of every other."""
         whole = [path for path in self._newest_first() if path not in self._damaged]
         useful = [path for path in whole if _stage(path) == _stage(new)][:2]
         useful += {_stage(path): path for path in reversed(whole)}.values()
@@ -577,7 +569,7 @@ def _header(tensors: Mapping[str, Tensor], manifest: dict[str, Any]) -> bytes:
     digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
     text = json.dumps({**manifest, "tensors": digests}, sort_keys=True)  # with NaN as Python reads it back
     entries: dict[str, Any] = {
-        "__metadata__": {KEY: json.dumps({"digest": digest(text.encode()), "manifest": text})},
+        "__metadata__": {STATE_KEY: json.dumps({"digest": digest(text.encode()), "manifest": text})},
     }
     end = 0
     for name, tensor in tensors.items():
@@ -589,18 +581,19 @@ def _header(tensors: Mapping[str, Tensor], manifest: dict[str, Any]) -> bytes:
 
 
 def _manifest(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    if KEY not in metadata:
+    if STATE_KEY not in metadata:
         raise CheckpointError(f"{path} is not a state of a run")
     try:
-        sealed = json.loads(metadata[KEY])
+        sealed = json.loads(metadata[STATE_KEY])
         text = sealed["manifest"]
         manifest = json.loads(text) if digest(text.encode()) == sealed["digest"] else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict):
         raise CheckpointError(f"the manifest of {path} is damaged")
-    if manifest.get("version") != VERSION:
-        raise CheckpointError(f"{path} is of state version {one_line(manifest.get('version'))}, we read {VERSION}")
+    if manifest.get("version") != STATE_VERSION:
+        found = one_line(manifest.get("version"))
+        raise CheckpointError(f"{path} is of state version {found}, we read {STATE_VERSION}")
     return manifest
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,7 +43,7 @@ from vitreous.training.run.events import (
 from vitreous.training.run.folder import RunFolder, read_state
 from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.stage import Standing, TrainingStage
-from vitreous.training.run.step import Step, averaged, choose_compiling
+from vitreous.training.run.step import Step, choose_compiling
 from vitreous.training.run.trained import Outcome
 
 __all__ = ["Loop"]
@@ -140,7 +140,7 @@ class Loop:
                 self._after_bad(bad)
                 batches = self._from_here()
                 continue
-            if (is_last or is_look) and not _are_finite(self._weights()):
+            if (is_last or is_look) and not _are_finite(self._weights().values()):
                 self._stop_spoiled()
             if is_look and self._look():
                 break
@@ -304,7 +304,7 @@ class Loop:
     def _look(self) -> bool:
         """Judge the averaged weights on dev and keep the state by `Standing.after_look`; True if patience ran out."""
         stage = self.stage
-        with averaged(self.step):
+        with self.step.averaged():
             found = inference.logits(stage.model, self._dev_batches, device=self.runtime.device)
             if self.at.step and not np.isfinite(found.values).all():
                 self._stop_spoiled()
@@ -324,7 +324,7 @@ class Loop:
 
     def _save(self, *, wait: bool = False) -> None:
         """Save a state, unless a weight is not finite."""
-        if self.at.step and not _are_finite(self._weights()):
+        if self.at.step and not _are_finite(self._weights().values()):
             return
         begin = time.monotonic()
         self._wait()
@@ -390,7 +390,7 @@ class Loop:
         self.at = self.at.back_to(self.at.step - 1)
         at = self.at.step
         place = self._keep_batch(at)
-        weight = self._spoiled()
+        weight = next((name for name, tensor in self._weights().items() if not _are_finite([tensor])), None)
         what = "weights" if weight else "answers on dev"
         broken = NotFinite(self.stage.name, at, what, weight, Path(place).name if place else None)
         self._record(broken)
@@ -400,16 +400,11 @@ class Loop:
             "start again at a lower rate (--set peak_lr=…)"
         )
 
-    def _spoiled(self) -> str | None:
-        """The name of the first tensor, of network or average, that is not finite."""
-        tensors = self.step.network.state_dict()
-        tensors |= {f"the average of {name}": tensor for name, tensor in self.step.average.state.items()}
-        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-        return next((name for name, tensor in floats.items() if not _are_finite([tensor])), None)
-
-    def _weights(self) -> list[Tensor]:
+    def _weights(self) -> dict[str, Tensor]:
         """Of the network and of its average: what an outcome is made of."""
-        return [*self.step.network.state_dict().values(), *self.step.average.state.values()]
+        averages = {f"the average of {name}": tensor for name, tensor in self.step.average.state.items()}
+        found = self.step.network.state_dict() | averages
+        return {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
 
     def _keep_batch(self, step: int) -> str | None:
         """Write the images that broke the step, as they were before augmentation."""
@@ -427,7 +422,7 @@ class Loop:
         if at.best is not None:
             state, step = self.best_state, int(at.best["step"])
         else:
-            with averaged(self.step):
+            with self.step.averaged():
                 state = _copied(self.stage.model.state_dict())
             step = at.step
         rate = at.step * self.stage.recipe.batch / max(at.seconds, 1e-9)
@@ -460,9 +455,9 @@ def _copied(state: dict[str, Any]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 
-def _are_finite(tensors: list[Tensor]) -> bool:
+def _are_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether every norm is finite. A weight above 1e19 does not count as finite: its square overflows."""
-    norms = torch._foreach_norm([tensor.detach() for tensor in tensors if tensor.is_floating_point()])
+    norms = torch._foreach_norm([tensor.detach() for tensor in tensors])
     return bool(torch.stack([norm.float() for norm in norms]).isfinite().all())
 
 

@@ -17,7 +17,7 @@ from vitreous.errors import ConfigError, RunError
 from vitreous.files import digest
 from vitreous.images.imageset import ImageSet
 from vitreous.models.catalog import build
-from vitreous.models.config import Size, ViTConfig, as_size
+from vitreous.models.config import Config, Size, ViTConfig, as_size
 from vitreous.models.model import Model, unwrapped
 from vitreous.training.recipe import Recipe
 from vitreous.weights.load_model import assemble, load
@@ -92,7 +92,7 @@ def make_network(
         else:
             made = load(weights, classes=classes, image_size=size)
         if made.labels != tuple(data.classes):
-            made = _with_new_head(made, classes)
+            made = _rebuilt(made, *swap_head(made.config, made.state_dict(), classes))
     else:
         name = network_name(model, recipe)
         made = build(name, image_size=size, classes=classes, channels=data.channels, seed=recipe.seed)
@@ -130,24 +130,17 @@ def with_recipe(made: Model, recipe: Recipe) -> Model:
         asked = {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
         changes = {name: value for name, value in asked.items() if value is not None}
         if any(getattr(made.config.encoder, name) != value for name, value in changes.items()):
-            made = _with_config(made, changes)
+            labels = made.labels
+            made = _rebuilt(made, made.config.change(**changes), made.state_dict())
+            made.labels = labels
     if recipe.head_bias is not None and isinstance(made.head, torch.nn.Linear):
         torch.nn.init.constant_(made.head.bias, recipe.head_bias)
     return made
 
 
-def _with_new_head(model: Model, classes: int) -> Model:
-    """The same network with a head of zeros for these classes."""
-    config, state = swap_head(model.config, model.state_dict(), classes)
+def _rebuilt(model: Model, config: Config, state: dict[str, torch.Tensor]) -> Model:
+    """A network of this config with this state, used as `model` is; its classes have no names yet."""
     new = build(config, seed=0)
     new.load_state_dict(state)
     new.preprocess, new.source = model.preprocess, model.source
-    return new
-
-
-def _with_config(model: Model, changes: dict[str, Any]) -> Model:
-    """The same weights under another config that has the same tensors."""
-    new = build(model.config.change(**changes), seed=0)
-    new.load_state_dict(model.state_dict())
-    new.preprocess, new.labels, new.source = model.preprocess, model.labels, model.source
     return new

@@ -92,20 +92,20 @@ class Runtime:
 
 @contextmanager
 def preload_kernels(device: torch.device) -> Iterator[None]:
-    """Beside what is done within it, a tiny step runs on a GPU in a thread; at the end that is over.
+    """Within it, a thread runs a tiny step on the GPU, so that torch loads its kernels while the images are checked.
 
-    On one H200's host such first times were 9 s of a run's 75. A step that is captured must not meet it.
+    On one H200's host loading took 9 s of a run's 75. It ends before any step is captured.
     """
     thread = threading.Thread(target=_tiny_step, args=(device,), name="vitreous-preload_kernels")
     if device.type == "cuda":
         thread.start()
-    yield  # an error within it is told at once; the process then waits for the thread
+    yield  # an error is raised at once, and the thread ends by itself
     if device.type == "cuda":
         thread.join()
 
 
 def _tiny_step(device: torch.device) -> None:
-    """Whatever goes wrong here goes wrong again, and is told, where it matters."""
+    """An error here happens again in training, and is reported there."""
     with suppress(Exception):
         import torch._dynamo  # torch's optimisers want it, and its import takes seconds
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from vitreous.errors import ConfigError
 from vitreous.images.imageset import ImageSet
@@ -96,27 +98,25 @@ class Standing:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"skipped": list(self.skipped), "top": None if self.top is None else list(self.top)}
+        return msgspec.to_builtins(self)
 
     @classmethod
     def from_json(cls, about: dict[str, Any]) -> Standing:
         """Older states have no `top`."""
-        top = about.get("top")
-        known = {name: about[name] for name in cls.__dataclass_fields__ if name in about}
-        return cls(**{**known, "skipped": tuple(about["skipped"]), "top": None if top is None else (top[0], top[1])})
+        return msgspec.convert(about, cls)
 
 
 @dataclass
 class Stages:
-    """Told of every step that is logged, in one process.  lengths: by stage, its steps, those of the first being 1."""
+    """How far the whole run is, by the steps that this process logs.  lengths: steps of each stage over the first's."""
 
     lengths: Mapping[str, float] = field(default_factory=dict)
-    began: float | None = None  # when the first step was told of
+    began: float | None = None  # when the first step was logged
     taken: int = 0  # steps since
     last: tuple[str, int] = ("", 0)
 
     def after(self, stage: str, step: int, steps: int) -> dict[str, Any]:
-        """What a step's event says of the whole run; nothing, where it is one training."""
+        """The fields of `StepOfSeveral` that tell the place in the whole run; empty if it is one training."""
         if len(self.lengths) < 2 or stage not in self.lengths:
             return {}
         self._count(stage, step)
@@ -134,7 +134,7 @@ class Stages:
         }
 
     def _count(self, stage: str, step: int) -> None:
-        """The first step told of takes no time that is known; a stage after it begins with none taken."""
+        """The first logged step starts the clock, so it is not counted."""
         if self.began is None:
             self.began = time.monotonic()
         else:
@@ -148,7 +148,7 @@ def stage_of(rate: float) -> str:
 
 
 def stages_of(recipe: Recipe, folds: int, rates: tuple[float, ...]) -> Stages:
-    """One for each rate of a sweep; or one for each fold, and one that learns from all images."""
+    """One stage for each rate of a sweep; or one for each fold, and one that learns from all images."""
     if recipe.is_solved or recipe.task != "classify":
         return Stages()
     if rates:

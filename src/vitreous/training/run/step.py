@@ -8,7 +8,7 @@ moments and averages as they are, and writes down which step it was; the host re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from vitreous.training.run.runtime import Runtime
     from vitreous.training.run.stage import TrainingStage
 
-__all__ = ["Compiled", "Meters", "Step", "averaged", "choose_compiling", "precision_on", "prepare"]
+__all__ = ["Compiled", "Meters", "Step", "choose_compiling", "precision_on", "prepare"]
 
 Compiled = Literal["whole", "blocks", "none"]
 
 COMPILE_WHOLE, COMPILE_BLOCKS = 90.0, 12.0  # seconds of uncompiled training above which compiling pays (a guess)
 UNCOMPILED_SPEED = 1.2e14  # FLOP/s of a captured, uncompiled step; seen on an H200
-ALIGNED = 64  # bytes: every array on the device begins at a multiple
-SLOTS = 4  # steps whose numbers may be on their way
-WARM_UP = 3  # eager steps before a capture, as torch asks for
+ALIGNED_BYTES = 64  # bytes: every array on the device begins at a multiple
+STEPS_ON_THEIR_WAY = 4  # steps whose numbers may be on their way
+WARM_UP_STEPS = 3  # eager steps before a capture, as torch asks for
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Meters:
 
 
 class _Staging:
-    """Arrays of one set of shapes, again and again. `views` always lie at the same addresses of the device.
+    """Small arrays that the host draws for each step, sent to the device in one copy.
 
-    So a captured step reads each step's numbers where it read the first one's.
+    `views` always lie at the same addresses, so a captured step finds each step's numbers there.
     """
 
     def __init__(self, like: Mapping[str, NDArray[Any]], device: torch.device):
@@ -72,21 +72,21 @@ class _Staging:
         end = 0
         for name, array in like.items():
             self.places[name] = end, end + array.nbytes
-            end = -(-(end + array.nbytes) // ALIGNED) * ALIGNED
+            end = -(-(end + array.nbytes) // ALIGNED_BYTES) * ALIGNED_BYTES
         self.shapes = {name: (array.shape, array.dtype) for name, array in like.items()}
         self.memory = torch.zeros(max(end, 1), dtype=torch.uint8, device=device)
         self.views = {name: self._view(self.memory, name) for name in like}
         is_gpu = device.type == "cuda"
-        self.host = [torch.zeros(max(end, 1), dtype=torch.uint8, pin_memory=is_gpu) for _ in range(SLOTS)]
-        self.sent: list[torch.cuda.Event | None] = [None] * SLOTS
+        self.host = [torch.zeros(max(end, 1), dtype=torch.uint8, pin_memory=is_gpu) for _ in range(STEPS_ON_THEIR_WAY)]
+        self.sent: list[torch.cuda.Event | None] = [None] * STEPS_ON_THEIR_WAY
         self.slot = 0
 
     def fits(self, arrays: Mapping[str, NDArray[Any]]) -> bool:
         return {name: (array.shape, array.dtype) for name, array in arrays.items()} == self.shapes
 
     def send(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Make `views` hold these, in the order of the device's queue."""
-        slot, self.slot = self.slot, (self.slot + 1) % SLOTS
+        """Copy these into `views`, in the order of the device's queue."""
+        slot, self.slot = self.slot, (self.slot + 1) % STEPS_ON_THEIR_WAY
         if (event := self.sent[slot]) is not None:
             event.synchronize()  # four steps back: long done
         raw = self.host[slot].numpy()
@@ -288,6 +288,10 @@ class Step:
         self.lanes = Lanes(task, lanes) if lanes > 1 else None
         self.graph: torch.cuda.CUDAGraph | None = None
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within it, the network has its averaged weights, if the recipe averages."""
+        return self.average.applied_to(self.network)
+
     @property
     def lane_count(self) -> int:
         return 1 if self.lanes is None else len(self.lanes)
@@ -396,7 +400,7 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _add(self, gradients: list[Tensor | None]) -> None:
-        """To those of the parts before, each by its share."""
+        """Add to the gradients of the parts before, each by its share."""
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             if gradient is not None:
                 gradient = gradient if self.parts == 1 else gradient / self.parts
@@ -418,8 +422,8 @@ class Step:
         self.average.update(self.meters.found_inf)
         self.meters.add(loss, right, norm, len(self.inputs.images))
 
-    def _quiet(self, part: int) -> Any:
-        """Gradients meet those of other ranks with the last part only."""
+    def _quiet(self, part: int) -> AbstractContextManager[Any]:
+        """Ranks exchange gradients after the last part only."""
         network = self.task.network
         if isinstance(network, torch.nn.parallel.DistributedDataParallel) and part < self.parts - 1:
             return network.no_sync()
@@ -432,7 +436,7 @@ class Step:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                for _ in range(WARM_UP):
+                for _ in range(WARM_UP_STEPS):
                     self._work()
             torch.cuda.current_stream().wait_stream(side)
             torch.cuda.synchronize()
@@ -477,13 +481,6 @@ def _one_compiled(blocks: list[Block]) -> Iterator[None]:
 @cache
 def _compiled_forward(kind: type[nn.Module]) -> Callable[..., Tensor]:
     return torch.compile(kind.forward, dynamic=False)
-
-
-@contextmanager
-def averaged(step: Step) -> Iterator[None]:
-    """The network with its averaged weights, where the recipe averages."""
-    with step.average.applied_to(step.network):
-        yield
 
 
 def precision_on(device: torch.device, wanted: str) -> str:

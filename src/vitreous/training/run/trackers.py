@@ -20,9 +20,7 @@ from vitreous.words import one_line
 
 __all__ = ["TensorBoard", "Trackio", "Writer", "Writers", "check"]
 
-PLACES = frozenset(
-    {"kind", "stage", "stage_number", "stages", "step", "time"}
-)  # where and when; all other numbers are curves
+PLACES = {"kind", "stage", "stage_number", "stages", "step", "time"}  # where and when; other numbers are curves
 
 
 class Writer(Protocol):

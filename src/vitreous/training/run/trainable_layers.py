@@ -24,9 +24,9 @@ from vitreous.training.run.optimizers import layers, named_parameters
 
 __all__ = ["CASES", "LayerChoice", "apply", "choose", "frozen"]
 
-NAMES = ("head", "last-K", "all", "layer-decay", "full")
-TENTH = 0.1
-DECAY = 0.75
+POLICIES = ("head", "last-K", "all", "layer-decay", "full")
+LOWER_LAYERS_RATE = 0.1
+DECAY_PER_LAYER = 0.75
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,12 @@ def apply(model: nn.Module, recipe: Recipe) -> Recipe:
         parameter.requires_grad_(name not in names)
     _keep_statistics(model)
     if recipe.policy == "layer-decay":
-        return recipe.change(layer_decay=DECAY) if recipe.layer_decay == 1.0 else recipe
+        return recipe.change(layer_decay=DECAY_PER_LAYER) if recipe.layer_decay == 1.0 else recipe
     if recipe.policy in ("full", "head"):
         return recipe
     head = recipe.peak_lr if recipe.head_lr is None else recipe.head_lr
-    return recipe.change(peak_lr=TENTH * recipe.peak_lr, muon_lr=TENTH * recipe.muon_lr, head_lr=head)
+    peak, muon = LOWER_LAYERS_RATE * recipe.peak_lr, LOWER_LAYERS_RATE * recipe.muon_lr
+    return recipe.change(peak_lr=peak, muon_lr=muon, head_lr=head)
 
 
 def frozen(model: nn.Module, policy: str) -> set[str]:
@@ -85,7 +86,7 @@ def frozen(model: nn.Module, policy: str) -> set[str]:
         return {name for name in names if not _is_of_head(name)}
     found = re.fullmatch(r"last-(\d+)", policy)
     if found is None:
-        raise ConfigError(f"no policy is called {policy!r}; there are: {', '.join(NAMES)}")
+        raise ConfigError(f"no policy is called {policy!r}; there are: {', '.join(POLICIES)}")
     blocks, kept = _blocks(model), int(found[1])
     if not 1 <= kept <= blocks:
         raise ConfigError(f"the network has {blocks} blocks, so {policy} means nothing; say last-1 to last-{blocks}")

@@ -11,22 +11,31 @@ from vitreous.training.tell.summary import Summary
 
 __all__ = ["card"]
 
-CLASSES = 50  # named in the card
-WEAK = 3  # classes whose weakness is told
+MAX_CLASSES_NAMED = 50  # named in the card
+WEAKEST_TOLD = 3  # classes whose weakness is told
+USE = """## Use
+
+```sh
+pip install vitreous
+vitreous predict model.safetensors photo.jpg
+```
+
+```python
+import vitreous
+
+model = vitreous.load("model.safetensors")
+for answer in vitreous.predict(model, ["photo.jpg"]):
+    print(answer)
+```
+
+The file carries its preprocessing, its labels and the temperature that makes its confidences true.
+"""
 
 
 def card(summary: Summary) -> str:
     """The whole README.md. The licence is left to whoever publishes the model."""
-    parts = [
-        _front(summary),
-        _head(summary),
-        _use(summary),
-        _numbers(summary),
-        _data(summary),
-        _training(summary),
-        _limits(summary),
-    ]
-    return "\n".join(parts)
+    rest = (_numbers, _data, _training, _limits)
+    return "\n".join([_front(summary), _head(summary), USE, *(part(summary) for part in rest)])
 
 
 def _front(summary: Summary) -> str:
@@ -84,30 +93,6 @@ def _head(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _use(summary: Summary) -> str:
-    return "\n".join(
-        [
-            "## Use",
-            "",
-            "```sh",
-            "pip install vitreous",
-            "vitreous predict model.safetensors photo.jpg",
-            "```",
-            "",
-            "```python",
-            "import vitreous",
-            "",
-            'model = vitreous.load("model.safetensors")',
-            'for answer in vitreous.predict(model, ["photo.jpg"]):',
-            "    print(answer)",
-            "```",
-            "",
-            "The file carries its preprocessing, its labels and the temperature that makes its confidences true.",
-            "",
-        ]
-    )
-
-
 def _numbers(summary: Summary) -> str:
     result = summary.result
     rows = [
@@ -124,8 +109,8 @@ def _numbers(summary: Summary) -> str:
 
 
 def _data(summary: Summary) -> str:
-    names = ", ".join(_line(name) for name in summary.classes[:CLASSES])
-    left = len(summary.classes) - CLASSES
+    names = ", ".join(_line(name) for name in summary.classes[:MAX_CLASSES_NAMED])
+    left = len(summary.classes) - MAX_CLASSES_NAMED
     rows = [
         ("images", ", ".join(f"{n:,} {name}" for name, n in summary.used.items())),
         ("classes", names + (f" and {left:,} more" if left > 0 else "")),
@@ -158,7 +143,7 @@ def _training(summary: Summary) -> str:
 
 def _limits(summary: Summary) -> str:
     known = [row for row in summary.result.per_class if row.images]
-    weak = sorted(known, key=lambda row: (row.recall, row.name))[:WEAK]
+    weak = sorted(known, key=lambda row: (row.recall, row.name))[:WEAKEST_TOLD]
     lines = ["## Limits", ""]
     lines.append("- It answers with one of its classes whatever it is shown; images of other kinds get a wrong name.")
     if summary.unlike is not None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.evaluation.accuracy import ClassRow, wilson
@@ -40,6 +39,7 @@ from vitreous.report.page import (
     Strip,
     Table,
     Text,
+    Tone,
 )
 from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe
@@ -49,18 +49,18 @@ from vitreous.words import count, duration, percent, sentence, unbroken
 
 __all__ = ["answer", "page", "write_report"]
 
-MISTAKES = 16  # shown as pictures
-SUSPECTS = 8
-SUSPECTS_NAMED = 300
-TYPICAL, TYPICAL_CLASSES = 5, 20
+MAX_MISTAKES_SHOWN = 16  # shown as pictures
+MAX_SUSPECTS_SHOWN = 8
+MAX_SUSPECTS_NAMED = 300
+TYPICAL_PER_CLASS, MAX_TYPICAL_CLASSES = 5, 20
 TYPICAL_SIDE = 144  # pixels
-MATRIX = 100  # classes that a matrix has room for
-HARDEST = 40  # classes whose matrix is drawn where there are more
-PAIRS = 10  # commonest confusions
+MAX_MATRIX_CLASSES = 100  # classes that a matrix has room for
+HARDEST_CLASSES = 40  # classes whose matrix is drawn where there are more
+MAX_CONFUSIONS_SHOWN = 10  # commonest confusions
 MAX_TABLE_ROWS = 20  # classes of the table before a fold
-FAULTS = 8  # of each kind named
-FOLD = "fold"  # how the stages of cross-validation are called
-WEAK = 0.8  # share of right answers below which a doubt says little
+MAX_FAULTS_NAMED = 8  # of each kind named
+FOLD_PREFIX = "fold"  # how the stages of cross-validation are called
+WEAK_BELOW = 0.8  # share of right answers below which a doubt says little
 WEAK_DOUBTS = "This model is often wrong itself, so most of these doubts will be its own mistakes."
 
 
@@ -86,18 +86,15 @@ def page(summary: Summary) -> Page:
         _training(summary),
         _repeat(summary),
     ]
+    version = summary.record.get("versions", {}).get("vitreous", "")
     return Page(
         title=summary.name,
         over="vitreous fit",
         answer=answer(summary),
         lead=f"{summary.origin}. {summary.how_judged}",
-        top=[
-            _numbers(summary),
-            *_only_above(summary),
-            *_warnings(summary),
-        ],
+        top=[_numbers(summary), *_only_above(summary), *_warnings(summary)],
         sections=[section for section in sections if section is not None],
-        foot=_foot(summary),
+        foot=f"Made by vitreous {version}. This page holds all that it shows and fetches nothing.".replace("  ", " "),
     )
 
 
@@ -124,17 +121,12 @@ def _numbers(summary: Summary) -> Numbers:
     about = f"{learned:,} to learn from, {judged:,} to judge by"
     if summary.judges_all:
         about = "each judged, each learned from"
+    right, classes = ("exactly right", "labels") if summary.has_many_labels else ("right", "classes")
+    interval = "between {:.1f} and {:.1f} (95\u00a0% interval)".format(*(100 * x for x in result.interval))
     shown = [
-        Number(
-            _percent(result.top1), "exactly right" if summary.has_many_labels else "right", "plain", _interval(summary)
-        ),
+        Number(_percent(result.top1), right, "plain", interval),
         Number(f"{sum(summary.splits.values()):,}", "images", "plain", about),
-        Number(
-            f"{len(summary.classes):,}",
-            "labels" if summary.has_many_labels else "classes",
-            "plain",
-            _class_sizes(summary),
-        ),
+        Number(f"{len(summary.classes):,}", classes, "plain", _class_sizes(summary)),
         Number(_brief(summary.parameters), "parameters", "plain", summary.origin),
         Number(duration(summary.seconds), "of training", "plain", f"on {summary.device}"),
     ]
@@ -161,11 +153,6 @@ def _warnings(summary: Summary) -> Iterator[Note]:
     if summary.health is not None and summary.health.faults:
         kinds = "; ".join(finding.what for finding in summary.health.faults)
         yield Note(f"The data has faults that can make these numbers wrong: {kinds}.", "bad")
-
-
-def _interval(summary: Summary) -> str:
-    low, high = summary.result.interval
-    return f"between {100 * low:.1f} and {100 * high:.1f} (95\u00a0% interval)"
 
 
 def _class_sizes(summary: Summary) -> str:
@@ -221,13 +208,9 @@ def _classes(summary: Summary) -> Section:
             "that is right."
         )
     ]
-    if len(worst) > MAX_TABLE_ROWS:
-        blocks.append(_class_table(summary, worst[:MAX_TABLE_ROWS]))
-        blocks.append(
-            Fold(f"The other {len(worst) - MAX_TABLE_ROWS:,} classes", [_class_table(summary, worst[MAX_TABLE_ROWS:])])
-        )
-    else:
-        blocks.append(_class_table(summary, worst))
+    blocks.append(_class_table(summary, worst[:MAX_TABLE_ROWS]))
+    if others := worst[MAX_TABLE_ROWS:]:
+        blocks.append(Fold(f"The other {len(others):,} classes", [_class_table(summary, others)]))
     if len(known) < len(summary.classes):
         blocks.append(Text(f"{len(summary.classes) - len(known):,} classes have no image among those judged."))
     weakest = f"{worst[0].name} {_percent(worst[0].recall, 0)}" if worst else ""
@@ -261,15 +244,14 @@ def _confusion(summary: Summary) -> Section | None:
         Text("A row is what the images are, a column what it answered; colour off the diagonal is trouble.")
     ]
     kept = np.arange(len(summary.classes))
-    if len(kept) > MATRIX:
+    if len(kept) > MAX_MATRIX_CLASSES:
         off = matrix - np.diag(np.diag(matrix))
-        kept = np.sort(np.argsort(-(off.sum(0) + off.sum(1)), kind="stable")[:HARDEST])
-        blocks.append(
-            Text(f"Of {len(summary.classes):,} classes, the {HARDEST} with most mistakes, and only what they share.")
-        )
+        kept = np.sort(np.argsort(-(off.sum(0) + off.sum(1)), kind="stable")[:HARDEST_CLASSES])
+        text = f"Of {len(summary.classes):,} classes, the {len(kept)} with most mistakes, and only what they share."
+        blocks.append(Text(text))
     names = [summary.classes[i] for i in kept]
     drawing = Drawing(charts.confusion(matrix[np.ix_(kept, kept)], names, title="labels against answers"))
-    pairs = summary.result.confused(PAIRS)
+    pairs = summary.result.confused(MAX_CONFUSIONS_SHOWN)
     sizes = dict(zip(summary.classes, matrix.sum(1).tolist(), strict=True))
     rows: list[list[str | Bar]] = [
         [truth, said, Bar(f"{n:,}", n / pairs[0][2]), _percent(n / max(sizes[truth], 1))] for truth, said, n in pairs
@@ -321,7 +303,11 @@ def _confidence(summary: Summary) -> Section:
     ]
     if result.above:
         rows: list[list[str | Bar]] = [
-            [_limit(row.confidence), Bar(_percent(row.answered_share), row.answered_share), _percent(row.right_share)]
+            [
+                _percent(row.confidence, 0) if row.confidence else "always answer",
+                Bar(_percent(row.answered_share), row.answered_share),
+                _percent(row.right_share),
+            ]
             for row in result.above
             if row.answered
         ]
@@ -347,10 +333,6 @@ def _calibrated(summary: Summary) -> str:
     )
 
 
-def _limit(confidence: float) -> str:
-    return _percent(confidence, 0) if confidence else "always answer"
-
-
 # Pictures --------------------------------------------------------------------------------------------------------
 
 
@@ -360,7 +342,7 @@ def _mistakes(summary: Summary) -> Section | None:
     if not len(wrong):
         return None
     order = wrong[np.argsort(-judged.confidence[wrong], kind="stable")]
-    first = judged.rows[order[:MISTAKES]].tolist()
+    first = judged.rows[order[:MAX_MISTAKES_SHOWN]].tolist()
     groups = [Group([_picture(summary, summary.judged, place, *_said(summary, place))]) for place in first]
     left = len(order) - len(groups)
     more = f"and {left:,} mistakes more, less sure than these" if left else ""
@@ -373,12 +355,12 @@ def _typical(summary: Summary) -> Section | None:
         return None
     judged, rows = summary.result.judged, summary.result.per_class
     hard = sorted((k for k, row in enumerate(rows) if row.right), key=lambda k: (rows[k].recall, k))
-    shown = sorted(hard[:TYPICAL_CLASSES])
+    shown = sorted(hard[:MAX_TYPICAL_CLASSES])
     order = np.argsort(-judged.confidence, kind="stable")
     order = order[judged.is_right[order]]
     strips = []
     for k in shown:
-        places = judged.rows[order[judged.answer[order] == k][:TYPICAL]].tolist()
+        places = judged.rows[order[judged.answer[order] == k][:TYPICAL_PER_CLASS]].tolist()
         about = f"{rows[k].right:,} of {rows[k].images:,} found"
         pictures = [_picture(summary, summary.judged, i, summary.judged.name(i), side=TYPICAL_SIDE) for i in places]
         strips.append(Strip(summary.classes[k], pictures, about))
@@ -423,7 +405,7 @@ def _suspects(summary: Summary) -> Section | None:
     text = Text(
         "To the model each of these images, which were judged, looks more like another class than like its own "
         "(confident learning). Look at them, the most doubtful first: some labels are wrong, others are only hard. "
-        "Nothing was changed." + (f" {WEAK_DOUBTS}" if summary.result.top1 < WEAK else "")
+        "Nothing was changed." + (f" {WEAK_DOUBTS}" if summary.result.top1 < WEAK_BELOW else "")
     )
     blocks = [text, *_doubtful(summary, summary.judged, found, len(found)), *unasked]
     return Section(heading, blocks, tone="warn", summary=f"{len(found):,} of {summary.result.images:,}")
@@ -467,9 +449,9 @@ def _doubts(summary: Summary) -> Section | None:
 
 def _doubtful(summary: Summary, images: ImageSet, found: Sequence[Suspect], count: int) -> list[Block]:
     """Suspects in pictures, and by name where there are more.  count: of all, where `found` has only the first."""
-    shown = found[:SUSPECTS]
+    shown = found[:MAX_SUSPECTS_SHOWN]
     groups = [Group([_picture(summary, images, s.place, *_doubt(summary, s))]) for s in shown]
-    named = [f"{images.name(s.place)}: {', '.join(_doubt(summary, s))}" for s in found[:SUSPECTS_NAMED]]
+    named = [f"{images.name(s.place)}: {', '.join(_doubt(summary, s))}" for s in found[:MAX_SUSPECTS_NAMED]]
     blocks: list[Block] = [Pictures(groups)]
     if count > len(shown):
         left = count - len(named)
@@ -489,22 +471,14 @@ def _doubt(summary: Summary, suspect: Suspect) -> tuple[str, str]:
 def _picture(
     summary: Summary, images: ImageSet, place: int, title: str, about: str = "", *, side: int = pages.SIDE
 ) -> Picture:
-    """about: followed by where the image lies."""
-    where = f"{about} · {_where(summary, images, place)}" if about else ""
-    return pages.picture(_pixels(images, place), title, where, side=side)
-
-
-def _where(summary: Summary, images: ImageSet, place: int) -> str:
-    """The file, and its folder unless that is the label."""
+    """about: followed by the file, and by its folder unless that is the label."""
     *_, folder, file = ["", *images.name(place).split("/")]
-    return f"{folder}/{file}" if folder and folder not in summary.classes else file
-
-
-def _pixels(data: ImageSet, place: int) -> NDArray[np.uint8] | None:
+    where = f"{folder}/{file}" if folder and folder not in summary.classes else file
     try:
-        return data.read(place)
+        pixels = images.read(place)
     except (OSError, ValueError, DataError):
-        return None  # the frame says so
+        pixels = None  # the frame says so
+    return pages.picture(pixels, title, f"{about} · {where}" if about else "", side=side)
 
 
 def _said(summary: Summary, place: int) -> tuple[str, str]:
@@ -534,53 +508,46 @@ def _data(summary: Summary) -> Section:
     if health is None:
         blocks.append(Text("The data was not checked; vitreous check does it."))
         return Section("The data", blocks)
-    tone, brief = "good", "nothing found"
-    if health.faults:
-        tone, brief = "bad", f"{len(health.faults)} kinds of fault" if len(health.faults) > 1 else "1 kind of fault"
-    elif health.notices:
-        tone, brief = "plain", f"{len(health.notices)} kinds of notice" if len(health.notices) > 1 else "1 notice"
-    verdict = {
-        "bad": "The check found faults that can make the numbers wrong.",
-        "plain": "The check found no fault, and some things worth a look.",
-        "good": "The check found nothing wrong.",
-    }[tone]
-    blocks.append(Note(f"{verdict} {health.read[:1].upper()}{health.read[1:]}.", tone))  # type: ignore[arg-type]
+    tone: Tone = "good"
+    brief, verdict = "nothing found", "The check found nothing wrong."
+    if faults := len(health.faults):
+        tone, brief = "bad", f"{faults} kinds of fault" if faults > 1 else "1 kind of fault"
+        verdict = "The check found faults that can make the numbers wrong."
+    elif notices := len(health.notices):
+        tone, brief = "plain", f"{notices} kinds of notice" if notices > 1 else "1 notice"
+        verdict = "The check found no fault, and some things worth a look."
+    blocks.append(Note(f"{verdict} {sentence(health.read)}", tone))
     if health.findings:
-        found = [[f.severity, f"{f.what[:1].upper()}{f.what[1:]}.", f.do] for f in health.findings]
+        found = [[f.severity, sentence(f.what), f.do] for f in health.findings]
         blocks.append(Table(["", "found", "what to do"], found))
-        blocks += [
-            Listing(f"{f.title}: which", [str(c) for c in f.cases[:FAULTS]], _left(len(f.cases))) for f in health.faults
-        ]
+        for fault in health.faults:
+            named = [str(case) for case in fault.cases[:MAX_FAULTS_NAMED]]
+            left = len(fault.cases) - len(named)
+            more = f"and {left:,} more; vitreous check lists all" if left else ""
+            blocks.append(Listing(f"{fault.title}: which", named, more))
         blocks.append(Text("With pictures:"))
         blocks.append(Code(f"vitreous check {shlex.quote(data.path)} --out check.html"))
-    return Section("The data", blocks, tone=tone, summary=brief)  # type: ignore[arg-type]
-
-
-def _left(count: int) -> str:
-    return f"and {count - FAULTS:,} more; vitreous check lists all" if count > FAULTS else ""
+    return Section("The data", blocks, tone=tone, summary=brief)
 
 
 def _training(summary: Summary) -> Section:
     recipe = summary.recipe
     source = f" ({recipe.source})" if recipe.source else ""
     rows, columns = summary.image_size
-    folds = [stage for stage in summary.stages if stage.name.startswith(FOLD)]
+    folds = [stage for stage in summary.stages if stage.name.startswith(FOLD_PREFIX)]
     kept = [stage_of(trial.rate) for trial in summary.trials if trial.is_kept]
     others = [stage for stage in summary.stages if summary.trials and stage.name not in kept]
     main = [stage for stage in summary.stages if stage not in folds and stage not in others]
     steps = sum(stage.steps for stage in main)
     length = f"{recipe.length}" + (f", {steps:,} steps" if steps else "") + f" of {recipe.batch:,} images"
+    in_all = f"; {duration(summary.total_seconds)} in all" if summary.total_seconds else ""
     facts = [
         ["recipe", f"{recipe.name}{source}"],
         ["model", f"{summary.model}, {summary.parameters:,} parameters, {count(summary.macs)} multiply-adds an image"],
         ["begun", summary.beginning],
         ["image size", f"{rows} × {columns} pixels"],
         ["length", "each image once, no steps" if recipe.is_solved else length],
-        [
-            "time",
-            duration(summary.seconds)
-            + (f"; {duration(summary.total_seconds)} in all" if summary.total_seconds else ""),
-        ],
+        ["time", duration(summary.seconds) + in_all],
         ["on", summary.device],
     ]
     blocks: list[Block] = [Text(sentence(line)) for line in summary.reasons]
@@ -588,12 +555,10 @@ def _training(summary: Summary) -> Section:
     blocks += [Drawings(list(_curves(stage, f"{stage.name}: " if len(main) > 1 else ""))) for stage in main]
     if summary.trials:
         blocks.append(_trials(summary))
-    if others:
-        inner = [Drawings(list(_curves(stage, f"{stage.name}: "))) for stage in others]
-        blocks.append(Fold(f"The curves of the {len(others)} other rates", inner))
-    if folds:
-        inner = [Drawings(list(_curves(stage, f"{stage.name}: "))) for stage in folds]
-        blocks.append(Fold(f"The curves of the {len(folds)} models that cross-validation trained", inner))
+    for some, what in ((others, "other rates"), (folds, "models that cross-validation trained")):
+        if some:
+            inner = [Drawings(list(_curves(stage, f"{stage.name}: "))) for stage in some]
+            blocks.append(Fold(f"The curves of the {len(some)} {what}", inner))
     settings = list(_settings(recipe))
     changed = sum(1 for row in settings if row[1] != row[2])
     table = Table(["setting", "value", "usual", "meaning"], settings)
@@ -637,17 +602,11 @@ def _curves(stage: StageCurves, name: str) -> Iterator[Drawing]:
 def _settings(recipe: Recipe) -> Iterator[list[str]]:
     """name, value, usual value, meaning of every option, augmentation's among them."""
     usual = Recipe()
-    for f in dataclasses.fields(recipe):
-        if f.name not in ("augment", "name", "source"):
-            yield [
-                f.name,
-                _plain(getattr(recipe, f.name)),
-                _plain(getattr(usual, f.name)),
-                f.metadata.get("meaning", ""),
-            ]
-    for f in dataclasses.fields(recipe.augment):
-        value, other = getattr(recipe.augment, f.name), getattr(usual.augment, f.name)
-        yield [f.name, _plain(value), _plain(other), f.metadata.get("meaning", "augmentation")]
+    for ours, theirs in ((recipe, usual), (recipe.augment, usual.augment)):
+        for f in dataclasses.fields(ours):
+            if f.name not in ("augment", "name", "source"):
+                value, other = getattr(ours, f.name), getattr(theirs, f.name)
+                yield [f.name, _plain(value), _plain(other), f.metadata.get("meaning", "augmentation")]
 
 
 def _plain(value: Any) -> str:
@@ -678,11 +637,6 @@ def _repeat(summary: Summary) -> Section:
         Code(use),
     ]
     return Section("Do it again, and use it", blocks)
-
-
-def _foot(summary: Summary) -> str:
-    version = summary.record.get("versions", {}).get("vitreous", "")
-    return f"Made by vitreous {version}. This page holds all that it shows and fetches nothing.".replace("  ", " ")
 
 
 # Words -----------------------------------------------------------------------------------------------------------

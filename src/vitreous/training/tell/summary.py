@@ -216,7 +216,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
     model, judged = trained.model, trained.judged
     probabilities = judged_probabilities(trained)
     result = measure_answers(probabilities, judged)
-    scores = calibration.score(trained.logits)
+    scores, weights = calibration.score(trained.logits), str(plan.weights or "")
     return Summary(
         name=data_name(plan.data),
         command=command,
@@ -228,7 +228,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         splits=trained.used,
         recipe=plan.recipe,
         reasons=plan.reasons,
-        model=plan.model or plan.recipe.model or _weights_name(str(plan.weights or "")),
+        model=plan.model or plan.recipe.model or (starter.network() if starter.is_meant(weights) else weights),
         parameters=sum(p.numel() for p in model.parameters()),
         macs=macs(model.config),
         image_size=model.config.image_size,
@@ -315,11 +315,6 @@ def _doubts(plan: Plan, trained: Trained) -> Doubts | None:
     if found is None or trained.judged is None or plan.judges_all:
         return None
     return found.without(trained.judged.ids)
-
-
-def _weights_name(weights: str) -> str:
-    """The network that the weights belong to, for people."""
-    return starter.network() if starter.is_meant(weights) else weights
 
 
 def _look_inside(model: Model, judged: ImageSet) -> Inspection | None:
