@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.cli.show import say
 from vitreous.printable import printable
-from vitreous.training.run.events import (
-    Event,
-    PatienceEnded,
-    PlanMade,
-    ProgressMade,
-    StepLogged,
-    TrialEnded,
-    TrialFailed,
-)
+from vitreous.training.run import events
 from vitreous.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Tell = Callable[[Event], None]
+Tell = Callable[[events.Event], None]
 SILENCE = 10.0  # seconds between plain lines
 WIDE, BAR = 100, 20  # columns of a terminal that has room for a bar, and of the bar
 
@@ -47,12 +39,12 @@ class _Plain:
 
     def __init__(self) -> None:
         self.last = 0.0
-        self.plan = PlanMade()
+        self.plan = events.PlanMade()
 
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, PlanMade):
+    def __call__(self, event: events.Event) -> None:
+        if isinstance(event, events.PlanMade):
             self.plan = event
-        elif isinstance(event, StepLogged):
+        elif isinstance(event, events.StepLogged):
             now = time.monotonic()
             if event.step == event.steps or now - self.last >= SILENCE:
                 self.last = now
@@ -76,27 +68,27 @@ class _Live:
         )
         self.tasks: dict[str, Any] = {}
         self.began: dict[str, float] = {}
-        self.plan = PlanMade()
+        self.plan = events.PlanMade()
         self.bars.start()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         match event:
-            case PlanMade():
+            case events.PlanMade():
                 self.plan = event
-            case ProgressMade():
+            case events.ProgressMade():
                 self._count(event)
-            case StepLogged():
+            case events.StepLogged():
                 self._take_step(event)
             case _:
-                if isinstance(event, PatienceEnded | TrialEnded | TrialFailed):  # before the stage's last step
-                    self._end(event.stage)
+                if isinstance(event, events.PatienceEnded | events.TrialEnded | events.TrialFailed):
+                    self._end(event.stage)  # it may end before its last step
                 if line := str(event):
                     self.console.print(printable(line), markup=False)
 
     def close(self) -> None:
         self.bars.stop()
 
-    def _count(self, event: ProgressMade) -> None:
+    def _count(self, event: events.ProgressMade) -> None:
         kind, now = event["kind"], time.monotonic()
         spent = now - self.began.setdefault(kind, now)
         left = spent / event.done * (event.total - event.done) if event.done and spent else None
@@ -104,7 +96,7 @@ class _Live:
         if event.done >= event.total:
             self._end(kind)
 
-    def _take_step(self, event: StepLogged) -> None:
+    def _take_step(self, event: events.StepLogged) -> None:
         for other in [name for name in self.tasks if name != event.stage]:
             self._end(other)
         utilisation, step = _utilisation(event, self.plan), f"step {event.step:,}/{event.steps:,}"
@@ -137,7 +129,7 @@ def _fitted(share: float, left: float | None, parts: list[str], width: int) -> s
     return line
 
 
-def _utilisation(event: StepLogged, plan: PlanMade) -> float | None:
+def _utilisation(event: events.StepLogged, plan: events.PlanMade) -> float | None:
     """The share of a GPU's arithmetic that training uses; None on a CPU or an unknown GPU."""
     from vitreous.training.run.utilisation import share_of_peak
 

@@ -38,7 +38,7 @@ class Demo:
 
     @property
     def rival(self) -> dict[str, Any] | None:
-        """None where `vitreous fit` finished the run, which knows of none."""
+        """None if `vitreous fit` finished the run: it asks no rival."""
         return next(iter(self.run.metrics["rivals"]), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,11 +73,10 @@ def demo(
     force: bool = False,
     tell: Tell | None = None,
 ) -> Demo:
-    """Train on the embedded Fashion-MNIST, about a minute on a CPU, and judge what came of it.
+    """Train on the embedded Fashion-MNIST, about a minute on a CPU, and judge the model.
 
-    out: the run's folder; runs/demo, made anew each time, where none is given.  seconds: train by the clock, for so
-    long; without, a fixed number of steps, so that a slow machine has the same accuracy.  resume: go on with a demo
-    that was stopped, from its last state.
+    out: the run's folder; the default is runs/demo, made anew each time.  seconds: train this long; the default is a
+    number of steps, so a slow machine reaches the same accuracy.  resume: go on with a demo that was stopped.
     """
     where = Path(DEMO_FOLDER if out is None else out)
     if resume and not runs.is_run(where):
@@ -103,10 +102,10 @@ def demo(
 
 
 def logistic_rival(train: ImageSet, judged: ImageSet) -> Rival:
-    """Multinomial logistic regression on the same pixels, standardised, and set as well as one can.
+    """Multinomial logistic regression on the same pixels, standardised.
 
-    Its penalty has the lowest loss on a tenth of the training images, which counts less noise than the right answers
-    of so few; with that it learns from all of them.
+    Its penalty has the lowest loss on a tenth of the training images; a loss is less noisy than a count of right
+    answers. With that penalty it learns from all training images.
     """
     mine, dev = splits.cut_dev(train)
     classes = len(train.classes)

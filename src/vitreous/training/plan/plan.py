@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def measured_seconds(self) -> float:
-        """Of the estimate, which has read the features that a closed form finds again."""
+        """Of the estimate: a closed form reuses the features that it read."""
         return 0.0 if self.estimate is None else self.estimate.seconds
 
     @cached_property
@@ -375,7 +375,7 @@ def _choose_protocol(
 
 
 def _protocol(recipe: Recipe, folds: int, rates: tuple[float, ...]) -> str:
-    """folds: as config.json has it, where a solved head that is judged on all images has any number."""
+    """folds: as config.json has it; above 0, a solved head is judged on all images."""
     if recipe.task != "classify":
         return "masked"
     if recipe.is_solved:

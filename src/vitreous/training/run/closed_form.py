@@ -33,7 +33,7 @@ from vitreous.models.vit import TwoHeads
 
 MIN_MEASURED, MAX_MEASURED = 500, 20_000  # images whose frozen features are read for a measure
 MEASURE_MACS = {"cpu": 5e12, "cuda": 5e14}  # multiply-adds of such a measure: a minute of two cores, seconds of a GPU
-MAX_ROUNDS = 200  # at most; of so many images a class, one more or less makes no difference
+MAX_ROUNDS = 200  # with so many images a class, one more or less makes no difference
 FEATURE_COPIES, ANSWER_COPIES = 4, 8  # of N D and of N K float64 that are held at once
 MAX_MEMORY_SHARE = 0.5  # of the memory that they may take
 
@@ -130,10 +130,10 @@ def _best(
 
 
 def rounds(data: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], int]:
-    """Of each image the round in which it is left out, and how many images there have copies.
+    """The round in which each image is left out, and how many images have copies.
 
-    A round leaves out one image of each class, and its copies and bursts with it. One alone would leave its class one
-    short of the others, which least squares hold against it: where classes have few images, its count is much too low.
+    A round leaves out one image of each class, with its copies and bursts. Leaving out one image alone would make its
+    class one smaller than the others, and least squares would rarely name it: with few images, accuracy is too low.
     """
     groups = data.groups if data.groups is not None else splits.find_groups(data)[0]
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
@@ -185,7 +185,7 @@ def most_images(config: Config, device: torch.device | str) -> int:
 
 
 def memory_needed(images: int, model: Model) -> int:
-    """Bytes that a closed form takes, which holds all rows and all answers at once."""
+    """Bytes that a closed form takes: it holds all rows and all answers at once."""
     heads = [part for part in model.head.modules() if isinstance(part, nn.Linear)]
     features, classes = sum(head.in_features for head in heads), max((head.out_features for head in heads), default=0)
     return 8 * images * (FEATURE_COPIES * features + ANSWER_COPIES * classes)

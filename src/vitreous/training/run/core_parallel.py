@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "Lanes", "choose_lanes", "choose_threads", "drop_paths", "has_dropout", "how_many"]
 
-MIN_IMAGES_PER_LANE = 8  # images of a lane; of fewer, starting it costs more than it gives
-MAX_LANES = 16  # lanes
+MIN_IMAGES_PER_LANE = 8  # with fewer, starting a lane costs more than it gains
+MAX_LANES = 16
 ONE_THREAD_BELOW = 4e9  # FLOP of a step: at 2e9, two threads beside the one that draws were 0.6 times as fast
 MAX_GRADIENT_BYTES = 2**30  # bytes of gradients, which each lane has of its own
 
@@ -42,7 +42,7 @@ class Lane:
 
 
 class Lanes:
-    """Several of them, each with a thread."""
+    """Several lanes, each with a thread."""
 
     def __init__(self, task: Task, count: int):
         tasks = [task, *(replica(task) for _ in range(count - 1))]
@@ -76,7 +76,7 @@ class Lanes:
 
 
 def how_many(batch: int, parts: int, cores: int, *, parameters: int, in_pairs: bool) -> int:
-    """A lane for each core, where all of them have enough to do and room; else 1."""
+    """A lane for each core, if each has enough images and memory; else 1."""
     count = min(cores, MAX_LANES)
     share, rest = divmod(batch, count * parts)
     is_even = not rest and not (in_pairs and share % 2)
@@ -110,7 +110,7 @@ def drop_paths(network: nn.Module) -> list[DropPath]:
 
 
 def has_dropout(network: nn.Module) -> bool:
-    """What draws from one generator for all, whose order threads would change."""
+    """Whether the network draws from torch's one generator: threads would change the order of its draws."""
     return any(isinstance(m, nn.Dropout) and m.p > 0 for m in network.modules()) or any(
         getattr(m, "dropout_rate", 0.0) > 0 for m in network.modules()
     )

@@ -58,9 +58,9 @@ def typical_size(data: ImageSet, health: Health | None) -> Size:
 def decode_once(
     plan: Plan, train: ImageSet, dev: ImageSet | None, where: Path, runtime: Runtime
 ) -> Callable[[ImageSet], ImageSet]:
-    """Decode train and dev where that pays; the function returned finds a subset among the decoded images.
+    """Decode train and dev if that pays; the function returned finds a subset among the decoded images.
 
-    Each rank decodes into its own memory. Onto disk rank 0 decodes, and the others wait for it.
+    Each rank decodes into its own memory. Onto disk only rank 0 decodes, and the others wait.
     """
     place = _place(plan, train, runtime.ranks, where)
     if place == "nowhere":

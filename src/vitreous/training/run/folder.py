@@ -560,7 +560,7 @@ def _plain(value: Any) -> Any:
 
 
 def _copy(about: Mapping[str, Any]) -> Any:
-    """As a state will hold it, exactly: unlike events, also NaN and the infinities, which Python writes and reads."""
+    """As a state holds it: NaN and the infinities stay, unlike in events."""
     return json.loads(json.dumps(dict(about), default=lambda value: value.tolist()))
 
 

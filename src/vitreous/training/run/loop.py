@@ -26,20 +26,8 @@ from vitreous.errors import Interrupted, NotFiniteError, RunError
 from vitreous.evaluation import accuracy, inference
 from vitreous.images.batches.batches import Batch, Batches, Loading, Order
 from vitreous.training.recipe import Seconds
-from vitreous.training.run import schedule
+from vitreous.training.run import events, schedule
 from vitreous.training.run.core_parallel import choose_lanes, choose_threads
-from vitreous.training.run.events import (
-    DevLooked,
-    MemorySplit,
-    Noted,
-    NotFinite,
-    PatienceEnded,
-    Said,
-    StageEvent,
-    StepLogged,
-    StepOfSeveral,
-    StepsFixed,
-)
 from vitreous.training.run.folder import RunFolder, read_state
 from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.stage import Standing, TrainingStage
@@ -170,7 +158,7 @@ class Loop:
                         f"a batch of {recipe.batch} in {parts} parts does not fit into the memory of "
                         f"{self.runtime.device}; {do}a smaller model or fewer pixels (--set image_size=…)"
                     ) from None
-            self._record(MemorySplit(self.stage.name, self.step.parts, recipe.batch // self.step.parts))
+            self._record(events.MemorySplit(self.stage.name, self.step.parts, recipe.batch // self.step.parts))
 
     def _make_step(self, lanes: int) -> Step:
         stage, runtime = self.stage, self.runtime
@@ -215,7 +203,7 @@ class Loop:
         self.at = replace(self.at, steps=steps)
         self.step.load(before)
         self.step.average.steps = steps
-        self._record(StepsFixed(self.stage.name, steps, each, length.count))
+        self._record(events.StepsFixed(self.stage.name, steps, each, length.count))
 
     # --------------------------------------------------------------------------------------------------------- batches
 
@@ -279,11 +267,11 @@ class Loop:
         if meters.bad_at is not None:
             return meters.bad_at
         for name, why in self._batches.replaced[clock.noted :]:
-            self.runtime.event(Noted(f"{name} cannot be read ({why}); another image is shown in its place"))
+            self.runtime.event(events.Noted(f"{name} cannot be read ({why}); another image is shown in its place"))
         clock.noted = len(self._batches.replaced)
         device = self.runtime.device
         place = self.runtime.stages.after(self.stage.name, at.step, at.steps)
-        kind = StepOfSeveral if place else StepLogged
+        kind = events.StepOfSeveral if place else events.StepLogged
         event = kind(
             stage=self.stage.name,
             step=at.step,
@@ -315,11 +303,11 @@ class Loop:
                 self.best_state = _copied(stage.model.state_dict())
         self.step.network.train()
         epoch = self.at.consumed / stage.per_epoch
-        self._record(DevLooked(stage.name, self.at.step, epoch, right, loss, is_best, is_kept))
+        self._record(events.DevLooked(stage.name, self.at.step, epoch, right, loss, is_best, is_kept))
         self.clock.logged = time.monotonic()
         out = stage.recipe.patience is not None and self.at.without_gain >= stage.recipe.patience
         if out:
-            self._record(PatienceEnded(stage.name, self.at.step, self.at.without_gain))
+            self._record(events.PatienceEnded(stage.name, self.at.step, self.at.without_gain))
         return out
 
     def _save(self, *, wait: bool = False) -> None:
@@ -342,7 +330,7 @@ class Loop:
         """Go on from the newest state of this stage; False if the stage has no state."""
         ranks, found = self.runtime.ranks, None
         if self.folder is not None:
-            found = self.folder.latest_state(self.stage.name, say=lambda line: self.runtime.event(Noted(line)))
+            found = self.folder.latest_state(self.stage.name, say=lambda line: self.runtime.event(events.Noted(line)))
         if ranks.world > 1:  # each rank reads the file itself
             box: list[Any] = [None if found is None else found.path]
             torch.distributed.broadcast_object_list(box, 0)
@@ -357,7 +345,7 @@ class Loop:
         self.step.average.steps = self.at.steps
         self.step.load({name: tensor for name, tensor in found.tensors.items() if not name.startswith("best.")})
         if not self.at.is_over and self.at.step:
-            self.runtime.event(Said(f"{self.stage.name} goes on from step {self.at.step:,}"))
+            self.runtime.event(events.Said(f"{self.stage.name} goes on from step {self.at.step:,}"))
         return True
 
     def _keep_lanes(self, lanes: int) -> None:
@@ -373,7 +361,7 @@ class Loop:
         self.at = self.at.back_to(bad)
         place = self._keep_batch(bad)
         self.step.forgive()
-        broken = NotFinite(self.stage.name, bad, batch=Path(place).name if place else None)
+        broken = events.NotFinite(self.stage.name, bad, batch=Path(place).name if place else None)
         self._record(broken)
         if self.runtime.on_nan == "rollback" and len(self.at.skipped) < MAX_SKIPPED:
             self.at = self.at.past_batch()
@@ -392,7 +380,7 @@ class Loop:
         place = self._keep_batch(at)
         weight = next((name for name, tensor in self._weights().items() if not _are_finite([tensor])), None)
         what = "weights" if weight else "answers on dev"
-        broken = NotFinite(self.stage.name, at, what, weight, Path(place).name if place else None)
+        broken = events.NotFinite(self.stage.name, at, what, weight, Path(place).name if place else None)
         self._record(broken)
         kept = f", the batch in {place}" if place else ""
         raise NotFiniteError(
@@ -428,7 +416,7 @@ class Loop:
         rate = at.step * self.stage.recipe.batch / max(at.seconds, 1e-9)
         return Outcome(state, step, at.steps, at.seconds, rate, at.best, at.skipped)
 
-    def _record(self, event: StageEvent) -> None:
+    def _record(self, event: events.StageEvent) -> None:
         self.runtime.record(self.folder, event)
 
     def _count_seconds(self) -> None:

@@ -148,7 +148,7 @@ def _zeros(parameter: Tensor, names: tuple[str, ...], recipe: Recipe) -> dict[st
 
 
 def set_rate(optimizer: torch.optim.Optimizer, factor: float | Tensor) -> None:
-    """Every group's rate becomes `factor` times its peak, in place where it is a tensor.
+    """Every group's rate becomes `factor` times its peak, in place if it is a tensor.
 
     A factor on the device may be part of a captured graph.
     """
@@ -197,15 +197,15 @@ class _Skip:
     found_inf: Tensor | None
 
     def clean(self, gradient: Tensor) -> Tensor:
-        """0 where the step is skipped: what it holds may not be finite."""
+        """0 if the step is skipped: the gradient may not be finite."""
         return gradient if self.found_inf is None else gradient.masked_fill(self.found_inf > 0, 0)
 
     def rate(self, rate: float | Tensor) -> float | Tensor:
-        """0 where the step is skipped."""
+        """0 if the step is skipped."""
         return rate if self.found_inf is None else rate * (1 - self.found_inf)
 
     def decay(self, factor: float) -> float | Tensor:
-        """1 where the step is skipped."""
+        """1 if the step is skipped."""
         return factor if self.found_inf is None else factor + (1 - factor) * self.found_inf
 
 
@@ -340,7 +340,7 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_add_(means, torch._foreach_mul(gradients, 1 - beta1))
         torch._foreach_mul_(squares, skip.decay(beta2))
         torch._foreach_add_(squares, torch._foreach_mul(torch._foreach_mul(gradients, gradients), 1 - beta2))
-        count = steps[0].clamp(min=1)  # a skipped first step has none
+        count = steps[0].clamp(min=1)  # 0 after a skipped first step
         left1, left2 = (1 - torch.full_like(count, beta) ** count for beta in (beta1, beta2))  # made on the device
         roots = torch._foreach_sqrt(torch._foreach_div(squares, left2))
         torch._foreach_add_(roots, group["eps"])
@@ -395,7 +395,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, found_inf: Tensor | None = None) -> None:
-        """Once after each step of the optimiser.  found_inf: 1 where that was skipped, and so is this."""
+        """Once after each step of the optimiser.  found_inf: 1 skips this too, as it skipped that step."""
         if not self.state:
             return
         weight = self.weight if found_inf is None else self.weight * (1 - found_inf)

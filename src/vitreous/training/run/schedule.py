@@ -33,7 +33,7 @@ def rates(recipe: Recipe, steps: int, steps_per_epoch: float) -> Floats:
 
 
 def rate(recipe: Recipe, step: int, steps: int, steps_per_epoch: float) -> float:
-    """The rate of one step; at step = steps, where no step is, what the schedule ends in."""
+    """The rate of one step; step = steps gives what the schedule ends in."""
     return float(_rates(recipe, np.array([step], np.float64), steps, steps_per_epoch)[0])
 
 

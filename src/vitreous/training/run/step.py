@@ -262,7 +262,7 @@ class Step:
         parts: int | None = None,
         lanes: int = 1,
     ):
-        """compiled: whole; blocks, one graph for all of them, which is less to compile; or none.  lanes: on a CPU."""
+        """compiled: whole; blocks (one graph for all of them, faster to compile); or none.  lanes: on a CPU."""
         self.task, self.recipe, self.ranks = task, recipe, ranks
         self.parts = recipe.accumulation if parts is None else parts
         if not self._has_parts(self.parts):
@@ -331,7 +331,7 @@ class Step:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """As it was when `state` was taken; every tensor stays where it lies."""
+        """Restore a state in place: a captured graph keeps its addresses."""
         for name, tensor in self._places().items():
             if name not in state or state[name].shape != tensor.shape:
                 raise RunError(f"the saved state does not fit this model and recipe at {name}; start afresh")
@@ -345,7 +345,7 @@ class Step:
         return found | {"meters.sums": self.meters.sums, "meters.bad_at": self.meters.bad_at}
 
     def split_further(self) -> bool:
-        """Take the batch in twice as many parts; False where a part is as small as it can be."""
+        """Take the batch in twice as many parts; False if a part is as small as it can be."""
         if self.recipe.batch // self.ranks.world < 4 * self.parts or not self._has_parts(2 * self.parts):
             return False
         self.parts *= 2
@@ -484,7 +484,7 @@ def _compiled_forward(kind: type[nn.Module]) -> Callable[..., Tensor]:
 
 
 def precision_on(device: torch.device, wanted: str) -> str:
-    """auto: bfloat16 on GPUs that have it, elsewhere float32.  bfloat16 is refused on CPUs: some die of it."""
+    """auto: bfloat16 on GPUs that have it, elsewhere float32.  bfloat16 is refused on CPUs: some processes crash."""
     if wanted == "bfloat16" and not (device.type == "cuda" and torch.cuda.is_bf16_supported()):
         raise ConfigError(f"bfloat16 on {device.type} is slow or missing here; say precision=float32 or auto")
     if wanted == "auto":
@@ -494,7 +494,7 @@ def precision_on(device: torch.device, wanted: str) -> str:
 
 
 def choose_compiling(stage: TrainingStage, runtime: Runtime) -> Compiled:
-    """What of a step to compile: it takes up to a minute, which a short run does not win back; blocks take less."""
+    """What of a step to compile. Compiling takes up to a minute, too long for a short run; blocks take less."""
     if runtime.compiled is not None or runtime.device.type != "cuda":
         return runtime.compiled or "none"
     if isinstance(stage.recipe.length, Seconds):

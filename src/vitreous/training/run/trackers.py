@@ -140,7 +140,7 @@ class Writers:
 
 @contextmanager
 def _local() -> Iterator[None]:
-    """Trackio without its ways to the network and its words on stdout, where a command's JSON goes."""
+    """Within it, Trackio cannot reach the network, and prints nothing on stdout: a command's JSON goes there."""
     ways = ["TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_WEBHOOK_URL", "TRACKIO_DATASET_ID", "TRACKIO_BUCKET_ID"]
     before = {name: os.environ.pop(name, None) for name in ways}
     before["HF_HUB_OFFLINE"] = os.environ.get("HF_HUB_OFFLINE")

@@ -448,7 +448,7 @@ def _doubts(summary: Summary) -> Section | None:
 
 
 def _doubtful(summary: Summary, images: ImageSet, found: Sequence[Suspect], count: int) -> list[Block]:
-    """Suspects in pictures, and by name where there are more.  count: of all, where `found` has only the first."""
+    """The first suspects as pictures, and more by name.  count: all of them; `found` may hold only the first."""
     shown = found[:MAX_SUSPECTS_SHOWN]
     groups = [Group([_picture(summary, images, s.place, *_doubt(summary, s))]) for s in shown]
     named = [f"{images.name(s.place)}: {', '.join(_doubt(summary, s))}" for s in found[:MAX_SUSPECTS_NAMED]]
@@ -654,7 +654,7 @@ def _sure(p: float) -> str:
 
 
 def _hundred(share: float) -> str:
-    """So many in a hundred; where it is nearly all or nothing, with a digit more."""
+    """A share of a hundred, with a digit more near 0 and 100."""
     return f"{100 * share:.1f}" if share > 0.985 or share < 0.015 else f"{100 * share:.0f}"
 
 

@@ -66,17 +66,15 @@ class Run:
                 lines.append(m["answer_above"])
             lines += [f"{r['name']}: {100 * r['right'] / r['seen']:.1f} %" for r in m.get("rivals", ())]
             lines += _doubted(m.get("suspects") or {})
-        lines += (
-            [f"model   {self.model}", f"report  {self.report}"] if judged is not None else [f"model   {self.model}"]
-        )
-        return "\n".join(lines)
+        report = [] if judged is None else [f"report  {self.report}"]
+        return "\n".join([*lines, f"model   {self.model}", *report])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 
 
 def _doubted(suspects: dict[str, Any]) -> list[str]:
-    """A line where labels may be wrong, unless whoever doubts them is often wrong itself."""
+    """A line about labels that may be wrong, unless the model that doubts them is often wrong itself."""
     asked = {what: suspects.get(name) for name, what in (("learned", "learned from"), ("judged", "judged"))}
     sure = {what: part for what, part in asked.items() if part and part["agree"] >= TRUST_DOUBTS_ABOVE * part["images"]}
     counts = [f"{part['count']:,} of {part['images']:,} {what}" for what, part in sure.items() if part["count"]]
@@ -157,7 +155,7 @@ def _without(body: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _suspects(summary: Summary) -> dict[str, Any]:
-    """Labels that may be wrong, by name: of the images judged, and of those learned from where they were doubted."""
+    """Labels that may be wrong, by name: of the images judged, and of those learned from if they were doubted."""
 
     def named(images: ImageSet, found: Sequence[Suspect]) -> list[dict[str, Any]]:
         return [
