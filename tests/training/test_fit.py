@@ -485,7 +485,7 @@ def test_the_newest_unfinished_run_of_the_data_is_found(folder, tmp_path, monkey
     line_of(error.value, "shapes", "no unfinished run")
     with pytest.raises(DataError) as error:
         vitreous.fit(folder, resume=True, out=tmp_path / "nothing")
-    line_of(error.value, tmp_path / "nothing", "no run folder")
+    line_of(error.value, tmp_path / "nothing", "not a run folder")
 
 
 def test_pre_training_and_fine_tuning_ended_between_go_on(folder, tmp_path):
