@@ -179,7 +179,7 @@ def done(place):
         ("parts", ["batch=8", "3 equal parts"]),
         ("torn pairs", ["batch of 8", "accumulation=8", "pairs"]),
         ("teacher", ["teacher answers 3 classes", "4"]),
-        ("resume", ["empty", "no run folder"]),
+        ("resume", ["empty", "not a run folder"]),
         ("diverges", ["not finite", "wild/bad-batch-", "--on-nan rollback"]),
         ("busy", ["held", "in use by another process"]),
         ("again", ["out", "--resume", "--force"]),
