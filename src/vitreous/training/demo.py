@@ -21,8 +21,6 @@ from vitreous.training.recipe import Seconds, Steps
 from vitreous.training.run import folder as runs
 from vitreous.training.run.trained import Rival
 
-__all__ = ["Demo", "demo", "logistic_rival"]
-
 DEMO_FOLDER = "runs/demo"
 RECIPE = "small-hybrid"
 DEMO_STEPS = 1200  # 20 epochs; about 40 s on two idle cores, and as good on a slow or busy machine

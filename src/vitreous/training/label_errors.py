@@ -17,8 +17,6 @@ from vitreous.evaluation.tie_breaking import best_class
 from vitreous.images.health import confident_errors
 from vitreous.images.imageset import ImageSet
 
-__all__ = ["MAX_SUSPECTS_KEPT", "Doubts", "Suspect", "doubts_of", "from_json", "suspects"]
-
 MAX_SUSPECTS_KEPT = 1_000  # suspects that a run writes down; of more, the most doubtful
 
 

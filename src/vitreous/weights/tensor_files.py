@@ -229,6 +229,22 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
+def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors one after the other; the library's `save` would hold all of them a second time."""
+    type_names = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": type_names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    raw = json.dumps(header).encode()
+    raw += b" " * (-len(raw) % 8)
+    file.write(len(raw).to_bytes(8, "little") + raw)
+    for tensor in tensors.values():
+        if tensor.numel():
+            file.write(bytes_of(tensor.contiguous()))
+
+
 def bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous, non-empty tensor."""
     return tensor.flatten().view(torch.uint8).numpy().data

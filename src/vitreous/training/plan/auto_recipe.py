@@ -15,8 +15,6 @@ from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
 from vitreous.training.run import trainable_layers
 
-__all__ = ["RecipeChoice", "choose"]
-
 MILD_AUGMENTATION_ABOVE = 200_000  # images above which a plain ViT needs no more than mild augmentation
 LITTLE_AUGMENTATION_ABOVE = 5_000_000
 DEV_LOOKS = 20  # at dev, while fine-tuning

@@ -22,8 +22,6 @@ from vitreous.training.label_errors import Doubts
 from vitreous.training.recipe import L2S
 from vitreous.training.run.closed_form import Progress, frozen_features, most_images, rounds, solve
 
-__all__ = ["SIMILAR_ABOVE", "Estimate", "from_json", "likeness", "measure", "size"]
-
 LARGE_SET = 20_000  # images from which a set is large
 LARGE_CLASS = 1_000  # images per class above which a set is large, too
 SIMILAR_ABOVE = 0.5  # of the way from chance to certain: the images are like those the weights have seen

@@ -21,8 +21,6 @@ from vitreous.training.recipe import Recipe
 from vitreous.training.run.optimizers import groups
 from vitreous.words import SIZE_LETTERS, count
 
-__all__ = ["Expected", "Memory", "activations", "expected", "memory"]
-
 FLOAT = 4  # bytes; weights, gradients, moments and averages are float32 whatever the precision
 BYTES_PER_NUMBER = {"float32": 4, "bfloat16": 2}
 MOMENTS = {"adamw": 2, "adam": 2, "lamb": 2, "sgd": 1, "muon": 2}  # numbers per weight; Muon's matrices have 1

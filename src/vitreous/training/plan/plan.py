@@ -48,8 +48,6 @@ from vitreous.weights import starter
 from vitreous.weights.load_model import load
 from vitreous.weights.tensor_files import READERS
 
-__all__ = ["Plan", "announce", "make", "resumed", "with_start"]
-
 FOLDS = 5
 CHECKED_IMAGES = 20_000  # that the check reads of a larger set
 SMALL_SIDE = 80  # pixels; smaller images are squashed, not cropped

@@ -15,8 +15,6 @@ from vitreous.training.recipe import Recipe
 from vitreous.training.run.folder import differences
 from vitreous.training.run.network import fingerprint
 
-__all__ = ["Rates", "Request", "refuse_other_options"]
-
 THEN = "then"  # prefix of the options of the second of two runs
 PATH_OPTIONS = ("weights", "teacher", THEN)
 

@@ -8,8 +8,6 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
 
-__all__ = ["LEVELS", "augreg"]
-
 LEVELS: dict[str, Augment] = {
     "none": Augment(),
     "light1": Augment(rand_augment=(2, 0)),  # magnitude 0 is not the identity

@@ -9,8 +9,6 @@ from vitreous.models.config import Size
 from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
 
-__all__ = ["HyperRule", "fine_tuning", "hyperrule", "pretraining"]
-
 SMALL_SET, MEDIUM = 20_000, 500_000  # pictures below which a set is small, medium
 
 

@@ -6,8 +6,6 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.recipes.given import Given
 
-__all__ = ["deit", "distilled"]
-
 BATCH = 1024
 TOKENS = "activation=gelu token_start=normal"
 TWO_HEADS = "distillation_token=true pool=cls-and-distillation distillation_head=true"

@@ -6,8 +6,6 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.recipes.given import Given
 
-__all__ = ["deit3", "higher_resolution"]
-
 PUBLISHED_ROWS = {  # pixels, peak rate, drop-path, and drop-path at the higher resolution
     "S/16": (224, 4e-3, 0.05, 0.05),
     "B/16": (192, 3e-3, 0.2, 0.2),

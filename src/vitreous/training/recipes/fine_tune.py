@@ -6,8 +6,6 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.recipes.given import Given
 
-__all__ = ["fine_tune"]
-
 BATCH = 128
 FEW_IMAGES_STEPS = 320  # enough for a few thousand pictures: of Pets 12 epochs gave what 40 did (NOTES.md)
 MANY = 20_000  # pictures, from which more steps pay, as in BiT's rule

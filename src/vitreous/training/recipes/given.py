@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from vitreous.models.config import Size
 
-__all__ = ["Given"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Given:

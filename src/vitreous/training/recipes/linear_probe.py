@@ -6,8 +6,6 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.recipes.given import Given
 
-__all__ = ["linear_probe"]
-
 
 def linear_probe(given: Given) -> Recipe:
     """The head alone, solved in closed form on frozen features: seconds on a CPU.

@@ -8,8 +8,6 @@ from vitreous.training.recipe import Recipe, Steps
 from vitreous.training.recipes.given import Given
 from vitreous.training.recipes.small_data import shown, small_data
 
-__all__ = ["masked_patches"]
-
 LARGE_IMAGE = 1_000_000  # pictures from which the paper's own numbers make sense
 
 

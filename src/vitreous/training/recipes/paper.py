@@ -6,8 +6,6 @@ from vitreous.errors import ConfigError
 from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
 
-__all__ = ["finetune", "imagenet", "imagenet21k", "jft"]
-
 PRETRAINING = Recipe(
     batch=4096,
     image_size=224,

@@ -6,8 +6,6 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
 
-__all__ = ["plain_vit"]
-
 
 def plain_vit(given: Given) -> Recipe:
     """A plain ViT on a million pictures: mean of the patches, fixed positions, mild augmentation.

@@ -6,8 +6,6 @@ from vitreous.images.pixels.augment import Augment
 from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.recipes.given import Given
 
-__all__ = ["shown", "small_data", "small_hybrid"]
-
 LOOKS = 40  # at dev, in a run of many epochs
 TINY, SMALL_IMAGE = 40, 80  # pixels of a side
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from vitreous.training.run.runtime import Runtime
     from vitreous.training.run.stage import TrainingStage
 
-__all__ = ["Lane", "Lanes", "choose_lanes", "choose_threads", "drop_paths", "has_dropout", "how_many"]
-
 MIN_IMAGES_PER_LANE = 8  # with fewer, starting a lane costs more than it gains
 MAX_LANES = 16
 ONE_THREAD_BELOW = 4e9  # FLOP of a step: at 2e9, two threads beside the one that draws were 0.6 times as fast

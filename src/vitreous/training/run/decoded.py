@@ -30,8 +30,6 @@ from vitreous.training.run.schedule import total_steps
 if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
-__all__ = ["CROP_MARGIN", "PACK", "decode_for_judging", "decode_once", "decoding_beside", "typical_size"]
-
 PACK = "pack"  # the pack's folder inside the run folder
 MEMORY_SHARE = 0.2  # of the machine's memory that decoded images may take
 MAX_PACK_BYTES = 64 * 2**30

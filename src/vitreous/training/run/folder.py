@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from torch import Tensor
 
@@ -39,12 +39,12 @@ from vitreous.errors import (
     RunError,
     VitreousError,
 )
-from vitreous.files import DISK_FULL, atomic_write, digest, lock, write_bytes, write_json
+from vitreous.files import DISK_FULL, atomic_write, lock, sealed, unsealed, write_bytes, write_json
 from vitreous.images.imageset import ImageSet
 from vitreous.journal import Journal, json_object
 from vitreous.training.run.events import StateRestored, StateSaved, from_json
 from vitreous.weights.own_format import tensor_digest
-from vitreous.weights.tensor_files import SAFETENSORS_TYPES, bytes_of, check_safetensors, read_safetensors
+from vitreous.weights.tensor_files import check_safetensors, read_safetensors, write_safetensors
 from vitreous.words import one_line
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
@@ -59,7 +59,6 @@ LOCK = ".lock"
 LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
 PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
 STATE_NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.safetensors")
-DTYPE_NAMES = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
 
 Say = Callable[[str], object]  # called with one line for people
 
@@ -255,17 +254,11 @@ class RunFolder:
         return str(path)
 
     def _save(self, path: Path, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> None:
-        header = _header(tensors, manifest)
-
-        def write(file: BinaryIO) -> None:
-            file.write(header)
-            for tensor in tensors.values():
-                if tensor.numel():
-                    file.write(bytes_of(tensor.contiguous()))
-
+        digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+        metadata = {STATE_KEY: sealed({**manifest, "tensors": digests})}
         with one_line_for(path):
             self._events.append()  # no state outlives the events before it
-            atomic_write(path, write, force=True)
+            atomic_write(path, lambda file: write_safetensors(file, tensors, metadata), force=True)
             self._damaged.discard(path)
             self._prune(path)
         self.event(**StateSaved(manifest["about"]["stage"], manifest["about"]["step"]))
@@ -564,32 +557,11 @@ def _copy(about: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps(dict(about), default=lambda value: value.tolist()))
 
 
-def _header(tensors: Mapping[str, Tensor], manifest: dict[str, Any]) -> bytes:
-    """The head of a safetensors file. Written here, as the library's `save` would hold all tensors a second time."""
-    digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
-    text = json.dumps({**manifest, "tensors": digests}, sort_keys=True)  # with NaN as Python reads it back
-    entries: dict[str, Any] = {
-        "__metadata__": {STATE_KEY: json.dumps({"digest": digest(text.encode()), "manifest": text})},
-    }
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.numel() * tensor.element_size()
-        entries[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    raw = json.dumps(entries).encode()
-    raw += b" " * (-len(raw) % 8)
-    return len(raw).to_bytes(8, "little") + raw
-
-
 def _manifest(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     if STATE_KEY not in metadata:
         raise CheckpointError(f"{path} is not a state of a run")
-    try:
-        sealed = json.loads(metadata[STATE_KEY])
-        text = sealed["manifest"]
-        manifest = json.loads(text) if digest(text.encode()) == sealed["digest"] else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        manifest = None
-    if not isinstance(manifest, dict):
+    manifest = unsealed(metadata[STATE_KEY])
+    if manifest is None:
         raise CheckpointError(f"the manifest of {path} is damaged")
     if manifest.get("version") != STATE_VERSION:
         found = one_line(manifest.get("version"))

@@ -34,8 +34,6 @@ from vitreous.training.run.stage import Standing, TrainingStage
 from vitreous.training.run.step import Step, choose_compiling
 from vitreous.training.run.trained import Outcome
 
-__all__ = ["Loop"]
-
 SAVE_SECONDS = 30.0  # between states
 SAVE_SHARE = 20  # saving takes at most a twentieth of the time
 STOP_ASKED_EVERY = 10  # steps between two questions to the other ranks whether to stop

@@ -44,8 +44,6 @@ from vitreous.training.run.trained import Outcome, Rival, Trained, Trial, best
 if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
-__all__ = ["at_rate", "train", "with_kept_rate"]
-
 MAX_NAMES_SHOWN = 5  # of images that cannot be read
 CALIBRATION_PARTS = 5  # that leave-one-out answers are calibrated in
 

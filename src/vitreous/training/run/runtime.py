@@ -22,8 +22,6 @@ from vitreous.training.run.step import Compiled
 from vitreous.training.run.trackers import Writers
 from vitreous.training.run.trained import Rival
 
-__all__ = ["FindRival", "Runtime", "Tell", "preload_kernels"]
-
 Tell = Callable[[Event], None]
 FindRival = Callable[[ImageSet, ImageSet], Rival]  # of training images and judged images
 

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError
 from vitreous.training.recipe import Epochs, Recipe, Steps
 
-__all__ = ["rate", "rates", "span_steps", "total_steps"]
-
 Floats = NDArray[np.float64]
 
 

@@ -18,8 +18,6 @@ from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.run import schedule
 from vitreous.training.run.tasks.classify import Task
 
-__all__ = ["Stages", "Standing", "TrainingStage", "stage_of", "stages_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class TrainingStage:

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from vitreous.training.run.runtime import Runtime
     from vitreous.training.run.stage import TrainingStage
 
-__all__ = ["Compiled", "Meters", "Step", "choose_compiling", "precision_on", "prepare"]
-
 Compiled = Literal["whole", "blocks", "none"]
 
 COMPILE_WHOLE, COMPILE_BLOCKS = 90.0, 12.0  # seconds of uncompiled training above which compiling pays (a guess)

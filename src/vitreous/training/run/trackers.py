@@ -18,8 +18,6 @@ from vitreous.errors import ConfigError, MissingExtraError
 from vitreous.training.run.folder import BOOKKEEPING
 from vitreous.words import one_line
 
-__all__ = ["TensorBoard", "Trackio", "Writer", "Writers", "check"]
-
 PLACES = {"kind", "stage", "stage_number", "stages", "step", "time"}  # where and when; other numbers are curves
 
 

@@ -22,8 +22,6 @@ from vitreous.models.model import unwrapped
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.optimizers import layers, named_parameters
 
-__all__ = ["CASES", "LayerChoice", "apply", "choose", "frozen"]
-
 POLICIES = ("head", "last-K", "all", "layer-decay", "full")
 LOWER_LAYERS_RATE = 0.1
 DECAY_PER_LAYER = 0.75

@@ -15,8 +15,6 @@ from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.training.label_errors import Doubts
 
-__all__ = ["Outcome", "Rival", "Trained", "Trial", "best"]
-
 
 @dataclass
 class Outcome:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["share_of_peak"]
-
 # Dense bfloat16 products with float32 sums, in TFLOP/s (half of "with sparsity"): data-sheet figures, from memory.
 PEAKS = {
     r"B200": 2250,

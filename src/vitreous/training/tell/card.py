@@ -9,8 +9,6 @@ import re
 
 from vitreous.training.tell.summary import Summary
 
-__all__ = ["card"]
-
 MAX_CLASSES_NAMED = 50  # named in the card
 WEAKEST_TOLD = 3  # classes whose weakness is told
 USE = """## Use

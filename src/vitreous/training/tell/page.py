@@ -47,8 +47,6 @@ from vitreous.training.run.stage import stage_of
 from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
 from vitreous.words import count, duration, percent, sentence, unbroken
 
-__all__ = ["answer", "page", "write_report"]
-
 MAX_MISTAKES_SHOWN = 16  # shown as pictures
 MAX_SUSPECTS_SHOWN = 8
 MAX_SUSPECTS_NAMED = 300

@@ -26,8 +26,6 @@ from vitreous.training.tell.summary import Summary
 from vitreous.weights.load_model import load
 from vitreous.weights.save_model import save
 
-__all__ = ["Run", "write"]
-
 TRUST_DOUBTS_ABOVE = 0.9  # share of labels a model must name itself before the terminal repeats its doubts
 
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from vitreous.images.batches.batches import Batch
 from vitreous.training.recipe import Recipe
 
-__all__ = ["Classify", "Task", "classification_loss", "right_answers"]
-
 
 class Task(Protocol):
     """What a network learns: the loss of a batch, and what must be drawn on the host for it."""

@@ -23,8 +23,6 @@ from vitreous.training.recipe import Recipe
 from vitreous.training.run.tasks.classify import classification_loss, right_answers
 from vitreous.training.run.tasks.masked import values_of
 
-__all__ = ["Distill", "Student", "distillation_loss"]
-
 
 def distillation_loss(student: Tensor, teacher: Tensor, kind: str, temperature: float) -> Tensor:
     """How far the student's answers are from the teacher's, mean over the batch.  B K each."""
