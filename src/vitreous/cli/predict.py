@@ -30,6 +30,7 @@ def run(
     explain: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write where each answer came from, as a picture, into DIR.")
     ] = None,
+    untrained: Annotated[bool, typer.Option("--untrained", metavar="", help="Even with random weights.")] = False,
     json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Answer what is in each image, with calibrated confidence, or "none of these".
@@ -37,10 +38,11 @@ def run(
     Rows come as they are ready, for any number of images. One that cannot be read has the reason in its row.
     """
     import vitreous
+    from vitreous.weights.load_model import load_trained
 
     if format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}; say {', '.join(FORMATS)}")
-    loaded = vitreous.load(model)
+    loaded = load_trained(model, untrained=untrained)
     named = images[0] if len(images) == 1 else images
     answers = vitreous.predict(loaded, named, top=top, device=device, batch=batch, workers=workers)
     if explain is not None:

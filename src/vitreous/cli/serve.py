@@ -48,6 +48,7 @@ def run(
     anyway: Annotated[
         bool, typer.Option("--anyway", metavar="", help="Even an export that does not agree with PyTorch.")
     ] = False,
+    untrained: Annotated[bool, typer.Option("--untrained", metavar="", help="Even random weights.")] = False,
     json: Json = False,
 ) -> None:
     """Answer over HTTP, with a page: drop an image, see the answer and why, try to break it.
@@ -62,5 +63,5 @@ def run(
 
     vitreous.serve(
         model, data=data, host=host, port=port, lan=lan, token=token, names=tuple(name or ()),
-        runtime=runtime, device=device, workers=workers, anyway=anyway, tell=tell,
+        runtime=runtime, device=device, workers=workers, anyway=anyway, untrained=untrained, tell=tell,
     )  # fmt: skip

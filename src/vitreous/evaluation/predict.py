@@ -28,6 +28,7 @@ from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.paths import cannot_read, find_place, is_image_name, read_image_file, walk
 from vitreous.machine import choose_device, core_count
 from vitreous.models.model import Model, unwrapped
+from vitreous.weights.load_model import load_trained
 
 Picture = str | os.PathLike[str] | NDArray[Any] | Image.Image | ImageSet
 Read = Callable[[], NDArray[np.uint8]]  # H W C
@@ -74,7 +75,7 @@ class Prediction:
 
 
 def predict(
-    model: Model,
+    model: Model | str | os.PathLike[str],
     images: Picture | Iterable[Picture],
     *,
     top: int = 5,
@@ -82,9 +83,11 @@ def predict(
     batch: int | None = None,
     workers: int | None = None,
     precision: Precision = "auto",
+    untrained: bool = False,
 ) -> Iterator[Prediction]:
     """Predict images one by one, in order; memory holds a few batches.
 
+    model: a model, or what `vitreous.load` takes; random weights are refused there, unless `untrained`.
     images: a file, a folder (searched through), a pattern, a set (`fashion`, a zip), an array H W C of uint8, a Pillow
     image, or any number of these. An unreadable image gets a Prediction with its `error`.
     """
@@ -92,6 +95,8 @@ def predict(
         raise ConfigError(f"top={top} asks for no class; give 1 or more")
     if batch is not None and batch < 1:
         raise ConfigError(f"a batch of {batch} holds no image; say 1 or more, or leave it out")
+    if isinstance(model, str | os.PathLike):
+        model = load_trained(model, untrained=untrained)
     place = choose_device(device, near=model)
     size = choose_batch(unwrapped(model).preprocess.size, place) if batch is None else batch
     return _stream(model, pictures_of(images), top, place, size, workers, precision)

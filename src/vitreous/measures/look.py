@@ -29,7 +29,7 @@ from vitreous.measures.jobs import Job, Store
 from vitreous.measures.measure import Measure
 from vitreous.measures.run import count_forwards, run
 from vitreous.measures.subject import Settings, Subject
-from vitreous.models.model import Model, unwrapped
+from vitreous.models.model import Model, is_untrained, unwrapped
 from vitreous.randomness import permutation
 from vitreous.weights.load_model import load
 
@@ -79,6 +79,9 @@ def look(
     jobs, skipped = _plan(measures, subjects, is_asked=only is not None)
     store = None if out is None else Store(Path(out), _identity(subjects, settings), force=force)
     pending = [job for job in jobs if store is None or not store.load(job)]
+    for subject in subjects:
+        if is_untrained(subject.model):
+            tell(f"{subject.name}: untrained, so its numbers say nothing about what a network learns")
     tell(_cost(pending, subjects))
     notes = run(pending, subjects, workers, store, progress, tell)
     found = tuple({job.measure.name: job.found for job in jobs if job.side == side} for side in (0, 1))
@@ -143,6 +146,7 @@ def _subjects(
     out = []
     for one, name in named:
         place = choose_device(device, near=one)
+        name = f"{name} (random weights)" if is_untrained(one) else name
         subject = Subject(one, name, chosen, settings, place, model_digest(one))
         subject.truth = _truth(one, chosen)
         out.append(subject)
@@ -218,6 +222,7 @@ def _about(subject: Subject) -> dict[str, Any]:
     model = subject.model
     return {
         "name": subject.name,
+        "is_untrained": is_untrained(model),
         "kind": "hybrid" if subject.is_hybrid else type(model).__name__,
         "digest": subject.digest,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -129,6 +129,7 @@ def build(
             torch.manual_seed(seed)
         start(model)
     model.preprocess = model.preprocess.with_channels(config.channels)
+    model.source = {"weights": "random"}
     return model
 
 

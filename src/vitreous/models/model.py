@@ -56,6 +56,12 @@ class Model(nn.Module):
         self.logits = Tap()
 
 
+def is_untrained(model: Model) -> bool:
+    """True for a model as `build` made it: random weights, and a head of zeros if it has one."""
+    has_answers = any(parameter.any() for parameter in model.head.parameters())
+    return model.source.get("weights") == "random" and not has_answers
+
+
 def channels_first(images: Tensor, layout: str) -> Tensor:
     """B H W C or B C H W, as `layout` says, to B C H W."""
     if layout not in ("BCHW", "BHWC"):

@@ -18,7 +18,7 @@ from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtr
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, doctor
-from vitreous.models.model import Model, replica, unwrapped
+from vitreous.models.model import Model, is_untrained, replica, unwrapped
 from vitreous.server import exported, runtimes
 from vitreous.server.exported import Exported
 from vitreous.server.guard import Access
@@ -27,7 +27,7 @@ from vitreous.server.images.similar import Neighbours
 from vitreous.server.limits import Limits
 from vitreous.server.queue import WorkQueue
 from vitreous.server.served import Served
-from vitreous.weights.load_model import load, newest_run
+from vitreous.weights.load_model import load_trained, newest_run
 
 SERVE_PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 SHUTDOWN_SECONDS = 30  # to finish accepted requests
@@ -73,6 +73,7 @@ def serve(
     device: str | None = None,
     workers: int | None = None,
     anyway: bool = False,
+    untrained: bool = False,
     limits: Limits = DEFAULT_LIMITS,
     tell: Callable[[Address], None] | None = None,
 ) -> None:
@@ -86,10 +87,12 @@ def serve(
     tell: called with the address once the server answers.
 
     model may be a folder that `vitreous.export` wrote: its file answers, on the CPU, without attention.
-    anyway: serve the folder even if it does not agree with PyTorch.
+    anyway: serve the folder even if it does not agree with PyTorch.  untrained: serve random weights too.
     """
     _check(token, port, workers)
-    source, name, runtime = _source(model, runtime, device, has_data=data is not None, anyway=anyway)
+    source, name, runtime = _source(
+        model, runtime, device, has_data=data is not None, anyway=anyway, untrained=untrained
+    )
     images = None if data is None else open_data.open(data)
     with _listen("0.0.0.0" if lan else host, port) as listening:  # noqa: S104  the user asked for it
         access = _access(listening, token, (*names, host), lan=lan)
@@ -149,14 +152,20 @@ def _check(token: str | None, port: int, workers: int | None) -> None:
 
 
 def _source(
-    model: str | os.PathLike[str] | Model, runtime: str | None, device: str | None, *, has_data: bool, anyway: bool
+    model: str | os.PathLike[str] | Model,
+    runtime: str | None,
+    device: str | None,
+    *,
+    has_data: bool,
+    anyway: bool,
+    untrained: bool,
 ) -> tuple[Model | Exported, str, str]:
     """What answers, its name, and its runtime: an exported folder has its own."""
     folder = exported.find(model)
     if folder is None:
         runtime = "torch" if runtime is None else runtime
         runtimes.check(runtime, device)
-        return *_model(model), runtime
+        return *_model(model, untrained=untrained), runtime
     found, name = exported.read(folder, anyway=anyway), folder.resolve().name
     if runtime not in (None, found.target.name):
         raise ConfigError(f"{name} is written for {found.target.name}, not {runtime}; leave --runtime out")
@@ -170,7 +179,7 @@ def _source(
     return found, name, found.target.name
 
 
-def _model(model: str | os.PathLike[str] | Model) -> tuple[Model, str]:
+def _model(model: str | os.PathLike[str] | Model, *, untrained: bool) -> tuple[Model, str]:
     """The model and its name, without folders of this machine."""
     if isinstance(model, Model):
         loaded, name = unwrapped(model), type(model).__name__
@@ -178,7 +187,9 @@ def _model(model: str | os.PathLike[str] | Model) -> tuple[Model, str]:
         text = os.fspath(model)
         if text == "last" and not Path(text).exists():
             text = str(_newest())
-        loaded, name = load(text), Path(text).resolve().name if Path(text).exists() else text
+        loaded = load_trained(text, untrained=untrained)
+        name = Path(text).resolve().name if Path(text).exists() else text
+    name = f"{name} (random weights)" if is_untrained(loaded) else name
     if not loaded.config.readout.classes:
         raise ConfigError(f"{name} has no head, so it answers nothing; fit one: vitreous fit DATA --weights {name}")
     return loaded.eval().requires_grad_(False), name

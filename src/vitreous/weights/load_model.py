@@ -15,7 +15,7 @@ from vitreous.files import digest, restore_folder
 from vitreous.models import config as configs
 from vitreous.models.catalog import blueprint, build
 from vitreous.models.config import BiTConfig, Size, as_size
-from vitreous.models.model import Model
+from vitreous.models.model import Model, is_untrained
 from vitreous.weights import formats, hub, starter
 from vitreous.weights.formats import Format, Hints, hints_of
 from vitreous.weights.layouts import read_with
@@ -93,6 +93,17 @@ def load(
     if starter.is_meant(os.fspath(source)) and (terms := starter.terms()):
         model.source = {**model.source, "terms": terms}  # every model made from it carries them
     return with_labels(model.eval(), labels)
+
+
+def load_trained(source: str | os.PathLike[str], *, untrained: bool = False) -> Model:
+    """Load a model that shall answer; refuse random weights unless `untrained`."""
+    model = load(source)
+    if is_untrained(model) and not untrained:
+        raise ConfigError(
+            f"{os.fspath(source)} has random weights, so its answers mean nothing; train it: "
+            f"vitreous fit DATA --model {os.fspath(source)}; or say --untrained (untrained=True in Python)"
+        )
+    return model
 
 
 def assemble(config: configs.Config, state: dict[str, torch.Tensor]) -> Model:

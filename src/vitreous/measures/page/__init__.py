@@ -89,8 +89,11 @@ def section(inspection: Inspection) -> Section:
 
 
 def _names(inspection: Inspection) -> list[str]:
-    models = [inspection.model, *([inspection.against] if inspection.against else [])]
-    return [short_name(model["name"]) for model in models]
+    return [short_name(model["name"]) for model in _models(inspection)]
+
+
+def _models(inspection: Inspection) -> list[dict[str, Any]]:
+    return [inspection.model, *([inspection.against] if inspection.against else [])]
 
 
 def _kind(inspection: Inspection) -> str:
@@ -117,8 +120,13 @@ def _telling(inspection: Inspection) -> list[tuple[str, str]]:
 
 
 def _lines(inspection: Inspection) -> Iterator[Block]:
+    untrained = [short_name(model["name"]) for model in _models(inspection) if model.get("is_untrained")]
+    if untrained:
+        yield Note(
+            f"{' and '.join(untrained)}: untrained. Numbers and figures of it say nothing about learning.", "warn"
+        )
     lines = _telling(inspection)
-    if lines:
+    if lines and not inspection.model.get("is_untrained"):
         who = _names(inspection)[0] if inspection.against else "this model"
         yield pages.Heading(f"What {who} does")
         yield Points([Point(text, name) for name, text in lines])
@@ -156,7 +164,8 @@ def _notes(inspection: Inspection, name: str) -> Iterator[Block]:
     measure, names = inspection.measures[name], _names(inspection)
     both = (inspection.found, inspection.skipped), (inspection.found_against, inspection.skipped_against)
     for side, (found, skipped) in enumerate(both[: len(names)]):
-        who = f"{names[side]}: " if len(names) > 1 and not measure.is_pair else ""
+        is_named = len(names) > 1 or inspection.model.get("is_untrained")
+        who = f"{names[side]}: " if is_named and not measure.is_pair else ""
         if name in found:
             text = measure.says(found[name])
             yield Note(f"{who}{unbroken(text)}." if who else unbroken(sentence(text)))
@@ -169,7 +178,8 @@ def _drawings(inspection: Inspection, figures: Figures, name: str, side: int) ->
     is_pair = inspection.measures[name].is_pair
     for figure in figures.get((name, side), []):
         for panel in figure.panels:
-            whose = names[side] if len(names) > 1 and not is_pair else ""
+            is_named = len(names) > 1 or inspection.model.get("is_untrained")
+            whose = names[side] if is_named and not is_pair else ""
             yield Drawing(
                 panel.chart, caption=" · ".join(word for word in (whose, figure.name) if word), heading=panel.heading
             )

@@ -263,6 +263,7 @@ def calibrate(plan: Plan, trained: Trained) -> None:
     """
     model = trained.model
     if plan.protocol == "masked":
+        model.source = {name: value for name, value in model.source.items() if name != "weights"}  # no longer random
         return
     if trained.chosen is not None and trained.chosen_labels is not None and len(trained.chosen):
         model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
