@@ -38,7 +38,7 @@ import torch, uvicorn
 from fastapi import FastAPI, Request
 from PIL import Image
 import vitreous
-from vitreous.images.preprocess import apply
+from vitreous.images.pixels.preprocess import apply
 
 if sys.argv[3] != "default":
     torch.set_num_threads(int(sys.argv[3]))

@@ -8,6 +8,8 @@ from textwrap import dedent
 
 import pytest
 
+from vitreous.models.pooling import POOLS
+
 EXTENSION = '''
 """A position that shifts every token, a pool that takes the last patch, and a format that is one .safetensors file."""
 
@@ -171,6 +173,33 @@ def test_ours_cannot_be_replaced_from_outside(outside, tmp_path):
         print(POSITION_KINDS["learned"] is LearnedPositions)
     """
     assert python(code, outside, tmp_path).strip() == "True"
+
+
+def test_a_part_that_cannot_be_loaded_is_refused_by_name_and_breaks_no_other(outside, tmp_path):
+    (tmp_path / "out_of_tree.py").write_text("raise RuntimeError('no\\nluck')")
+    code = """
+        import vitreous
+        small = dict(width=16, depth=1, heads=2, mlp=24, image_size=16, classes=3)
+        vitreous.build("Ti/4", **small)
+        try:
+            vitreous.build("Ti/4", pool="last-patch", **small)
+        except vitreous.errors.ConfigError as error:
+            print(error)
+    """
+    why = "pools 'last-patch' of out-of-tree cannot be loaded (RuntimeError: no luck); mend or uninstall out-of-tree"
+    assert python(code, outside, tmp_path).strip() == why
+
+
+def test_a_recipe_that_fails_hides_no_other(outside, tmp_path):
+    file = tmp_path / "out_of_tree.py"
+    file.write_text(file.read_text() + "\n\ndef brief(given):\n    raise ValueError('no data')\n")
+    rows = json.loads(command("fit", "--recipe", "list", "--json", env=outside, cwd=tmp_path).stdout)["recipes"]
+    assert rows[-1] == {"name": "brief", "source": "fails: no data", "about": "brief"}
+    assert len(rows) > 10
+
+
+def test_a_name_that_a_table_lacks_has_a_default():
+    assert POOLS.get("no-such-pool") is None
 
 
 def test_a_recipe_from_outside_is_listed_and_near_names_are_told(outside, tmp_path):

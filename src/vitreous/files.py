@@ -305,7 +305,7 @@ def _replace_folder(part: Path, path: Path) -> None:
     if exchange(part, path):
         return  # `part` is the older folder now
     kept = _kept(path)
-    _discard(kept, path)  # a writer left it that was killed after its new folder was in place
+    _discard(kept, path)  # left by a writer that was killed after its new folder was in place
     rename(path, kept)
     try:
         rename(part, path)

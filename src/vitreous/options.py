@@ -79,7 +79,7 @@ class Option(NamedTuple):
                     return msgspec.convert([part for part in parts if part != ""], kind, strict=False)
             return msgspec.convert(value, Union[*kinds], strict=not isinstance(value, str))
         except (msgspec.ValidationError, ValueError, TypeError):
-            do = f"give {' or '.join(map(_expected, kinds))}"
+            do = f"give {', '.join(self.words) or ' or '.join(map(_expected, kinds))}"
             raise ConfigError(f"{self.name}={value!r} does not fit; {do}") from None
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vitreous.errors import ConfigError
+from vitreous.words import one_line
 
 T = TypeVar("T")
 
@@ -16,6 +17,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __init__(self, kind: str, parts: dict[str, T]):
         self.kind, self.parts = kind, parts
+        self.broken: dict[object, str] = {}  # parts from outside that cannot be loaded, and why
         self.searched = False
 
     def _all(self) -> dict[str, T]:
@@ -23,19 +25,30 @@ class Registry(Mapping[str, T], Generic[T]):
             self.searched = True
             for found in entry_points(group=f"vitreous.{self.kind}"):
                 if found.name not in self.parts:  # ours cannot be replaced from outside
-                    self.parts[found.name] = found.load()
+                    try:
+                        self.parts[found.name] = found.load()
+                    except (Exception, SystemExit) as error:
+                        package = found.dist.name if found.dist else found.module
+                        why = f"({type(error).__name__}: {one_line(error)}); mend or uninstall {package}"
+                        self.broken[found.name] = f"{self.kind} {found.name!r} of {package} cannot be loaded {why}"
         return self.parts
 
     def __getitem__(self, name: str) -> T:
-        if name not in self.parts and name not in self._all():
+        if name not in self.parts and name not in self:
             raise ConfigError(f"{self.kind} {name!r} is not one of {', '.join(self)}")
         return self.parts[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._all().get(name, default)
 
     def __setitem__(self, name: str, part: T) -> None:
         self.parts[name] = part  # a part of this process alone, such as a notebook's
 
     def __contains__(self, name: object) -> bool:
-        return name in self._all()
+        """Asking for a part that cannot be loaded says why."""
+        if name not in self._all() and name in self.broken:
+            raise ConfigError(self.broken[name])
+        return name in self.parts
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from vitreous.errors import DataError
 from vitreous.training.run.events import (
     Event,
     NotFinite,
@@ -95,6 +96,7 @@ def test_who_is_told_may_read_an_event_like_a_mapping():
     assert "stages" not in event
     assert list(event)[:3] == ["kind", "stage", "step"] == list({**event})[:3]
     assert dict(event.items())["step"] == 3
+    assert len(event) == len(list(event.values()))
     with pytest.raises(KeyError):
         event["text"]
 
@@ -105,3 +107,12 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
     (line,) = read(tmp_path / "run")
     assert line["norm"] is None
     assert line["loss"] is None
+
+
+def test_a_number_of_another_type_is_read():
+    assert from_json({"kind": "dev", "step": 3.0, "accuracy": "0.5"}).step == 3
+
+
+def test_a_line_that_does_not_fit_is_named():
+    with pytest.raises(DataError, match=r"^a line of events.jsonl does not fit: .*; delete that line$"):
+        from_json({"kind": "dev", "step": "three"})

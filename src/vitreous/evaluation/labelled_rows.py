@@ -34,7 +34,7 @@ def checked(x: NDArray[Any], y: NDArray[Any], classes: int, what: str = "") -> t
 
 
 def count_classes(classes: int | Sequence[str]) -> int:
-    """Of their number, or of their names."""
+    """The number of classes, given as a number or as names."""
     return classes if isinstance(classes, int) else len(classes)
 
 

@@ -344,8 +344,11 @@ def count_right(
         rows = (np.asarray(x[begin : begin + step], np.float64) - mean) / std
         z = torch.from_numpy(rows).to(place)
         truth = torch.from_numpy(np.asarray(y[begin : begin + step], np.int64)).to(place)
-        z32, length = z.float(), z.norm(dim=1)
-        found = [block.carefully(z, z32, length, truth) if is_cpu else block.exactly(z, truth) for block in blocks]
+        if is_cpu:
+            z32, length = z.float(), z.norm(dim=1)
+            found = [block.carefully(z, z32, length, truth) for block in blocks]
+        else:
+            found = [block.exactly(z, truth) for block in blocks]
         right += torch.cat([is_right.sum(0) for is_right in found]).cpu().numpy()
     return right.tolist()
 
@@ -392,7 +395,7 @@ class _Block:
 
 
 def float64_device(device: torch.device | str) -> torch.device:
-    """Apple's GPUs have no float64."""
+    """The device; the CPU in place of Apple's GPU, which has no float64."""
     place = torch.device(device)
     return torch.device("cpu") if place.type == "mps" else place
 
@@ -410,7 +413,7 @@ def _known(
 
 
 def penalties(l2: float | Sequence[float]) -> tuple[float, ...]:
-    """One l2, or several."""
+    """Check one l2 or several."""
     found = tuple(map(float, l2)) if isinstance(l2, Sequence) else (float(l2),)
     if not found or not all(value > 0 and math.isfinite(value) for value in found):
         raise ConfigError(f"l2 of {l2} is not a penalty; give numbers above 0")

@@ -47,10 +47,7 @@ class NamedImages:
 class Scan:
     """Facts and duplicates that health/duplicates.py last found in a set; all its parts share them."""
 
-    source: Source | None = None  # of these images
-    ids: Any = None
-    facts: Any = None
-    twins: Any = None
+    last: tuple[Any, Any, Any, Any] | None = None  # a weak reference to the source, ids, facts, twins
 
     def __reduce__(self) -> tuple[type[Scan], tuple[()]]:
         return Scan, ()  # a worker needs none of it

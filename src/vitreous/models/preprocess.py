@@ -9,7 +9,6 @@ import msgspec
 
 from vitreous.errors import ConfigError
 from vitreous.models.config import Size
-from vitreous.options import read_json
 
 HALF_RGB = (0.5, 0.5, 0.5)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -76,7 +75,11 @@ def _spread(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 
 def from_json(data: Any) -> Preprocess:
-    return read_json(Preprocess, data, "the preprocessing record")
+    """Read a record; fields that a newer version added are left out."""
+    try:
+        return msgspec.convert(data, Preprocess)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the preprocessing record does not fit: {error}") from None
 
 
 def google(size: Size) -> Preprocess:

@@ -189,10 +189,10 @@ def _model(model: str | os.PathLike[str] | Model, *, untrained: bool) -> tuple[M
             text = str(_newest())
         loaded = load_trained(text, untrained=untrained)
         name = Path(text).resolve().name if Path(text).exists() else text
-    name = f"{name} (random weights)" if is_untrained(loaded) else name
     if not loaded.config.readout.classes:
         raise ConfigError(f"{name} has no head, so it answers nothing; fit one: vitreous fit DATA --weights {name}")
-    return loaded.eval().requires_grad_(False), name
+    shown = f"{name} (random weights)" if is_untrained(loaded) else name
+    return loaded.eval().requires_grad_(False), shown
 
 
 def _newest() -> Path:

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, advice
 from vitreous.images.pixels.augment import Augment
-from vitreous.options import changed, check_known, check_ranges, json_object, option, options_of, read_json, their_words
+from vitreous.options import changed, check_ranges, json_object, option, options_of, read_json, their_words
 
 __all__ = ["Epochs", "Length", "Recipe", "Seconds", "Steps", "check_names", "from_json", "length", "option"]
 
@@ -48,7 +48,7 @@ class Seconds(Length):
 
 def length(value: Any, name: str = "length") -> Length:
     """'30 epochs', '500 steps', '60 seconds' (or 30e, 60s) as a length."""
-    if isinstance(value, Length):
+    if isinstance(value, Epochs | Steps | Seconds):
         return value
     number, unit = r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", "e|epochs?|steps?|s|seconds?|m|minutes?"
     if found := re.fullmatch(rf"\s*(?P<count>{number})\s*(?P<unit>{unit})\s*", str(value)):
@@ -230,11 +230,13 @@ def _need(holds: bool, what: str) -> None:
 
 
 def check_names(changes: Mapping[str, Any], also: Collection[str] = ()) -> None:
-    """Refuse what is no field of a recipe, nor of its augmentation.  also: words that may have been meant as well."""
+    """Refuse a name that is not a field of a recipe or of its augmentation.  also: words that may have been meant."""
     known = [each.name for each in options_of(Recipe())]
-    fields = {name: value for name, value in changes.items() if not isinstance(value, Augment)}
+    fields = {name: value for name, value in changes.items() if name != "augment" and name not in known}
     usual = f"the usual ones: {', '.join(USUAL)}"
-    check_known(fields, [*known, *also], "a recipe has no field", theirs=THEIR_WORDS, otherwise=usual)
+    for name, value in fields.items():
+        do = advice(name, [*known, *also], theirs=THEIR_WORDS, value=value, otherwise=usual)
+        raise ConfigError(f"a recipe has no field {name!r}; {do}")
 
 
 def from_json(data: Any) -> Recipe:

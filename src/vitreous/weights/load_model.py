@@ -96,9 +96,9 @@ def load(
 
 
 def load_trained(source: str | os.PathLike[str], *, untrained: bool = False) -> Model:
-    """Load a model that shall answer; refuse random weights unless `untrained`."""
+    """Load a model that shall answer; refuse a head on random weights unless `untrained`."""
     model = load(source)
-    if is_untrained(model) and not untrained:
+    if model.config.readout.classes and is_untrained(model) and not untrained:
         raise ConfigError(
             f"{os.fspath(source)} has random weights, so its answers mean nothing; train it: "
             f"vitreous fit DATA --model {os.fspath(source)}; or say --untrained (untrained=True in Python)"

@@ -98,6 +98,11 @@ class Bench:
         self.model, self.data = lru_cache(1)(self._open_model), lru_cache(1)(self._open_data)
         self._features = lru_cache(1)(self._extract)
 
+    def close(self) -> None:
+        """Let go of model, set and features at once; the caches refer to the bench itself."""
+        for cache in (self.model, self.data, self._features):
+            cache.cache_clear()
+
     def cells(self, plan: PlannedCell) -> Iterator[Cell]:
         """The seeds of a task: one, or one per training."""
         if isinstance(plan.task, FitTask):

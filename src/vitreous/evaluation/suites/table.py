@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -177,8 +178,9 @@ def suite(
         check_set(wanted.tasks, fit)
     _refuse_strangers(folder)
     try:
-        with lock(folder / "lock", seconds=0):
-            return _measure(wanted, plans, Bench(wanted, folder, fit, device, workers, precision), tell)
+        bench = Bench(wanted, folder, fit, device, workers, precision)
+        with lock(folder / "lock", seconds=0), closing(bench):
+            return _measure(wanted, plans, bench, tell)
     except BusyError:
         raise BusyError(f"another process uses {folder}; wait until it ends, or name another --out") from None
 

@@ -8,6 +8,7 @@ little that shirts and digits look alike, so they must correlate more.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,21 +64,22 @@ class Twins:
 
 def facts_and_twins(data: ImageSet, progress: Progress | None = None) -> tuple[Facts, Twins]:
     """Facts and duplicates of these images, from a scan of their set if it holds them all, else from one now."""
-    whole = data.scan
-    if whole.source is not data.source or not np.isin(data.ids, whole.ids).all():
+    found = data.scan.last
+    if found is None or found[0]() is not data.source or not np.isin(data.ids, found[1]).all():
         seen, twins = scan_set(data, cache_file(data), progress=progress)
         return seen.facts, twins
-    order = np.argsort(whole.ids, kind="stable")
-    places = order[np.searchsorted(whole.ids, data.ids, sorter=order)]
+    _, ids, facts, whole = found
+    order = np.argsort(ids, kind="stable")
+    places = order[np.searchsorted(ids, data.ids, sorter=order)]
     here = dict(zip(places.tolist(), range(len(places)), strict=True))
     exact, near = [], []
-    for one, other, pair in whole.twins.pairs():
+    for one, other, pair in whole.pairs():
         a, b = (sorted(here[place] for place in group if place in here) for group in (one, other))
         if pair is None:
             exact += [a] if len(a) > 1 else []
         elif a and b:
             near.append(replace(pair, i=min(a[0], b[0]), j=max(a[0], b[0])))
-    return whole.facts[places], Twins(exact, near)
+    return facts[places], Twins(exact, near)
 
 
 def scan_set(
@@ -93,8 +95,7 @@ def scan_set(
         seen = gather(readers, data, cache, progress)
         twins = find_twins(readers, data, seen.facts, distance)
     if distance == DEFAULT_DISTANCE:
-        found = data.scan
-        found.source, found.ids, found.facts, found.twins = data.source, data.ids, seen.facts, twins
+        data.scan.last = weakref.ref(data.source), data.ids, seen.facts, twins
     return seen, twins
 
 

@@ -111,14 +111,14 @@ class Augment:
     flip: float = option(0.5, "probability", at_least=0, at_most=1)
     rand_augment: tuple[int, float] | None = option(None, "operations, magnitude")
     rand_augment_table: Literal["big_vision", "timm"] = option("big_vision", "whose operations and magnitudes")
-    rand_augment_deviation: float = option(0.0, "of the magnitude, then clipped to 0 … 10")
+    rand_augment_deviation: float = option(0.0, "deviation of the magnitude, which is then clipped to 0 … 10")
     three_augment: bool = option(False, "one of grey, solarise, blur")
     colour_jitter: float = option(
         0.0, "brightness, contrast and saturation by 1 ± this, in any order", at_least=0, at_most=1
     )
     erase: float = option(0.0, "probability that a box becomes noise", at_least=0, at_most=1)
     mixup: float = option(0.0, "λ ~ Beta(a, a); 0 is off", at_least=0)
-    cutmix: float = option(0.0, "likewise; with both on, each pair takes either with equal probability", at_least=0)
+    cutmix: float = option(0.0, "λ ~ Beta(a, a); 0 is off; beside mixup, each pair takes either one", at_least=0)
 
     def __post_init__(self) -> None:
         def need(holds: bool, what: str) -> None:

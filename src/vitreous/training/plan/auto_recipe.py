@@ -110,10 +110,10 @@ def _transferred(
     frozen features are right on 99 %, or images are fewer than 200     solve the head, move nothing
     else on a GPU                                                       train every layer
     on a CPU, similar to what the weights have seen                     solve the head, move nothing
-    on a CPU, different                                                 train what `policy.CASES` says
+    on a CPU, different                                                 train what `trainable_layers.CASES` says
     a policy was asked for                                              that
-    something was asked for that only steps can do                      train what `policy.CASES` says; in the place of
-                                                                        a solved head, every layer from that head on
+    something was asked for that only steps can do                      train what `trainable_layers.CASES` says; in
+                                                                        place of a solved head, every layer from there
     """
     first = () if estimate is None else (str(estimate),)
     begin = f"{_images(given)}, and weights to begin with"

@@ -27,6 +27,7 @@ from vitreous.training.recipes import (
     small_data,
 )
 from vitreous.training.recipes.given import Given
+from vitreous.words import one_line
 
 __all__ = ["RECIPES", "Given", "RecipeRow", "get", "rows"]
 
@@ -81,6 +82,14 @@ def get(
 def rows() -> list[RecipeRow]:
     """Every recipe: name, source, what it is in one line."""
     return [
-        RecipeRow(name, make(Given()).source, (make.__doc__ or name).splitlines()[0].rstrip("."))
+        RecipeRow(name, _source(make), (make.__doc__ or name).splitlines()[0].rstrip("."))
         for name, make in RECIPES.items()
     ]
+
+
+def _source(make: Callable[[Given], Recipe]) -> str:
+    """Where a recipe comes from; one of another package may fail, and hides no other."""
+    try:
+        return make(Given()).source
+    except Exception as error:
+        return f"fails: {one_line(error)}"

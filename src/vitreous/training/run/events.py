@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from vitreous.errors import DataError
 from vitreous.words import duration
 
 LOSS_OR_GRADIENT = "loss or gradient"
@@ -30,6 +31,12 @@ class Event(msgspec.Struct, frozen=True, tag_field="kind"):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.to_json())
+
+    def __len__(self) -> int:
+        return len(self.to_json())
+
+    def values(self) -> Iterable[Any]:
+        return self.to_json().values()
 
     def keys(self) -> Iterable[str]:
         return self.to_json().keys()
@@ -328,7 +335,11 @@ def from_json(record: Mapping[str, Any]) -> Event | None:
         kind = StepOfSeveral
     if kind is TrialEnded and record.get("failed"):
         kind = TrialFailed
-    return msgspec.convert({name: value for name, value in record.items() if value is not None}, kind)
+    given = {name: value for name, value in record.items() if value is not None}
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise DataError(f"a line of events.jsonl does not fit: {error}; delete that line") from None
 
 
 def known(records: Iterable[Mapping[str, Any]]) -> list[Event]:

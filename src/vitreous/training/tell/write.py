@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -135,12 +136,16 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
     }
 
 
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None  # JSON has no NaN
+
+
 def _masked_metrics(trained: Trained, where: Path, seconds: float) -> dict[str, Any]:
     logged = [event for event in known(runs.read(where)) if isinstance(event, StepLogged)]
     return {
         "task": "masked-patches",
-        "loss": logged[-1].loss if logged else None,
-        "accuracy": logged[-1].accuracy if logged else None,
+        "loss": _finite(logged[-1].loss) if logged else None,
+        "accuracy": _finite(logged[-1].accuracy) if logged else None,
         "steps": trained.outcome.steps,
         "seconds": trained.outcome.seconds,
         "total_seconds": seconds,
