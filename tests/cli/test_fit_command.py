@@ -1,16 +1,18 @@
 """vitreous fit, as a command: what it prints, and one clear line for everything that cannot be."""
 
 import json
+import re
 import sys
 
 import pytest
 import torch
-from commands import run_all
+from commands import run, run_all
 from picture_files import class_folders
 from small_runs import MODEL, picture_folder
 from tiny_models import awake
 
 import vitreous
+from vitreous.cli.fit import fields_as_set
 from vitreous.training import recipes
 from vitreous.training.run import folder as runs
 
@@ -269,3 +271,25 @@ def test_a_disk_that_fills_is_one_line_and_the_run_goes_on_when_there_is_room(do
     assert last.code == 0, last.stderr
     ours, theirs = (vitreous.load(folder / "model.safetensors").state_dict() for folder in (out, place / "roomy"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("photos --lr 1e-3", "photos --set|peak_lr=1e-3"),
+        ("--batch-size=8 photos", "--set|batch=8 photos"),
+        ("photos --image-size 32 --weight-decay 0.1", "photos --set|image_size=32 --set|weight_decay=0.1"),
+        ("photos --max-steps 9", "photos --set|length=9 steps"),
+        ("photos --ema --steps 4", "photos --set|average=ema --steps 4"),
+        ("photos --epochs 4 --colour 3", "photos --epochs 4 --colour 3"),
+        ("photos --lr", "photos --set|peak_lr="),
+    ],
+)
+def test_fields_of_a_recipe_are_options_by_our_name_and_by_others(words, read):
+    wanted = [part for word in re.split(r" (?!steps$)", read) for part in word.split("|")]
+    assert fields_as_set(words.split(), {"--epochs", "--steps", "--set"}) == wanted
+
+
+def test_a_wrong_value_of_such_an_option_is_one_line():
+    assert run("fit", "photos", "--lr", "fast").line == "vitreous: peak_lr='fast' does not fit; give a number"
+    assert "is given twice" in run("fit", "photos", "--num-epochs", 3, "--epochs", 2).line

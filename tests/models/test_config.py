@@ -575,3 +575,19 @@ def test_each_of_our_words_for_theirs_is_an_option():
     known = {each.name for each in options_of(ViTConfig())}
     assert {said.partition("=")[0] for said in configs.THEIR_WORDS.values()} <= known
     assert not known & configs.THEIR_WORDS.keys(), "a word of ours is no word of theirs"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("resnet50", "BiT-R50x1"),
+        ("resnetv2_101x1_bit", "BiT-R101x1"),
+        ("vit_base_patch16_224", "B/16"),
+        ("vit_huge_patch14_clip", "H/14"),
+        ("deit-tiny", "Ti/16"),
+        ("ViT-Large-32", "L/32"),
+    ],
+)
+def test_a_name_of_another_library_suggests_ours(theirs, ours):
+    with pytest.raises(ModelNameError, match=rf"near: {ours} \(all: vitreous models\)$"):
+        parse(theirs)

@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperGroup
 
 import vitreous
+from vitreous.cli.fit import fields_as_set
 from vitreous.cli.show import say, say_line
 from vitreous.errors import Interrupted, VitreousError, nearest
 
@@ -90,6 +91,9 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.commands and not args[0].startswith("-"):
             raise VitreousError(_unknown(args[0], args[1:], list(self.commands)))
+        if args[0] == "fit":
+            options = {name for each in self.commands["fit"].params for name in each.opts} | {"--help"}
+            args = ["fit", *fields_as_set(args[1:], options)]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,28 @@ from vitreous.cli.show import Json, show
 from vitreous.errors import ConfigError
 
 EXAMPLE = "vitreous fit photos"
+
+
+def fields_as_set(words: list[str], options: Collection[str]) -> list[str]:
+    """The command line with a recipe's fields, and other tools' names of them, as --set: --lr 1e-3 is peak_lr=1e-3."""
+    out, rest = [], iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        field = option.removeprefix("--").replace("-", "_")
+        if option.startswith("--") and option not in options and (ours := _field(field)) is not None:
+            value = value if equals or "{}" not in ours else next(rest, "")  # --ema has no value
+            out += ["--set", ours.format(value).replace('"', "")]
+        else:
+            out.append(word)
+    return out
+
+
+def _field(name: str) -> str | None:
+    """NAME={} of a recipe's field, by our name or another tool's; None if there is no such field."""
+    from vitreous.options import options_of
+    from vitreous.training.recipe import THEIR_WORDS, Recipe
+
+    return f"{name}={{}}" if name in {each.name for each in options_of(Recipe())} else THEIR_WORDS.get(name)
 
 
 def run(

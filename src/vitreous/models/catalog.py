@@ -168,6 +168,17 @@ def _split(name: str) -> tuple[Config, dict[str, Any]]:
     return config, changes
 
 
+def _of_other_libraries(word: str) -> list[str]:
+    """resnet50 -> BiT-R50x1; vit_base_patch16_224, ViT-Base-16 or deit-base -> B/16."""
+    name = word.lower()
+    if match := re.search(r"resnet(?:v2)?\D*(50|101|152)(?!\d)", name):
+        return [f"BiT-R{match[1]}x1"]
+    sizes = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H"}
+    if match := re.search(rf"({'|'.join(sizes)})(?:\D*[_/-](?:patch)?(8|14|16|32)(?!\d))?", name):
+        return [f"{sizes[match[1]]}/{match[2] or (14 if match[1] == 'huge' else 16)}"]
+    return []
+
+
 def _named(word: str) -> Config:
     plain = re.sub(r"(^|\+)ViT-", r"\1", word)
     if match := re.fullmatch(r"(?:BiT-)?R(50|101|152|200)x(\d+(?:\.\d+)?)", plain):
@@ -177,7 +188,7 @@ def _named(word: str) -> Config:
     if not match or match[1] not in SIZES or (front and plain not in HYBRID_STEMS) or int(match[2]) < 1:
         alike = [name for name in names() if name.lower() == plain.lower()]
         bare = {name.removeprefix("BiT-"): name for name in names()}
-        near = alike or [bare[name] for name in nearest(plain.removeprefix("BiT-"), bare)]
+        near = alike or _of_other_libraries(word) or [bare[name] for name in nearest(plain.removeprefix("BiT-"), bare)]
         raise ModelNameError(f"no model is called {word!r}; near: {', '.join(near) or 'B/16'} (all: vitreous models)")
     width, depth, heads, mlp = SIZES[match[1]]
     patch = int(match[2])
