@@ -1,6 +1,7 @@
 """The demo: the main job on the embedded pictures."""
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -94,8 +95,9 @@ def test_a_demo_that_is_stopped_goes_on_to_its_comparison(tmp_path, number, code
     ended, line = stopped(tmp_path, number)
     assert ended == code
     step = int(line.removeprefix("vitreous: stopped and saved at step ").partition(";")[0].replace(",", ""))
-    assert line.endswith("; go on with --resume")
-    with command(tmp_path, "--resume", "--json") as process:
+    program, name, *words = shlex.split(line.partition("; go on: ")[2])
+    assert (program, name, words[-1]) == ("vitreous", "demo", "--resume")
+    with command(tmp_path, *words, "--json") as process:
         out, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
     assert f"fit goes on from step {step:,}" in said

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -178,7 +179,7 @@ def test_killed_three_times_a_run_ends_as_if_it_had_not_been(images, untouched, 
 
 def test_asked_to_stop_a_run_saves_and_says_where_it_stands(images, untouched, tmp_path):
     """No state is due for half a minute: the one that is there was saved for the signal."""
-    folder = tmp_path / "run"
+    folder, told = tmp_path / "run", []
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         with started(images, folder) as process:
             assert after_lines(folder, 5)(process, folder)
@@ -188,9 +189,12 @@ def test_asked_to_stop_a_run_saves_and_says_where_it_stands(images, untouched, t
         assert out == ""
         with runs.RunFolder.open(folder) as held:
             step = held.latest_state().step
-        assert err.splitlines()[-1] == f"vitreous: stopped and saved at step {step}; go on with --resume"
+        line = err.splitlines()[-1]
+        assert line.startswith(f"vitreous: stopped and saved at step {step}; go on: vitreous fit {images} ")
+        assert line.endswith(" --resume")
+        told.append(shlex.split(line.partition("; go on: ")[2])[1:])
         assert [event["step"] for event in runs.read(folder) if event["kind"] == "step"] == list(range(1, step + 1))
-    finish_it(images, folder)
+    subprocess.run([sys.executable, "-m", "vitreous", *told[0]], check=True, capture_output=True)
     assert_same_run(folder, untouched[0])
 
 

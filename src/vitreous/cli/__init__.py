@@ -42,6 +42,7 @@ COMMANDS = {  # in the order and under the titles of --help
     "models": "Machine",
     "doctor": "Machine",
 }
+AGAINST_RESUME = ("--resume", "--force")  # left out of the command that goes on
 COMMAND_GROUP = "vitreous.commands"
 OUTSIDE_TITLE = "From other packages"
 OTHER_WORDS = {  # other tools' commands: what to type here
@@ -75,7 +76,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except Interrupted as end:
-        say_line(f"vitreous: stopped and saved at step {end.step:,}; go on with --resume", file=sys.stderr)
+        again = shlex.join(["vitreous", *(word for word in arguments if word not in AGAINST_RESUME), "--resume"])
+        say_line(f"vitreous: stopped and saved at step {end.step:,}; go on: {again}", file=sys.stderr)
         code = 128 + end.number
     except Exception as error:
         if debug:
