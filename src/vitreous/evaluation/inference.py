@@ -229,7 +229,7 @@ class Underway:
 
 
 def in_flight(items: Iterable[T], count: int) -> Iterator[T]:
-    """Yield the items in order; `count` later ones have begun before each."""
+    """Yield the items in order; `count` further items begin before each is yielded."""
     waiting: deque[T] = deque()
     for item in items:
         waiting.append(item)

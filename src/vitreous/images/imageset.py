@@ -32,7 +32,7 @@ class Source(Protocol):
 
 
 class NamedImages:
-    """The part of a source that its images' names tell."""
+    """A source whose length and names come from a list of names."""
 
     names: tuple[str, ...]
 

@@ -215,4 +215,4 @@ def from_json(data: Any) -> Config:
     family = rest.pop("family", None)
     if family not in FAMILIES:
         raise ConfigError(f"family {family!r} is not one of {', '.join(FAMILIES)}; write the config with to_json()")
-    return read_json(FAMILIES[family], rest, "config")
+    return read_json(FAMILIES[family], rest, "the model config")

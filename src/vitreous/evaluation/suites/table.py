@@ -79,7 +79,7 @@ class SuiteRow:
 
     def to_json(self) -> dict[str, Any]:
         more = {"mean": self.mean, "interval": self.interval, "interval_over": self.interval_over}
-        return asdict(self) | more
+        return msgspec.to_builtins(asdict(self) | more)
 
     def cells(self) -> list[str]:
         """Task, right, interval, seeds, steps, seconds, memory as text."""

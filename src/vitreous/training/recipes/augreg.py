@@ -17,7 +17,7 @@ LEVELS: dict[str, Augment] = {
     "strong1": Augment(rand_augment=(2, 20), mixup=0.5),
     "strong2": Augment(rand_augment=(2, 20), mixup=0.8),
 }
-LARGE = 5_000_000  # pictures from which the choice is that of ImageNet-21k
+LARGE = 5_000_000  # images from which the choice is that of ImageNet-21k
 PICKED = {  # on ImageNet, on ImageNet-21k
     "Ti/16": ("light1", "none"),
     "S/32": ("medium1", "none"),
@@ -29,10 +29,10 @@ PICKED = {  # on ImageNet, on ImageNet-21k
 
 
 def augreg(given: Given) -> Recipe:
-    """As much augmentation as the model and the number of pictures bear.
+    """As much augmentation as the model and the number of images bear.
 
     Source: arXiv 2106.10270 and big_vision's configs: the level is the one picked for the model, on ImageNet or, from
-    5 M pictures on, on ImageNet-21k; sigmoid loss whose head starts at −ln K. The paper's grid also has decay 0.03, and
+    5 M images on, on ImageNet-21k; sigmoid loss whose head starts at −ln K. The paper's grid also has decay 0.03, and
     dropout and drop-path 0.1 together.
     Command: vitreous fit DATA --recipe augreg --model B/16
     Cost: 300 epochs, batch 4096: 93,835 steps of ImageNet.

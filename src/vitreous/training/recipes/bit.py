@@ -9,17 +9,17 @@ from vitreous.models.config import Size
 from vitreous.training.recipe import Epochs, Recipe, Steps
 from vitreous.training.recipes.given import Given
 
-SMALL_SET, MEDIUM = 20_000, 500_000  # pictures below which a set is small, medium
+SMALL_SET, MEDIUM = 20_000, 500_000  # images below which a set is small, medium
 
 
 def pretraining(given: Given) -> Recipe:
     """Supervised pre-training of a ResNet with group norm and standardised kernels.
 
     Source: BiT, section 3 and its code: SGD 0.03 · batch / 256, decay 1e-4, tenths at epochs 30, 60, 80 of 90; from
-    100 M pictures on at 10, 23, 30, 37 of 40 (BiT-L).
+    100 M images on at 10, 23, 30, 37 of 40 (BiT-L).
     Command: vitreous fit DATA --recipe bit-pretrain --model BiT-R50x1
     Cost: 90 epochs of ImageNet, batch 4096: 28,080 steps.
-    Published: R50x1 with this norm 76.0 % on ImageNet; R152x4 fine-tuned from 1.28 M pictures (S) 81.30 %, 14 M (M)
+    Published: R50x1 with this norm 76.0 % on ImageNet; R152x4 fine-tuned from 1.28 M images (S) 81.30 %, 14 M (M)
     85.39 %, 300 M (L) 87.54 %.
     """
     epochs, tenths = (90, (30, 60, 80)) if given.images < 100_000_000 else (40, (10, 23, 30, 37))
@@ -44,9 +44,9 @@ def pretraining(given: Given) -> Recipe:
 
 @dataclass(frozen=True)
 class HyperRule:
-    """What BiT's code takes from the size of the pictures and their number."""
+    """What BiT's code takes from the size of the images and their number."""
 
-    resize: int  # pixels of the square that a picture is squashed to
+    resize: int  # pixels of the square that a image is squashed to
     crop: int  # pixels of the square cut out of it
     points: tuple[int, ...]  # end of the warm-up, then steps after which the rate is a tenth
     steps: int
@@ -64,11 +64,11 @@ def hyperrule(image_size: Size, images: int) -> HyperRule:
 
 
 def fine_tuning(given: Given) -> Recipe:
-    """BiT-HyperRule: fine-tuning where nothing is chosen but by the number and size of the pictures.
+    """BiT-HyperRule: fine-tuning where nothing is chosen but by the number and size of the images.
 
     Source: BiT, section 3.3 and its code: SGD 0.003, momentum 0.9, batch 512, no decay, a head of zeros.
     Command: vitreous fit DATA --weights FILE --recipe bit-hyperrule
-    Cost: 500 steps of 512 below 20,000 pictures, 10,000 below 500,000, else 20,000.
+    Cost: 500 steps of 512 below 20,000 images, 10,000 below 500,000, else 20,000.
     Published: BiT-L CIFAR-10 99.37 %, Pets 96.62 %; BiT-M-R50x1 on ImageNet 80.68 %.
     """
     rule = hyperrule(given.image_size, given.images)

@@ -12,7 +12,7 @@ TWO_HEADS = "distillation_token=true pool=cls-and-distillation distillation_head
 
 
 def deit(given: Given) -> Recipe:
-    """A million pictures with strong augmentation, each shown three times an epoch.
+    """A million images with strong augmentation, each shown three times an epoch.
 
     Source: DeiT, table 9 and its code; the schedule goes by whole epochs. Values lie in −1 … 1 here, as in P1.
     Command: vitreous fit DATA --recipe deit --model B/16

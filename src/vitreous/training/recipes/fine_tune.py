@@ -1,4 +1,4 @@
-"""Ours: a pre-trained network on a few thousand pictures, in seconds on a GPU."""
+"""Ours: a pre-trained network on a few thousand images, in seconds on a GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from vitreous.training.recipe import Epochs, Recipe
 from vitreous.training.recipes.given import Given
 
 BATCH = 128
-FEW_IMAGES_STEPS = 320  # enough for a few thousand pictures: of Pets 12 epochs gave what 40 did (NOTES.md)
-MANY = 20_000  # pictures, from which more steps pay, as in BiT's rule
-MAX_IMAGES_SHOWN = 2e6  # pictures, all epochs together
+FEW_IMAGES_STEPS = 320  # enough for a few thousand images: of Pets 12 epochs gave what 40 did (NOTES.md)
+MANY = 20_000  # images, from which more steps pay, as in BiT's rule
+MAX_IMAGES_SHOWN = 2e6  # images, all epochs together
 
 
 def fine_tune(given: Given) -> Recipe:
@@ -17,7 +17,7 @@ def fine_tune(given: Given) -> Recipe:
 
     Source: ours. AdamW, each layer at 0.75 of the rate of the one above it, mild augmentation and MixUp.
     Command: vitreous fit DATA --weights MODEL --recipe fine-tune
-    Cost: 320 steps, in 12 to 40 epochs; of 20,000 pictures and more 40 epochs, at most 2 M pictures shown.
+    Cost: 320 steps, in 12 to 40 epochs; of 20,000 images and more 40 epochs, at most 2 M images shown.
     Measured: Oxford Pets at 160 pixels from DeiT-Ti, one H200, 44 to 50 s in all: 88.8, 89.1, 89.2 % of test.
     """
     epochs = Epochs(_epochs(max(given.images, 1)))

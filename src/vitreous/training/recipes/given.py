@@ -9,11 +9,11 @@ from vitreous.models.config import Size
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """The training pictures, and the network where one was asked for. The default is ImageNet."""
+    """The training images, and the network where one was asked for. The default is ImageNet."""
 
     images: int = 1_281_167
     classes: int = 1000
-    image_size: Size = (224, 224)  # rows, columns of a typical picture
+    image_size: Size = (224, 224)  # rows, columns of a typical image
     model: str | None = None
 
     @property
@@ -31,7 +31,7 @@ class Given:
         return " ".join([self.network(default), *parts.split(), *changes])
 
     def batch(self, most: int) -> int:
-        """Images per step: a power of two, at least eight steps an epoch where there are as many pictures."""
+        """Images per step: a power of two, at least eight steps an epoch where there are as many images."""
         batch = most
         while batch > 8 and batch * 8 > self.images:
             batch //= 2

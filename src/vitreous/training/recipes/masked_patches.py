@@ -8,14 +8,14 @@ from vitreous.training.recipe import Recipe, Steps
 from vitreous.training.recipes.given import Given
 from vitreous.training.recipes.small_data import shown, small_data
 
-LARGE_IMAGE = 1_000_000  # pictures from which the paper's own numbers make sense
+LARGE_IMAGE = 1_000_000  # images from which the paper's own numbers make sense
 
 
 def masked_patches(given: Given) -> Recipe:
-    """Learn from pictures without labels: half of the patches are hidden or exchanged, their mean colour is asked for.
+    """Learn from images without labels: half of the patches are hidden or exchanged, their mean colour is asked for.
 
     Source: P1, appendix B.1.2: 80 % of the chosen patches become a learned vector, 10 % another patch, 10 % stay; the
-    answer is one of 512 colours. Below a million pictures the network is small-data's, and rate and length are ours.
+    answer is one of 512 colours. Below a million images the network is small-data's, and rate and length are ours.
     Command: vitreous fit DATA --recipe masked-patches --then DATA
     Cost: the paper's million steps of 4096; gains saturate after 100,000, which is the length here.
     Published: B/16 79.9 % on ImageNet after fine-tuning, 2 points above no pre-training and 4 below supervised.

@@ -36,11 +36,11 @@ REPRESENTATION = {"B": 768, "L": 1024, "H": 1280}  # width of the tanh layer tha
 
 
 def jft(given: Given) -> Recipe:
-    """Supervised pre-training on hundreds of millions of pictures.
+    """Supervised pre-training on hundreds of millions of images.
 
     Source: P1, table 3, rows JFT-300M; the row is the model's (B/16 where none is asked for).
     Command: vitreous fit DATA --recipe p1-jft --model L/16
-    Cost: 7 or 14 epochs of 303 M pictures, batch 4096: 517,822 or 1,035,644 steps; H/14 took 2,500 TPUv3-core-days.
+    Cost: 7 or 14 epochs of 303 M images, batch 4096: 517,822 or 1,035,644 steps; H/14 took 2,500 TPUv3-core-days.
     Published: H/14 88.55 % on ImageNet after fine-tuning, L/16 87.76 % (table 2).
     The paper tells no end of the linear decay: 0 here, as in big_vision.
     """
@@ -61,11 +61,11 @@ def jft(given: Given) -> Recipe:
 
 
 def imagenet21k(given: Given) -> Recipe:
-    """Supervised pre-training on some ten million pictures.
+    """Supervised pre-training on some ten million images.
 
     Source: P1, table 3, rows ImageNet-21k (the large models: 30 or 90 epochs; here 90).
     Command: vitreous fit DATA --recipe p1-imagenet21k --model B/16
-    Cost: 90 epochs of 14 M pictures, batch 4096: 312,011 steps; L/16 took 230 TPUv3-core-days.
+    Cost: 90 epochs of 14 M images, batch 4096: 312,011 steps; L/16 took 230 TPUv3-core-days.
     Published: after fine-tuning on ImageNet B/16 83.97 %, L/16 85.15 % (table 5).
     """
     return PRETRAINING.change(
@@ -81,11 +81,11 @@ def imagenet21k(given: Given) -> Recipe:
 
 
 def imagenet(given: Given) -> Recipe:
-    """Supervised pre-training on a million pictures: strong decay, dropout and clipping.
+    """Supervised pre-training on a million images: strong decay, dropout and clipping.
 
     Source: P1, table 3, row ImageNet.
     Command: vitreous fit DATA --recipe p1-imagenet --model B/16
-    Cost: 300 epochs of 1.28 M pictures, batch 4096: 93,835 steps, of which the warm-up is 10,000.
+    Cost: 300 epochs of 1.28 M images, batch 4096: 93,835 steps, of which the warm-up is 10,000.
     Published: after fine-tuning at 384 pixels B/16 77.91 %, L/16 76.53 % on ImageNet (table 5).
     """
     return PRETRAINING.change(
@@ -102,13 +102,13 @@ def imagenet(given: Given) -> Recipe:
 
 
 def finetune(given: Given) -> Recipe:
-    """Fine-tuning a pre-trained model at 384 pixels; steps and rate by the number of pictures.
+    """Fine-tuning a pre-trained model at 384 pixels; steps and rate by the number of images.
 
     Source: P1, table 4: SGD with momentum, cosine, no decay, clip 1. The paper sweeps the rate on the dev split; here
     is the one its authors' code prints for such a set: ImageNet 0.03, CIFAR 0.01, Pets and Flowers 0.003. The warm-up
-    is the code's. (VTAB, 1,000 pictures a task: 2,500 steps at 0.01.)
+    is the code's. (VTAB, 1,000 images a task: 2,500 steps at 0.01.)
     Command: vitreous fit DATA --weights FILE --recipe p1-finetune
-    Cost: 500 steps of 512 below 20,000 pictures, 10,000 below 500,000, else 20,000.
+    Cost: 500 steps of 512 below 20,000 images, 10,000 below 500,000, else 20,000.
     Published: L/16 of ImageNet-21k: ImageNet 85.30 %, CIFAR-10 99.15 %, Pets 94.67 % (table 2, the first at 512 pixels
     and with average=polyak).
     """

@@ -8,7 +8,7 @@ from vitreous.training.recipes.given import Given
 
 
 def plain_vit(given: Given) -> Recipe:
-    """A plain ViT on a million pictures: mean of the patches, fixed positions, mild augmentation.
+    """A plain ViT on a million images: mean of the patches, fixed positions, mild augmentation.
 
     Source: arXiv 2205.01580 and big_vision's vit_s16_i1k (its decay of 1e-4 by the relative rate is 0.1 here).
     Command: vitreous fit DATA --recipe plain-vit

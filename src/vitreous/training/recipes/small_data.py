@@ -1,4 +1,4 @@
-"""Ours: from scratch on few pictures, on a GPU and on a CPU."""
+"""Ours: from scratch on few images, on a GPU and on a CPU."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ TINY, SMALL_IMAGE = 40, 80  # pixels of a side
 
 
 def shown(given: Given, epochs: float, images: float) -> Epochs:
-    """As many epochs as show `images` pictures, but not more than `epochs`, and at least 2."""
+    """As many epochs as show `images` images, but not more than `epochs`, and at least 2."""
     return Epochs(max(2, min(epochs, round(images / max(given.images, 1)))))
 
 
 def small_data(given: Given) -> Recipe:
-    """A plain ViT from scratch on up to about 100,000 pictures.
+    """A plain ViT from scratch on up to about 100,000 images.
 
-    Source: ours. Small patches (64 tokens or more), the blocks' matrices by Muon, MixUp and CutMix; pictures of up to
+    Source: ours. Small patches (64 tokens or more), the blocks' matrices by Muon, MixUp and CutMix; images of up to
     40 pixels get a narrow network and no RandAugment, which was behind there in the time a run has.
     Command: vitreous fit DATA --recipe small-data
-    Cost: at most 12.5 M pictures shown: 3.5 minutes at 32 pixels on an H200.
+    Cost: at most 12.5 M images shown: 3.5 minutes at 32 pixels on an H200.
     Measured: CIFAR-10, 6.4 M parameters, 192 s of training: 95.52, 95.25, 95.17 % of test (seeds 0, 1, 2).
     """
     pixels, patch = _pixels(given.side), _patch(given.side)
@@ -65,11 +65,11 @@ def small_data(given: Given) -> Recipe:
 def small_hybrid(given: Given) -> Recipe:
     """A few strided convolutions, then few tokens: the best of a CPU's minutes.
 
-    Source: ours, after P1's finding that hybrids win at a small budget. 170,000 parameters; 28-pixel pictures become 16
+    Source: ours, after P1's finding that hybrids win at a small budget. 170,000 parameters; 28-pixel images become 16
     tokens.
     Command: vitreous fit DATA --recipe small-hybrid
-    Cost: at most 250,000 pictures shown: about a minute on two cores at 28 pixels.
-    Measured: 8,700 clothes, 1,200 steps: 87.6, 87.1, 88.0 % of 2,200 test pictures (seeds 0, 1, 2).
+    Cost: at most 250,000 images shown: about a minute on two cores at 28 pixels.
+    Measured: 8,700 clothes, 1,200 steps: 87.6, 87.1, 88.0 % of 2,200 test images (seeds 0, 1, 2).
     """
     pixels = _pixels(min(given.side, 96))
     patch = 8 if pixels <= TINY else 16
@@ -98,7 +98,7 @@ def small_hybrid(given: Given) -> Recipe:
 
 
 def _pixels(side: int) -> int:
-    """The pictures' own size where it is small, else one of a few that patches divide."""
+    """The images' own size where it is small, else one of a few that patches divide."""
     if side <= TINY:
         return max(side // 4, 2) * 4
     return next((size for size in (64, 96, 128, 160) if side <= size + 15), 224)

@@ -395,7 +395,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, found_inf: Tensor | None = None) -> None:
-        """Once after each step of the optimiser.  found_inf: 1 skips this too, as it skipped that step."""
+        """Once after each step of the optimiser.  found_inf: 1 if that step was skipped; then this is skipped too."""
         if not self.state:
             return
         weight = self.weight if found_inf is None else self.weight * (1 - found_inf)
