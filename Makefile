@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_WAIT_POLICY := PASSIVE
 
 # One thread in each of two workers: two spinning threads beside a busy process run 40 times slower.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n 2 --dist worksteal
 
 .PHONY: demo test quick test-all test-cpus mutants lint types bench browser clean
 
