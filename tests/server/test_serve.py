@@ -274,19 +274,19 @@ def test_a_batch_holds_the_images_of_all_who_ask_and_gives_each_its_own():
     with Engine(tiny(), CPU).at_work() as alone:
         wanted = [alone.logits(each) for each in seen]
     first, go = threading.Event(), threading.Event()
-    real = engine.logits
+    real = engine.answers_to
 
     def slow(images):
         first.set()
         go.wait(10)
         return real(images)
 
-    engine.logits = slow
+    engine.answers_to = slow
     batcher = Batcher(engine, limit=16)
     with ThreadPoolExecutor(24) as pool:
-        found = [pool.submit(batcher.logits, seen[0])]
+        found = [pool.submit(batcher.answers_to, seen[0])]
         first.wait(10)
-        found += [pool.submit(batcher.logits, each) for each in seen[1:]]
+        found += [pool.submit(batcher.answers_to, each) for each in seen[1:]]
         until(lambda: batcher._asked.qsize() == 23)
         go.set()
         for each, ours in zip(found, wanted, strict=True):
@@ -298,10 +298,10 @@ def test_a_batch_holds_the_images_of_all_who_ask_and_gives_each_its_own():
 
 def test_a_batch_that_fails_tells_all_who_asked():
     engine = Engine(tiny(), CPU)
-    engine.logits = lambda images: 1 / 0
+    engine.answers_to = lambda images: 1 / 0
     batcher = Batcher(engine)
     with pytest.raises(ZeroDivisionError):
-        batcher.logits([np.zeros((16, 16, 3), np.uint8)])
+        batcher.answers_to([np.zeros((16, 16, 3), np.uint8)])
     batcher.close()
 
 
@@ -317,7 +317,7 @@ def test_another_runtime_says_what_torch_says(name, package):
     rng = np.random.default_rng(0)
     seen = [rng.integers(0, 256, (16, 16, 3), dtype=np.uint8) for _ in range(20)]
     futures = queue.submit_all(
-        [lambda worker, one=one: (worker.logits([one]), worker.engine.logits([one])) for one in seen], 30
+        [lambda worker, one=one: (worker.answers_to([one]), worker.engine.answers_to([one])) for one in seen], 30
     )
     for future in futures:
         theirs, ours = future.result(30)
@@ -395,7 +395,7 @@ def test_every_kind_of_transformer_can_be_looked_into_and_broken(changes):
     broken = Break(shuffle=1, positions=True, heads=((0, 1),), blocks=(1,), skips=((0, 1),), hide=(3,))
     with Engine(model, CPU).at_work() as engine:
         whole, found = engine.attend(seen)
-        np.testing.assert_allclose(whole, engine.logits([seen])[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(whole, engine.answers_to([seen])[0], rtol=1e-4, atol=1e-4)
         assert found.heads.shape == (2, 2, 16)
         assert (found.heads.sum(-1) <= 1 + 1e-5).all()
         assert (engine.attend(seen, None, broken)[0] != whole).any()

@@ -112,10 +112,10 @@ def test_temperature_and_threshold_are_fitted_on_dev_and_used_by_every_answer(ru
     assert model.temperature == run.metrics["temperature"]
     assert model.temperature == pytest.approx(calibration.fit_temperature(z.values, z.labels), rel=1e-4)
     assert model.threshold == run.metrics["threshold"]
-    assert model.threshold == pytest.approx(calibration.fit_threshold(calibration.score(z.values)), rel=1e-4)
+    assert model.threshold == pytest.approx(calibration.fit_threshold(z.scores), rel=1e-4)
     test = data.split("test")
-    z = inference.logits(model, test, workers=0).values
-    p, scores = calibration.softmax(z, model.temperature), calibration.score(z)
+    z = inference.logits(model, test, workers=0)
+    p, scores = calibration.softmax(z.values, model.temperature), z.scores
     answers = list(vitreous.predict(model, test, top=4, workers=0))
     assert len(answers) == len(test)
     for answer, row, score in zip(answers, p, scores, strict=True):

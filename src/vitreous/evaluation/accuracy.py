@@ -84,7 +84,7 @@ class Judged:
     truth: Counts  # the class it counts for; −1 with several labels
     answer: Counts  # the class with the largest logit
     confidence: NDArray[np.float64]
-    score: NDArray[np.float64]
+    score: Numbers
     is_right: NDArray[np.bool_]
     names: tuple[str, ...] = ()  # of the images, if known
 
@@ -174,7 +174,7 @@ class Result:
         error = f"off by {100 * self.calibration.error:.1f} points on average"
         yield "confidence", error + (f" (temperature {self.temperature:.3g})" if self.temperature != 1 else "")
         if self.unlike is not None:
-            yield "unlike what it learned", f"{self.unlike:,} of {self.images:,}"
+            yield "none of these", f"{self.unlike:,} of {self.images:,}"
         if rows := [row for row in self.above if row.confidence in (0.5, 0.9) and row.answered]:
             yield "answer only above", "; ".join(str(row).removeprefix("answer only above ") for row in rows)
         if pairs := self.confused(3):
@@ -215,6 +215,7 @@ def measure(
     *,
     temperature: float = 1.0,
     threshold: float | None = None,
+    scores: Numbers | None = None,
     real: Sequence[Sequence[int]] | None = None,
 ) -> Result:
     """Compare logits with labels.
@@ -222,14 +223,16 @@ def measure(
     logits: N K.  labels: N class numbers, −1 for none; or N K of 0 and 1, where each class is measured by itself.
     real: the right labels of each image (such as ReaL labels, arXiv 2006.07159), in place of `labels`; an image with
     none is left out. An image counts for the class it was answered with if that is right, else for its first label.
+    scores: N, how much each image resembles what the model learned; by default its largest logit.
     """
     logits = np.asarray(logits)
     _check(logits, labels, classes, real)
+    scores = calibration.score(logits) if scores is None else np.asarray(scores, np.float64)
     if real is None and np.ndim(labels) == 2:
-        return _measure_several(logits, np.asarray(labels), tuple(classes), temperature, threshold)
+        return _measure_several(logits, np.asarray(labels), tuple(classes), temperature, threshold, scores)
     rows, allowed = _flat(labels if real is None else real)
     kept = np.unique(rows)
-    judged, right5, loss = _judge(logits, kept, np.searchsorted(kept, rows), allowed, temperature)
+    judged, right5, loss = _judge(logits, scores, kept, np.searchsorted(kept, rows), allowed, temperature)
     k = len(classes)
     confusion = np.bincount(judged.truth * k + judged.answer, minlength=k * k).reshape(k, k)
     counts = zip(
@@ -281,11 +284,11 @@ def _flat(labels: Any) -> tuple[Counts, Counts]:
 
 
 def _judge(
-    logits: Numbers, kept: Counts, rows: Counts, allowed: Counts, temperature: float
+    logits: Numbers, scores: Numbers, kept: Counts, rows: Counts, allowed: Counts, temperature: float
 ) -> tuple[Judged, int, float]:
     """Measure the images `kept`; the number right within five; the loss.  rows, allowed: labels, rows within kept."""
     n = len(kept)
-    answer, confidence, scores = np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
+    answer, confidence = np.zeros(n, np.int64), np.zeros(n)
     is_right, is_in_five, likelihood = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n)
     same = TIE_FLOAT64 if logits.dtype == np.float64 else TIE_FLOAT32
     for here in calibration.parts(logits[:n]):
@@ -293,7 +296,7 @@ def _judge(
         z = np.asarray(logits[kept[here]], np.float64)
         p = calibration.softmax(z, temperature)
         answer[here] = best_class(z, same)
-        confidence[here], scores[here] = p.max(1), calibration.score(z)
+        confidence[here] = p.max(1)
         one, last = np.searchsorted(rows, [first, first + len(z)])
         row, label = rows[one:last] - first, allowed[one:last]
         mine = z[row, label]
@@ -310,7 +313,7 @@ def _judge(
         np.logaddexp.at(likelihood[here], row, shifted[row, label] - log_sum[row])
     first_label = allowed[np.searchsorted(rows, np.arange(n))] if n else np.zeros(0, np.int64)
     truth = np.where(is_right, answer, first_label)
-    judged = Judged(kept, truth, answer, confidence, scores, is_right)
+    judged = Judged(kept, truth, answer, confidence, scores[kept], is_right)
     return judged, int(is_in_five.sum()), float(-likelihood.sum() / n) if n else math.nan
 
 
@@ -318,7 +321,12 @@ def _judge(
 
 
 def _measure_several(
-    logits: Numbers, labels: Counts, classes: tuple[str, ...], temperature: float, threshold: float | None
+    logits: Numbers,
+    labels: Counts,
+    classes: tuple[str, ...],
+    temperature: float,
+    threshold: float | None,
+    scores: Numbers,
 ) -> Result:
     """Measure each class by itself: an image has a class if its probability is at least 1/2."""
     kept = np.flatnonzero((labels >= 0).all(1))
@@ -330,7 +338,7 @@ def _measure_several(
     known = [value for value in precisions if not math.isnan(value)]
     columns = zip(classes, y.sum(0), (y & answered).sum(0), answered.sum(0), precisions, strict=True)
     confidence = np.where(answered, p, 1 - p).min(1) if len(kept) else np.zeros(0)  # that all labels are right
-    scores = calibration.score(z)
+    scores = scores[kept]
     judged = Judged(kept, np.full(len(kept), -1), best_class(z), confidence, scores, exact)
     return Result(
         classes=classes,

@@ -1,4 +1,4 @@
-"""Calibrated confidence: one temperature, one threshold for "unlike anything learned", and checks of both.
+"""Calibrated confidence: one temperature, one threshold for "none of these", and checks of both.
 
 Everything here works on logits alone, so every runtime gives the same numbers.
 
@@ -38,12 +38,12 @@ def sigmoid(logits: Numbers, temperature: float = 1.0) -> NDArray[np.float64]:
 
 
 def score(logits: Numbers) -> NDArray[np.float64]:
-    """How much an image resembles the training data: its largest logit.  N K -> N."""
+    """How much an image resembles what the model learned, by its largest logit.  N K -> N."""
     return np.asarray(logits, np.float64).max(-1)
 
 
 def fit_threshold(scores: Numbers, keep: float = 0.95) -> float:
-    """The score that a share `keep` of these images reaches; images below it are unlike the training data."""
+    """The score that a share `keep` of these images reaches; images below it are none of the classes."""
     scores = np.asarray(scores, np.float64)
     if not 0 < keep <= 1:
         raise DataError(f"a threshold cannot keep a share of {keep}; give one above 0 and at most 1")

@@ -143,7 +143,13 @@ def _judged(
     found = logits(model, chosen, skip_unreadable=True, progress=progress, **how)
     truth, real, about_labels = _truth(found, numbers, len(names), given, inner.answers)
     result = accuracy.measure(
-        found.values, truth, names, temperature=inner.temperature, threshold=inner.threshold, real=real
+        found.values,
+        truth,
+        names,
+        temperature=inner.temperature,
+        threshold=inner.threshold,
+        scores=found.scores,
+        real=real,
     )
     if not result.images:
         raise DataError(f"{chosen.path} has no image with a label to judge by; label some, or use: vitreous predict")

@@ -28,7 +28,7 @@ from vitreous.images.batches.batches import Batches, Coverage, Loading, Order
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, device_of
 from vitreous.models.config import Size
-from vitreous.models.model import unwrapped
+from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import Ranks, gather, here
 
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -43,6 +43,7 @@ class Logits:
     """A model's logits for a set, in its order."""
 
     values: NDArray[np.float32]  # N K
+    scores: NDArray[np.float32]  # N: how much each image resembles what the model learned
     labels: NDArray[np.int64]  # N or N K, as the set numbers its classes
     ids: NDArray[np.int64]  # N: image numbers in the source
     places: NDArray[np.int64]  # N: image numbers in the set; unreadable images are missing
@@ -78,7 +79,7 @@ def logits(
     if batches.loading.augment is not None or batches.order.shuffle or batches.order.epochs != 1:
         raise ConfigError("logits need unaugmented images; give Batches without augment, shuffle and further epochs")
     order: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    parts: list[NDArray[np.float32]] = [np.zeros((0, unwrapped(model).config.readout.classes), np.float32)]
+    parts: list[NDArray[np.float32]] = [np.zeros((0, unwrapped(model).config.readout.classes + 1), np.float32)]
 
     def begun(answer: Callable[[Tensor], Tensor]) -> Iterator[Underway]:
         done = 0
@@ -98,7 +99,8 @@ def logits(
         places, values = (np.concatenate([share[i] for share in shares]) for i in (0, 1))
         by_place = np.argsort(places, kind="stable")
         places, values = places[by_place], values[by_place]
-    return Logits(values, batches.data.labels[places], batches.data.ids[places], places, batches.coverage())
+    labels, ids = batches.data.labels[places], batches.data.ids[places]
+    return Logits(values[:, :-1], values[:, -1], labels, ids, places, batches.coverage())
 
 
 def choose_batch(size: Size, device: torch.device) -> int:
@@ -134,7 +136,10 @@ def make_batches(
 def ready(
     model: nn.Module, device: torch.device, precision: Precision = "auto"
 ) -> Iterator[Callable[[Tensor], Tensor]]:
-    """Yield a function from bytes B C H W to logits B K on the device; restores the model afterwards."""
+    """Yield a function from bytes B C H W to answers B K + 1 on the device; restores the model afterwards.
+
+    An answer is the logits of an image and, last, its score: how much it resembles what the model learned.
+    """
     inner = unwrapped(model)
     if not inner.config.readout.classes:
         raise ConfigError("the model has no head, so it answers nothing; fit one: vitreous fit DATA --weights MODEL")
@@ -146,13 +151,23 @@ def ready(
         def answer(images: Tensor) -> Tensor:
             x = normalised(images)
             with cast():
-                if network is not inner or kind != torch.float32:
-                    return network(x.to(kind)).float()
-                features = inner.features(x)
-            return inner.logits(inner.head(features.float()))  # in bfloat16 the best classes would often tie
+                if network is not inner and inner.familiarity is None:  # compiled, say
+                    z = network(x.to(kind)).float()
+                    return torch.cat([z, z.amax(1, keepdim=True)], 1)
+                features = inner.features(x.to(kind))
+            return with_score(inner, x, features)
 
         go = on_all_cores if device.type == "cpu" and network is inner and may_split(inner) else in_parts
         yield lambda images: go(answer, images, torch.cat)
+
+
+def with_score(model: Model, images: Tensor, features: Tensor) -> Tensor:
+    """Logits and score, B K + 1.  images: B C H W, normalised.  features: B D, maybe in bfloat16.
+
+    The head computes in the type of its weights: in bfloat16 the best classes would often tie.
+    """
+    z = model.logits(model.head(features.to(next(model.parameters()).dtype))).float()
+    return torch.cat([z, model.score(images, features, z)[:, None]], 1)
 
 
 @contextmanager

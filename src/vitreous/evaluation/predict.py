@@ -45,7 +45,7 @@ class Prediction:
     labels: tuple[str, ...] = ()
     classes: tuple[int, ...] = ()  # their numbers
     probabilities: tuple[float, ...] = ()
-    score: float | None = None  # how much the image resembles the training data
+    score: float | None = None  # how much the image resembles what the model learned
     is_unlike: bool = False  # the score is below the model's threshold: none of these
     answers: Literal["one", "several"] = "one"
     error: str | None = None
@@ -126,7 +126,7 @@ def _stream(
             return name, f"{name} is more than the memory here holds; shrink it"
 
     def begun() -> Iterator[tuple[list[tuple[str, str | None]], Underway | None]]:
-        """Names and errors of each batch, and the logits of the images that could be read."""
+        """Names and errors of each batch, and the answers to the images that could be read."""
         reading = in_flight((pool.submit(read, item) for item in items), 2 * batch)
         while part := [future.result() for future in itertools.islice(reading, batch)]:
             good = [pixels for _, pixels in part if not isinstance(pixels, str)]
@@ -152,9 +152,11 @@ def class_names(model: Model) -> tuple[str, ...]:
     return model.labels or tuple(f"class {k}" for k in range(model.config.readout.classes))
 
 
-def answer_of(model: Model, names: tuple[str, ...], name: str, z: NDArray[np.float32], top: int) -> Prediction:
+def answer_of(model: Model, names: tuple[str, ...], name: str, answer: NDArray[np.float32], top: int) -> Prediction:
+    """answer: K logits and the score, as `inference.ready` gives them."""
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
-    p, score = spread(z, model.temperature), float(calibration.score(z[None])[0])
+    z, score = answer[:-1], float(answer[-1])
+    p = spread(z, model.temperature)
     best = best_classes(z, top)
     is_unlike = model.threshold is not None and score < model.threshold
     labels, shares = tuple(names[k] for k in best), tuple(float(p[k]) for k in best)

@@ -57,8 +57,8 @@ def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any
     size = f"{channels} {rows} {columns}"
     forms = {
         "image": (f"image: uint8, height width {channels}, any size", f"probabilities K, score{seen}"),
-        "tensor": (f"images: float32, B {size}", f"logits B K{weights}"),
-        "fixed": (f"images: float32, 1 {size}, no dynamic axis", f"logits 1 K{weights}"),
+        "tensor": (f"images: float32, B {size}", f"logits B K, score B{weights}"),
+        "fixed": (f"images: float32, 1 {size}, no dynamic axis", f"logits 1 K, score 1{weights}"),
     }
     lines = ["## Files", "", "| file | MB | input | outputs |", "|---|---|---|---|"]
     for form, (given, got) in forms.items():
@@ -119,12 +119,15 @@ def _meaning(model: Model) -> list[str]:
         f"Probabilities are {spread} of the logits z with the temperature T = {model.temperature:.6g}, fitted so that "
         "about 80 % of the answers given with 80 % are right (T = 1: not fitted).",
         "",
-        "The score is the largest logit, before the temperature.",
+        "The score is the largest logit, before the temperature."
+        if model.familiarity is None
+        else "The score says how much an image resembles what the model learned: the cosine of its features to the "
+        "nearest mean of a class; −1 for a blank image.",
     ]
     if model.threshold is not None:
-        lines.append(f"Below the threshold {model.threshold:.6g} an image is unlike anything learned: none of these.")
+        lines.append(f"An image with a score below {model.threshold:.6g} is none of these classes.")
     else:
-        lines.append("This model has no threshold: it cannot say that an image is unlike anything it learned.")
+        lines.append("This model has no threshold: it cannot say that an image is none of these classes.")
     if model.answers == "several":
         lines.append("An image may have several labels: those with a probability of at least 1/2.")
     return [*lines, ""]

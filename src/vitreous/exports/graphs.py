@@ -1,8 +1,10 @@
 """The modules to export: preprocessing, the network, and the calibrated answer.
 
-tensor form   images B C H W, float        -> logits B K [, attention_weights B L H N N [, pool_weights B H 1 P]]
+tensor form   images B C H W, float        -> logits B K, score B [, attention_weights B L H N N [, pool_weights …]]
 fixed form    the same, one image: 1 C H W
 image form    image h w C, uint8, any size -> probabilities K, score [, attention_map rows columns]
+
+pool_weights are B H 1 P.
 """
 
 from __future__ import annotations
@@ -92,25 +94,30 @@ def _rows_first(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """Images to logits and, if asked, to the attention weights of all layers and of the pool."""
+    """Images to logits, score and, if asked, the attention weights of all layers and of the pool."""
 
     def __init__(self, model: Model, *, attention: bool = False):
         super().__init__()
         self.model, self.attention = model, attention
         self.pool_tap = find_pool(model)[1] if attention else None
 
-    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:  # B C H W, float32
-        x = images.to(next(self.model.parameters()).dtype)
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:  # B C H W, float32
         if not self.attention:
-            return self.model(x).float()  # B K
+            return self.answers(images)
         with taps(self.model, [ATTENTION, *([self.pool_tap] if self.pool_tap else [])]) as seen:
-            logits = self.model(x).float()
+            answers = self.answers(images)
         of_pool = [seen.pop(self.pool_tap).float()] if self.pool_tap else []  # B H 1 P
-        return logits, torch.stack(list(seen.values()), 1).float(), *of_pool  # B K, B L H N N
+        return *answers, torch.stack(list(seen.values()), 1).float(), *of_pool  # …, B L H N N
+
+    def answers(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """B K, B."""
+        features = self.model.features(images.to(next(self.model.parameters()).dtype))
+        logits = self.model.logits(self.model.head(features)).float()
+        return logits, self.model.score(images, features, logits)
 
 
 class AnswerGraph(nn.Module):
-    """Logits of one image to calibrated probabilities and the score to hold against the threshold."""
+    """Logits and score of one image to calibrated probabilities and the score to hold against the threshold."""
 
     def __init__(self, model: Model, *, attention: bool = False):
         super().__init__()
@@ -121,13 +128,13 @@ class AnswerGraph(nn.Module):
             self.read = partial(read_patches, find_pool(model)[0])  # not as a submodule: this graph has no parameters
 
     def forward(
-        self, logits: Tensor, weights: Tensor | None = None, of_pool: Tensor | None = None
-    ) -> tuple[Tensor, ...]:  # 1 K, 1 L H N N, 1 H 1 P
+        self, logits: Tensor, score: Tensor, weights: Tensor | None = None, of_pool: Tensor | None = None
+    ) -> tuple[Tensor, ...]:  # 1 K, 1, 1 L H N N, 1 H 1 P
         z = logits[0] / self.temperature
         p = z.sigmoid() if self.answers == "several" else z.softmax(-1)
         if weights is None:
-            return p, logits[0].amax(-1)  # K, one number
-        return p, logits[0].amax(-1), self.map(weights, of_pool)
+            return p, score[0]  # K, one number
+        return p, score[0], self.map(weights, of_pool)
 
     def map(self, weights: Tensor, of_pool: Tensor | None) -> Tensor:  # 1 L H N N, 1 H 1 P
         """The share of each patch in the pooled vector, by rollout.  Returns rows columns."""
@@ -142,5 +149,4 @@ class ImageForm(nn.Module):
         self.preprocessing, self.network, self.answer = preprocessing, network, answer
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:  # h w C, uint8
-        seen = self.network(self.preprocessing(image))
-        return self.answer(*seen) if isinstance(seen, tuple) else self.answer(seen)
+        return self.answer(*self.network(self.preprocessing(image)))

@@ -61,8 +61,7 @@ def write_preprocessing(parts: ModelParts, scratch: Path, opset: int) -> Path:
 def write_answer(parts: ModelParts, scratch: Path, opset: int) -> Path:
     path = scratch / "answer.onnx"
     with torch.no_grad():
-        seen = parts.network(parts.images(1))
-    inputs = seen if isinstance(seen, tuple) else (seen,)
+        inputs = parts.network(parts.images(1))
     _export(parts.answer, inputs, path, opset, parts.tensor_outputs, parts.image_outputs)
     return path
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, best_class
+from vitreous.exports.graphs import Network
 from vitreous.exports.target import Array, Run, Target
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
@@ -50,7 +51,7 @@ class FormComparison:
     """One form against PyTorch.
 
     difference: max |theirs − ours| / max(1, max |ours|), of logits (tensor, fixed) or probabilities (image).
-    agreement: share of images with the same first answer.
+    agreement: share of images with the same first answer, which may be "none of these".
     """
 
     form: str
@@ -68,12 +69,12 @@ class FormComparison:
         return f"{self.form:<8}{self.images:>6,} images   max difference {self.difference:.1e}   {same}"
 
 
-def compare(form: str, theirs: Array, ours: Array) -> FormComparison:
-    """Compare the outputs of one form with the model's, both N K."""
+def compare(form: str, theirs: Array, ours: Array, is_same: Array | bool = True) -> FormComparison:
+    """Compare the outputs of one form with the model's, both N K.  is_same: N, what else must be the same."""
     theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
     scale = max(1.0, float(np.abs(ours).max(initial=0)))
     difference = float(np.abs(theirs - ours).max(initial=0)) / scale
-    same = best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)
+    same = (best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)) & is_same
     agreement = float(same.mean()) if len(ours) else math.nan
     return FormComparison(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement)
 
@@ -185,22 +186,32 @@ def compare_files(
     names = ("tensor", "fixed", "image")
     files: dict[str, Run] = {form: target.open(folder / f"{form}{target.suffix}") for form in names}
     prepare = target.open(scratch / f"preprocessing{target.suffix}")
-    rule = model.preprocess
+    rule, network = model.preprocess, Network(model)
     ours: list[Any] = []
+    our_scores: list[float] = []
     theirs: dict[str, list[Any]] = {form: [] for form in files}
+    scores: dict[str, list[float]] = {form: [] for form in files}
     labels: list[int | None] = []
     grey = 0.0
     while part := list(itertools.islice(samples, COMPARED_AT_ONCE)):
         images = [decode.with_channels(sample.pixels, len(rule.mean)) for sample in part]
         x = torch.stack([preprocess.normalise(decode.finish(image, rule), rule) for image in images])  # B C H W
         with torch.inference_mode():
-            ours += list(model(x).numpy())
-        theirs["tensor"] += list(files["tensor"](x.numpy())[0])
+            mine, own_score = network.answers(x)
+        ours += list(mine.numpy())
+        our_scores += own_score.tolist()
+        answers, score, *_ = files["tensor"](x.numpy())
+        theirs["tensor"] += list(answers)
+        scores["tensor"] += score.tolist()
         for i, image in enumerate(images):
             if len(theirs["fixed"]) < FIXED_FORM_IMAGES:
-                theirs["fixed"].append(files["fixed"](x[i : i + 1].numpy())[0][0])
+                answers, score, *_ = files["fixed"](x[i : i + 1].numpy())
+                theirs["fixed"].append(answers[0])
+                scores["fixed"].append(float(score[0]))
             if len(theirs["image"]) < IMAGE_FORM_IMAGES:
-                theirs["image"].append(files["image"](image)[0])
+                answers, score, *_ = files["image"](image)
+                theirs["image"].append(answers)
+                scores["image"].append(float(score))
                 grey = max(grey, _grey_levels(prepare(image)[0], x[i : i + 1].numpy(), rule.std))
         labels += [sample.label for sample in part]
         if progress is not None:
@@ -210,7 +221,12 @@ def compare_files(
     logits = np.stack(ours)  # N K
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
     wanted = {"tensor": logits, "fixed": logits, "image": spread(logits, model.temperature)}
-    forms = tuple(compare(form, np.stack(rows), wanted[form][: len(rows)]) for form, rows in theirs.items())
+    limit = -math.inf if model.threshold is None else model.threshold
+    is_none = {form: np.array(found) < limit for form, found in (scores | {"ours": our_scores}).items()}
+    forms = tuple(
+        compare(form, np.stack(rows), wanted[form][: len(rows)], is_none[form] == is_none["ours"][: len(rows)])
+        for form, rows in theirs.items()
+    )
     return forms, grey, _accuracy(np.stack(theirs["tensor"]), logits, labels)
 
 

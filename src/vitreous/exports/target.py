@@ -44,7 +44,7 @@ class ModelParts:
     @property
     def tensor_outputs(self) -> list[str]:
         of_pool = ["pool_weights"] if self.network.pool_tap else []
-        return ["logits", *(["attention_weights", *of_pool] if self.network.attention else [])]
+        return ["logits", "score", *(["attention_weights", *of_pool] if self.network.attention else [])]
 
     @property
     def image_outputs(self) -> list[str]:

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from vitreous.errors import ConfigError
 from vitreous.models.config import Config
+from vitreous.models.familiarity import Familiarity
 from vitreous.models.layers import Linear
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.taps import COMPILED_PREFIX, Tap, looked_into, plain
@@ -27,7 +28,8 @@ class Model(nn.Module):
         self.preprocess = Preprocess(size=config.image_size)
         self.labels: tuple[str, ...] | None = None
         self.temperature = 1.0
-        self.threshold: float | None = None  # a score below it marks an image unlike the training data
+        self.familiarity: Familiarity | None = None  # how an image is scored; None: by its largest logit
+        self.threshold: float | None = None  # an image with a lower score is none of these classes
         self.answers: Literal["one", "several"] = "one"  # labels per image: softmax, or a sigmoid for every class
         self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed about them
         self.gradient_checkpointing = False  # recompute blocks and stages in the backward pass instead of keeping them
@@ -37,6 +39,10 @@ class Model(nn.Module):
 
     def forward(self, images: Tensor, *, layout: str = "BCHW") -> Tensor:       # B C H W -> B K
         return self.logits(self.head(self.features(channels_first(images, layout))))
+
+    def score(self, images: Tensor, features: Tensor, logits: Tensor) -> Tensor:  # B C H W, B D, B K -> B
+        """How much each image resembles what the model learned; hold it against `threshold`."""
+        return logits.amax(1) if self.familiarity is None else self.familiarity(images, features)
 
     def run(self, part: nn.Module, x: Tensor) -> Tensor:
         """Run a block or stage; with gradient checkpointing, recompute it in the backward pass.
@@ -60,6 +66,12 @@ def is_untrained(model: Model) -> bool:
     """True for a model as `build` made it: random weights, and a head of zeros if it has one."""
     has_answers = any(parameter.any() for parameter in model.head.parameters())
     return model.source.get("weights") == "random" and not has_answers
+
+
+def head_shape(model: Model) -> tuple[int, int]:
+    """Classes and features of the head; 0, 0 without one."""
+    heads = [part for part in model.head.modules() if isinstance(part, nn.Linear)]
+    return max((head.out_features for head in heads), default=0), sum(head.in_features for head in heads)
 
 
 def channels_first(images: Tensor, layout: str) -> Tensor:

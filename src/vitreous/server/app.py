@@ -142,7 +142,7 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
         top: Annotated[int, Query(ge=1, le=1000, description="How many of the likeliest classes.")] = 5,
     ) -> JSONResponse:
         """One row for each image, in order: the likeliest classes with calibrated probabilities, the answer (empty if
-        the image is unlike anything learned), and an id to ask about the image again.
+        the image is none of these), and an id to ask about the image again.
 
         If several images are sent, the row of an unreadable one holds its `error`.
         """
@@ -157,7 +157,7 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
                     if is_alone:
                         raise
                     return {"name": one.name, "error": refusal.line}
-                answer = worker.engine.answer(kept.name, worker.logits([kept.seen])[0], top)
+                answer = worker.engine.answer(kept.name, worker.answers_to([kept.seen])[0], top)
                 return answer.to_json() | {"image": key} | ({"note": kept.note} if kept.note else {})
 
             return work
@@ -321,10 +321,10 @@ def _pairs(words: list[str] | None, what: str) -> tuple[tuple[int, int], ...]:
 
 
 def _told(
-    worker: Worker, kept: CachedImage, logits: np.ndarray[Any, Any], found: Attended | None, top: int
+    worker: Worker, kept: CachedImage, answer: np.ndarray[Any, Any], found: Attended | None, top: int
 ) -> dict[str, Any]:
-    answer = worker.engine.answer(kept.name, logits, top).to_json()
-    return answer | {"rollout": None if found is None else found.to_json(0, 0)["rollout"]}
+    told = worker.engine.answer(kept.name, answer, top).to_json()
+    return told | {"rollout": None if found is None else found.to_json(0, 0)["rollout"]}
 
 
 def _png(pixels: Pixels) -> bytes:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.evaluation.inference import at_work, ready
+from vitreous.evaluation.inference import at_work, ready, with_score
 from vitreous.evaluation.predict import Prediction, answer_of, class_names
 from vitreous.images.pixels import decode
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
@@ -73,26 +73,26 @@ class Engine:
     @contextmanager
     def at_work(self) -> Iterator[Engine]:
         """The engine answers inside this context."""
-        with ready(self.model, self.device) as logits, at_work(self.model, self.device) as (normalised, cast):
-            self._logits, self._normalised, self._cast = logits, normalised, cast
+        with ready(self.model, self.device) as answers, at_work(self.model, self.device) as (normalised, cast):
+            self._answers, self._normalised, self._cast = answers, normalised, cast
             yield self
 
     def pixels(self, image: Pixels) -> Pixels:
         """The image as the model sees it."""
         return decode.finish(image, self.model.preprocess)
 
-    def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
-        """B K.  seen: images as the model sees them."""
-        return self._logits(stacked(seen)).cpu().numpy()
+    def answers_to(self, seen: list[Pixels]) -> NDArray[np.float32]:
+        """Logits and score, B K + 1.  seen: images as the model sees them."""
+        return self._answers(stacked(seen)).cpu().numpy()
 
-    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Prediction:
-        """The answer, with the calibrated confidence of `vitreous predict`."""
-        return answer_of(self.model, self.names, name, logits, top)
+    def answer(self, name: str, answer: NDArray[np.float32], top: int) -> Prediction:
+        """The answer in words, with the calibrated confidence of `vitreous predict`."""
+        return answer_of(self.model, self.names, name, answer, top)
 
     def attend(
         self, seen: Pixels, patch: int | None = None, broken: Break | None = None
     ) -> tuple[NDArray[np.float32], Attended | None]:
-        """Logits K and attention of one image; None for a ResNet, or if the pool does not say what it reads."""
+        """Answer K + 1 and attention of one image; None for a ResNet, or if the pool does not say what it reads."""
         model = self.model if broken is None or not broken.positions else self._without_positions()
         x = self._normalised(stacked([seen]))
         edits = {}
@@ -104,18 +104,17 @@ class Engine:
             if not reads and not edits:
                 return self._answered(model, x), None
             with taps(model, reads, edit=edits) as found:
-                logits = self._answered(model, x)
+                answer = self._answered(model, x)
             if not isinstance(model, ViT):
-                return logits, None
+                return answer, None
             weights = found.pop(tap).float() if tap else None  # 1 H 1 P
-            return logits, attended(list(found.values()), model, patch, weights)
+            return answer, attended(list(found.values()), model, patch, weights)
 
     def _answered(self, model: Model, x: Tensor) -> NDArray[np.float32]:
-        """Logits K as in `evaluation.inference.ready`: the head computes in the type of its weights, not autocast's."""
-        kind = next(model.parameters()).dtype
+        """Logits and score, K + 1."""
         with self._cast():
-            features = model.features(x.to(kind))
-        return model.logits(model.head(features.to(kind)))[0].float().cpu().numpy()
+            features = model.features(x.to(next(model.parameters()).dtype))
+        return with_score(model, x, features)[0].cpu().numpy()
 
     def tokens(self, seen: Pixels, numbers: int) -> Any:
         """The tokens that enter the first block: N rows of their first `numbers` numbers."""

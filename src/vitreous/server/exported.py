@@ -24,7 +24,7 @@ from vitreous.files import restore_folder
 from vitreous.images.pixels import decode
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Pixels
-from vitreous.server.runtimes import normalised, without_torch
+from vitreous.server.runtimes import answers_of, normalised, without_torch
 from vitreous.weights.tensor_files import read_json
 from vitreous.words import one_line
 
@@ -97,17 +97,17 @@ class FileEngine:
         """The image as the model sees it."""
         return decode.finish(image, self.rule)
 
-    def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
-        """B K.  seen: images as the model sees them."""
-        return self.of_tensors(normalised(seen, self.rule))
+    def answers_to(self, seen: list[Pixels]) -> NDArray[np.float32]:
+        """Logits and score, B K + 1.  seen: images as the model sees them."""
+        return answers_of(self._run, normalised(seen, self.rule))
 
     def of_tensors(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """B C H W -> B K."""
+        """B C H W -> logits B K."""
         return self._run(x)[0]
 
-    def answer(self, name: str, logits: NDArray[np.float32], top: int) -> Prediction:
-        """The answer with the model's calibrated confidence."""
-        return answer_of(self, self.names, name, logits, top)  # type: ignore[arg-type]  # temperature, threshold, answers
+    def answer(self, name: str, answer: NDArray[np.float32], top: int) -> Prediction:
+        """The answer in words, with the model's calibrated confidence."""
+        return answer_of(self, self.names, name, answer, top)  # type: ignore[arg-type]  # temperature, threshold, answers
 
 
 def find(model: object) -> Path | None:

@@ -32,10 +32,10 @@ GPU_BATCH = 64  # images
 
 @dataclass(frozen=True)
 class Worker:
-    """What a job runs with: the worker's engine, and the function to logits that suits the device."""
+    """What a job runs with: the worker's engine, and the function to answers that suits the device."""
 
     engine: Engine | FileEngine
-    logits: Callable[[list[Pixels]], NDArray[np.float32]]  # B K
+    answers_to: Callable[[list[Pixels]], NDArray[np.float32]]  # logits and score, B K + 1
 
     @property
     def inside(self) -> Engine:
@@ -158,19 +158,19 @@ class WorkQueue:
         """A worker that has answered once."""
         if isinstance(self._model, Exported):
             opened = FileEngine(self._model)
-            opened.logits([_grey(opened.rule)])
-            yield Worker(opened, opened.logits)
+            opened.answers_to([_grey(opened.rule)])
+            yield Worker(opened, opened.answers_to)
             return
         with Engine(self._model, self._device).at_work() as engine:
-            worker, grey = Worker(engine, self._logits(engine)), _grey(engine.model.preprocess)
-            worker.logits([grey])
+            worker, grey = Worker(engine, self._answers_to(engine)), _grey(engine.model.preprocess)
+            worker.answers_to([grey])
             engine.attend(grey)
             yield worker
 
-    def _logits(self, engine: Engine) -> Callable[[list[Pixels]], NDArray[np.float32]]:
+    def _answers_to(self, engine: Engine) -> Callable[[list[Pixels]], NDArray[np.float32]]:
         if self._batcher is not None:
-            return self._batcher.logits
-        return engine.logits if self._runtime is None else self._runtime.open(engine)
+            return self._batcher.answers_to
+        return engine.answers_to if self._runtime is None else self._runtime.open(engine)
 
     def _do(self, job: _Job, worker: Worker) -> None:
         try:
@@ -204,7 +204,7 @@ class Batcher:
         self._thread = threading.Thread(target=self._run, name="vitreous-serve-batches", daemon=True)
         self._thread.start()
 
-    def logits(self, seen: list[Pixels]) -> NDArray[np.float32]:
+    def answers_to(self, seen: list[Pixels]) -> NDArray[np.float32]:
         """B K; blocks until it is computed."""
         future: Future[NDArray[np.float32]] = Future()
         self._asked.put((seen, future))
@@ -233,7 +233,7 @@ class Batcher:
 
     def _answer(self, part: list[tuple[list[Pixels], Future[NDArray[np.float32]]]]) -> None:
         try:
-            rows = self.engine.logits([one for seen, _ in part for one in seen])
+            rows = self.engine.answers_to([one for seen, _ in part for one in seen])
         except BaseException as error:
             for _, future in part:
                 future.set_exception(error)

@@ -54,14 +54,10 @@ class OtherRuntime:
         self._file = folder / f"tensor{self.target.suffix}"
 
     def open(self, engine: Engine) -> Callable[[list[Pixels]], NDArray[np.float32]]:
-        """A function from images to logits B K, once its answer to one image agrees with torch."""
+        """A function from images to answers B K + 1, once its answer to one image agrees with torch."""
         run = self.target.open(self._file)
-
-        def logits(seen: list[Pixels]) -> NDArray[np.float32]:
-            return run(normalised(seen, self.rule))[0]
-
         self._compare(run, engine)
-        return logits
+        return lambda seen: answers_of(run, normalised(seen, self.rule))
 
     def close(self) -> None:
         """Delete the files."""
@@ -69,12 +65,19 @@ class OtherRuntime:
 
     def _compare(self, run: Run, engine: Engine) -> None:
         seen = [np.random.default_rng(0).integers(0, 256, (*self.rule.size, len(self.rule.mean)), dtype=np.uint8)]
-        theirs, ours = run(normalised(seen, self.rule))[0], engine.logits(seen)
+        theirs, ours = answers_of(run, normalised(seen, self.rule)), engine.answers_to(seen)
         apart = float(np.abs(theirs - ours).max() / max(np.abs(ours).max(), 1e-6))
         if not apart <= MAX_DIFFERENCE_FROM_TORCH:
             raise ConfigError(
                 f"{self.name} answers differently from torch here (logits {apart:.1%} apart); choose --runtime torch"
             )
+
+
+def answers_of(run: Run, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Logits and score of a tensor form, B K + 1; files of older exports have no score.  x: B C H W."""
+    logits, *others = run(x)
+    score = others[0] if others and others[0].ndim == 1 else logits.max(1)
+    return np.concatenate([logits, score[:, None]], 1)
 
 
 def normalised(seen: list[Pixels], rule: Preprocess) -> NDArray[np.float32]:

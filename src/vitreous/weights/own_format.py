@@ -21,10 +21,12 @@ from torch import Tensor
 from vitreous.errors import CheckpointError, ConfigError, FormatError, VitreousError
 from vitreous.files import sealed, unsealed, write_bytes
 from vitreous.models import config as configs
+from vitreous.models import familiarity as familiarities
 from vitreous.models import preprocess as preprocesses
 from vitreous.models.catalog import blueprint
 from vitreous.models.config import Config, ViTConfig
-from vitreous.models.model import Model, state_of
+from vitreous.models.familiarity import Familiarity
+from vitreous.models.model import Model, head_shape, state_of
 from vitreous.models.preprocess import Preprocess
 from vitreous.printable import storable
 from vitreous.weights.formats import stated_preprocess, stem_of
@@ -44,6 +46,7 @@ class Usage:
     temperature: float = 1.0
     threshold: float | None = None
     answers: Literal["one", "several"] = "one"
+    familiarity: Familiarity | None = None
 
     def for_new_head(self) -> Usage:
         """What stays valid for a new head."""
@@ -55,6 +58,9 @@ class Usage:
         labels = tuple(map(storable, self.labels or ()))
         model.labels = labels if labels and len(labels) == model.config.readout.classes else None
         model.temperature, model.threshold, model.answers = self.temperature, self.threshold, self.answers
+        model.familiarity = self.familiarity
+        if self.familiarity is not None and tuple(self.familiarity.means.shape) != head_shape(model):
+            model.familiarity = model.threshold = None
 
 
 @dataclass
@@ -160,7 +166,8 @@ def described(record: Any, found: RawCheckpoint) -> Config:
 def usage_to_json(model: Model) -> dict[str, Any]:
     """As JSON, for manifests and sidecars."""
     names = ("labels", "temperature", "threshold", "answers")
-    return {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
+    body = {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
+    return body | {"familiarity": None if model.familiarity is None else model.familiarity.to_json()}
 
 
 def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
@@ -173,7 +180,9 @@ def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
         raise ConfigError("labels are not a list of words")
     _check_answers(temperature, threshold, answers)
     limit = None if threshold is None else float(threshold)
-    return Usage(preprocess, tuple(labels) if labels else None, float(temperature), limit, answers)
+    known = record.get("familiarity")
+    familiarity = None if known is None else familiarities.from_json(known)
+    return Usage(preprocess, tuple(labels) if labels else None, float(temperature), limit, answers, familiarity)
 
 
 def check_usage(model: Model) -> None:

@@ -194,7 +194,7 @@ def hold(model: Model, known: Format, *, anyway: bool) -> Model:
         verb = "would run this model differently" if only_function else "cannot hold this model"
         raise FormatError(f"{known.name} {verb}: {', '.join(map(str, parts))}{end}")
     held = assemble(config, dict(state))
-    for name in ("preprocess", "labels", "temperature", "threshold", "answers", "source"):
+    for name in ("preprocess", "labels", "temperature", "threshold", "answers", "familiarity", "source"):
         setattr(held, name, getattr(model, name))
     return held
 

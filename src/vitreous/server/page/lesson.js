@@ -69,7 +69,7 @@ const STEPS = [
     heading: "The answer",
     words: ({ model: m, answer: a }) => [
       `One more table turns what was collected into a score for each of the ${m.classes.toLocaleString("en")} classes, and the scores into shares that sum to 1.`,
-      a.said.length ? `It says ${a.said.join(", ")}, at ${percent(a.top[0].probability)}: of all the times it is that sure, it should be right in so many.` : "It says that this is unlike anything it learned: no score is high enough.",
+      a.said.length ? `It says ${a.said.join(", ")}, at ${percent(a.top[0].probability)}: of all the times it is that sure, it should be right in so many.` : "It says: none of these. The image resembles no class that it learned.",
     ],
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
     more: (s) => {

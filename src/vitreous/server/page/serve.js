@@ -102,7 +102,7 @@ function fits(file) {
 
 function showAnswer() {
   const { answer } = state, said = document.createElement("span"), why = document.createElement("small");
-  said.textContent = answer.said.length ? answer.said.join(", ") : "unlike anything I learned";
+  said.textContent = answer.said.length ? answer.said.join(", ") : "none of these";
   why.textContent = answer.said.length ? "" : answer.is_unlike ? "If it must be one of these:" : "None of the classes reaches one half.";
   $("said").replaceChildren(said, why);
   list($("top"), answer.top);

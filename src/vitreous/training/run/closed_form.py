@@ -28,7 +28,7 @@ from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
 from vitreous.models.config import Config
 from vitreous.models.cost import macs
-from vitreous.models.model import Model
+from vitreous.models.model import Model, head_shape
 from vitreous.models.vit import TwoHeads
 
 MIN_MEASURED, MAX_MEASURED = 500, 20_000  # images whose frozen features are read for a measure
@@ -186,8 +186,7 @@ def most_images(config: Config, device: torch.device | str) -> int:
 
 def memory_needed(images: int, model: Model) -> int:
     """Bytes that a closed form takes: it holds all rows and all answers at once."""
-    heads = [part for part in model.head.modules() if isinstance(part, nn.Linear)]
-    features, classes = sum(head.in_features for head in heads), max((head.out_features for head in heads), default=0)
+    classes, features = head_shape(model)
     return 8 * images * (FEATURE_COPIES * features + ANSWER_COPIES * classes)
 
 

@@ -78,6 +78,7 @@ def start_model(plan: Plan, device: torch.device, *, again: bool = False) -> Mod
         raise RunError("the weights changed since the run began; start a new run")
     model.preprocess, model.labels = plan.preprocess, plan.data.classes or None
     model.answers = "several" if plan.data.has_many_labels else "one"
+    model.familiarity = model.threshold = None  # of what it learned before
     return model.to(device)
 
 
@@ -104,7 +105,7 @@ def _copied(given: Model, classes: int, size: Size | None) -> Model:
     config = given.config
     state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in given.state_dict().items()}
     state = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-    usage = Usage(given.preprocess, given.labels, given.temperature, given.threshold, given.answers)
+    usage = Usage(given.preprocess, given.labels, given.temperature, given.threshold, given.answers, given.familiarity)
     if size is not None and size != config.image_size:
         config, state = resize_images(config, state, size)
     if classes != config.readout.classes:

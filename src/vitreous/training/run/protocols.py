@@ -27,7 +27,7 @@ from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.models.model import Model
 from vitreous.training.label_errors import doubts_of
 from vitreous.training.recipe import Recipe, Seconds, Steps
-from vitreous.training.run import closed_form, trainable_layers
+from vitreous.training.run import closed_form, none_of_these, trainable_layers
 from vitreous.training.run.closed_form import FirstHead, Frozen
 from vitreous.training.run.decoded import decode_for_judging, decode_once, decoding_beside
 from vitreous.training.run.events import FeaturesRead, HeadSolved, TrialEnded, TrialFailed
@@ -82,17 +82,17 @@ def _with_dev(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtim
             outcome, trials = _train(plan, recipe, model, shown, folder, runtime, dev=looked_at), ()
         pixels = decoded_test()
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
-    chosen = labels = seen = None
+    on_dev = seen = None
     if dev is not None:
-        found = runtime.answers(model, dev)
-        chosen, labels = found.values, found.labels
-        seen = _answered(dev, found.places, runtime)
+        none_of_these.learn(plan, model, train, runtime)
+        on_dev = runtime.answers(model, dev)
+        seen = _answered(dev, on_dev.places, runtime)
     if test is not None and pixels is not None:
         found = runtime.answers(model, pixels)
         judged, pixels = _answered(test, found.places, runtime), pixels.take(found.places)
-        logits, judged_by = found.values, "test"
-    elif seen is not None and chosen is not None:
-        judged, logits, judged_by = seen, chosen, "dev"
+        judged_by = "test"
+    elif seen is not None and on_dev is not None:
+        judged, found, judged_by = seen, on_dev, "dev"
     else:
         return _unjudged(model, outcome, used)
     return Trained(
@@ -100,10 +100,12 @@ def _with_dev(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtim
         outcome=outcome,
         seconds=outcome.seconds,
         judged=judged,
-        logits=logits,
+        logits=found.values,
+        scores=found.scores,
         judged_by=judged_by,
-        chosen=chosen,
-        chosen_labels=labels,
+        chosen=None if on_dev is None else on_dev.values,
+        chosen_labels=None if on_dev is None else on_dev.labels,
+        chosen_scores=None if on_dev is None else on_dev.scores,
         used={**used, "test": len(judged) * (judged_by == "test")},
         trials=trials,
         pixels=pixels,
@@ -189,32 +191,37 @@ def _folds(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
     head = _first_head(plan, pool, runtime)
     find = decode_once(plan, pool, None, where, runtime)
     logits = np.zeros((len(pool), len(data.classes)), np.float32)
-    is_judged = np.zeros(len(pool), bool)
+    scores, is_judged = np.zeros(len(pool), np.float32), np.zeros(len(pool), bool)
     seconds = 0.0
     for number in range(plan.folds):
         train = pool.take(part != number)
         model = _begun(plan, head, train, runtime, again=True)
         outcome = _train(plan, recipe, model, find(train), folder, runtime, name=f"fold-{number + 1}")
         recipe = _same_steps(recipe, outcome)
+        none_of_these.learn(plan, model, train, runtime)
         own = np.flatnonzero(part == number)
         found = runtime.answers(model, pool.take(own))
-        logits[own[found.places]], is_judged[own[found.places]] = found.values, True
+        own = own[found.places]
+        logits[own], scores[own], is_judged[own] = found.values, found.scores, True
         seconds += outcome.seconds
     model = _begun(plan, head, pool, runtime)
     outcome = _train(plan, recipe, model, find(pool), folder, runtime)
+    none_of_these.learn(plan, model, pool, runtime)
     test = None
     if len(pool) < len(data):
         found = runtime.answers(model, data.split(TEST))
         test = accuracy.measure(found.values, found.labels, data.classes)
-    judged, logits = _answered(pool, np.flatnonzero(is_judged), runtime), logits[is_judged]
+    judged, logits, scores = _answered(pool, np.flatnonzero(is_judged), runtime), logits[is_judged], scores[is_judged]
     return Trained(
         model=model,
         outcome=outcome,
         judged=judged,
         logits=logits,
+        scores=scores,
         judged_by="cross-validation",
         chosen=logits,
         chosen_labels=judged.labels,
+        chosen_scores=scores,
         used={"train": len(pool), "dev": 0, "test": 0 if test is None else test.images},
         seconds=seconds + outcome.seconds,
         part=part[is_judged],
@@ -238,6 +245,9 @@ def _solved(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime)
     labels = found.images.labels
     head = closed_form.solve(found.rows, labels, len(plan.classes), recipe.l2, groups=groups, device=runtime.device)
     closed_form.put_into_head(model, head.probe)
+    model.familiarity = none_of_these.familiarity_of(plan, found.rows, labels)
+    part = groups % CALIBRATION_PARTS
+    known, unknown = none_of_these.left_out_scores(found.rows, labels, len(plan.classes), part)
     logits = head.left_out.astype(np.float32)
     seconds = time.monotonic() - begin + plan.measured_seconds
     solved = HeadSolved(
@@ -255,25 +265,29 @@ def _solved(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime)
         outcome=Outcome({}, 0, 0, seconds, len(labels) / max(seconds, 1e-9)),
         judged=found.images,
         logits=logits,
+        scores=known,
         judged_by="leave-one-out",
         chosen=logits,
         chosen_labels=labels,
+        chosen_scores=known,
+        unknown_scores=unknown if len(plan.classes) > 2 else None,
         used={"train": len(labels), "dev": 0, "test": 0},
         seconds=seconds,
     )
     if leaves_out:
-        return replace(trained, part=groups % CALIBRATION_PARTS)
+        return replace(trained, part=part)
     answers = runtime.answers(model, data.split(TEST), alone=True)
     judged = _answered(data.split(TEST), answers.places, runtime)
-    known = None if plan.estimate is None else plan.estimate.doubts
-    is_known = known is not None and known.images == len(labels)  # the plan asked about the same images and features
+    doubts = None if plan.estimate is None else plan.estimate.doubts
+    is_known = doubts is not None and doubts.images == len(labels)  # the plan asked about the same images and features
     return replace(
         trained,
         judged=judged,
         logits=answers.values,
+        scores=answers.scores,
         judged_by="test",
         used={**trained.used, "test": len(judged)},
-        doubts=known if is_known else doubts_of(found.images, head.left_out),
+        doubts=doubts if is_known else doubts_of(found.images, head.left_out),
     )
 
 

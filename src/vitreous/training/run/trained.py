@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,11 @@ class Trained:
     judged: ImageSet | None = None  # None: no image judges it
     logits: NDArray[np.float32]  # N K, of the judged images
     judged_by: str
-    chosen: NDArray[np.float32] | None = None  # logits that fit temperature and threshold
+    scores: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))  # N, of the judged images
+    chosen: NDArray[np.float32] | None = None  # logits that fit the temperature
     chosen_labels: NDArray[np.int64] | None = None
+    chosen_scores: NDArray[np.float32] | None = None  # that fit the threshold
+    unknown_scores: NDArray[np.float32] | None = None  # of images whose class was left out
     used: dict[str, int]  # images of train, dev and test
     seconds: float
     part: NDArray[np.int64] | None = None  # the fold of each judged image

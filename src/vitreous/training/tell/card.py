@@ -7,6 +7,7 @@ import json
 import math
 import re
 
+from vitreous.training.tell.strangers import total
 from vitreous.training.tell.summary import Summary
 
 MAX_CLASSES_NAMED = 50  # named in the card
@@ -145,7 +146,11 @@ def _limits(summary: Summary) -> str:
     lines = ["## Limits", ""]
     lines.append("- It answers with one of its classes whatever it is shown; images of other kinds get a wrong name.")
     if summary.unlike is not None:
-        lines[-1] = "- Images unlike those it learned from are marked, by a threshold that proves nothing."
+        caught, seen = total(summary.strangers)
+        lines[-1] = (
+            f"- It answers \u201cnone of these\u201d to images that resemble no class: to {caught:,} of {seen:,} "
+            "strangers that come with vitreous. Others may pass, the more so the more they look like its classes."
+        )
     if weak:
         told = ", ".join(f"{_line(row.name)} ({100 * row.recall:.0f} % found)" for row in weak)
         lines.append(f"- Weakest classes: {told}.")

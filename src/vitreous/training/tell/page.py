@@ -44,6 +44,7 @@ from vitreous.report.page import (
 from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.stage import stage_of
+from vitreous.training.tell.strangers import LEFT_OUT, total
 from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
 from vitreous.words import count, duration, percent, sentence, unbroken
 
@@ -74,6 +75,7 @@ def page(summary: Summary) -> Page:
         _classes(summary),
         _confusion(summary),
         _confidence(summary),
+        _strangers(summary),
         _mistakes(summary),
         _typical(summary),
         _attention(summary),
@@ -310,15 +312,37 @@ def _confidence(summary: Summary) -> Section:
             if row.answered
         ]
         blocks.append(Table(["answer only above", "answered", "right of those"], rows, "llr"))
-    if summary.unlike is not None:
+    return Section("Can its confidence be trusted?", blocks, summary=f"off by {error:.1f} points")
+
+
+def _strangers(summary: Summary) -> Section | None:
+    """Does it notice images of something else?"""
+    if summary.unlike is None:
+        return None
+    caught, seen = total(summary.strangers)
+    share = _percent(caught / max(seen, 1), 0)
+    rows: list[list[str | Bar]] = [
+        [f"{kind} ({count.seen:,})", Bar(_percent(count.caught / count.seen, 0), count.caught / count.seen)]
+        for kind, count in summary.strangers.items()
+        if count.seen
+    ]
+    false_alarms = _percent(summary.unlike / max(len(summary.judged), 1))
+    blocks: list[Block] = [
+        Text(
+            f"An image that resembles no class gets the answer \u201cnone of these\u201d. It caught {caught:,} of "
+            f"{seen:,} strangers that come with vitreous. It also says so of {false_alarms} of the images judged: the "
+            "threshold lets about 95\u00a0% of ordinary images pass."
+        ),
+        Table(["strangers", "called none of these"], rows, "ll"),
+    ]
+    if LEFT_OUT in summary.strangers:
         blocks.append(
             Text(
-                f"It calls {_percent(summary.unlike / max(len(summary.judged), 1))} of the images judged unlike "
-                "anything it learned. The threshold lets about 95\u00a0% of ordinary images pass; what lies below it "
-                "is answered with a warning."
+                "The last row leaves each class out in turn and shows its images. Such a stranger looks like the "
+                "classes, so it often gets the name of one."
             )
         )
-    return Section("Can its confidence be trusted?", blocks, summary=f"off by {error:.1f} points")
+    return Section("Does it notice strangers?", blocks, summary=f"it catches {share}")
 
 
 def _calibrated(summary: Summary) -> str:

@@ -45,6 +45,7 @@ from vitreous.training.run.events import (
 )
 from vitreous.training.run.folder import data_name
 from vitreous.training.run.trained import Rival, Trained, Trial
+from vitreous.training.tell.strangers import Caught, strangers_caught
 from vitreous.weights import starter
 
 MIN_ANSWERS = 20  # fewer make "answer only above" worthless
@@ -103,7 +104,8 @@ class Summary:
     temperature: float = 1.0
     answer_above: float | None = None  # the confidence chosen on dev
     answer_target: float = 0.95  # share right that it was chosen for
-    unlike: int | None = None  # judged images that the model calls unlike anything it learned
+    unlike: int | None = None  # judged images that the model calls none of these
+    strangers: Mapping[str, Caught] = field(default_factory=dict)  # by kind; empty where nobody asked
     rivals: Sequence[Rival] = ()
     trials: Sequence[Trial] = ()  # rates that were tried
     notes: Sequence[str] = ()  # what else should be known
@@ -216,7 +218,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
     model, judged = trained.model, trained.judged
     probabilities = judged_probabilities(trained)
     result = measure_answers(probabilities, judged)
-    scores, weights = calibration.score(trained.logits), str(plan.weights or "")
+    weights = str(plan.weights or "")
     return Summary(
         name=data_name(plan.data),
         command=command,
@@ -245,7 +247,8 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         inspection=_look_inside(model, judged),
         temperature=model.temperature,
         answer_above=_confident_from(trained),
-        unlike=None if model.threshold is None else int((scores < model.threshold).sum()),
+        unlike=None if model.threshold is None else int((trained.scores < model.threshold).sum()),
+        strangers=strangers_caught(plan, trained),
         rivals=trained.rivals,
         trials=trained.trials,
         notes=_notes(plan, trained),
@@ -265,9 +268,9 @@ def calibrate(plan: Plan, trained: Trained) -> None:
     if plan.protocol == "masked":
         model.source = {name: value for name, value in model.source.items() if name != "weights"}  # no longer random
         return
-    if trained.chosen is not None and trained.chosen_labels is not None and len(trained.chosen):
+    if trained.chosen is not None and trained.chosen_labels is not None and trained.chosen_scores is not None:
         model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
-        model.threshold = calibration.fit_threshold(calibration.score(trained.chosen))
+        model.threshold = calibration.fit_threshold(trained.chosen_scores)
     model.source = {
         "made_by": "vitreous fit",
         "recipe": plan.recipe.name,

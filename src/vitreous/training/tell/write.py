@@ -126,6 +126,7 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
     model = trained.model
     return {
         "judged": summary.result.to_json() | {"temperature": model.temperature, "unlike": summary.unlike},
+        "strangers": {kind: count._asdict() for kind, count in summary.strangers.items()},
         "test": None if trained.test is None else trained.test.to_json(),
         "notes": list(summary.notes),
         "how_judged": summary.how_judged,

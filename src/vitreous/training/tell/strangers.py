@@ -1,0 +1,65 @@
+"""How many strangers a model calls "none of these": images that come with vitreous, and classes that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitreous.evaluation.predict import predict
+from vitreous.images import open_data
+from vitreous.images.embedded import shapes
+from vitreous.images.sources.fashion import FASHION_NAME
+from vitreous.training.plan.plan import Plan
+from vitreous.training.run.trained import Trained
+
+OF_EACH_KIND = 40
+LEFT_OUT = "images of a class that was left out"  # each class in turn
+
+
+class Caught(NamedTuple):
+    """Strangers that were called none of these, and all that were shown."""
+
+    caught: int
+    seen: int
+
+
+def strangers_caught(plan: Plan, trained: Trained) -> dict[str, Caught]:
+    """By kind of stranger; empty without a threshold."""
+    model = trained.model
+    if model.threshold is None:
+        return {}
+    found = {}
+    for kind, images in embedded(has_clothes=plan.data.path == FASHION_NAME).items():
+        answers = predict(model, images, top=1, workers=1)
+        found[kind] = Caught(sum(answer.is_unlike for answer in answers), len(images))
+    if trained.unknown_scores is not None:
+        scores = trained.unknown_scores
+        found[LEFT_OUT] = Caught(int((scores < model.threshold).sum()), len(scores))
+    return found
+
+
+def total(strangers: Mapping[str, Caught]) -> Caught:
+    """Of all strangers that come with vitreous."""
+    own = [count for kind, count in strangers.items() if kind != LEFT_OUT]
+    return Caught(sum(count.caught for count in own), sum(count.seen for count in own))
+
+
+def embedded(*, has_clothes: bool) -> dict[str, NDArray[np.uint8]]:
+    """Strangers for any model, N H W C each.  has_clothes: the model learned clothes, so they are no strangers."""
+    scenes = shapes.batch(range(OF_EACH_KIND))[0]
+    kinds = {"drawn scenes": scenes, "blank images": blanks()}
+    if not has_clothes:
+        clothes = open_data.open(FASHION_NAME, split="test")
+        kinds["photos of clothes"] = np.stack([clothes.read(i) for i in range(OF_EACH_KIND)])
+    return kinds
+
+
+def blanks(side: int = 64) -> NDArray[np.uint8]:
+    """Black, greys, white and colours, each of one colour.  N H W 3."""
+    levels = np.array([0, 64, 128, 192, 255])
+    colours = np.array([(r, g, b) for r in (0, 128, 255) for g in (0, 128, 255) for b in (0, 128, 255)])
+    colours = np.concatenate([np.repeat(levels[:, None], 3, 1), colours[: OF_EACH_KIND - len(levels)]])
+    return np.broadcast_to(colours[:, None, None], (len(colours), side, side, 3)).astype(np.uint8)

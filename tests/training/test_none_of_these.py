@@ -1,0 +1,127 @@
+""" "None of these": fitted on images left out, measured on strangers, told in report, card and numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from picture_files import photo
+from PIL import Image
+from small_runs import MODEL, PLAIN, SIDE, picture_folder, tinted_folder
+
+import vitreous
+from vitreous.evaluation import calibration, inference
+from vitreous.training.run.none_of_these import left_out_scores
+from vitreous.training.tell.strangers import LEFT_OUT, Caught, blanks, embedded, total
+
+SMALL = PLAIN.change(image_size=SIDE, length="3 steps", dev=0.2)
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """A run from the starter on images of tints."""
+    place = tmp_path_factory.mktemp("none")
+    data = tinted_folder(place / "tints", 80)
+    return vitreous.fit(data, out=place / "run", device="cpu", workers=0)
+
+
+def test_each_image_is_scored_by_means_that_it_did_not_shape():
+    draw = np.random.default_rng(0)
+    rows, labels, part = draw.normal(size=(40, 6)), np.arange(40) % 4, np.arange(40) // 4 % 5
+    known, unknown = left_out_scores(rows, labels, 4, part)
+    for i in range(40):
+        others = part != part[i]
+        units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        means = np.stack([units[others & (labels == k)].mean(0) for k in range(4)])
+        cosines = means @ units[i] / np.linalg.norm(means, axis=1)
+        assert known[i] == pytest.approx(cosines.max(), abs=1e-5)
+        assert unknown[i] == pytest.approx(np.delete(cosines, labels[i]).max(), abs=1e-5)
+
+
+def test_several_labels_score_by_each_of_their_classes():
+    rows = labels = np.array([[1, 1], [1, 0], [0, 1]])
+    known, _ = left_out_scores(rows, labels, 2, np.array([0, 1, 2]))
+    np.testing.assert_allclose(known, 2**-0.5, atol=1e-6)  # the first image is of both classes
+
+
+def test_the_threshold_lets_ninety_five_percent_of_the_images_left_out_pass(solved):
+    judged = solved.metrics["judged"]
+    assert judged["unlike"] == round(0.05 * judged["images"])
+    model = solved.load()
+    assert model.threshold == solved.metrics["threshold"]
+    assert model.familiarity is not None
+
+
+def test_a_blank_image_is_never_a_class(solved):
+    answers = list(vitreous.predict(solved.load(), blanks()))
+    assert all(answer.is_unlike and not answer.said for answer in answers)
+    assert all("none of these" in str(answer) for answer in answers)
+
+
+def test_blank_images_that_were_taught_keep_their_name(tmp_path):
+    """A set whose class "empty" is blank: a blank image is one of them."""
+    data = tinted_folder(tmp_path / "tints", 60)
+    (data / "empty").mkdir()
+    for i in range(15):
+        Image.new("RGB", (32, 32), (200 + i, 200 + i, 200 + i)).save(data / "empty" / f"{i}.png")
+    model = vitreous.fit(data, out=tmp_path / "run", device="cpu", workers=0).load()
+    assert model.familiarity.least_contrast == 0
+    (answer,) = vitreous.predict(model, Image.new("RGB", (32, 32), (207, 207, 207)))
+    assert answer.said == ("empty",)
+
+
+def test_report_card_and_numbers_say_how_many_strangers_are_caught(solved):
+    strangers = solved.metrics["strangers"]
+    assert set(strangers) == {"drawn scenes", "blank images", "photos of clothes", LEFT_OUT}
+    assert strangers["blank images"]["caught"] == strangers["blank images"]["seen"] == len(blanks())
+    own = [count for kind, count in strangers.items() if kind != LEFT_OUT]
+    caught, seen = (sum(count[name] for count in own) for name in ("caught", "seen"))
+    page, card = (Path(solved.path, name).read_text(encoding="utf-8") for name in ("report.html", "README.md"))
+    assert f"caught {caught} of {seen} strangers" in page.replace("\n", " ")
+    assert "leaves each class out in turn" in page
+    assert f"to {caught} of {seen} strangers" in card.replace("\n", " ")
+
+
+def test_the_counts_are_those_of_predict(solved):
+    model = solved.load()
+    for kind, images in embedded(has_clothes=False).items():
+        found = sum(answer.is_unlike for answer in vitreous.predict(model, images, workers=0))
+        assert abs(found - solved.metrics["strangers"][kind]["caught"]) <= 1  # one may lie on the edge
+
+
+def test_clothes_are_no_strangers_to_a_model_of_clothes():
+    assert "photos of clothes" not in embedded(has_clothes=True)
+    assert total({LEFT_OUT: Caught(1, 9), "blank images": Caught(2, 3)}) == (2, 3)
+
+
+def test_a_trained_network_is_fitted_on_dev(tmp_path):
+    data = picture_folder(tmp_path / "shapes", 60)
+    run = vitreous.fit(data, out=tmp_path / "run", model=MODEL, recipe=SMALL, device="cpu", workers=0, folds=0)
+    model = run.load()
+    dev = vitreous.images.splits.cut_dev(vitreous.images.open(data), 0.2, 0)[1]
+    scores = inference.logits(model, dev, workers=0).scores
+    assert model.threshold == pytest.approx(calibration.fit_threshold(scores), abs=1e-4)
+    assert LEFT_OUT not in run.metrics["strangers"]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "leaves each class out" not in page
+
+
+def test_cross_validation_scores_each_image_by_a_model_that_has_not_seen_it(tmp_path):
+    data = picture_folder(tmp_path / "shapes", 48)
+    options = {"model": MODEL, "recipe": PLAIN.change(image_size=SIDE, length="3 steps"), "device": "cpu"}
+    run = vitreous.fit(data, out=tmp_path / "run", folds=2, workers=0, **options)
+    assert run.metrics["judged"]["unlike"] == 2  # 5 % of 48, rounded down
+    assert run.load().familiarity is not None
+
+
+def test_eval_and_export_use_the_same_score(solved, tmp_path):
+    pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
+    pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
+    model = solved.load()
+    parity = vitreous.export(model, tmp_path / "onnx", to="onnx", images=20)
+    assert parity.passed
+    from vitreous.exports.export import TARGETS
+
+    run = TARGETS["onnx"].open(tmp_path / "onnx" / "image.onnx")
+    for image in (photo(1, (90, 70)), Image.new("RGB", (60, 50), "white")):
+        (answer,) = vitreous.predict(model, image)
+        assert float(run(np.array(image))[1]) == pytest.approx(answer.score, abs=2e-3)
