@@ -52,7 +52,9 @@ def test_the_threshold_lets_ninety_five_percent_of_the_images_left_out_pass(solv
 
 
 def test_a_blank_image_is_never_a_class(solved):
-    answers = list(vitreous.predict(solved.load(), blanks()))
+    model = solved.load()
+    assert model.familiarity.least_contrast > 0
+    answers = list(vitreous.predict(model, blanks()))
     assert all(answer.is_unlike and not answer.said for answer in answers)
     assert all("none of these" in str(answer) for answer in answers)
 
