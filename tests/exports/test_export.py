@@ -64,7 +64,7 @@ def test_the_folder_is_whole_and_says_what_it_is(onnx_export):
     assert (folder / "labels.txt").read_text().splitlines() == ["ash", "beech", "cedar", "date palm", "elm"]
     assert json.loads((folder / "parity.json").read_text())["passed"] is True
     told = (folder / "CARD.md").read_text()
-    for words in ("opset ai.onnx 18", "short side is 18", "T = 1.7", "threshold 0.5", "attention_map", "agrees with"):
+    for words in ("opset ai.onnx 18", "short side is 18", "T = 1.7", "score below 0.5", "attention_map", "agrees with"):
         assert words in told
     assert not list(folder.parent.glob(".*"))  # nothing half-written beside it
 
@@ -141,8 +141,9 @@ def test_attention_is_that_of_the_taps(onnx_export, vit):
     x = images(vit, 3)
     with torch.inference_mode(), vitreous.taps(vit, "blocks.*.attention.weights") as seen:
         vit(x)
-    logits, weights = export.TARGETS["onnx"].open(onnx_export[0] / "tensor.onnx")(x.numpy())
+    logits, score, weights = export.TARGETS["onnx"].open(onnx_export[0] / "tensor.onnx")(x.numpy())
     assert logits.shape == (3, 5)
+    assert score == pytest.approx(logits.max(1))
     assert weights == pytest.approx(torch.stack(list(seen.values()), 1).numpy(), abs=1e-5)
 
 
@@ -244,7 +245,7 @@ def test_labels_by_several_classes_are_sigmoids(vit):
     model = awake(VIT)
     model.answers, model.temperature = "several", 2.0
     z = torch.tensor([[-2.0, 0.0, 2.0, 4.0, 6.0]])
-    p, score = AnswerGraph(model)(z)
+    p, score = AnswerGraph(model)(z, z.amax(1))
     torch.testing.assert_close(p, torch.sigmoid(z[0] / 2))
     assert float(score) == 6
 

@@ -272,7 +272,7 @@ def test_a_batch_holds_the_images_of_all_who_ask_and_gives_each_its_own():
     rng = np.random.default_rng(0)
     seen = [[rng.integers(0, 256, (16, 16, 3), dtype=np.uint8) for _ in range(1 + i % 3)] for i in range(24)]
     with Engine(tiny(), CPU).at_work() as alone:
-        wanted = [alone.logits(each) for each in seen]
+        wanted = [alone.answers_to(each) for each in seen]
     first, go = threading.Event(), threading.Event()
     real = engine.answers_to
 
