@@ -118,6 +118,18 @@ def done(place):
         "diverges": ["fit", shapes, *FAST, *WILD, "--out", place / "wild"],
         "busy": ["fit", place / "held", "--resume"],
         "good": ["fit", shapes, *FAST, "--out", out],
+        "verbose": ["fit", shapes, *FAST, "--verbose", "--out", place / "verbose"],
+        "solved verbose": [
+            "fit",
+            shapes,
+            *GIVEN,
+            place / "model.safetensors",
+            "--policy",
+            "head",
+            "--verbose",
+            "--out",
+            place / "solved-verbose",
+        ],
         "roomy": ["fit", shapes, *FAST, "--set", "optimizer=sgd", "--no-check", "--out", place / "roomy"],
         "again": ["fit", shapes, *FAST, "--out", out],
         "forced": ["fit", shapes, *FAST, "--out", out, "--force", "--json"],
@@ -194,22 +206,48 @@ def test_what_cannot_be_is_one_clear_line_and_exit_2(done, call, words):
 def test_a_run_tells_people_its_number_and_where_things_are(done, place):
     out = done["good"]
     assert out.code == 0, out.stderr
-    assert "% right (" in out.stdout
-    assert str(place / "out" / "model.safetensors") in out.stdout
-    assert str(place / "out" / "report.html") in out.stdout
+    assert re.search(r"^right    [\d.]+ % of 12 test images", out.stdout, re.M)
+    assert f"model    {place / 'out' / 'model.safetensors'}\n" in out.stdout
+    assert f"report   {(place / 'out' / 'report.html').as_uri()}\n" in out.stdout
     assert "fit: step 2 of 2" in out.stderr
-    assert "parameters" in out.stderr
     assert "\x1b" not in out.stdout + out.stderr, "no colours where nobody looks"
+
+
+@pytest.mark.parametrize("call", ["good", "solved"])
+def test_a_newcomer_reads_ten_lines_at_most(done, call):
+    lines = [line for line in (done[call].stderr + done[call].stdout).splitlines() if ": step " not in line]
+    abouts = [line.split()[0] for line in lines]
+    assert abouts == [
+        about
+        for about in ("found", "check", "plan", "right", "trust", "weakest", "model", "report", "next")
+        if about in abouts
+    ], "each once, in this order, and nothing else"
+    assert {"found", "plan", "right", "model", "report", "next"} <= set(abouts)
+
+
+DETAILS = {
+    "verbose": ["parameters", "memory for 8 images at a time", "in float32", "Measured on 12 test images"],
+    "solved verbose": ["frozen features and a closed-form classifier: ", "LogME", "solved in ", ": l2 ", "in float32"],
+}
+
+
+@pytest.mark.parametrize(("call", "brief"), [("verbose", "good"), ("solved verbose", "solved")])
+def test_details_are_told_to_those_who_ask(done, call, brief):
+    words, few = (done[name].stderr + done[name].stdout for name in (call, brief))
+    assert done[call].code == 0, words
+    for detail in DETAILS[call]:
+        assert detail in words
+        assert detail not in few
+    assert all(line.split()[0] in words for line in few.splitlines())
 
 
 def test_a_head_that_is_solved_tells_of_no_steps(done, place):
     out = done["solved"]
     assert out.code == 0, out.stderr
-    assert "Measured by leave-one-out" in out.stdout
-    assert "frozen features and a closed-form classifier: " in out.stderr
-    assert "solved in 0 s: l2 " in out.stderr
-    assert "60 right when left out" in out.stderr
-    assert "step" not in out.stderr.replace("each image once through the network", "")
+    assert f"plan     teach the last layer of {place.name} your classes; the other layers stay\n" in out.stderr
+    assert re.search(r"^right    [\d.]+ % of images that it had not seen \(", out.stdout, re.M)
+    assert "60 right when left out" in done["solved verbose"].stderr
+    assert "step" not in out.stderr
 
 
 def test_a_run_is_one_json_object_for_machines(done, place):
@@ -224,13 +262,16 @@ def test_a_finished_run_says_so_and_shows_its_number_again(done):
     out = done["finished"]
     assert out.code == 0
     assert "finished already" in out.stderr
-    assert "% right (" in out.stdout
+    assert [line.split()[0] for line in out.stdout.splitlines()] == [
+        line.split()[0] for line in done["good"].stdout.splitlines()
+    ]
 
 
 def test_pictures_that_cannot_be_read_are_left_out_with_a_line(done, place):
     out = done["torn"]
     assert out.code == 0, out.stderr
-    assert "2 images cannot be read and are left out, such as cross/torn.png" in out.stderr
+    assert "check    2 files cannot be read (cross/torn.png …)" in out.stderr
+    assert f"vitreous check {place / 'torn'}\n" in out.stderr
     assert json.loads((place / "torn-run" / "config.json").read_text())["data"]["images"] == 40
 
 

@@ -93,7 +93,8 @@ def test_images_unlike_those_it_knows_are_trained_on_and_the_estimate_stands_bes
     assert rival["seen"] == run.metrics["judged"]["images"] == config["data"]["splits"]["test"]
     probe = vitreous.fit(unlike, weights=weights, recipe="linear-probe", out=tmp_path / "probe", folds=0, **FAST)
     assert rival["right"] == pytest.approx(probe.metrics["judged"]["right"], abs=1)
-    assert rival["name"] in str(run)
+    assert rival["name"] not in str(run), "a detail"
+    assert any(str(event).startswith(f"{rival['name']}: ") for event in run.told if event.is_detail)
     assert rival["name"] in (tmp_path / "run" / "report.html").read_text()
 
 

@@ -374,7 +374,7 @@ def test_a_rival_judges_the_same_images(tmp_path):
     found = fitted(image_set(60, test=20), tmp_path / "run", rival=rival)
     assert seen == [(40, 20)]
     assert found.metrics["rivals"] == [{"name": "a coin", "right": 5, "seen": 20}]
-    assert "a coin: 25.0 %" in str(found)
+    assert "a coin: 25.0 %" in [str(event) for event in found.told if event.is_detail]
 
 
 # ------------------------------------------------------------------------------------------------------------- going on

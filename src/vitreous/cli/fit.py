@@ -78,12 +78,15 @@ def run(
     ] = None,
     no_check: Annotated[bool, typer.Option("--no-check", metavar="", help="Do not check the images first.")] = False,
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an older run in DIR.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", metavar="", help="Tell details too: estimates, memory, precision, terms.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train a model on your images: checked, judged honestly, with a report."""
     import vitreous
     from vitreous import ranks
-    from vitreous.cli.training_display import display, recipes_table
+    from vitreous.cli.training_display import display, recipes_table, tell_result
     from vitreous.training.recipe import Recipe
 
     if recipe == "list":
@@ -97,15 +100,19 @@ def run(
     Recipe().change(**then_fields)
     model, policy = changes.pop("model", model), changes.pop("policy", policy)
     _refuse_twice(then_fields, {"policy": (policy, "--policy")}, "--then-set")
-    with display() as tell:
+    with display(verbose=verbose) as tell:
         result = vitreous.fit(
             data, model=model, weights=weights, recipe=recipe, policy=policy, sweep=sweep,
             then=then, then_recipe=then_recipe, then_overrides=then_fields,
             out=out, resume=resume, force=force, device=device, workers=workers, check=not no_check,
             folds=folds, on_nan=on_nan, log=log or (), tell=tell, **changes,
         )  # fmt: skip
-    if ranks.here().is_first:
-        show("fit", result, json=json)
+    if not ranks.here().is_first:
+        return
+    if json:
+        show("fit", result, json=True)
+    else:
+        tell_result(result.told, verbose=verbose)
 
 
 def _pairs(words: list[str] | None, option: str) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""A run as it goes: one live line on a terminal, plain lines elsewhere. All on stderr."""
+"""A run as it goes, on stderr: facts above one live line on a terminal, plain lines elsewhere; then its result."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from vitreous.cli.show import say
-from vitreous.printable import printable
+from vitreous.printable import printable, printable_line
 from vitreous.training.run import events
 from vitreous.words import duration
 
@@ -19,25 +20,51 @@ if TYPE_CHECKING:
 Tell = Callable[[events.Event], None]
 SILENCE = 10.0  # seconds between plain lines
 WIDE, BAR = 100, 20  # columns of a terminal that has room for a bar, and of the bar
+TONE_STYLES = {"plain": "", "warn": "yellow", "bad": "bold red"}  # of a fact's text
 
 
 @contextmanager
-def display() -> Iterator[Tell]:
-    """Yield what `fit` tells its events to."""
+def display(*, verbose: bool = False) -> Iterator[Tell]:
+    """Yield what `fit` tells its events to.  verbose: with details."""
     if not sys.stderr.isatty():
-        yield _Plain()
+        yield _Plain(verbose)
         return
-    live = _Live()
+    live = _Live(verbose=verbose)
     try:
         yield live
     finally:
         live.close()
 
 
-class _Plain:
-    """Lines for logs: what is decided, looks at dev, and now and then a step."""
+def tell_result(told: Iterable[events.Event], *, verbose: bool = False) -> None:
+    """The end of a run, on stdout."""
+    from rich.console import Console
 
-    def __init__(self) -> None:
+    console = Console(highlight=False) if sys.stdout.isatty() else None
+    for event in told:
+        if verbose or not event.is_detail:
+            _print(event, console) if console else say(str(event))
+
+
+def _print(event: events.Event, console: Console) -> None:
+    """The event's line, if it has one; a fact's further lines stand under its first, and no link is broken."""
+    from rich.text import Text
+
+    if not isinstance(event, events.Fact):
+        if line := str(event):
+            console.print(printable(line), markup=False)
+        return
+    start, room = f"{event.about:<{events.FACT_INDENT}}", max(console.width - events.FACT_INDENT, 1)
+    for line in wrap(printable_line(event.text), room, break_long_words=False, break_on_hyphens=False):
+        console.print(Text(start, "bold") + Text(line, TONE_STYLES[event.tone]), soft_wrap=True)
+        start = " " * events.FACT_INDENT
+
+
+class _Plain:
+    """Lines for logs: facts, and now and then a step."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.verbose = verbose
         self.last = 0.0
         self.plan = events.PlanMade()
 
@@ -49,14 +76,14 @@ class _Plain:
             if event.step == event.steps or now - self.last >= SILENCE:
                 self.last = now
                 say(event.line(_utilisation(event, self.plan)), file=sys.stderr)
-        elif line := str(event):
+        elif (self.verbose or not event.is_detail) and (line := str(event)):
             say(line, file=sys.stderr)
 
 
 class _Live:
     """A bar that moves, with the lines above it.  console: stderr, where none is given."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
         from rich import console as consoles
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -69,6 +96,7 @@ class _Live:
         self.tasks: dict[str, Any] = {}
         self.began: dict[str, float] = {}
         self.plan = events.PlanMade()
+        self.verbose = verbose
         self.bars.start()
 
     def __call__(self, event: events.Event) -> None:
@@ -79,11 +107,16 @@ class _Live:
                 self._count(event)
             case events.StepLogged():
                 self._take_step(event)
+            case events.Working():
+                self._end_others(event["kind"])
+                self.tasks[event["kind"]] = self.bars.add_task("", total=None, line=event.text)
+            case events.RunEnded():
+                self._end_others("")
             case _:
                 if isinstance(event, events.PatienceEnded | events.TrialEnded | events.TrialFailed):
                     self._end(event.stage)  # it may end before its last step
-                if line := str(event):
-                    self.console.print(printable(line), markup=False)
+                if self.verbose or not event.is_detail:
+                    _print(event, self.console)
 
     def close(self) -> None:
         self.bars.stop()
@@ -92,18 +125,18 @@ class _Live:
         kind, now = event["kind"], time.monotonic()
         spent = now - self.began.setdefault(kind, now)
         left = spent / event.done * (event.total - event.done) if event.done and spent else None
-        self._move(kind, event.done / max(event.total, 1), left, [f"{kind} {event.done:,}/{event.total:,}"])
+        self._move(kind, event.done / max(event.total, 1), left, [f"{event.doing} {event.done:,}/{event.total:,}"])
         if event.done >= event.total:
             self._end(kind)
 
     def _take_step(self, event: events.StepLogged) -> None:
-        for other in [name for name in self.tasks if name != event.stage]:
-            self._end(other)
+        self._end_others(event.stage)
         utilisation, step = _utilisation(event, self.plan), f"step {event.step:,}/{event.steps:,}"
         place = [event.place, step] if event.place else [f"{event.stage} {step}"]
         self._move(event.stage, event.share, event.run_left, [*place, *event.numbers(utilisation)])
         if event.step >= event.steps:
-            self.console.print(printable(event.line(utilisation)), markup=False)
+            if self.verbose:
+                self.console.print(printable(event.line(utilisation)), markup=False)
             self._end(event.stage)
 
     def _move(self, name: str, share: float, left: float | None, parts: list[str]) -> None:
@@ -112,6 +145,10 @@ class _Live:
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(name, total=1.0, line=line)
         self.bars.update(self.tasks[name], completed=share, line=line)
+
+    def _end_others(self, than: str) -> None:
+        for name in [name for name in self.tasks if name != than]:
+            self._end(name)
 
     def _end(self, name: str) -> None:
         if name in self.tasks:

@@ -34,7 +34,7 @@ from vitreous.training.plan.plan import Plan
 from vitreous.training.plan.request import Request, refuse_other_options
 from vitreous.training.recipe import Recipe, check_names
 from vitreous.training.run import folder as runs
-from vitreous.training.run.events import PlanMade, RunEnded, RunStarted
+from vitreous.training.run.events import Fact, PlanMade, RunEnded, RunStarted, Working
 from vitreous.training.run.folder import RunFolder, data_name
 from vitreous.training.run.network import in_memory
 from vitreous.training.run.protocols import train, with_kept_rate
@@ -147,7 +147,7 @@ def _fit(request: Request, place: _Place, runtime: Runtime, *, resume: bool = Fa
             refuse_other_options(place.where, config, request.words())
             with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
                 plan = plans.resumed(config, request.data, place.where, runtime.say)
-                runtime.say(f"going on with {place.where}")
+                runtime.say(Fact("resume", f"going on with {place.where}"))
                 return _train(plan, folder, place.where, runtime)
         with preload_kernels(runtime.device):
             plan = plans.make(request, runtime)
@@ -168,6 +168,7 @@ def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
         trained = train(plan, folder, where, runtime)
     if not runtime.ranks.is_first:
         return Run(str(where), {})
+    runtime.tell(Working("writing the report"))
     plan = with_kept_rate(plan, trained.trials)
     calibrate(plan, trained)
     seconds = time.monotonic() - clock + plan.measured_seconds
@@ -181,13 +182,13 @@ def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
 def _finished(request: Request, where: Path, runtime: Runtime) -> Run:
     """Nothing is left to do; other options than the run's are still refused."""
     refuse_other_options(where, runs.config_of(where), request.words())
-    runtime.say(f"{where} is finished already")
+    runtime.say(Fact("resume", f"{where} is finished already"))
     return Run(str(where), json.loads((where / runs.METRICS).read_text()))
 
 
 def _announce(plan: Plan, where: Path, runtime: Runtime) -> None:
-    for line in plans.announce(plan, runtime):
-        runtime.say(line)
+    for event in plans.announce(plan, runtime):
+        runtime.say(event)
     precision = "float32" if plan.recipe.is_solved else precision_on(runtime.device, plan.recipe.precision)
     runtime.say(f"on {runtime.device_name} in {precision}; everything goes to {where}")
     if runtime.ranks.is_first:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from vitreous.errors import ConfigError, RunError
 from vitreous.files import digest
 from vitreous.images import open_data
 from vitreous.images.health import Health, check
+from vitreous.images.health.findings import TERMINAL_COLUMNS
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
@@ -39,7 +42,7 @@ from vitreous.training.plan.starting_weights import (
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import closed_form
 from vitreous.training.run.decoded import CROP_MARGIN, typical_size
-from vitreous.training.run.events import Checking
+from vitreous.training.run.events import FACT_INDENT, Checking, Event, Fact, Noted
 from vitreous.training.run.folder import START, differences
 from vitreous.training.run.network import Start, Weights, described, make_network, network_name, with_recipe
 from vitreous.training.run.runtime import Runtime
@@ -54,8 +57,10 @@ SMALL_SIDE = 80  # pixels; smaller images are squashed, not cropped
 SGD_RATES = (0.001, 0.003, 0.01, 0.03)  # P1's sweep
 RATE_FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's own rate, for other optimizers
 SOLVED_FIELDS = {"policy", "image_size", "seed", "l2"}  # the fields that a closed form reads
+LEFT_OUT_KINDS = ("unreadable", "truncated", "heic", "too-large")  # findings whose images cannot be learned from
+MAX_NAMED = 9  # classes
 
-Say = Callable[[str], object]
+Say = Callable[[str | Event], object]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,6 +144,8 @@ def make(request: Request, runtime: Runtime) -> Plan:
     health = _check(images, runtime.say, watch) if request.check else None
     unreadable = _unreadable(health)
     images = _without(images, unreadable, runtime.say)
+    for fact in _found(images, health):
+        runtime.say(fact)
     typical = typical_size(images, health)
     pool = learned_images(images, 0 if request.rates else request.folds)
     found = choose_weights(request, images, pool, typical, runtime)
@@ -222,8 +229,10 @@ def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
     )
 
 
-def announce(plan: Plan, runtime: Runtime) -> Iterator[str]:
-    """The plan for people, a line each."""
+def announce(plan: Plan, runtime: Runtime) -> Iterator[str | Fact]:
+    """The plan for people: as facts in plain words, and in detail, a line each."""
+    yield Fact("plan", _in_words(plan))
+    yield from (Fact("caution", line, "warn") for line in plan.cautions)
     yield str(plan.data).partition("\n")[0]
     if plan.health is not None:
         yield f"check: {plan.health.verdict} ({plan.health.read})"
@@ -246,7 +255,81 @@ def announce(plan: Plan, runtime: Runtime) -> Iterator[str]:
             f"{plan.folds} trainings judge each image by a model that has not seen it, and one more learns from all"
             + f" (the default below {CROSS_VALIDATE_BELOW:,} images)" * is_default
         )
-    yield from (f"caution: {line}" for line in plan.cautions)
+
+
+# ------------------------------------------------------------------------------------------------ facts for a newcomer
+
+
+def _found(data: ImageSet, health: Health | None) -> Iterator[Fact]:
+    """What there is to learn from, and what is wrong with the files."""
+    own = ", ".join(f"{n:,} {split}" for split, n in data.split_counts.items())
+    count = f"{len(data):,} images" + ("" if data.split_was_made else f" ({own})")
+    if not data.classes:
+        yield Fact("found", count)
+    else:
+        least, most = int(data.counts.min()), int(data.counts.max())
+        each = f"{least:,} to {most:,}" if least < most else f"{most:,}"
+        start, end = f"{count} in {len(data.classes):,} classes (", f"), {each} each"
+        named = [", ".join(data.classes[:n]) + " …" * (n < len(data.classes)) for n in range(2, len(data.classes) + 1)]
+        yield Fact("found", _longest([f"{start}{names}{end}" for names in named[:MAX_NAMED]], 1))
+    if health is not None:
+        yield Fact("check", _wrong(health), "warn" if health.faults else "plain")
+
+
+def _wrong(health: Health) -> str:
+    """What was found, each kind with a file, faults first, in two lines; and the command that tells all."""
+    see = f"vitreous check {shlex.quote(health.path)}"
+    parts = [f"{what} ({files[0]}{' …' * (len(files) > 1)})" if files else what for what, files in _kinds(health)]
+    if not parts:
+        return "nothing wrong found" if health.sample_seed is None else f"nothing wrong found; {health.read}"
+    named = [(", ".join(parts[:n]), len(parts) - n) for n in range(1, len(parts) + 1)]
+    return _longest([f"{text}, {left} more: {see}" if left else f"{text}; see: {see}" for text, left in named], 2)
+
+
+def _kinds(health: Health) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What was found, and which files. Files that cannot be read are one kind; HEIC can be read once a reader is in."""
+    torn = [found.files for kind in LEFT_OUT_KINDS if kind != "heic" and (found := health.find(kind))]
+    if files := tuple(name for names in torn for name in names):
+        yield f"{len(files):,} {'file' if len(files) == 1 else 'files'} cannot be read", files
+    for finding in health.findings:
+        if finding.kind == "heic" or finding.kind not in LEFT_OUT_KINDS:
+            yield finding.what, finding.files
+
+
+def _longest(texts: list[str], lines: int) -> str:
+    """The last of the texts that has room on so many lines of a narrow terminal, else the first."""
+    room = TERMINAL_COLUMNS - FACT_INDENT
+    return next((text for text in reversed(texts) if len(wrap(text, room)) <= lines), texts[0])
+
+
+def _in_words(plan: Plan) -> str:
+    """What will be done, for somebody who knows no recipe."""
+    r, network = plan.recipe, _network_in_words(plan.weights)
+    if plan.protocol == "masked":
+        return f"teach {network} to fill in hidden patches, without labels, {r.length}"
+    if r.is_solved:
+        return f"teach the last layer of {network} your classes; the other layers stay"
+    if plan.weights is None:
+        do = f"train {network}, {r.length}"
+    else:
+        number = r.policy.removeprefix("last-")
+        last = {"head": "the last layer", "last-1": "the last block"}.get(r.policy, f"the last {number} blocks")
+        which = last if r.policy == "head" or r.policy.startswith("last-") else "every layer"
+        do = f"train {which} of {network}, {r.length}"
+    if plan.rates:
+        return f"{do}, at each of {len(plan.rates)} learning rates; the best is kept"
+    return f"{do}; {plan.folds} times to judge it, once more to keep" if plan.protocol == "folds" else do
+
+
+def _network_in_words(weights: Weights | None) -> str:
+    if weights is None:
+        return "a new network"
+    if isinstance(weights, Model):
+        return "the network given"
+    if starter.is_meant(weights):
+        return "the starter"
+    place = Path(weights)
+    return (place.parent if place.name == "model.safetensors" else place).name or weights
 
 
 # -------------------------------------------------------------------------------------------------------------- images
@@ -275,7 +358,7 @@ def _check(data: ImageSet, say: Say, progress: Callable[[int, int], None] | None
 
 def _unreadable(health: Health | None) -> tuple[str, ...]:
     """Images that the check could not read."""
-    found = [health.find(kind) for kind in ("unreadable", "truncated", "heic", "too-large")] if health else []
+    found = [health.find(kind) for kind in LEFT_OUT_KINDS] if health else []
     return tuple(sorted({name for finding in found if finding for case in finding.cases for name in case.names}))
 
 
@@ -345,7 +428,7 @@ def _sweep_rates(recipe: Recipe, request: Request, say: Say) -> tuple[float, ...
     if request.rates is False:
         return ()
     if recipe.is_solved:
-        say(f"a closed form has no rate to sweep; its penalty is chosen among {len(recipe.l2)} as it is")
+        say(Noted(f"a closed form has no rate to sweep; its penalty is chosen among {len(recipe.l2)} as it is"))
         return ()
     refusals.refuse_unsweepable(recipe)
     refusals.refuse_folds_in_sweep(request.folds)
@@ -363,7 +446,7 @@ def _choose_protocol(
         judges_all = len(learned_images(data, folds)) == len(data)
         if folds:
             judged = "each image is left out in its turn" if judges_all else "test judges it"
-            say(f"a closed form takes no {folds} folds; {judged}")
+            say(Noted(f"a closed form takes no {folds} folds; {judged}"))
         return _protocol(recipe, int(judges_all), ()), 0
     if recipe.task != "classify" or rates:
         folds = 0

@@ -1,25 +1,30 @@
 """What happens in a run: one struct for each kind of event. `str(event)` is its line for the terminal, if it has one.
 
 `fit` gives every event to `tell`. Those of a stage are also lines of events.jsonl, whose keys are the fields here.
+A newcomer sees facts, and what went wrong; `--verbose` also shows the details (`is_detail`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import nan
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from vitreous.errors import DataError
+from vitreous.printable import printable_line
 from vitreous.words import duration
 
 LOSS_OR_GRADIENT = "loss or gradient"
+FACT_INDENT = 9  # columns before the text of a fact
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="kind"):
     """An event reads like a mapping too: event["loss"], event.get("text"), {**event}; `kind` comes first."""
+
+    is_detail: ClassVar[bool] = True  # told with --verbose alone
 
     def to_json(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -54,8 +59,21 @@ class Event(msgspec.Struct, frozen=True, tag_field="kind"):
 # ------------------------------------------------------------------------------------------------------- told, not kept
 
 
+class Fact(Event, frozen=True, tag="fact"):
+    """One line for a newcomer, who reads ten of them in all."""
+
+    is_detail: ClassVar[bool] = False
+
+    about: str = ""  # one short word, such as found or plan
+    text: str = ""
+    tone: Literal["plain", "warn", "bad"] = "plain"
+
+    def __str__(self) -> str:
+        return f"{self.about:<{FACT_INDENT}}{printable_line(self.text)}"
+
+
 class Said(Event, frozen=True, tag="say"):
-    """A line for people."""
+    """A line for people who want to know more."""
 
     text: str = ""
 
@@ -66,6 +84,8 @@ class Said(Event, frozen=True, tag="say"):
 class Noted(Event, frozen=True, tag="note"):
     """A line about something that went wrong and was mended."""
 
+    is_detail: ClassVar[bool] = False
+
     text: str = ""
 
     def __str__(self) -> str:
@@ -75,6 +95,8 @@ class Noted(Event, frozen=True, tag="note"):
 class ProgressMade(Event, frozen=True):
     """So many of so many images are done."""
 
+    doing: ClassVar[str] = ""  # one word for people
+
     done: int = 0
     total: int = 0
 
@@ -82,9 +104,19 @@ class ProgressMade(Event, frozen=True):
 class Checking(ProgressMade, frozen=True, tag="checking"):
     """Images are checked."""
 
+    doing: ClassVar[str] = "checking"
+
 
 class FeaturesRead(ProgressMade, frozen=True, tag="features"):
     """Frozen features of images are read."""
+
+    doing: ClassVar[str] = "reading"
+
+
+class Working(Event, frozen=True, tag="working"):
+    """Something without a count is going on, for the live line."""
+
+    text: str = ""
 
 
 class PlanMade(Event, frozen=True, tag="plan"):
@@ -259,6 +291,8 @@ class MemorySplit(StageEvent, frozen=True, tag="memory"):
 class NotFinite(StageEvent, frozen=True, tag="nan"):
     """A step broke the loss or the gradient, or left weights or answers that are not finite."""
 
+    is_detail: ClassVar[bool] = False
+
     step: int = 0
     what: str = LOSS_OR_GRADIENT
     weight: str | UnsetType | None = UNSET  # the first one that is not finite
@@ -320,7 +354,19 @@ class HeadSolved(StageEvent, frozen=True, tag="solved"):
 _KINDS: dict[Any, type[Event]] = {
     kind.__struct_config__.tag: kind
     for kind in (
-        *(Said, Noted, Checking, FeaturesRead, PlanMade, RunEnded, RunStarted, StateSaved, StateRestored),
+        *(
+            Fact,
+            Said,
+            Noted,
+            Checking,
+            FeaturesRead,
+            Working,
+            PlanMade,
+            RunEnded,
+            RunStarted,
+            StateSaved,
+            StateRestored,
+        ),
         *(StepLogged, DevLooked, PatienceEnded, StepsFixed, MemorySplit, NotFinite, TrialEnded, HeadSolved),
     )
 }

@@ -30,7 +30,7 @@ from vitreous.training.recipe import Recipe, Seconds, Steps
 from vitreous.training.run import closed_form, none_of_these, trainable_layers
 from vitreous.training.run.closed_form import FirstHead, Frozen
 from vitreous.training.run.decoded import decode_for_judging, decode_once, decoding_beside
-from vitreous.training.run.events import FeaturesRead, HeadSolved, TrialEnded, TrialFailed
+from vitreous.training.run.events import FeaturesRead, HeadSolved, Noted, TrialEnded, TrialFailed
 from vitreous.training.run.folder import RunFolder
 from vitreous.training.run.loop import Loop
 from vitreous.training.run.network import start_model
@@ -134,7 +134,7 @@ def _sweep(
             outcome = _train(plan, swept, model, train, folder, runtime, dev=dev, name=stage_of(rate))
         except NotFiniteError as error:
             failed = error
-            runtime.say(f"rate {rate:.3g} is too high: {str(error).partition(';')[0]}")
+            runtime.say(Noted(f"rate {rate:.3g} is too high: {str(error).partition(';')[0]}"))
             runtime.record(folder, TrialFailed(stage_of(rate), rate))
             continue
         recipe = _same_steps(recipe, outcome)
@@ -367,7 +367,7 @@ def _answered(images: ImageSet, places: NDArray[np.int64], runtime: Runtime) -> 
         return images
     names = ", ".join(images.name(int(i)) for i in missing[:MAX_NAMES_SHOWN])
     others = f" and {len(missing) - MAX_NAMES_SHOWN:,} others" if len(missing) > MAX_NAMES_SHOWN else ""
-    runtime.say(f"caution: {names}{others} cannot be read any more, so {len(missing):,} images are not judged")
+    runtime.say(Noted(f"{names}{others} cannot be read any more, so {len(missing):,} images are not judged"))
     if not len(places):
         raise DataError(
             f"no image that judges can be read, such as {names}; look at them: vitreous check {images.path}"

@@ -15,7 +15,7 @@ from vitreous.evaluation import inference
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.ranks import Ranks
-from vitreous.training.run.events import Event, ProgressMade, Said
+from vitreous.training.run.events import Event, Noted, ProgressMade, Said
 from vitreous.training.run.folder import RunFolder
 from vitreous.training.run.stage import Stages
 from vitreous.training.run.step import Compiled
@@ -47,10 +47,10 @@ class Runtime:
             return torch.cuda.get_device_name(self.device)
         return f"CPU ({torch.get_num_threads()} threads)" if self.device.type == "cpu" else self.device.type
 
-    def say(self, line: str) -> None:
-        """Tell one line, on rank 0."""
+    def say(self, what: str | Event) -> None:
+        """Tell a detail, or any event, on rank 0."""
         if self.ranks.is_first:
-            self.tell(Said(line))
+            self.tell(Said(what) if isinstance(what, str) else what)
 
     def progress(self, kind: type[ProgressMade], done: int, total: int) -> None:
         if self.ranks.is_first:
@@ -74,7 +74,7 @@ class Runtime:
         if not self.log or not self.ranks.is_first:
             yield
             return
-        self.writers = Writers(self.log, where, self.say)
+        self.writers = Writers(self.log, where, lambda line: self.say(Noted(line)))
         try:
             yield
         finally:

@@ -18,16 +18,15 @@ from vitreous.training.label_errors import MAX_SUSPECTS_KEPT, Suspect
 from vitreous.training.plan.plan import Plan
 from vitreous.training.run import folder as runs
 from vitreous.training.run.decoded import PACK
-from vitreous.training.run.events import StepLogged, known
+from vitreous.training.run.events import Event, StepLogged, known
 from vitreous.training.run.folder import CARD, METRICS, MODEL, REPORT, RunFolder
 from vitreous.training.run.trained import Trained
+from vitreous.training.tell import facts
 from vitreous.training.tell.card import card
 from vitreous.training.tell.page import write_report
 from vitreous.training.tell.summary import Summary
 from vitreous.weights.load_model import load
 from vitreous.weights.save_model import save
-
-TRUST_DOUBTS_ABOVE = 0.9  # share of labels a model must name itself before the terminal repeats its doubts
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,30 +53,16 @@ class Run:
         report = {"report": self.report} if "judged" in self.metrics else {}
         return {"path": self.path, "model": self.model, **report, **self.metrics}
 
+    @property
+    def told(self) -> list[Event]:
+        """What the terminal tells: facts, and details for --verbose."""
+        return list(facts.told(self))
+
     def __str__(self) -> str:
-        m = self.metrics
-        lines = []
-        if (judged := m.get("judged")) is not None:
-            low, high = (100 * x for x in judged["interval"])
-            share = judged.get("top1", judged.get("exact_match"))
-            lines.append(f"{100 * share:.1f} % right ({low:.1f} to {high:.1f}); {m['how_judged']}")
-            if m.get("answer_above"):
-                lines.append(m["answer_above"])
-            lines += [f"{r['name']}: {100 * r['right'] / r['seen']:.1f} %" for r in m.get("rivals", ())]
-            lines += _doubted(m.get("suspects") or {})
-        report = [] if judged is None else [f"report  {self.report}"]
-        return "\n".join([*lines, f"model   {self.model}", *report])
+        return "\n".join(str(event) for event in self.told if not event.is_detail)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
-
-
-def _doubted(suspects: dict[str, Any]) -> list[str]:
-    """A line about labels that may be wrong, unless the model that doubts them is often wrong itself."""
-    asked = {what: suspects.get(name) for name, what in (("learned", "learned from"), ("judged", "judged"))}
-    sure = {what: part for what, part in asked.items() if part and part["agree"] >= TRUST_DOUBTS_ABOVE * part["images"]}
-    counts = [f"{part['count']:,} of {part['images']:,} {what}" for what, part in sure.items() if part["count"]]
-    return [f"labels that may be wrong: {', '.join(counts)}; the report shows them"] if counts else []
 
 
 def write(
@@ -131,6 +116,7 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
         "notes": list(summary.notes),
         "how_judged": summary.how_judged,
         "answer_above": str(summary.above) if summary.above is not None else None,
+        "above": summary.above.to_json() if summary.above is not None else None,
         "suspects": _suspects(summary),
         "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in summary.rivals],
         "total_seconds": summary.total_seconds,

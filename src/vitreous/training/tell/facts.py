@@ -1,0 +1,113 @@
+"""A finished run for the terminal: each fact is one function of its numbers and one line. FACTS is the order.
+
+A newcomer reads the facts; `--verbose` adds the details.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from vitreous.training.run.events import Event, Fact, Said
+from vitreous.words import percent, percent_range
+
+if TYPE_CHECKING:
+    from vitreous.training.tell.write import Run
+
+TRUST_DOUBTS_ABOVE = 0.9  # share of labels a model must name itself before the terminal repeats its doubts
+MIN_JUDGED = 5  # images of a class; fewer say little about it
+SMALL_SHARE = 0.5  # of the median class: a class with fewer images is small
+
+
+def told(run: Run) -> Iterator[Event]:
+    """All that the terminal tells of the run, facts before details."""
+    yield from (fact for find in FACTS if (fact := find(run)) is not None)
+    yield from _details(run.metrics)
+
+
+def _right(run: Run) -> Fact:
+    """The result, and between which numbers it lies."""
+    m, judged = run.metrics, run.metrics.get("judged")
+    if "task" in m:
+        loss = "" if m["loss"] is None else f"; loss {m['loss']:.3f}"
+        return Fact("done", f"learned to fill in hidden patches, {m['steps']:,} steps{loss}")
+    if judged is None:
+        return Fact("done", "trained, and not judged: no image was set aside", "warn")
+    share = percent(judged.get("top1", judged.get("exact_match")))
+    images, unseen = f"{judged['images']:,}", "images that it had not seen"
+    of = {"test": f"{images} test {unseen}", "dev": f"{images} images set aside"}.get(m["judged_by"], unseen)
+    caution = "; a bit too high, since they also chose it" if m["judged_by"] == "dev" else ""
+    all_labels = "all labels of " if "exact_match" in judged else ""
+    return Fact("right", f"{share} of {all_labels}{of} ({percent_range(judged['interval'])}, 95 % interval){caution}")
+
+
+def _trust(run: Run) -> Fact | None:
+    """When to trust an answer."""
+    row = run.metrics.get("above")
+    if not row or not row["answered"]:
+        return None
+    right, share = percent(row["right"] / row["answered"]), percent(row["answered"] / row["images"])
+    return Fact(
+        "trust", f"when {percent(row['confidence'], 0)} sure or more, it is right on {right} ({share} of images)"
+    )
+
+
+def _weakest(run: Run) -> Fact | None:
+    """The class that is found least often, and what to do about it."""
+    judged = run.metrics.get("judged") or {}
+    rows = [row for row in judged.get("classes", ()) if row["images"]]
+    weak = min(rows, key=lambda row: (row["recall"], row["name"]), default=None)
+    if weak is None or weak["right"] == weak["images"]:
+        return None
+    names = [row["name"] for row in judged["classes"]]
+    mistakes = [
+        (n, names[said])
+        for truth, said, n in judged.get("confusion", ())
+        if names[truth] == weak["name"] != names[said]
+    ]
+    most, taken_for = max(mistakes, key=lambda each: each[0], default=(0, ""))
+    is_one_sided = 2 * most >= weak["images"] - weak["right"] > 0 and most > 1
+    mostly = f", {most:,} taken for {taken_for}" if is_one_sided else ""
+    if labels := _doubted(run.metrics.get("suspects") or {}):
+        do = f"{labels:,} {'label' if labels == 1 else 'labels'} may be wrong: see the report"
+    elif weak["images"] < MIN_JUDGED or weak["images"] < SMALL_SHARE * median(row["images"] for row in rows):
+        do = "it has few images: add some"
+    else:
+        do = "add images of both" if is_one_sided else "add images of it, and see its mistakes in the report"
+    return Fact("weakest", f"{weak['name']}: {weak['right']:,} of {weak['images']:,} right{mostly}; {do}")
+
+
+def _model(run: Run) -> Fact:
+    return Fact("model", run.model)
+
+
+def _report(run: Run) -> Fact | None:
+    """A link that a terminal opens."""
+    return Fact("report", Path(run.report).absolute().as_uri()) if "judged" in run.metrics else None
+
+
+def _next(run: Run) -> Fact:
+    """What to type."""
+    here = shlex.quote(run.path)
+    if "task" in run.metrics:
+        return Fact("next", f"vitreous fit FOLDER --weights {here}")
+    return Fact("next", f"vitreous predict {here} PHOTO.jpg, or vitreous serve {here}")
+
+
+FACTS: tuple[Callable[[Run], Fact | None], ...] = (_right, _trust, _weakest, _model, _report, _next)
+
+
+def _details(metrics: dict[str, Any]) -> Iterator[Said]:
+    if "judged" in metrics:
+        yield Said(metrics["how_judged"])
+        yield from (Said(f"{r['name']}: {percent(r['right'] / r['seen'])}") for r in metrics.get("rivals", ()))
+        yield from map(Said, metrics.get("notes", ()))
+
+
+def _doubted(suspects: dict[str, Any]) -> int:
+    """How many labels may be wrong; 0 if the model that doubts them is often wrong itself."""
+    parts = [part for name in ("learned", "judged") if (part := suspects.get(name))]
+    return sum(part["count"] for part in parts if part["agree"] >= TRUST_DOUBTS_ABOVE * part["images"])
