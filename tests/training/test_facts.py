@@ -252,10 +252,10 @@ def test_further_lines_stand_under_the_first_and_no_link_is_broken():
 def test_a_bad_fact_is_red_on_a_terminal_alone():
     bad = Fact("right", "no better than chance", "bad")
     (line,) = drawn(bad, force_terminal=True, color_system="standard", no_color=False)
-    assert "\x1b[1;31mno better than chance" in line
+    assert line == "\x1b[1mright    \x1b[0m\x1b[1;31mno better than chance\x1b[0m"
     assert drawn(bad) == ["right    no better than chance"]
     (line,) = drawn(Fact("right", "all"), force_terminal=True, color_system="standard", no_color=False)
-    assert "31m" not in line
+    assert line == "\x1b[1mright    \x1b[0mall", "the word alone stands out"
 
 
 def test_a_name_that_commands_a_terminal_is_written_out():

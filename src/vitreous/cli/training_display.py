@@ -56,7 +56,7 @@ def _print(event: events.Event, console: Console) -> None:
         return
     start, room = f"{event.about:<{events.FACT_INDENT}}", max(console.width - events.FACT_INDENT, 1)
     for line in wrap(printable_line(event.text), room, break_long_words=False, break_on_hyphens=False):
-        console.print(Text(start, "bold") + Text(line, TONE_STYLES[event.tone]), soft_wrap=True)
+        console.print(Text.assemble((start, "bold"), (line, TONE_STYLES[event.tone])), soft_wrap=True)
         start = " " * events.FACT_INDENT
 
 
