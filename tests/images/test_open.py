@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 import numpy as np
@@ -97,6 +98,19 @@ def test_what_is_not_there_is_said(name, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=line):
         images.open(name)
+
+
+def test_a_name_beside_that_is_nearly_the_same_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("PHOTOS", "sub/holiday.zip", ".hidden"):
+        Path(name).mkdir(parents=True)
+    for asked, meant in (("PHOTO", "PHOTOS"), ("photos", "PHOTOS"), ("sub/holidya.zip", "sub/holiday.zip")):
+        if not Path(asked).exists():  # some disks do not tell capitals apart
+            with pytest.raises(DataError, match=rf"^{asked} is not there; did you mean {meant}\?$"):
+                images.open(asked)
+    for asked in ("scans", ".hiddn", "none/photos"):
+        with pytest.raises(DataError, match=f"{asked} is not there; name a folder"):
+            images.open(asked)
 
 
 def test_a_file_that_is_no_set_is_said(tmp_path):

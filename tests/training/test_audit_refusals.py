@@ -1,5 +1,6 @@
 """What was asked for and cannot be, found by an audit: one line with the true reason, before anything is written."""
 
+import json
 import re
 
 import pytest
@@ -10,7 +11,8 @@ from small_runs import CPU, MODEL, PLAIN, SIDE, picture_folder
 from tiny_models import line_of
 
 import vitreous
-from vitreous.errors import ConfigError, ModelNameError
+from vitreous.errors import ConfigError, ModelNameError, VitreousError
+from vitreous.training.plan import plan as plans
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.step import precision_on
 
@@ -120,6 +122,60 @@ def test_labels_that_nobody_looks_at_are_not_called_wrong(tmp_path):
     lines = [event["text"] for event in told if event["kind"] in ("say", "fact")]
     assert any(line.startswith("check: ") for line in lines)
     assert not [line for line in lines if "outside the classes" in line or line.startswith("caution")]
+
+
+# ---------------------------------------------------------------------------------------------------------- other words
+
+
+def test_fields_by_their_usual_names_are_keywords_of_fit(tmp_path):
+    data = picture_folder(tmp_path / "shapes", 24)
+    asked = {"epochs": 2, "batch_size": 8, "lr": 0.002, "image_size": SIDE}
+    run = vitreous.fit(data, model=MODEL, out=tmp_path / "run", folds=0, device="cpu", workers=0, check=False, **asked)
+    recipe = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
+    assert (recipe["length"], recipe["batch"], recipe["peak_lr"]) == ("2 epochs", 8, 0.002)
+    assert run.load().config.image_size == (SIDE, SIDE)
+
+
+def test_a_wrong_value_or_an_unknown_name_is_one_line():
+    for options, words in (
+        ({"epochs": -1}, "length='-1 epochs' is not a length"),
+        ({"lr": "fast"}, "peak_lr='fast' does not fit"),
+        ({"epochs": 1, "steps": 2}, "length is given twice, by epochs and by steps"),
+        ({"colour": 3}, "a recipe has no field 'colour'"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            vitreous.fit("fashion", **options)
+        assert words in line_of(error.value)
+
+
+TYPOS = {
+    "model": ({"model": "S16"}, "no model is called 'S16'; near: S/16"),
+    "change": ({"model": "S/16 widht=3"}, "widht"),
+    "weights": ({"weights": "nowhere.safetensors"}, "nowhere.safetensors is not there"),
+    "no weights": ({"weights": "Ti/16"}, "Ti/16 is a network without weights"),
+    "last": ({"weights": "last"}, "there is no finished run under runs"),
+    "recipe": ({"recipe": "smal-data"}, "no recipe is called 'smal-data'; near: small-data"),
+    "then recipe": (
+        {"then": "fashion", "then_recipe": "fine-tnue"},
+        "no recipe is called 'fine-tnue'; near: fine-tune",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPOS)
+def test_typos_are_told_before_an_image_is_read(name, tmp_path, monkeypatch):
+    def never(*given, **options):
+        raise AssertionError("images were opened")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plans.open_data, "open", never)
+    options, words = TYPOS[name]
+    with pytest.raises(VitreousError) as error:
+        vitreous.fit("photos", **options)
+    assert words in line_of(error.value)
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+    with pytest.raises(AssertionError, match="images were opened"):
+        vitreous.fit("photos", model="S/16", recipe="small-data")
 
 
 # --------------------------------------------------------------------------------------------------------- the live bar

@@ -11,8 +11,9 @@ import vitreous
 from vitreous.errors import ConfigError
 from vitreous.images.pixels.augment import Augment
 from vitreous.models.catalog import blueprint, parse
+from vitreous.options import options_of
 from vitreous.training import recipes
-from vitreous.training.recipe import THEIR_WORDS, Epochs, Recipe, Steps, from_json
+from vitreous.training.recipe import THEIR_WORDS, Epochs, Recipe, Steps, from_json, in_our_words
 from vitreous.training.recipes import RECIPES, Given
 from vitreous.training.recipes.augreg import LEVELS
 from vitreous.training.recipes.bit import hyperrule
@@ -280,7 +281,35 @@ def test_what_is_told_can_be_said():
 
 
 def test_fit_refuses_a_wrong_word_before_it_looks_at_any_image(tmp_path):
-    for name, say in (("epochs", 'say length="3 epochs"'), ("wieghts", "near: weights")):
+    for name, say in (("epochz", 'say length="3 epochs"'), ("wieghts", "near: weights")):
         with pytest.raises(ConfigError) as error:
             vitreous.fit(tmp_path / "nowhere", **{name: 3})
         line_of(error.value, f"a recipe has no field {name!r}; {say}")
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ({"epochs": 5}, {"length": "5 epochs"}),
+        ({"epochs": 0.5, "lr": 0.1}, {"length": "0.5 epochs", "peak_lr": 0.1}),
+        (
+            {"steps": 9, "batch_size": 8, "image_size": (32, 48)},
+            {"length": "9 steps", "batch": 8, "image_size": (32, 48)},
+        ),
+        ({"ema": True}, {"average": "ema"}),
+        ({"ema": False}, {"ema": False}),
+        ({"peak_lr": 0.1, "colour": 3}, {"peak_lr": 0.1, "colour": 3}),
+    ],
+)
+def test_other_names_of_fields_become_ours(given, ours):
+    assert in_our_words(given) == ours
+
+
+def test_every_other_name_becomes_a_field_that_a_recipe_has():
+    known = {each.name for each in options_of(Recipe())}
+    assert all(set(in_our_words({name: True})) <= known for name in THEIR_WORDS)
+
+
+def test_a_field_that_two_names_give_is_refused():
+    with pytest.raises(ConfigError, match="length is given twice, by epochs and by length; give one"):
+        in_our_words({"epochs": 5, "length": "3 steps"})

@@ -32,7 +32,7 @@ from vitreous.training.plan import plan as plans
 from vitreous.training.plan import refusals
 from vitreous.training.plan.plan import Plan
 from vitreous.training.plan.request import Request, refuse_other_options
-from vitreous.training.recipe import Recipe, check_names
+from vitreous.training.recipe import Recipe, check_names, in_our_words
 from vitreous.training.run import folder as runs
 from vitreous.training.run.events import Fact, PlanMade, RunEnded, RunStarted, Working
 from vitreous.training.run.folder import RunFolder, data_name
@@ -76,13 +76,14 @@ def fit(
     """Train a model on images, judge it honestly, and write model, numbers and report into a folder.
 
         vitreous.fit("photos")
-        vitreous.fit("photos", weights="deit-tiny/", length="30 epochs")
+        vitreous.fit("photos", weights="deit-tiny/", epochs=30, batch_size=64, lr=1e-3)
         vitreous.fit("photos", model=vitreous.build("Ti/16", drop_path=0.1))
         vitreous.fit("runs/photos-1", resume=True)
 
     model: a catalog name with changes, or a network; a copy of it trains as a new one from its present weights.
     weights: any MODEL to begin from, a network, or "none".  recipe: auto, a name, or a Recipe; overrides change its
-    fields.  policy: which layers of the weights train: head, last-K, all, layer-decay, full.
+    fields, by our names or by other libraries' (epochs, lr, batch_size).
+    policy: which layers of the weights train: head, last-K, all, layer-decay, full.
     sweep: train with several rates, the usual or these; dev chooses.  then: images to fine-tune the result on, by
     `then_recipe`.  out: the run's folder (runs/DATA-N).  resume: go on with the newest unfinished run of this data, or
     with the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000 images.
@@ -104,11 +105,13 @@ def fit(
     )
     for images in [data, then] if then is not None or not resume else []:
         refusals.refuse_run_as_data(images)
+    overrides, then_overrides = in_our_words(overrides), in_our_words(then_overrides or {})
     check_names(overrides, ARGUMENTS)
-    check_names(then_overrides or {})
+    check_names(then_overrides)
     path = None
     if isinstance(weights, str | os.PathLike) and not (weights == "none" and model is not None):
         path = os.fspath(weights)
+    refusals.refuse_typos(model, None if resume else path, (recipe, then_recipe))
     layers = {} if policy is None else {"policy": policy}
     request = Request(
         data=data,
@@ -125,7 +128,7 @@ def fit(
     with group(choose_device(device)) as (place, ranks):
         runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
         if then is not None:
-            changes = {**(then_overrides or {}), **layers}
+            changes = {**then_overrides, **layers}
             second = replace(request, data=then, recipe=then_recipe, changes=changes)
             return _fit_twice(request, second, out, force, resume, runtime)
         if resume:

@@ -18,7 +18,18 @@ from vitreous.errors import ConfigError, advice
 from vitreous.images.pixels.augment import Augment
 from vitreous.options import changed, check_ranges, json_object, option, options_of, read_json, their_words
 
-__all__ = ["Epochs", "Length", "Recipe", "Seconds", "Steps", "check_names", "from_json", "length", "option"]
+__all__ = [
+    "Epochs",
+    "Length",
+    "Recipe",
+    "Seconds",
+    "Steps",
+    "check_names",
+    "from_json",
+    "in_our_words",
+    "length",
+    "option",
+]
 
 
 @dataclass(frozen=True)
@@ -237,6 +248,23 @@ def check_names(changes: Mapping[str, Any], also: Collection[str] = ()) -> None:
     for name, value in fields.items():
         do = advice(name, [*known, *also], theirs=THEIR_WORDS, value=value, otherwise=usual)
         raise ConfigError(f"a recipe has no field {name!r}; {do}")
+
+
+def in_our_words(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes by our names: {"epochs": 5, "lr": 0.1} is {"length": "5 epochs", "peak_lr": 0.1}."""
+    ours = {each.name for each in options_of(Recipe())}
+    found: dict[str, Any] = {}
+    given: dict[str, str] = {}  # by field: the name that gave it
+    for name, value in changes.items():
+        field, new = name, value
+        theirs = "" if name in ours else THEIR_WORDS.get(name, "")
+        if "{}" in theirs or (theirs and value is True):  # ema=True
+            field, _, form = theirs.partition("=")
+            new = value if form == "{}" else form.strip('"').format(value)
+        if field in found:
+            raise ConfigError(f"{field} is given twice, by {given[field]} and by {name}; give one")
+        found[field], given[field] = new, name
+    return found
 
 
 def from_json(data: Any) -> Recipe:

@@ -10,10 +10,11 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vitreous.errors import DataError, MissingExtraError
+from vitreous.errors import DataError, MissingExtraError, nearest
 from vitreous.files import restore_folder
 from vitreous.images.sources import image_file
 from vitreous.printable import storable
@@ -26,6 +27,7 @@ JUNK_NAMES |= {"lost+found", "__pycache__", "ehthumbs.db", "icon\r"}
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[a-z0-9]+::")
 SPECIAL_FILES = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 SPECIAL_FILES |= {stat.S_IFDIR: "a folder"}
+MAX_COMPARED = 1_000  # names beside a place that is not there
 HASH_WHOLE_BELOW = 1 << 30  # bytes; a larger set's content id comes from sizes, heads and tails, not from every byte
 
 
@@ -84,7 +86,7 @@ def find_place(path_or_address: str | os.PathLike[str]) -> Place:
     found = sorted(set(found))
     missing = [f for f in found if not Path(f).exists()]
     if len(wanted) == 1 and missing:
-        raise DataError(f"{text} is not there; name a folder, a file, a pattern, an fsspec address or fashion")
+        raise DataError(f"{text} is not there; {_meant(path)}")
     if missing:
         raise DataError(f"{text} names {len(found)} files, and {missing[0]} is not there ({len(missing)} missing)")
     if not found:
@@ -94,6 +96,17 @@ def find_place(path_or_address: str | os.PathLike[str]) -> Place:
     if any(Path(f).is_dir() for f in found):
         raise DataError(f"{text} matches folders as well as files, or several folders; name the folder above them")
     return _files(text, found)
+
+
+def _meant(path: Path) -> str:
+    """What may have been meant: the nearest name beside it."""
+    try:
+        beside = [entry.name for entry in islice(path.parent.iterdir(), MAX_COMPARED) if not is_junk(entry.name)]
+    except OSError:
+        beside = []
+    if near := nearest(path.name, beside, 1):
+        return f"did you mean {storable(str(path.with_name(near[0])))}?"
+    return "name a folder, a file, a pattern, an fsspec address or fashion"
 
 
 def _files(text: str, files: list[str]) -> Place:

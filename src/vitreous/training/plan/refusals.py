@@ -15,10 +15,11 @@ import torch
 from vitreous.errors import ConfigError, DataError
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
-from vitreous.models.catalog import blueprint
+from vitreous.models.catalog import blueprint, parse
 from vitreous.models.config import Config
+from vitreous.training import recipes
 from vitreous.training.plan import memory
-from vitreous.training.plan.starting_weights import learned_images
+from vitreous.training.plan.starting_weights import learned_images, one_run, refuse_untrained
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import closed_form, schedule, trackers, trainable_layers
 from vitreous.training.run import folder as runs
@@ -68,6 +69,17 @@ def refuse_options(
 def _refuse_other_than(name: str, word: str, words: Sequence[str]) -> None:
     if word not in words:
         raise ConfigError(f"{name}={word!r} is not one of {', '.join(words)}")
+
+
+def refuse_typos(model: Any, weights: str | None, asked: Sequence[str | Recipe]) -> None:
+    """Names of networks, weights and recipes that mean nothing, before any image is read."""
+    for recipe in asked:
+        if isinstance(recipe, str) and recipe != "auto":
+            recipes.check_name(recipe)
+    if isinstance(model, str):
+        parse(model)
+    if weights not in (None, "none"):
+        refuse_untrained(one_run(weights))
 
 
 def refuse_run_as_data(data: Any) -> None:

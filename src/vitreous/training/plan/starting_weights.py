@@ -59,7 +59,7 @@ def choose_weights(request: Request, data: ImageSet, pool: ImageSet, typical: Si
         return Beginning()
     name = starter.word() if asked is None else one_run(asked) if isinstance(asked, str) else asked
     if isinstance(name, str):
-        _refuse_untrained(name)
+        refuse_untrained(name)
     if request.recipe != "auto":
         return Beginning(name)
     known = {field: value for field, value in request.changes.items() if field in ("image_size", "seed")}
@@ -86,7 +86,7 @@ def _about_starter() -> str:
     )
 
 
-def _refuse_untrained(name: str) -> None:
+def refuse_untrained(name: str) -> None:
     """Refuse a catalog name: such a network has learned nothing."""
     if is_new(name):
         parse(name)  # refuses a name that is not in the catalog either

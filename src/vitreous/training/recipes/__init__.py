@@ -29,7 +29,7 @@ from vitreous.training.recipes import (
 from vitreous.training.recipes.given import Given
 from vitreous.words import one_line
 
-__all__ = ["RECIPES", "Given", "RecipeRow", "get", "rows"]
+__all__ = ["RECIPES", "Given", "RecipeRow", "check_name", "get", "rows"]
 
 RECIPES: Registry[Callable[[Given], Recipe]] = Registry(
     "recipes",
@@ -73,10 +73,14 @@ def get(
     model: str | None = None,
 ) -> Recipe:
     """A recipe by name, for so many training images of such a size; `model` chooses the row of a paper's table."""
+    check_name(name)
+    return RECIPES[name](Given(images=images, classes=classes, image_size=as_size(image_size), model=model))
+
+
+def check_name(name: str) -> None:
     if name not in RECIPES:
         near = ", ".join(nearest(name, RECIPES) or list(RECIPES)[:4])
         raise ConfigError(f"no recipe is called {name!r}; near: {near} (all: vitreous fit --recipe list)")
-    return RECIPES[name](Given(images=images, classes=classes, image_size=as_size(image_size), model=model))
 
 
 def rows() -> list[RecipeRow]:
