@@ -153,6 +153,7 @@ TYPOS = {
     "change": ({"model": "S/16 widht=3"}, "widht"),
     "weights": ({"weights": "nowhere.safetensors"}, "nowhere.safetensors is not there"),
     "no weights": ({"weights": "Ti/16"}, "Ti/16 is a network without weights"),
+    "weight word": ({"weights": "startr"}, "no weights are called 'startr'; did you mean starter?"),
     "last": ({"weights": "last"}, "there is no finished run under runs"),
     "recipe": ({"recipe": "smal-data"}, "no recipe is called 'smal-data'; near: small-data"),
     "then recipe": (

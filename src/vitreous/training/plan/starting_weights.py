@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vitreous.errors import ConfigError, VitreousError
+from vitreous.errors import ConfigError, VitreousError, nearest
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.models.catalog import parse
 from vitreous.models.config import Size
@@ -29,6 +29,7 @@ from vitreous.weights import starter
 from vitreous.weights.load_model import is_new, newest_run
 
 BETTER = "--weights timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+WEIGHT_WORDS = (starter.STARTER_NAME, "last", "none")
 CROSS_VALIDATE_BELOW = 2_000  # images; fewer are each judged by a model that has not seen them
 
 
@@ -87,13 +88,16 @@ def _about_starter() -> str:
 
 
 def refuse_untrained(name: str) -> None:
-    """Refuse a catalog name: such a network has learned nothing."""
-    if is_new(name):
-        parse(name)  # refuses a name that is not in the catalog either
-        raise ConfigError(
-            f"{name} is a network without weights; for one from scratch say --model '{name}', "
-            "or name weights: a file, a run, hf:OWNER/NAME"
-        )
+    """Refuse a catalog name: such a network has learned nothing. Refuse a word that names no weights either."""
+    if not is_new(name):
+        return
+    if near := nearest(name, WEIGHT_WORDS, 1):
+        raise ConfigError(f"no weights are called {name!r}; did you mean {near[0]}?")
+    parse(name)  # refuses a name that is not in the catalog
+    raise ConfigError(
+        f"{name} is a network without weights; for one from scratch say --model '{name}', "
+        "or name weights: a file, a run, hf:OWNER/NAME"
+    )
 
 
 def one_run(model: str) -> str:
