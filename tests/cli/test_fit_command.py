@@ -207,8 +207,7 @@ def test_a_run_tells_people_its_number_and_where_things_are(done, place):
     out = done["good"]
     assert out.code == 0, out.stderr
     assert re.search(r"^right    [\d.]+ % of 12 test images", out.stdout, re.M)
-    assert f"model    {place / 'out' / 'model.safetensors'}\n" in out.stdout
-    assert f"report   {(place / 'out' / 'report.html').as_uri()}\n" in out.stdout
+    assert f"saved    {(place / 'out' / 'report.html').as_uri()} and model.safetensors\n" in out.stdout
     assert "fit: step 2 of 2" in out.stderr
     assert "\x1b" not in out.stdout + out.stderr, "no colours where nobody looks"
 
@@ -219,10 +218,10 @@ def test_a_newcomer_reads_ten_lines_at_most(done, call):
     abouts = [line.split()[0] for line in lines]
     assert abouts == [
         about
-        for about in ("found", "check", "plan", "right", "trust", "weakest", "model", "report", "next")
+        for about in ("found", "check", "plan", "right", "trust", "unknown", "weakest", "saved", "next")
         if about in abouts
     ], "each once, in this order, and nothing else"
-    assert {"found", "plan", "right", "model", "report", "next"} <= set(abouts)
+    assert {"found", "plan", "right", "saved", "next"} <= set(abouts)
 
 
 DETAILS = {

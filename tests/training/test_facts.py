@@ -13,6 +13,7 @@ from vitreous.cli.training_display import _Live, _print
 from vitreous.images.health import Case, Finding, Health
 from vitreous.training.plan import plan as plans
 from vitreous.training.run.events import Fact, RunEnded, Said, Working
+from vitreous.training.tell.strangers import LEFT_OUT
 from vitreous.training.tell.write import Run
 
 ROW = {"name": "cat", "images": 20, "right": 18, "said": 20, "recall": 0.9}
@@ -57,7 +58,7 @@ def test_a_run_that_is_not_judged_says_so():
     facts = {event.about: event for event in Run("runs/x", {"judged_by": "none"}).told}
     assert facts["done"].tone == "warn"
     assert "not judged" in facts["done"].text
-    assert facts.keys() == {"done", "model", "next"}, "there is no report to open"
+    assert facts.keys() == {"done", "saved", "next"}, "there is no report to open"
 
 
 def test_a_run_without_labels_is_something_to_begin_from():
@@ -72,6 +73,17 @@ def test_which_answers_to_trust_is_told_if_there_are_any():
     assert told()["trust"] == "when 80 % sure or more, it is right on 96.7 % (50.0 % of images)"
     assert "trust" not in told(above=None)
     assert "trust" not in told(above={**ABOVE, "answered": 0, "right": 0})
+
+
+def test_how_many_strangers_it_notices_is_told_if_they_were_shown():
+    """Classes that were left out are harder than strangers that come with vitreous."""
+    counts = {"blank images": {"caught": 6, "seen": 6}, "drawn scenes": {"caught": 24, "seen": 34}}
+    left_out = {LEFT_OUT: {"caught": 6, "seen": 60}}
+    assert told(strangers=counts)["unknown"] == "75 % of strangers are called none of these"
+    both = "75 % of strangers are called none of these, 10 % of a class left out"
+    assert told(strangers=counts | left_out)["unknown"] == both
+    assert "unknown" not in told(strangers={})
+    assert "unknown" not in told()
 
 
 def weakest(rows, confusion=(), **changes):
@@ -108,9 +120,10 @@ def test_one_doubted_label_is_one():
 def test_the_report_is_a_link_and_the_next_command_can_be_typed(tmp_path):
     run = Run(str(tmp_path / "my run"), METRICS)
     facts = {event.about: event.text for event in run.told if isinstance(event, Fact)}
-    assert facts["report"] == (tmp_path / "my run" / "report.html").as_uri()
-    assert facts["report"].startswith("file:///")
-    assert " " not in facts["report"]
+    link, *rest = facts["saved"].split(" ")
+    assert link == (tmp_path / "my run" / "report.html").as_uri()
+    assert link.startswith("file:///")
+    assert rest == ["and", "model.safetensors"]
     assert told()["next"] == "vitreous predict runs/pets-1 PHOTO.jpg, or vitreous serve runs/pets-1"
     assert facts["next"].startswith(f"vitreous predict '{tmp_path}/my run' ")
 

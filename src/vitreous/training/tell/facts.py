@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from vitreous.training.run.events import Event, Fact, Said
+from vitreous.training.tell.strangers import LEFT_OUT, Caught, total
 from vitreous.words import percent, percent_range
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _right(run: Run) -> Fact:
 
 
 def _trust(run: Run) -> Fact | None:
-    """When to trust an answer."""
+    """Which answers to trust."""
     row = run.metrics.get("above")
     if not row or not row["answered"]:
         return None
@@ -53,6 +54,17 @@ def _trust(run: Run) -> Fact | None:
     return Fact(
         "trust", f"when {percent(row['confidence'], 0)} sure or more, it is right on {right} ({share} of images)"
     )
+
+
+def _unknown(run: Run) -> Fact | None:
+    """What it does with images of no class that it knows."""
+    strangers = {kind: Caught(**count) for kind, count in (run.metrics.get("strangers") or {}).items()}
+    caught, seen = total(strangers)
+    if not seen:
+        return None
+    new = strangers.get(LEFT_OUT)
+    classes = f", {percent(new.caught / new.seen, 0)} of a class left out" if new and new.seen else ""
+    return Fact("unknown", f"{percent(caught / seen, 0)} of strangers are called none of these{classes}")
 
 
 def _weakest(run: Run) -> Fact | None:
@@ -80,13 +92,11 @@ def _weakest(run: Run) -> Fact | None:
     return Fact("weakest", f"{weak['name']}: {weak['right']:,} of {weak['images']:,} right{mostly}; {do}")
 
 
-def _model(run: Run) -> Fact:
-    return Fact("model", run.model)
-
-
-def _report(run: Run) -> Fact | None:
-    """A link that a terminal opens."""
-    return Fact("report", Path(run.report).absolute().as_uri()) if "judged" in run.metrics else None
+def _saved(run: Run) -> Fact:
+    """Where model and report lie; the report as a link that a terminal opens."""
+    if "judged" not in run.metrics:
+        return Fact("saved", run.model)
+    return Fact("saved", f"{Path(run.report).absolute().as_uri()} and {Path(run.model).name}")
 
 
 def _next(run: Run) -> Fact:
@@ -97,7 +107,7 @@ def _next(run: Run) -> Fact:
     return Fact("next", f"vitreous predict {here} PHOTO.jpg, or vitreous serve {here}")
 
 
-FACTS: tuple[Callable[[Run], Fact | None], ...] = (_right, _trust, _weakest, _model, _report, _next)
+FACTS: tuple[Callable[[Run], Fact | None], ...] = (_right, _trust, _unknown, _weakest, _saved, _next)
 
 
 def _details(metrics: dict[str, Any]) -> Iterator[Said]:
