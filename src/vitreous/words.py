@@ -34,6 +34,11 @@ def count(number: int, units: Sequence[tuple[float, str]] = WHOLE_WORDS) -> str:
     return f"{number:,}"
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 image`, `1,024 images`, `3 patches`."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith("ch") else "s")
+
+
 def duration(seconds: float) -> str:
     """In the unit that needs two digits: `99 s`, `99 min`, `1.7 h`."""
     if seconds < 100:

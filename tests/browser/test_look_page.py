@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import small_look
 from browsing import CHROMIUM
+from picture_files import photo
+from tiny_models import awake
 
+import vitreous
 from vitreous.measures.page import write_page
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
@@ -54,35 +58,57 @@ def expected(seen, image, layer, head, query):
     maps = kept["maps"][image, layer, :, query] / 255 * kept["peaks"][image, layer, :, query, None].astype(np.float64)
     row = maps.mean(0) if head is None else maps[head]
     most, columns = int(row.argmax()), seen["attention-maps"]["pooled_to"][1]
-    return f"row {most // columns}, column {most % columns}", float(row[most])
+    return f"row {most // columns + 1}, column {most % columns + 1}", float(row[most])
 
 
 def test_sliders_choose_block_and_head_and_a_click_a_patch(visit, seen):
     page = visit()
     where, share = expected(seen, 0, 2, None, 0)
-    assert said(page).startswith(f"Block 2, mean of heads: the class token looks most at {where} (")
+    assert said(page).startswith(f"Block 3, mean of heads: the class token looks most at {where} (")
     assert float(re.search(r"\(([\d.]+) %\)", said(page))[1]) == pytest.approx(100 * share, abs=0.6)
     first = pixels(page)
 
     page.locator("[data-layer]").first.fill("0")
     page.locator("[data-head]").first.fill("3")
     where, _ = expected(seen, 0, 0, 3, 0)
-    assert said(page).startswith(f"Block 0, head 3: the class token looks most at {where}")
+    assert said(page).startswith(f"Block 1, head 4: the class token looks most at {where}")
     assert pixels(page) != first
 
     canvas = page.locator("#looker canvas").first
     box = canvas.bounding_box()
     canvas.click(position={"x": box["width"] * 0.6, "y": box["height"] * 0.1})  # row 0, column 2 of 4 × 4
     where, _ = expected(seen, 0, 0, 3, 3 + 2)  # three tokens stand in front
-    assert said(page).startswith(f"Block 0, head 3: the patch at row 0, column 2 looks most at {where}")
+    assert said(page).startswith(f"Block 1, head 4: the patch at row 1, column 3 looks most at {where}")
 
     page.locator(".heads button").nth(1).click()
-    assert "head 1: the patch at row 0, column 2" in said(page)
+    assert "head 2: the patch at row 1, column 3" in said(page)
     page.locator("[data-images] button").nth(1).click()
     where, _ = expected(seen, 1, 0, 1, 5)
     assert where in said(page)
-    page.get_by_role("button", name="register 1").click()
-    assert "the register 1 looks most at" in said(page)
+    page.get_by_role("button", name="register 2").click()
+    assert "the register 2 looks most at" in said(page)
+    assert page.locator("[data-layer-said]").inner_text() == "1 of 3"
+    assert page.locator("[data-head-said]").inner_text() == "2 of 4"
+    low, high = page.locator("[data-low]").inner_text(), page.locator("[data-high]").inner_text()
+    assert f"({high})" in said(page)  # the bright end of the scale is the most that is looked at
+    assert float(low.removesuffix(" %")) < float(high.removesuffix(" %"))
+
+
+def test_the_veil_lies_over_what_the_model_sees_of_the_photo(watched, tmp_path):
+    """A wide photo keeps its shape; its sides, which a crop leaves out, are no place to click."""
+    photo(1, (120, 60)).save(tmp_path / "wide.png")
+    model = awake(classes=3)
+    model.preprocess = replace(model.preprocess, fit="crop", short_side=16)
+    write_page(vitreous.look(model, tmp_path / "wide.png"), tmp_path / "look.html")
+    page = watched((tmp_path / "look.html").as_uri())
+    page.goto((tmp_path / "look.html").as_uri())
+    page.wait_for_selector("#looker[data-ready]")
+    box = page.locator("[data-photo]").bounding_box()
+    assert box["width"] / box["height"] == pytest.approx(2, rel=0.02)
+    assert page.locator("[data-images]").is_hidden()  # one image needs no choice
+    for x, column in ((0.01, 1), (0.3, 1), (0.7, 4), (0.99, 4)):  # the model sees the middle half
+        page.locator("[data-photo]").click(position={"x": x * box["width"], "y": 1})
+        assert f"the patch at row 1, column {column} looks most at" in said(page)
 
 
 def test_coarser_maps_say_nearly_the_same(browser, seen, tmp_path):
@@ -100,15 +126,15 @@ def test_keys_alone_suffice(visit, seen):
     page = visit()
     page.locator("[data-layer]").first.focus()
     page.keyboard.press("ArrowLeft")
-    assert said(page).startswith("Block 1, mean of heads: the class token")
+    assert said(page).startswith("Block 2, mean of heads: the class token")
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
-    assert "head 0" in said(page)
+    assert "head 1" in said(page)
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     where, _ = expected(seen, 0, 1, 0, 3 + 5)
-    assert said(page).startswith(f"Block 1, head 0: the patch at row 1, column 1 looks most at {where}")
+    assert said(page).startswith(f"Block 2, head 1: the patch at row 2, column 2 looks most at {where}")
 
 
 def test_rollout_lies_over_the_image(visit, seen):
@@ -117,7 +143,7 @@ def test_rollout_lies_over_the_image(visit, seen):
     page.locator("[data-show]").select_option("rollout")
     heat = seen.arrays["attention-maps"]["rollout"][0].astype(np.float64)
     row, column = np.unravel_index(heat.argmax(), heat.shape)
-    assert said(page) == f"Most of what the head reads comes from row {row}, column {column}."
+    assert said(page) == f"Most of what the head reads comes from row {row + 1}, column {column + 1}."
     assert page.locator("[data-layer]").first.is_disabled()
     assert pixels(page) != first
     page.locator("[data-show]").select_option("seen")
@@ -134,7 +160,7 @@ def test_a_cell_of_a_heatmap_says_its_number(visit, seen):
     page.keyboard.press("ArrowDown")
     found = seen["similarity-across"]
     words = page.locator("#similarity-across .cell").inner_text()
-    assert words.startswith(f"{found['rows_of_matrix'][1]} and {found['columns_of_matrix'][0]}: ")
+    assert words.startswith("block 1, norm1 and root: ")
     assert float(words.split(": ")[1]) == pytest.approx(found["cka"][1][0], abs=6e-4)
     page.locator("#similarity-across image").first.hover()
     assert page.locator("#similarity-across .cell").inner_text() != words

@@ -13,9 +13,10 @@ from tiny_models import line_of
 
 from vitreous.errors import ConfigError
 from vitreous.measures import MEASURES
-from vitreous.measures.drawing import spans
-from vitreous.measures.figures import check_papers, draw, paper_name, short_name, write_figures
+from vitreous.measures.drawing import layer_name, short_name, short_names, spans
+from vitreous.measures.figures import check_papers, draw, paper_name, write_figures
 from vitreous.report.charts import Span
+from vitreous.report.marks import Words
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +118,49 @@ def test_without_matplotlib_svg_and_csv_are_written_and_the_rest_is_told(seen, f
 
 def test_layers_are_named_by_their_block():
     names = ["embedding.tokens", "blocks.0.norm1", "blocks.0.output", "blocks.10.mlp.hidden"]
-    assert spans(names) == [Span("tokens"), Span("block 0", 2), Span("block 10")]
-    assert spans(["stem.root", "stem.stages.0.units.1.conv1"]) == [Span("stem root"), Span("stem unit 0.1")]
+    assert spans(names) == [Span("tokens"), Span("block 1", 2), Span("block 11")]
+    assert spans(["stem.root", "stem.stages.0.units.1.conv1"]) == [Span("stem root"), Span("stem unit 1.2")]
+    assert layer_name("blocks.0") == layer_name("blocks.0.output") == "block 1"
+    assert layer_name("blocks.10.attention.output") == "block 11, attention.output"
+    assert layer_name("stages.1.units.0.output") == "unit 2.1"
+    assert layer_name("stages.1.units.0.conv1") == "unit 2.1, conv1"
+    assert layer_name("embedding.tokens") == "tokens"
 
 
 def test_a_model_is_called_by_the_end_of_its_path_and_by_nothing_less(tmp_path):
     assert short_name(str(tmp_path / "deit-tiny")) == "deit-tiny"
     assert short_name("S/16 positions=none") == "S/16 positions=none"
     assert short_name("hf:owner/name") == "hf:owner/name"
+    assert short_name(str(tmp_path / "photos-1" / "model.safetensors")) == "photos-1"
+
+
+def test_two_models_never_have_one_name(tmp_path):
+    same = [str(tmp_path / folder / "vit.safetensors") for folder in ("one", "two")]
+    assert short_names(same) == ["one/vit.safetensors", "two/vit.safetensors"]
+    assert short_names([same[0], same[0]]) == ["vit.safetensors (1)", "vit.safetensors (2)"]
+    assert short_names([same[0], "S/16"]) == ["vit.safetensors", "S/16"]
+
+
+def test_figures_of_two_models_name_both(figures):
+    for name in ("similarity-across", "heads-against-layers"):
+        for figure in figures[name, 0]:
+            assert figure.title.endswith(": this ViT and this BiT")
+            assert "this ViT and this BiT on 24 images" in figure.caption
+    words = [mark.text for mark in figures["similarity-across", 0][0].panels[0].chart.marks if isinstance(mark, Words)]
+    assert {"this ViT", "this BiT"} <= set(words)
+    (own,), (other,) = figures["similarity", 0], figures["similarity", 1]
+    assert (own.title, other.title) == ("Similarity: this ViT", "Similarity: this BiT")
+
+
+def test_blocks_and_places_are_counted_from_1(figures):
+    """As the pages of `serve` count them; JSON and CSV keep the taps' own numbers."""
+    for drawn in figures.values():
+        for panel in (panel for figure in drawn for panel in figure.panels):
+            written = [mark for mark in panel.chart.marks if isinstance(mark, Words)]
+            words = {mark.text for mark in written}
+            assert not words & {"block 0", "head 0", "unit 0.0", "row 0, col 0"}, panel.heading
+            if "block" in words:  # the title of an axis
+                along = {mark.text for mark in written if mark.anchor == "middle" and not mark.turn}
+                assert along == {"1", "2", "3", "block"}, panel.heading  # this ViT has three
+    first = figures["attention-distance", 0][0]
+    assert first.rows[0]["layer"] == 0

@@ -256,7 +256,7 @@ def test_what_is_written_and_taken_up_again(model, pictures, tmp_path):
     told = []
     kept = (out / "measures" / "attention-distance.json").stat().st_mtime_ns
     second = vitreous.look(model, pictures, only=names, out=out, batch=8, tell=told.append)
-    assert told[0].startswith("1 measures on 24 images")
+    assert told[0].startswith("1 measure on 24 images")
     assert (out / "measures" / "attention-distance.json").stat().st_mtime_ns == kept
     assert set(second.found) == set(names)
     assert np.array_equal(second.arrays["attention-maps"]["maps"], first.arrays["attention-maps"]["maps"])
@@ -301,7 +301,7 @@ def test_killed_between_measures_the_finished_ones_stay(model, pictures, tmp_pat
     assert {file.stem for file in (tmp_path / "measures").glob("*.json")} == set(names[:2])
     told = []
     vitreous.look(model, pictures, only=names, out=tmp_path, batch=8, tell=told.append)
-    assert told[0].startswith("1 measures")
+    assert told[0].startswith("1 measure on")
 
 
 def test_the_cost_comes_first_and_progress_reaches_its_end(model, pictures):

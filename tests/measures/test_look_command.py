@@ -70,14 +70,15 @@ def test_the_command(desk):
             ["look", vit, photos, *distance, "--out", out],
             ["look", vit, photos, *distance, "--out", out],
             ["look", vit, photos, "--json", "--images", "8", "--against", desk / "bit.safetensors"],
-            ["look", "Ti/16 depth=1 width=32 heads=2 mlp=32 image_size=32", "--only", "positions"],
+            ["look", "Ti/16 depth=1 width=32 heads=2 mlp=32 image_size=32", "--only", "positions", "--out", desk / "n"],
         ]
     )
     assert [done.code for done in (listed, as_json, told, kept, whole, fast)] == [0] * 6
     assert "P1 figure 7" in listed.stdout
     assert {"name", "sentence", "figure", "papers_saw", "cost"} == set(json.loads(as_json.stdout)["measures"][0])
     assert "heads of the first block look" in told.stdout
-    assert f"numbers: {out}/inspection.json" in told.stdout
+    assert f"page     {(out / 'look.html').as_uri()}\n" in told.stdout
+    assert f"numbers  {out}/inspection.json" in told.stdout
     assert told.stderr.startswith("2 measures on 12 images: 12 forwards")
     assert "nothing to compute" in kept.stderr
     body = json.loads(whole.stdout)
@@ -86,6 +87,29 @@ def test_the_command(desk):
     assert "similarity-across" in body["found"]
     assert "similarity" in body["found_against"]
     assert "images of fashion" in fast.stdout
+
+
+def test_without_a_folder_a_look_goes_to_looks_and_says_so(desk, tmp_path):
+    look = ["look", desk / "vit.safetensors", desk / "photos", "--only", "positions"]
+    pair = [*look, "--against", desk / "gap.safetensors"]
+    there = f"import os; os.chdir({str(tmp_path)!r})"
+    first, second, both, as_json = run_all([look, look, pair, [*look, "--json"]], before=there)
+    names = ["vit-1", "vit-2", "vit-against-gap-1"]
+    for done, name in zip((first, second, both), names, strict=True):
+        folder = tmp_path / "looks" / name
+        assert f"page     {(folder / 'look.html').as_uri()}\nfigures  looks/{name}/figures" in done.stdout
+        assert (folder / "look.html").is_file()
+        assert (folder / "figures" / "P1-fig7-positions.svg").is_file()
+    assert sorted(file.name for file in (tmp_path / "looks").iterdir()) == sorted(names)  # none for --json
+    assert json.loads(as_json.stdout)["found"]
+
+
+def test_where_no_look_can_be_written_is_said_first(desk, tmp_path):
+    (tmp_path / "looks").write_text("a file")
+    (done,) = run_all(
+        [["look", desk / "vit.safetensors", desk / "photos"]], before=f"import os; os.chdir({str(tmp_path)!r})"
+    )
+    assert "looks is not a folder" in done.line
 
 
 def test_bad_input_is_one_line(desk):
@@ -138,4 +162,4 @@ def test_a_measure_from_outside_is_one_file_and_one_line(desk):
     part = html.split('<section id="brightness">')[1].split("</section>")[0]
     assert 'aria-label="brightness by depth"' in part
     assert "Mean of all tokens." in part
-    assert "the mean is" in html.split("<section")[0].lower()  # and is told at the top
+    assert "the mean is" in html.split('<section id="short"')[1].split("</section>")[0].lower()

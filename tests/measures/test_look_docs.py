@@ -267,7 +267,7 @@ def test_the_sentence_below_it():
     same = [each["cka"] for each in pair["blocks_of_the_same_number"]]
     own, other = pair["class_token_to_corners"].values()
     text = " ".join(PAGE.read_text("utf-8").split())
-    assert f"is {same[6]:.2f} after block 6 and {same[7]:.2f} after block 7" in text
+    assert f"is {same[6]:.2f} after block 7 and {same[7]:.2f} after block 8" in text  # from 1
     assert f"gives {100 * other:.0f} % of its look to the four corners" in text
     assert f"DeiT-Ti's {100 * own:.0f} %" in text
 
@@ -279,9 +279,9 @@ def test_the_words_below_the_findings():
     assert min(m["heads"]["first_block"][0] for m in (vit, hybrid)) >= 0.5  # no local head, as the table says
     assert f"first block looks at least {vit['heads']['first_block'][0]:.2f} of everywhere alike" in text
     loud = augreg["loudest_channel"]
-    assert f"One channel holds {percent(loud[6])} of what varies after ViT-Ti's block 6 and {percent(loud[7])}" in text
+    assert f"One channel holds {percent(loud[6])} of what varies after ViT-Ti's block 7 and {percent(loud[7])}" in text
     read = found["embedded"]["deit-tiny"]["same_block_other_data"]["norm1"]
-    assert f"what blocks 7 and 8 read after their norm is alike by {read[7]:.2f} and {read[8]:.2f}" in text
+    assert f"what blocks 8 and 9 read after their norm is alike by {read[7]:.2f} and {read[8]:.2f}" in text
     norms = [m["likeness_of_what_blocks_read"] for m in (deit, augreg)]
     assert f"({norms[0]:.2f} in DeiT-Ti, {norms[1]:.2f} in ViT-Ti)" in text
     reach = sorted(m["field"]["first_branch"] for m in (deit, augreg, vit, hybrid))

@@ -145,7 +145,7 @@ def test_a_place_that_never_changes_is_chance_and_is_said():
     assert accuracies(found, "blocks.0")[0] == pytest.approx(CHANCE, abs=1e-5)
     assert accuracies(found, "blocks.0")[6] > 0.98
     assert found["layers"][0]["constant"] == 1
-    assert "the same in all shots count as chance: 1 of blocks.0." in TOKENS.method(found)
+    assert "the same in all shots count as chance: 1 of block 1." in TOKENS.method(found)
 
 
 def test_a_layer_that_never_changes_is_named_by_probes_and_the_others_are_read():
@@ -163,8 +163,8 @@ def test_a_layer_that_never_changes_is_named_by_probes_and_the_others_are_read()
         assert still["interval"] is None
     assert rows["blocks.1", "cls"]["linear"] > 0.98
     assert rows["blocks.1", "cls"]["interval"][0] > 0.9
-    assert PROBES.says(found).endswith("; constant: blocks.0 (cls), blocks.0 (middle)")
-    assert "counts as chance: blocks.0 (cls), blocks.0 (middle)." in PROBES.method(found)
+    assert PROBES.says(found).endswith("; constant: block 1 (class token), block 1 (one patch)")
+    assert "counts as chance: block 1 (class token), block 1 (one patch)." in PROBES.method(found)
     assert PROBES.draw(found, None, {})
 
 

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from vitreous.report import charts
 from vitreous.report.charts import Chart, Line, ShareBar, Span, Tile
 from vitreous.report.colours import COLOUR_SCALE, UNKNOWN
+from vitreous.report.marks import Stroke, Words
 
 HOSTILE = "<b>&\"'</svg>"
 
@@ -215,9 +217,50 @@ def test_charts_that_are_compared_share_their_scale():
 
 def test_tiles_keep_their_shape_and_their_names():
     tall = np.zeros((8, 4, 3), np.uint8)
-    root = parsed(
-        charts.tiles([Tile("a long name that is cut", tall)] * 3, title="t", columns=2, column_names=["x", "y"])
-    )
+    root = parsed(charts.tiles([Tile("a name that is too long for its picture", tall)] * 3, title="t", columns=2))
     images = [e for e in root if e.tag.endswith("image")]
     assert [float(e.attrib["height"]) / float(e.attrib["width"]) for e in images] == pytest.approx([2] * 3, rel=0.01)
-    assert {"x", "y"} <= set(words(root))
+    assert words(root) == ["a name that is too long for i…"] * 3
+    assert [e.text for e in root.iter() if e.tag.endswith("title")] == ["a name that is too long for its picture"] * 3
+
+
+def test_a_tile_with_a_scale_has_a_bar_between_its_two_numbers():
+    bar = np.zeros((1, 64, 3), np.uint8)
+    tile = Tile("head 1", np.zeros((4, 4, 3), np.uint8), (bar, "0 %", "11 %"))
+    chart = charts.tiles([tile], title="t", columns=1)
+    root = parsed(chart)
+    picture, scale = (e for e in root if e.tag.endswith("image"))
+    assert float(scale.attrib["y"]) > float(picture.attrib["y"]) + float(picture.attrib["height"])
+    low, high = (next(e for e in root if e.text == word) for word in ("0 %", "11 %"))
+    assert float(low.attrib["x"]) == pytest.approx(float(scale.attrib["x"]))
+    assert float(high.attrib["x"]) == pytest.approx(float(scale.attrib["x"]) + float(scale.attrib["width"]))
+    assert chart.height > float(high.attrib["y"])
+
+
+LINES = [Line("a head that has a long name", [1, 2, 9], [0.0, 3.0, 5.0]), Line("mean of heads", [1, 5, 9], [5.0, 0, 5])]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("level", [None, (4.0, "everywhere alike: 116 px"), (0.0, "")])
+@pytest.mark.parametrize("mark", [None, (2, "28 components"), (8, "28 components")])
+def test_no_word_stands_within_the_plot_where_a_line_could_cross_it(count, level, mark):
+    chart = charts.lines(LINES[:count], title="t", x_title="block", level=level, mark=mark, x_is_whole=True)
+    lines = [m for m in chart.marks if isinstance(m, Stroke) and m.colour in charts.HUES and len(m.points) > 2]
+    top, bottom = (pick(y for line in lines for _, y in line.points) for pick in (min, max))
+    written = [m for m in chart.marks if isinstance(m, Words)]
+    assert not [m.text for m in written if m.x > charts.LEFT - 5 and top < m.y - 3 and m.y - 9 < bottom]
+    assert [m.text for m in written].count("everywhere alike: 116 px") == (level is not None and bool(level[1]))
+    legend = [m for m in written if m.text in {"everywhere alike: 116 px", *(line.name for line in LINES)}]
+    for one, other in pairwise(legend):  # neighbours do not touch, and the last ends within the chart
+        assert one.y != other.y or one.x + 6.6 * len(one.text) < other.x
+    assert all(m.x + 6.6 * len(m.text) <= charts.CHART_WIDTH + 1 for m in legend)
+
+
+def test_an_axis_of_whole_numbers_begins_with_its_first():
+    def ticks(last):
+        chart = charts.lines([Line("", [1, last], [0.0, 1.0])], title="t", x_title="block", x_is_whole=True)
+        below = max(m.y for m in chart.marks if isinstance(m, Words) and m.text == "1")
+        return [m.text for m in chart.marks if isinstance(m, Words) and m.y == below]
+
+    assert ticks(12) == [str(n) for n in range(1, 13)]
+    assert ticks(24) == ["1", "5", "10", "15", "20"]

@@ -12,8 +12,8 @@ from tiny_models import line_of
 from vitreous.errors import ConfigError
 from vitreous.report import charts
 from vitreous.report.charts import Line, ShareBar, Span, Tile
-from vitreous.report.files import PNG_PIXELS, Panel, Placed, sheet
-from vitreous.report.marks import THEME, Area, Bitmap, Box, Chart, Dot, Squares, Stroke, Words
+from vitreous.report.files import Panel, Placed, sheet
+from vitreous.report.marks import PNG_PIXELS, THEME, Area, Bitmap, Box, Chart, Dot, Squares, Stroke, Words
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (8, 8, 3), np.uint8)
 MARKS = [
@@ -53,6 +53,17 @@ def alone(chart: Chart) -> np.ndarray:
     (placed,) = (part for part in made.parts if isinstance(part, Placed))
     x, y = round(PNG_PIXELS * placed.x), round(PNG_PIXELS * placed.y)
     return pixels_of(made.to_png())[y : y + PNG_PIXELS * chart.height, x : x + PNG_PIXELS * chart.width]
+
+
+def test_cells_and_photos_are_antialiased():
+    """A cell whose edge lies within a pixel is mixed there; a photo of few pixels is smooth, not in squares."""
+    cells = Chart("", [Bitmap(0, 0, 50.25, 40, np.array([[[0] * 3, [200] * 3]], np.uint8))], 60, 40)
+    row = alone(cells)[40, :, 0].astype(int)
+    assert {0, 200} <= set(row[:100].tolist())
+    assert any(20 < level < 180 for level in row[45:56])
+    ramp = np.repeat(np.arange(0, 250, 25, dtype=np.uint8)[None, :, None], 3, 2).repeat(10, 0)
+    assert len(set(alone(Chart("", [Bitmap(0, 0, 60, 40, ramp, is_photo=True)], 60, 40))[40, :, 0].tolist())) > 30
+    assert len(set(alone(Chart("", [Bitmap(0, 0, 60, 40, ramp)], 60, 40))[40, :, 0].tolist())) <= 20
 
 
 def test_a_sheet_is_whole_xml_in_fixed_colours(drawing):

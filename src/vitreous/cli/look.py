@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +12,8 @@ import typer
 from vitreous.cli.show import MODEL, Json, progress, say_line, show
 from vitreous.errors import ConfigError
 
-EXAMPLE = "vitreous look last photos --out inside"
+EXAMPLE = "vitreous look last photos"
+WEIGHTS_FILE = re.compile(r"\.(safetensors|npz|pth|pt|bin)$")
 
 
 def run(
@@ -22,7 +25,8 @@ def run(
     only: Annotated[str | None, typer.Option(metavar="NAMES", help="Measures of --list, joined by commas.")] = None,
     images: Annotated[int, typer.Option(metavar="N", help="How many images the model sees.")] = 512,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write all numbers there; the same command goes on where it was.")
+        str | None,
+        typer.Option(metavar="DIR", help="The look's folder (looks/MODEL-N); a look that was stopped goes on there."),
     ] = None,
     figures: Annotated[
         str | None, typer.Option(metavar="P1|P2", help="Figures of that paper as PDF and LaTeX too.")
@@ -41,7 +45,9 @@ def run(
 ) -> None:
     """See through a model while it sees images: attention, likeness of layers, receptive fields and more."""
     import vitreous
+    from vitreous.measures.drawing import short_names
     from vitreous.measures.listing import listing
+    from vitreous.training.run.folder import check_writable, next_name
 
     if list:
         show("look", listing(), json=json)
@@ -49,12 +55,23 @@ def run(
     if model is None:
         raise ConfigError("name a model: vitreous look MODEL [DATA]; the measures are shown by: vitreous look --list")
     names = None if only is None else [name.strip() for name in only.split(",") if name.strip()]
-    with progress("looking") as bar:
-        found = vitreous.look(
-            model, data, against=against, only=names, images=images, out=out, figures=figures, layers=layers,
-            exact=exact, seed=seed, batch=batch, device=device, workers=workers, force=force,
-            progress=bar, tell=lambda line: say_line(line, file=sys.stderr),
-        )  # fmt: skip
+    if out is None and not json:
+        both = short_names([model, *([against] if against else [])])
+        out = str(next_name("looks", "-against-".join(WEIGHTS_FILE.sub("", name) for name in both)))
+    if out is not None:
+        check_writable(Path(out))
+    try:
+        with progress("looking") as bar:
+            found = vitreous.look(
+                model, data, against=against, only=names, images=images, out=out, figures=figures, layers=layers,
+                exact=exact, seed=seed, batch=batch, device=device, workers=workers, force=force,
+                progress=bar, tell=lambda line: say_line(line, file=sys.stderr),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        if out and Path(out, "measures").is_dir():
+            say_line(f"vitreous: stopped; the same command with --out {out} goes on", file=sys.stderr)
+        raise
     show("look", found, json=json)
     if out and not json:
-        say_line(f"page: {out}/look.html   numbers: {out}/inspection.json   figures: {out}/figures")
+        say_line(f"page     {Path(out, 'look.html').resolve().as_uri()}")
+        say_line(f"figures  {out}/figures   numbers  {out}/inspection.json")

@@ -63,12 +63,12 @@ __all__ = [
 ]
 
 OUR_MEASURES = [
+    MAPS,
+    ROLLOUT,
     ATTENTION_DISTANCE,
     ENTROPY,
     CLASS,
     LIKENESS,
-    MAPS,
-    ROLLOUT,
     FILTERS,
     POSITIONS,
     CHANGE,

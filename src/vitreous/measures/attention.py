@@ -9,9 +9,21 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.measures.drawing import BLOCK_AXIS, banded, both_rows, column, lines_of, top_with_room
+from vitreous.measures.drawing import (
+    BLOCK_AXIS,
+    banded,
+    blocks_of,
+    both_rows,
+    column,
+    lines_of,
+    looks_of,
+    over_photos,
+    share_of_look,
+    top_with_room,
+)
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, number_of, plain
 from vitreous.measures.subject import needs_attention, needs_class_token
 from vitreous.report import charts
@@ -19,6 +31,7 @@ from vitreous.report.charts import Line, Tile
 from vitreous.report.colours import colours
 from vitreous.report.files import Panel
 from vitreous.report.marks import Chart
+from vitreous.words import counted
 
 Pixels = float | tuple[float, float]  # of a patch; two numbers if rows and columns differ
 
@@ -99,10 +112,10 @@ class _Distance(Averages):
 def _say_distance(found: Found) -> str:
     first = [row["distance_px"] for row in found["rows"] if row["layer"] == 0]
     by_layer, uniform = found["by_layer_px"], found["uniform_px"]
-    return (
-        f"heads of the first block look {min(first):.0f} to {max(first):.0f} px far, the last block's "
-        f"{by_layer[-1]:.0f} px on average; looking everywhere alike would be {uniform:.0f} px"
-    )
+    low, high = f"{min(first):.0f}", f"{max(first):.0f}"
+    text = f"heads of the first block look {low if low == high else f'{low} to {high}'} px far"
+    text += f", the last block's {by_layer[-1]:.0f} px on average" if len(by_layer) > 1 else ""
+    return f"{text}; looking everywhere alike would be {uniform:.0f} px"
 
 
 ATTENTION_TAPS = {"vit": ("blocks.*.attention.weights",)}
@@ -113,8 +126,8 @@ def _heads_by_block(
 ) -> Chart:
     """A dot for every head, and a line through the means of the blocks."""
     rows = found["rows"]
-    heads = Line("a head", column(rows, "layer"), column(rows, key), is_dots=True)
-    means = Line("mean of heads", sorted({row["layer"] for row in rows}), found[by_layer])
+    heads = Line("a head", blocks_of(rows), column(rows, key), is_dots=True)
+    means = Line("mean of heads", sorted(set(blocks_of(rows))), found[by_layer])
     return charts.lines([heads, means], title=title, x_title=BLOCK_AXIS, x_is_whole=True, level=level, y_range=y_range)
 
 
@@ -130,23 +143,34 @@ def _draw_distance(found: Found, beside: Found | None, arrays: Arrays) -> list[D
     for layer in dict.fromkeys((layers[0], layers[len(layers) // 2], layers[-1])):
         own = sorted((row for row in rows if row["layer"] == layer), key=lambda row: row["distance_px"])
         places = np.arange(1, len(own) + 1)
-        series.append(banded(f"block {layer}", own, places, "distance_px", "error_px", has_points=True))
+        series.append(banded(f"block {layer + 1}", own, places, "distance_px", "error_px", has_points=True))
     ranked = charts.lines(
         series, title="how far the heads of three blocks look, sorted", x_title="head, the nearest first",
         x_is_whole=True, level=level, y_range=span,
     )  # fmt: skip
+    over = over_photos(
+        arrays, of_three_blocks(arrays, "distance"), heading="How far each patch looks", says=lambda px: f"{px:.0f} px"
+    )
     return [
-        Drawn([Panel(depth, "Mean attention distance, pixels")], paper="P1-fig7"),
+        Drawn([Panel(depth, "Mean attention distance, pixels"), *over], paper="P1-fig7"),
         Drawn([Panel(ranked, "The same, heads sorted, pixels")], paper="P2-fig3"),
     ]
+
+
+def of_three_blocks(arrays: Arrays, name: str) -> dict[str, NDArray[np.floating]]:
+    """Maps of the first, the middle and the last block; empty without them.  B h w each"""
+    if name not in arrays:
+        return {}
+    blocks = arrays[name].shape[1]
+    return {f"block {b + 1}": arrays[name][:, b] for b in dict.fromkeys((0, blocks // 2, blocks - 1))}
 
 
 def _distance_method(found: Found) -> str:
     tall, wide = found["patch_px"]
     apart = f"{tall:g} px" if tall == wide else f"{tall:g} and {wide:g} px"
     return (
-        f"Mean over {found['images']:,} images and all patches of Σ attention × distance, patches {apart} apart; "
-        "tokens in front are left out, and rows are not renormalised."
+        f"Mean over {counted(found['images'], 'image')} and all patches of Σ attention × distance, patches {apart} "
+        "apart; tokens in front are left out, and rows are not renormalised."
     )
 
 
@@ -162,6 +186,7 @@ ATTENTION_DISTANCE = Measure(
     draw=_draw_distance,
     method=_distance_method,
     rank=1,
+    arrays_of="attention-maps",
 )
 
 
@@ -176,11 +201,10 @@ class _Entropy(Averages):
 
 
 def _say_entropy(found: Found) -> str:
-    first, last = (math.exp(found["by_layer_nats"][layer]) for layer in (0, -1))
-    return (
-        f"a token of the first block spreads its look as over {first:.0f} tokens, one of the last block as over "
-        f"{last:.0f}, of {math.exp(found['largest_nats']):.0f}"
-    )
+    by_layer = found["by_layer_nats"]
+    first, last, every = (math.exp(nats) for nats in (by_layer[0], by_layer[-1], found["largest_nats"]))
+    text = f"a token of the first block spreads its look as over {first:.0f} tokens"
+    return text + (f", one of the last block as over {last:.0f}" if len(by_layer) > 1 else "") + f", of {every:.0f}"
 
 
 def _draw_entropy(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
@@ -190,7 +214,11 @@ def _draw_entropy(found: Found, beside: Found | None, arrays: Arrays) -> list[Dr
         level=(largest, f"everywhere alike: {largest:.2f}"),
         y_range=(0.0, top_with_room([largest], [beside["largest_nats"]] if beside else None)),
     )  # fmt: skip
-    return [Drawn([Panel(chart, "Entropy of attention, nats")])]
+    over = over_photos(
+        arrays, of_three_blocks(arrays, "spread"), heading="Over how many tokens each patch looks",
+        says=lambda tokens: f"{tokens:.0f}",
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "Entropy of attention, nats"), *over])]
 
 
 ENTROPY = Measure(
@@ -204,9 +232,10 @@ ENTROPY = Measure(
     why_not=needs_attention,
     draw=_draw_entropy,
     method=lambda found: (
-        f"−Σ a ln a over all tokens, mean over all queries of {found['images']:,} images, each head by itself."
+        f"−Σ a ln a over all tokens, mean over all queries of {counted(found['images'], 'image')}, each head by itself."
     ),
     rank=17,
+    arrays_of="attention-maps",
 )
 
 
@@ -230,7 +259,7 @@ def _say_class(found: Found) -> str:
     first, last = found["by_layer"][0], found["by_layer"][-1]
     return (
         f"the class token gives itself {100 * first['to_itself']:.0f} % of its look in the first block and "
-        f"{100 * last['to_itself']:.0f} % in the last; patches give it {100 * last['from_patches']:.0f} % there"
+        f"{100 * last['to_itself']:.0f} % in the last, where patches give it {100 * last['from_patches']:.0f} %"
     )
 
 
@@ -238,11 +267,15 @@ def _draw_class(found: Found, beside: Found | None, arrays: Arrays) -> list[Draw
     by_layer = found["by_layer"]
     named = {"to itself": "to_itself", "to patches": "to_patches", "from patches": "from_patches"}
     chart = charts.lines(
-        lines_of(by_layer, range(len(by_layer)), named),
+        lines_of(by_layer, range(1, len(by_layer) + 1), named),
         title="attention of the class token by block", x_title=BLOCK_AXIS, x_is_whole=True, is_share=True,
         y_range=(0.0, 1.0),
     )  # fmt: skip
-    return [Drawn([Panel(chart, "Share of the class token's attention")])]
+    over = over_photos(
+        arrays, of_three_blocks(arrays, "to_class"), heading="How much each patch looks at the class token",
+        says=share_of_look,
+    )  # fmt: skip
+    return [Drawn([Panel(chart, "Share of the class token's attention"), *over])]
 
 
 CLASS = Measure(
@@ -256,10 +289,11 @@ CLASS = Measure(
     why_not=needs_class_token,
     draw=_draw_class,
     method=lambda found: (
-        f"Row and column of the class token, mean over heads and {found['images']:,} images; from patches: "
+        f"Row and column of the class token, mean over heads and {counted(found['images'], 'image')}; from patches: "
         "mean over them."
     ),
     rank=13,
+    arrays_of="attention-maps",
 )
 
 
@@ -278,11 +312,15 @@ class _Likeness(Averages):
 
 
 def _say_likeness(found: Found) -> str:
+    if len(found["heads"][0]) == 1:
+        return "each block has one head, which has no other to be like"
     most = max(found["rows"], key=lambda row: row["mean_cosine"])
     least = min(found["rows"], key=lambda row: row["mean_cosine"])
+    if most is least:
+        return f"heads look alike by a cosine of {most['mean_cosine']:.2f}"
     return (
-        f"heads look most alike in block {most['layer']} (cosine {most['mean_cosine']:.2f}) and least in block "
-        f"{least['layer']} ({least['mean_cosine']:.2f})"
+        f"heads look most alike in block {most['layer'] + 1} (cosine {most['mean_cosine']:.2f}) and least in block "
+        f"{least['layer'] + 1} ({least['mean_cosine']:.2f})"
     )
 
 
@@ -290,15 +328,20 @@ def _draw_likeness(found: Found, beside: Found | None, arrays: Arrays) -> list[D
     rows = found["rows"]
     named = {"mean of pairs": "mean_cosine", "most alike pair": "largest_cosine"}
     chart = charts.lines(
-        lines_of(rows, column(rows, "layer"), named),
+        lines_of(rows, blocks_of(rows), named),
         title="likeness of heads by block", x_title=BLOCK_AXIS, x_is_whole=True, y_range=(0.0, 1.05),
     )  # fmt: skip
     panels = [Panel(chart, "Cosine between heads of a block")]
     matrices = [np.asarray(matrix, np.float64) for matrix in found["heads"]]
     if len(matrices[0]) > 1:
-        shown = [Tile(f"block {row['layer']}", colours(m, 0.0, 1.0)) for row, m in zip(rows, matrices, strict=True)]
+        shown = [Tile(f"block {row['layer'] + 1}", colours(m, 0.0, 1.0)) for row, m in zip(rows, matrices, strict=True)]
         pairs = charts.tiles(shown, title="cosine of every two heads", columns=min(6, len(shown)))
         panels.append(Panel(pairs, "Head by head"))
+        if "maps" in arrays:
+            block = int(np.argmin(column(rows, "mean_cosine")))
+            looks = {f"head {h + 1}": each for h, each in enumerate(looks_of(arrays)[:, block].swapaxes(0, 1))}
+            heading = f"Where each head of block {block + 1} looks, the least alike"
+            panels += over_photos(arrays, looks, heading=heading, says=share_of_look, is_root=True)
     return [Drawn(panels)]
 
 
@@ -313,7 +356,9 @@ LIKENESS = Measure(
     why_not=needs_attention,
     draw=_draw_likeness,
     method=lambda found: (
-        f"Cosine between the whole attention matrices of two heads of a block, mean over {found['images']:,} images."
+        "Cosine between the whole attention matrices of two heads of a block, mean over "
+        f"{counted(found['images'], 'image')}."
     ),
     rank=18,
+    arrays_of="attention-maps",
 )

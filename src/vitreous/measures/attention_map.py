@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.measures.drawing import overlaid, rgb, shrunk
+from vitreous.errors import DataError
+from vitreous.images.pixels.preprocess import seen_box
+from vitreous.measures.attention import patch_distances
+from vitreous.measures.drawing import PHOTO_SIDE, Photo, looks_of, over_photos, rgb, share_of_look, stacked
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading
 from vitreous.measures.rollout import Flow, needs_reads, relevance_map
 from vitreous.measures.subject import Subject, needs_attention
-from vitreous.report import charts
-from vitreous.report.charts import Tile
-from vitreous.report.files import Panel
+from vitreous.words import counted
 
 MAX_MAP_SIDE = 16  # patches of a pooled map, at most
+WHOLE_BOX = (0.0, 0.0, 1.0, 1.0)
 MAX_MAPS_BYTES = 6 * 2**20  # of all maps together: a page holds them
 ROLLOUT_VARIANTS = {
     "rollout": {"residual": True, "heads": "mean"},
@@ -67,7 +70,7 @@ def _pooled(rows: Tensor, grid: tuple[int, int], small: tuple[int, int]) -> Tens
 
 
 class _Maps(Reading):
-    """The attention of the first images: each query's map in bytes, 255 for its largest weight."""
+    """The attention of the first images: each query's map in bytes, 255 for its largest weight; and their photos."""
 
     def __init__(self, subject: Subject, other: Subject | None = None):
         super().__init__(subject)
@@ -76,7 +79,7 @@ class _Maps(Reading):
         self.examples, self.small = self._fitting()
         variants = {} if needs_reads(subject) else ROLLOUT_VARIANTS
         self.flows = {name: Flow(subject, **how) for name, how in variants.items()}
-        self.seen: list[tuple[NDArray[np.uint8], NDArray[np.float16]]] = []
+        self.seen: list[dict[str, NDArray[Any]]] = []  # of each block
         self.kept: dict[str, NDArray[Any]] = {}
 
     def _fitting(self) -> tuple[int, tuple[int, int]]:
@@ -97,20 +100,46 @@ class _Maps(Reading):
         for flow in self.flows.values():
             flow.see(tap, few)
         if not tap.endswith("pool.weights"):
-            maps = pooled_attention(few.float(), self.subject.grid, self.small)  # B H Q K
+            weights = few.float()
+            maps = pooled_attention(weights, self.subject.grid, self.small)  # B H Q K
             peak = maps.amax(-1, keepdim=True).clamp(min=1e-12)
-            self.seen.append(
-                ((255 * maps / peak).round().byte().cpu().numpy(), peak[..., 0].cpu().numpy().astype(np.float16))
-            )
+            parts = {"maps": (255 * maps / peak).round().byte(), "peaks": peak[..., 0].half()}
+            parts |= {name: each.half() for name, each in self._of_patches(weights).items()}
+            self.seen.append({name: part.cpu().numpy() for name, part in parts.items()})
+
+    def _of_patches(self, weights: Tensor) -> dict[str, Tensor]:
+        """How far each patch looks, over how many tokens, and how much at the class token; means of heads, B h w."""
+        grid, subject = self.subject.grid, self.subject
+        n = grid[0] * grid[1]
+        rows = weights[:, :, -n:]  # B H N T
+        far = (rows[..., -n:] * patch_distances(grid, subject.patch).to(weights)).sum(-1)
+        found = {"distance": far, "spread": torch.special.entr(rows).sum(-1).exp()}
+        found |= {"to_class": rows[..., 0]} if subject.has_class_token else {}
+        return {name: each.mean(1).unflatten(-1, grid) for name, each in found.items()}
 
     def update(self) -> None:
         if not self.kept and self.seen:
-            shown: Tensor = self.subject.of_batch["pixels"][: self.examples]
-            maps, peaks = zip(*self.seen, strict=True)
-            self.kept = {"maps": np.stack(maps, 1), "peaks": np.stack(peaks, 1), "images": shown.cpu().byte().numpy()}
+            of_batch = self.subject.of_batch
+            shown: Tensor = of_batch["pixels"][: self.examples].cpu().byte()
+            self.kept = {name: np.stack([block[name] for block in self.seen], 1) for name in self.seen[0]}
+            self.kept |= {"maps_grid": np.array(self.small), "images": shown.numpy()}
+            self.kept |= stacked(self._photos(of_batch["places"][: self.examples], shown))
             for name, flow in self.flows.items():
                 self.kept[name] = relevance_map(flow.rows(), self.subject.grid).cpu().numpy().astype(np.float16)
         self.seen = []
+
+    def _photos(self, places: NDArray[np.int64], shown: Tensor) -> list[Photo]:
+        """The images as they are; one that can no longer be read, as the model saw it."""
+        out = []
+        for place, seen in zip(places.tolist(), rgb(shown.numpy()), strict=True):
+            photo = Photo(seen, WHOLE_BOX)
+            with suppress(OSError, DataError):
+                pixels = self.subject.data.read(place)
+                box = seen_box((pixels.shape[0], pixels.shape[1]), self.subject.model.preprocess)
+                photo = Photo(rgb(pixels.transpose(2, 0, 1)[None])[0], box)
+            is_large = max(photo.pixels.shape[:2]) > PHOTO_SIDE
+            out.append(photo.resized(PHOTO_SIDE) if is_large else photo)
+        return out
 
     def drop(self) -> None:
         self.seen = []
@@ -123,48 +152,60 @@ class _Maps(Reading):
             "grid": list(self.subject.grid),
             "pooled_to": list(self.small),
             "front_tokens": self.subject.prefix,
+            "who_looks": _who_looks(self.subject),
             "bytes": int(self.kept["maps"].nbytes),
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """maps: images layers heads queries keys, bytes of each query's largest, `peaks`; and rollouts."""
+        """maps: images layers heads queries keys, bytes of each query's largest, `peaks`; rollouts; photos.
+
+        distance, spread, to_class: images layers rows columns.
+        """
         return self.kept
+
+
+def _who_looks(subject: Subject) -> str:
+    if subject.has_class_token:
+        return "the class token looks"
+    return "the first register looks" if subject.prefix else "the patches look"
 
 
 def _say(found: Found) -> str:
     fine = "" if found["pooled_to"] == found["grid"] else f", pooled to {found['pooled_to'][0]}x{found['pooled_to'][1]}"
-    return f"{found['layers']} layers of {found['heads']} heads on {found['images']} images{fine}"
+    blocks, heads = counted(found["layers"], "block"), counted(found["heads"], "head")
+    return f"{blocks} of {heads} on {counted(found['images'], 'image')}{fine}"
 
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     if "maps" not in arrays:
         return []
-    small = tuple(found["pooled_to"])
-    maps, peaks = arrays["maps"][:, -1].astype(np.float32), arrays["peaks"][:, -1].astype(np.float32)
-    whole = (maps * peaks[..., None] / 255).mean(1)  # B Q K, over heads
-    front = found["front_tokens"]
-    rows = whole[:, 0] if front else whole.mean(1)
-    tiles = [
-        Tile("", shown)
-        for image, row in zip(rgb(arrays["images"]), rows, strict=True)
-        for shown in (shrunk(image), overlaid(image, row.reshape(small)))
-    ]
-    title = "where the first token looks, last block" if front else "where the patches look, last block"
-    chart = charts.tiles(tiles, title=title, columns=4, column_names=["image", "looks at"] * 2)
-    return [Drawn([Panel(chart, title[0].upper() + title[1:])], paper="P1-fig6")]
+    looks = looks_of(arrays)
+    blocks, heads = looks.shape[1:3]
+    who = found["who_looks"]
+    shown: Any = {"says": share_of_look, "is_root": True}
+    last = {"mean of heads": looks[:, -1].mean(1)}
+    if found["images"] > 1:
+        panels = over_photos(arrays, last, heading=f"Where {who}, block {blocks}", most=found["images"], **shown)
+        return [Drawn(panels, paper="P1-fig6")]
+    last |= {f"head {h + 1}": looks[:, -1, h] for h in range(heads) if heads > 1}
+    by_block = {f"block {b + 1}": looks[:, b].mean(1) for b in range(blocks)}
+    panels = over_photos(arrays, last, heading=f"Where {who}, block {blocks}", **shown)
+    panels += over_photos(arrays, by_block, heading=f"Where {who}, mean of heads", **shown)
+    return [Drawn(panels, paper="P1-fig6")]
 
 
 def _method(found: Found) -> str:
     (h, w), (rows, columns) = found["grid"], found["pooled_to"]
     pooled = f"{h}×{w}, none pooled" if (h, w) == (rows, columns) else f"pooled from {h}×{w} to {rows}×{columns}"
     return (
-        f"{found['images']} images; patches as queries and keys {pooled}, each map as bytes of its own largest weight."
+        f"{counted(found['images'], 'image')}; patches as queries and keys {pooled}, each map as bytes of its own "
+        "largest weight. Colours go by the square root of a weight, each map on its own scale."
     )
 
 
 MAPS = Measure(
     name="attention-maps",
-    sentence="Where every patch looks, in every layer and head, on a few of the images.",
+    sentence="Where every patch looks, in every block and head, on a few of the images.",
     figure="P1 figures 6 and 14",
     saw="The class token looks at the object.",
     start=_Maps,

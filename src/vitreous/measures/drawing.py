@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vitreous.measures.measure import Found, rows_of
-from vitreous.report.charts import Line, Span
-from vitreous.report.colours import colours
+from vitreous.measures.measure import Arrays, Found, rows_of
+from vitreous.report import charts
+from vitreous.report.charts import Line, Span, Tile, tile_side
+from vitreous.report.colours import MAX_SIDE_UNSMOOTHED, colours
+from vitreous.report.files import Panel
 
 BLOCK_AXIS, LAYER_AXIS = "block", "layer, from first to last"
 COLOUR_AT_LOWEST, COLOUR_AT_HIGHEST = 0.8, 0.25  # share of a map's colour over the image
 OVERLAY_SIDE = 112  # pixels of a small picture's longer side
+PHOTO_SIDE = 448  # pixels of a photo's longer side, as it is kept
+PIXELS_PER_TILE_PIXEL = 2  # sharp on a fine screen
+VEIL_AT_LOWEST, VEIL_AT_HIGHEST = 0.72, 0.3  # share of a map's colour over a photo
+UNSEEN_GREY, UNSEEN_CONTRAST = 128.0, 0.35  # the parts of a photo that the model does not see
 
 
 # Tables ------------------------------------------------------------------------------------------------------------
@@ -26,6 +34,11 @@ OVERLAY_SIDE = 112  # pixels of a small picture's longer side
 def column(rows: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
     """One key of every row; NaN for None."""
     return np.array([row.get(key) for row in rows], np.float64)
+
+
+def blocks_of(rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """The block of every row, for people: from 1."""
+    return column(rows, "layer") + 1
 
 
 def lines_of(
@@ -66,20 +79,45 @@ def top_with_room(*parts: Sequence[float | None] | NDArray[np.float64] | None) -
 # Layers ------------------------------------------------------------------------------------------------------------
 
 
+def short_name(model: str, parts: int = 1) -> str:
+    """The last parts of a path, the folder of a run's model; any other name as it is (S/16 is not a path)."""
+    if not (Path(model).is_absolute() or model.startswith(("./", "../", "~")) or Path(model).exists()):
+        return model
+    path = Path(model)
+    path = path.parent if path.name == "model.safetensors" and path.parent.name else path
+    return "/".join(path.parts[-parts:]) or model
+
+
+def short_names(models: Sequence[str]) -> list[str]:
+    """Names that differ: more of their paths where the last parts are the same; numbers for one model twice."""
+    for parts in (1, 2, 3):
+        names = [short_name(model, parts) for model in models]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{short_name(model)} ({i})" for i, model in enumerate(models, 1)]
+
+
 def spans(names: Sequence[str]) -> list[Span]:
     """Neighbouring taps of one block or unit, under its name."""
     return [Span(name, len(list(same))) for name, same in groupby(map(block_name, names))]
 
 
 def block_name(tap: str) -> str:
-    """`block 7` for blocks.7.attention.weights."""
+    """`block 8` for blocks.7.attention.weights: people count from 1."""
     parts = tap.removeprefix("stem.").split(".")
     before = "stem " if tap.startswith("stem.") else ""
     if parts[0] == "blocks" and len(parts) > 1:
-        return f"block {parts[1]}"
+        return f"block {int(parts[1]) + 1}"
     if parts[0] == "stages" and len(parts) > 3:
-        return f"{before}unit {parts[1]}.{parts[3]}"
+        return f"{before}unit {int(parts[1]) + 1}.{int(parts[3]) + 1}"
     return before + parts[-1]
+
+
+def layer_name(tap: str) -> str:
+    """`block 8` for blocks.7 and its output; `block 8, attention.output` for a part of it."""
+    parts = tap.removeprefix("stem.").split(".")
+    part = ".".join(parts[{"blocks": 2, "stages": 4}.get(parts[0], len(parts)) :])
+    return block_name(tap) + (f", {part}" if part not in ("", "output") else "")
 
 
 # Images ------------------------------------------------------------------------------------------------------------
@@ -89,6 +127,113 @@ def rgb(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Images of any number of channels with three.  B C H W -> B H W 3"""
     moved = images.transpose(0, 2, 3, 1)
     return moved[..., :3] if moved.shape[-1] > 2 else np.repeat(moved[..., :1], 3, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """An image as it is.  box: what the model sees of it: left, top, right, bottom, in shares of its sides."""
+
+    pixels: NDArray[np.uint8]  # H W 3
+    box: tuple[float, float, float, float]
+
+    def resized(self, side: int) -> Photo:
+        """With `side` pixels along its longer side; an image of few pixels shows them."""
+        h, w = self.pixels.shape[:2]
+        factor = side / max(h, w)
+        size = max(round(w * factor), 1), max(round(h * factor), 1)
+        is_small = max(h, w) <= MAX_SIDE_UNSMOOTHED
+        way = Image.Resampling.NEAREST if is_small and factor > 1 else Image.Resampling.LANCZOS
+        return Photo(np.asarray(Image.fromarray(self.pixels).resize(size, way)), self.box)
+
+
+def stacked(photos: Sequence[Photo]) -> dict[str, NDArray[Any]]:
+    """Photos as arrays that a file holds: pixels B S S 3, of which the upper left part counts."""
+    largest = max(max(photo.pixels.shape[:2]) for photo in photos)
+    pixels = np.zeros((len(photos), largest, largest, 3), np.uint8)
+    for place, photo in zip(pixels, photos, strict=True):
+        place[: photo.pixels.shape[0], : photo.pixels.shape[1]] = photo.pixels
+    sizes = np.array([photo.pixels.shape[:2] for photo in photos], np.int64)
+    return {"photos": pixels, "photo_sizes": sizes, "photo_boxes": np.array([photo.box for photo in photos])}
+
+
+def photos_of(arrays: Arrays) -> list[Photo]:
+    """What `stacked` put into arrays."""
+    if "photos" not in arrays:
+        return []
+    parts = zip(arrays["photos"], arrays["photo_sizes"], arrays["photo_boxes"].tolist(), strict=True)
+    return [Photo(pixels[:h, :w], tuple(box)) for pixels, (h, w), box in parts]
+
+
+def veiled(photo: Photo, heat: NDArray[np.floating], *, is_root: bool = False) -> NDArray[np.uint8]:
+    """The photo, dark where the map is low and lit where it is high, on the map's own scale; grey where unseen.
+
+    heat: h w.  is_root: by the square root, since one strong patch would hide all others.
+    """
+    h, w = photo.pixels.shape[:2]
+    low, high = float(heat.min()), float(heat.max())
+    share = ((heat - low) / (high - low) if high > low else np.zeros_like(heat)).clip(0, 1).astype(np.float32)
+    left, top, right, bottom = (round(edge * n) for edge, n in zip(photo.box, (w, h, w, h), strict=True))
+    light = Image.fromarray(np.sqrt(share) if is_root else share)
+    light = light.resize((max(right - left, 1), max(bottom - top, 1)), Image.Resampling.BILINEAR)
+    within = np.clip(np.asarray(light)[max(-top, 0) : h - top, max(-left, 0) : w - left], 0, 1)
+    out = UNSEEN_GREY + (photo.pixels.astype(np.float32) - UNSEEN_GREY) * UNSEEN_CONTRAST
+    part = (slice(max(top, 0), max(top, 0) + within.shape[0]), slice(max(left, 0), max(left, 0) + within.shape[1]))
+    out[part] = _mixed(photo.pixels[part].astype(np.float32), within)
+    return out.round().astype(np.uint8)
+
+
+def _mixed(ground: NDArray[np.float32], light: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The ground under the colours of a map.  H W 3, H W of 0 … 1 -> H W 3."""
+    mix = (VEIL_AT_LOWEST + (VEIL_AT_HIGHEST - VEIL_AT_LOWEST) * light)[..., None]
+    return (1 - mix) * ground + mix * colours(light, 0.0, 1.0)
+
+
+def looks_of(arrays: Arrays) -> NDArray[np.float32]:
+    """Where the first token looks, the class token if there is one; without, the mean patch.  B L H h w"""
+    queries, keys = arrays["maps"].shape[3:]
+    first = slice(0, 1 if queries > keys else None)
+    maps, peaks = (arrays[name][:, :, :, first].astype(np.float32) for name in ("maps", "peaks"))
+    rows = (maps * peaks[..., None] / 255).mean(3)  # B L H K
+    return rows.reshape(*rows.shape[:3], *arrays["maps_grid"].tolist())
+
+
+def share_of_look(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+def veil_scale() -> NDArray[np.uint8]:
+    """The colours of a veil over middle grey, from low to high.  1 64 3"""
+    light = np.linspace(0, 1, 64, dtype=np.float32)[None]
+    return _mixed(np.full((1, 64, 3), UNSEEN_GREY, np.float32), light).round().astype(np.uint8)
+
+
+def over_photos(
+    arrays: Arrays,
+    maps: Mapping[str, NDArray[np.floating]],
+    *,
+    heading: str,
+    says: Callable[[float], str],
+    most: int = 1,
+    is_root: bool = False,
+) -> list[Panel]:
+    """Each photo, and each map over it with the bar of its colours; nothing without photos.
+
+    maps: by name, B h w.  says: a number of theirs in words.  most: photos shown.
+    """
+    photos = photos_of(arrays)[:most]
+    if not photos or not maps:
+        return []
+    columns = 1 + len(maps) if len(photos) > 1 or len(maps) < 4 else max(2, min(4, round((1 + len(maps)) ** 0.5)))
+    side = round(PIXELS_PER_TILE_PIXEL * tile_side(columns))
+    tiles = []
+    for i, whole in enumerate(photos):
+        photo = whole.resized(side)
+        tiles.append(Tile("image", photo.pixels))
+        for name, each in maps.items():
+            heat = np.asarray(each[i], np.float32)
+            scale = (veil_scale(), says(float(heat.min())), says(float(heat.max())))
+            tiles.append(Tile(name, veiled(photo, heat, is_root=is_root), scale))
+    return [Panel(charts.tiles(tiles, title=heading[:1].lower() + heading[1:], columns=columns), heading)]
 
 
 def shrunk(image: NDArray[np.uint8], side: int = OVERLAY_SIDE) -> NDArray[np.uint8]:

@@ -54,12 +54,6 @@ def title_of(measure: str) -> str:
     return (measure[:1].upper() + measure[1:]).replace("-", " ")
 
 
-def short_name(model: str) -> str:
-    """The last part of a path; any other name as it is (S/16 is not a path)."""
-    is_path = Path(model).is_absolute() or model.startswith(("./", "../", "~")) or Path(model).exists()
-    return (Path(model).name or model) if is_path else model
-
-
 def paper_name(measure: Measure) -> str:
     """The name of a measure's files: P1-fig7-attention-distance; its plain name if the papers have no such figure."""
     is_theirs = not measure.figure.startswith(("not in", "beside"))
@@ -81,21 +75,21 @@ def figures_of(inspection: Inspection, name: str, side: int = 0) -> list[Figure]
     measure, found, beside = inspection.measures[name], founds[side][name], founds[1 - side].get(name)
     ending = "-against" if side else ""
     arrays = inspection.arrays.get((measure.arrays_of or name) + ending, {})
-    model = inspection.against if side and inspection.against else inspection.model
-    data = f"{inspection.data['images']:,} images of {short_name(inspection.data['path'])}"
-    caption = f"{sentence(measure.says(found))} {short_name(model['name'])} on {data}."
+    names = inspection.names
+    who = " and ".join(names) if measure.is_pair else names[side]
+    caption = f"{sentence(measure.says(found))} {who} on {inspection.seen}."
     rows, method = measure.rows(found), measure.method(found)
     return [
         Figure(
             f"{each.paper}-{name}{ending}".lstrip("-"),
-            f"{title_of(name)}: {short_name(model['name'])}",
+            f"{title_of(name)}: {who}",
             tuple(each.panels),
             caption,
             method,
             rows,
         )
         for each in measure.draw(found, beside, arrays)
-    ] or [Figure(paper_name(measure) + ending, title_of(name), (), caption, method, rows)]
+    ] or [Figure(paper_name(measure) + ending, f"{title_of(name)}: {who}", (), caption, method, rows)]
 
 
 def check_papers(papers: str | None, out: object, tell: Callable[[str], None] = lambda line: None) -> None:

@@ -24,8 +24,11 @@ from vitreous.models.vit import ViT
 from vitreous.report import charts
 from vitreous.report.charts import Line, ShareBar, Span, Tile
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 COMPONENTS_DRAWN = 28  # components that P1 draws
+NO_TREND_BELOW = 0.1  # a rank correlation nearer to 0 is called no trend
+NO_CHANGE_BELOW = 0.005  # a difference of cosines that two digits do not show
 MAX_FILTER_NUMBERS = 32 * 32 * 4  # in one filter that a page can draw
 
 
@@ -141,10 +144,22 @@ class _Filters(Reading):
             for i, (s, e) in enumerate(zip(found.singular_values.tolist(), found.explained.tolist(), strict=True))
         ]
         shape = [self.subject.model.config.channels, *model.embedding.patch]
-        is_image = model.config.embedding.stem == "patch"
-        tiles = plain(found.filters.mT, 4) if is_image and len(found.filters) <= MAX_FILTER_NUMBERS else None
+        numbers = len(found.filters)
+        why_no_shapes = ""
+        if self.subject.is_hybrid:
+            why_no_shapes = f"convolutions come first, so these filters read {numbers} of their channels, not pixels"
+        elif numbers > MAX_FILTER_NUMBERS:
+            why_no_shapes = f"a filter has {numbers:,} numbers, more than a page draws"
+        tiles = None if why_no_shapes else plain(found.filters.mT, 4)
         held = float(found.explained[:COMPONENTS_DRAWN].sum())
-        return {"shape": shape, "components": tiles, "held_by_28": plain(held), "rows": rows}
+        body: Found = {"shape": shape, "components": tiles, "why_no_shapes": why_no_shapes}
+        return body | {"held_by_28": plain(held), "rows": rows}
+
+
+def _say_filters(found: Found) -> str:
+    shapes = counted(min(COMPONENTS_DRAWN, len(found["rows"])), "shape")
+    text = f"{shapes} hold {100 * found['held_by_28']:.0f} % of what the patch filters look for"
+    return text + (f"; the shapes are not drawn: {why}" if (why := found["why_no_shapes"]) else "")
 
 
 def _needs_vit(subject: Subject, other: Subject | None = None) -> str | None:
@@ -184,7 +199,7 @@ FILTERS = Measure(
     figure="P1 figure 7 (left)",
     saw="The leading components look like basis functions for the fine structure of a patch.",
     start=_Filters,
-    says=lambda found: f"28 shapes hold {100 * found['held_by_28']:.0f} % of what the patch filters look for",
+    says=_say_filters,
     cost="reads the weights alone",
     why_not=_needs_vit,
     draw=_draw_filters,
@@ -230,8 +245,16 @@ def _positions_why_not(subject: Subject, other: Subject | None = None) -> str | 
 
 def _say_positions(found: Found) -> str:
     near, lines = found["nearness"], found["row_column"]
-    text = "positions have no pattern" if near is None else f"the nearer two places, the more alike: {near:.2f} of 1"
-    return text + ("" if lines is None else f"; the same row or column is more alike by {lines:.2f}")
+    if near is None:
+        return "positions have no pattern"
+    if abs(near) < NO_TREND_BELOW:
+        text = "how near two places are hardly shows in their positions"
+    else:
+        text = f"the nearer two places, the {'more' if near > 0 else 'less'} alike their positions"
+    text += f" (rank correlation {near:.2f})"
+    if lines is None or abs(lines) < NO_CHANGE_BELOW:
+        return text
+    return f"{text}; those of the same row or column are {'more' if lines > 0 else 'less'} alike by {abs(lines):.2f}"
 
 
 def _draw_positions(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
@@ -242,7 +265,7 @@ def _draw_positions(found: Found, beside: Found | None, arrays: Arrays) -> list[
         for c in range(columns):
             mosaic[r * (h + 1) : r * (h + 1) + h, c * (w + 1) : c * (w + 1) + w] = tiles[r, c]
     step = found["tile_step"]
-    names = [[Span(str(i * step), n + 1) for i in range(count)] for count, n in ((rows, h), (columns, w))]
+    names = [[Span(str(i * step + 1), n + 1) for i in range(count)] for count, n in ((rows, h), (columns, w))]
     chart = charts.heatmap(
         mosaic, title="cosine of position vectors", rows=names[0], columns=names[1], y_title="row of the patch",
         x_title="column of the patch", low=-1.0, high=1.0, side=290,
@@ -293,7 +316,7 @@ class _Change(Reading):
 def _say_change(found: Found) -> str:
     space, pattern = found["filter_space"], found["position_pattern"]
     shapes = "patch filters of other sizes" if space is None else f"patch filters span the same space by {space:.2f}"
-    return shapes + ("" if pattern is None else f", position patterns correlate by {pattern:.2f}")
+    return shapes + ("" if pattern is None else f", position patterns have a correlation of {pattern:.2f}")
 
 
 def _draw_change(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:

@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.files import write_bytes, write_json
+from vitreous.images.sources.paths import is_image_name
+from vitreous.measures.drawing import short_name, short_names
 from vitreous.measures.measure import Found, Measure
+from vitreous.words import counted
 
 LOOK_SCHEMA = "vitreous.look/1"
 
@@ -53,6 +56,22 @@ class Inspection:
         body |= {"skipped_against": self.skipped_against, "notes": list(self.notes), "seconds": round(self.seconds, 3)}
         return body | {"record": self.record}
 
+    @property
+    def names(self) -> list[str]:
+        """What people call the model, and the one it is compared with."""
+        models = [self.model, *([self.against] if self.against else [])]
+        return short_names([str(model["name"]) for model in models])
+
+    @property
+    def seen(self) -> str:
+        """What the model saw: `husky.jpg`, or `512 images of photos`."""
+        path = short_name(str(self.data["path"]))
+        return (
+            path
+            if self.data["images"] == 1 and is_image_name(path)
+            else f"{counted(self.data['images'], 'image')} of {path}"
+        )
+
     def lines(self) -> list[str]:
         """What this model does, a line for each measure."""
         return [self.measures[name].says(found) for name, found in self.found.items()]
@@ -64,7 +83,7 @@ class Inspection:
 
     def __str__(self) -> str:
         versus = f" against {self.against['name']}" if self.against else ""
-        first = f"{self.model['name']}{versus} on {self.data['images']:,} images of {self.data['path']}"
+        first = f"{self.model['name']}{versus} on {self.seen}"
         rows = self._rows()
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join([first, *(f"{name:<{width}}  {text}" for name, text in rows), *self.notes])

@@ -13,7 +13,7 @@ from vitreous.evaluation.features import Features, pooled
 from vitreous.evaluation.features import PooledTap as Pooling
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import Probed, probe_features
-from vitreous.measures.drawing import BLOCK_AXIS, LAYER_AXIS, column
+from vitreous.measures.drawing import BLOCK_AXIS, LAYER_AXIS, column, layer_name
 from vitreous.measures.layer_similarity import is_block
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject
@@ -129,6 +129,12 @@ def _named(name: str) -> str:
     return f"{tap.removesuffix('.output')} ({pool})"
 
 
+def _told(named: list[str]) -> str:
+    """Names such as `blocks.0 (cls)`, for people."""
+    parts = (name.removesuffix(")").partition(" (") for name in named)
+    return ", ".join(f"{layer_name(tap)} ({TOKEN_WORDS[pool]})" for tap, _, pool in parts)
+
+
 def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
     """Refuse a probe unless the first `most` images have labels in both splits."""
 
@@ -151,28 +157,36 @@ def needs_labels(most: int) -> Callable[[Subject, Subject | None], str | None]:
     return why_not
 
 
+TOKEN_WORDS = {"cls": "class token", "gap": "mean patch", "middle": "one patch"}
+
+
 def _say(found: Found) -> str:
-    rows = found["rows"]
+    rows, chance = found["rows"], found["chance"]
     best = max(rows, key=lambda row: row["linear"])
-    return (
-        f"a linear fit reads the class best from {best['layer']} ({best['tokens']}): {100 * best['linear']:.0f} % "
-        f"right, {100 * best['ten_shot']:.0f} % by {found['shots']} shots; "
-        f"from {rows[0]['layer']} {100 * rows[0]['linear']:.0f} %"
-        + (f"; constant: {', '.join(constant[:3])}" if (constant := found.get("constant")) else "")
-    )
+    if best["linear"] <= chance:
+        text = f"a linear fit reads the class from no layer better than by chance ({100 * chance:.0f} %)"
+    else:
+        text = (
+            f"a linear fit reads the class best from {layer_name(best['layer'])} ({TOKEN_WORDS[best['tokens']]}): "
+            f"{100 * best['linear']:.0f} % right, {100 * best['ten_shot']:.0f} % by {found['shots']} shots"
+        )
+        first = rows[0]
+        if first["layer"] != best["layer"]:
+            text += f"; from {layer_name(first['layer'])} {100 * first['linear']:.0f} %"
+        text += f"; by chance {100 * chance:.0f} %"
+    return text + (f"; constant: {_told(constant[:3])}" if (constant := found.get("constant")) else "")
 
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
-    words = {"cls": "class token", "gap": "mean patch", "middle": "one patch"}
     order = {layer: i for i, layer in enumerate(dict.fromkeys(row["layer"] for row in rows))}
     is_vit = all(layer.startswith("blocks.") for layer in order)
     few, full = [], []
-    for kind, word in words.items():
+    for kind, word in TOKEN_WORDS.items():
         own = [row for row in rows if row["tokens"] == kind]
         if not own:
             continue
-        x = [order[row["layer"]] for row in own]
+        x = [order[row["layer"]] + 1 for row in own]
         seeds = np.asarray([row["ten_shot_seeds"] for row in own], np.float64)
         few.append(Line(word, x, column(own, "ten_shot"), seeds.min(1), seeds.max(1)))
         full.append(Line(word, x, column(own, "linear")))
@@ -189,7 +203,7 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
 
 def _method(found: Found) -> str:
     constant = found.get("constant")
-    same = f"; what is the same in all images fitted on counts as chance: {', '.join(constant)}" if constant else ""
+    same = f"; what is the same in all images fitted on counts as chance: {_told(constant)}" if constant else ""
     return (
         f"Regularised least squares on frozen features of each layer: {found['shots']} images a class, "
         f"{found['seeds']} draws; and all {found['fitted_on']:,}. Judged on {found['images']:,} test images{same}."

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.measures.attention import attention_distance
-from vitreous.measures.drawing import BLOCK_AXIS, block_name, column, spans
-from vitreous.measures.filters_and_positions import rank_correlation
+from vitreous.measures.drawing import BLOCK_AXIS, block_name, column, layer_name, short_names, spans
+from vitreous.measures.filters_and_positions import NO_TREND_BELOW, rank_correlation
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.similarity import Likeness, best_match, centred_gram, is_whole, uniformity
 from vitreous.measures.subject import Subject, needs_batches
@@ -18,6 +18,7 @@ from vitreous.models.vit import ViT
 from vitreous.report import charts
 from vitreous.report.charts import Line
 from vitreous.report.files import Cells, Panel
+from vitreous.words import counted
 
 SCALE_FLOOR = 0.5  # a heatmap begins here, unless a number lies below
 BLOCK_PARTS = ("norm1", "attention.output", "residual1", "norm2", "mlp.hidden", "output")
@@ -104,12 +105,12 @@ class _Within(_Grams):
 
 
 def _say_within(found: Found) -> str:
-    text = (
-        f"two layers are alike by {found['uniformity']:.2f} on average (1 is the same), " if found["uniformity"] else ""
-    )
-    ends = found["low_high"]
-    text += "" if ends is None else f"the first third and the last by {ends:.2f}"
-    return text + (f"; constant: {', '.join(found['constant'][:3])}" if found["constant"] else "")
+    mean, ends = found["uniformity"], found["low_high"]
+    text = "layers cannot be compared"
+    if mean is not None:
+        text = f"two layers are alike by {mean:.2f} on average (1 is the same)"
+        text += "" if ends is None else f", the first third and the last by {ends:.2f}"
+    return text + (f"; constant: {', '.join(map(layer_name, found['constant'][:3]))}" if found["constant"] else "")
 
 
 def _matrix(found: Found) -> NDArray[np.float64]:
@@ -133,14 +134,15 @@ def _draw_within(found: Found, beside: Found | None, arrays: Arrays) -> list[Dra
 
 
 def _cells(found: Found) -> Cells:
-    return Cells(found["rows_of_matrix"], found["columns_of_matrix"], found["cka"])
+    rows, columns = (list(map(layer_name, found[f"{side}_of_matrix"])) for side in ("rows", "columns"))
+    return Cells(rows, columns, found["cka"])
 
 
 def _cka_method(found: Found) -> str:
     batches = "one batch" if found["batches"] == 1 else f"{found['batches']:,} batches"
     return (
-        f"Linear CKA, unbiased, on {found['images']:,} images in {batches}: HSIC is averaged over batches first and "
-        "the ratio taken last; all tokens of a layer are one vector."
+        f"Linear CKA, unbiased, on {counted(found['images'], 'image')} in {batches}: HSIC is averaged over "
+        "batches first and the ratio taken last; all tokens of a layer are one vector."
     )
 
 
@@ -160,10 +162,16 @@ WITHIN = Measure(
 )
 
 
+def names_of(pair: Reading) -> Found:
+    """What people call the two models."""
+    assert pair.other is not None
+    return {"models": short_names([pair.subject.name, pair.other.name])}
+
+
 class _Across(_Grams):
     def finish(self) -> Found:
         rows, columns = self.layers(0), self.layers(1)
-        found = self.about(rows, columns)
+        found = self.about(rows, columns) | names_of(self)
         path = best_match(found["cka"])
         found["best_match"] = plain(path, 4)
         found["same_name"] = [
@@ -180,8 +188,8 @@ class _Across(_Grams):
 
 def _say_across(found: Found) -> str:
     return (
-        f"layers of the first third find a match of {found['best_of_first_third']:.2f} in the other model, those of "
-        f"the last third one of {found['best_of_last_third']:.2f}"
+        f"layers of the first third find a match of {found['best_of_first_third']:.2f} in {found['models'][1]}, those "
+        f"of the last third one of {found['best_of_last_third']:.2f}"
     )
 
 
@@ -194,14 +202,15 @@ def _draw_across(found: Found, beside: Found | None, arrays: Arrays) -> list[Dra
         path += [(row, max(known)[1])] if known else []
     chart = charts.heatmap(
         values, title="CKA of the layers of two models, and the best match of each", path=path,
-        rows=spans(found["rows_of_matrix"]), columns=spans(found["columns_of_matrix"]), y_title="this model",
-        x_title="the other model", low=_floor(values),
+        rows=spans(found["rows_of_matrix"]), columns=spans(found["columns_of_matrix"]), y_title=found["models"][0],
+        x_title=found["models"][1], low=_floor(values),
     )  # fmt: skip
     own, depth = (np.array([place[i] for place in path]) / max(values.shape[i] - 1, 1) for i in (0, 1))
+    one, other = found["models"]
     match = charts.lines(
-        [Line("depth of the match", own, depth, has_points=True),
+        [Line(f"depth in {other}", own, depth, has_points=True),
          Line("its CKA", own, [values[place] for place in path], has_points=True)],
-        title="where each block finds its match", x_title="depth in this model", x_is_share=True, y_range=(0.0, 1.02),
+        title="where each block finds its match", x_title=f"depth in {one}", x_is_share=True, y_range=(0.0, 1.02),
     )  # fmt: skip
     panels = [
         Panel(chart, "CKA across; the line joins best matches", cells=_cells(found)),
@@ -211,7 +220,7 @@ def _draw_across(found: Found, beside: Found | None, arrays: Arrays) -> list[Dra
     if len(rows) < 2:
         return [Drawn(panels, paper="P2-fig2")]
     same = charts.lines(
-        [Line("CKA", range(len(rows)), column(rows, "cka"), has_points=True)],
+        [Line("CKA", range(1, len(rows) + 1), column(rows, "cka"), has_points=True)],
         title="likeness of blocks of the same number", x_title=BLOCK_AXIS, x_is_whole=True, y_range=(0.0, 1.05),
     )  # fmt: skip
     same_panels = [Panel(same, "Blocks of the same number, CKA")]
@@ -283,7 +292,7 @@ class _Heads(_Grams):
         known = [j for j in range(len(columns)) if all(row[j] is not None for row in matrix)]
         trend = [rank_correlation(far, [row[j] for row in matrix]) for j in known] if len(far) > 2 else []
         names = [columns[j][2:] for j in known]
-        return {
+        return names_of(self) | {
             "heads_joined": width,
             "rows": rows,
             "rank_correlation": dict(zip(names, plain(trend), strict=bool(trend))),
@@ -294,10 +303,15 @@ def _say_heads(found: Found) -> str:
     trends = [value for value in found["rank_correlation"].values() if value is not None]
     if not trends:
         return "too few heads in the first block for a trend"
-    return (
-        f"the further heads of the first block look, the {'less' if sum(trends) < 0 else 'more'} they are like the "
-        f"ResNet's layers (rank correlation {sum(trends) / len(trends):.2f})"
-    )
+    trend = sum(trends) / len(trends)
+    if abs(trend) < NO_TREND_BELOW:
+        text = (
+            f"how far heads of the first block look hardly tells how much they are like layers of {found['models'][1]}"
+        )
+    else:
+        how = "less" if trend < 0 else "more"
+        text = f"the further heads of the first block look, the {how} they are like layers of {found['models'][1]}"
+    return f"{text} (rank correlation {trend:.2f})"
 
 
 def _heads_why_not(subject: Subject, other: Subject | None) -> str | None:
@@ -321,7 +335,7 @@ def _draw_heads(found: Found, beside: Found | None, arrays: Arrays) -> list[Draw
     chart = charts.lines(
         series, title="likeness of heads with ResNet layers by distance", x_title="mean distance of the heads, pixels"
     )
-    return [Drawn([Panel(chart, "CKA with layers of the ResNet")], paper="P2-fig5")]
+    return [Drawn([Panel(chart, f"CKA with layers of {found['models'][1]}")], paper="P2-fig5")]
 
 
 HEADS_AGAINST_LAYERS = Measure(

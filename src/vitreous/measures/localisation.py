@@ -21,6 +21,7 @@ from vitreous.report import charts
 from vitreous.report.charts import ShareBar, Tile
 from vitreous.report.colours import colours
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 MAX_TOKENS_ASKED = 256  # of more tokens, the seed draws as many
 
@@ -186,7 +187,7 @@ def _say(found: Found) -> str:
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     heats = [(each, np.asarray(each["cka"], np.float64)) for each in found["heat"]]
     top = max([1e-6, *(float(heat.max()) for _, heat in heats)])
-    tiles = [Tile(f"row {each['row']}, col {each['column']}", colours(heat, 0.0, top)) for each, heat in heats]
+    tiles = [Tile(f"row {each['row'] + 1}, col {each['column'] + 1}", colours(heat, 0.0, top)) for each, heat in heats]
     maps = charts.tiles(tiles, title="likeness of four tokens with every patch", columns=max(len(tiles), 1))
     rows = [row for row in found["rows"] if row["by"] == "cka"]
     words = {"all": "all tokens", "interior": "inside", "edge": "at the edge"}
@@ -213,8 +214,9 @@ LOCALISATION = Measure(
     why_not=_why_not,
     draw=_draw,
     method=lambda found: (
-        f"Unbiased linear CKA of each token of the last block with each patch of the image, over {found['images']:,} "
-        f"images; {found['asked']} tokens{' drawn by the seed' if found['sampled'] else ''}."
+        "Unbiased linear CKA of each token of the last block with each patch of the image, over "
+        f"{counted(found['images'], 'image')}; {found['asked']} tokens"
+        f"{' drawn by the seed' if found['sampled'] else ''}."
     ),
     rank=4,
 )

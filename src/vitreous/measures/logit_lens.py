@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitreous.measures.drawing import BLOCK_AXIS, banded, column, lines_of
+from vitreous.measures.drawing import BLOCK_AXIS, banded, blocks_of, lines_of
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, number_of, plain
 from vitreous.measures.subject import Subject, needs_attention, needs_head
 from vitreous.models.vit import ViT
 from vitreous.report import charts
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 
 def early_logits(model: ViT, z: Tensor) -> Tensor:
@@ -66,10 +67,10 @@ class _Lens(Averages):
 
 
 def _say(found: Found) -> str:
-    half = next((row["layer"] for row in found["rows"] if row["same_answer"] >= 0.5), None)
-    return (
-        f"half of the final answers stand after block {half}" if half is not None else "answers stand only at the end"
-    )
+    early = [row["layer"] for row in found["rows"] if row["same_answer"] < 0.5]
+    block = max(early, default=-1) + 2  # the first after which at least half stay, from 1
+    what = "the final answer stands" if found["images"] == 1 else "half of the final answers stand"
+    return f"{what} from block {block} on" if block < len(found["rows"]) else f"{what} only at the end"
 
 
 def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
@@ -80,7 +81,7 @@ def _why_not(subject: Subject, other: Subject | None = None) -> str | None:
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
-    x = column(rows, "layer")
+    x = blocks_of(rows)
     series = [
         banded("same answer", rows, x, "same_answer", "same_answer_error", within=(0, 1)),
         *lines_of(rows, x, {"chance given it": "chance_of_answer", "right": "accuracy"}),
@@ -103,8 +104,8 @@ LENS = Measure(
     why_not=_why_not,
     draw=_draw,
     method=lambda found: (
-        f"Final norm, pool and head on every block's output, over {found['images']:,} images, against the model's "
-        "answer; bands are two standard errors."
+        f"Final norm, pool and head on every block's output, over {counted(found['images'], 'image')}, against the "
+        "model's answer; bands are two standard errors."
     ),
     rank=9,
 )

@@ -32,11 +32,12 @@ from vitreous.measures.subject import Settings, Subject
 from vitreous.models.model import Model, is_untrained, unwrapped
 from vitreous.randomness import permutation
 from vitreous.weights.load_model import load
+from vitreous.words import counted
 
 Tell = Callable[[str], None]
 DEFAULT_DATA = "fashion"
 LAYER_CHOICES = ("every", "blocks")
-NUMBERS_VERSION = 1  # finished measures of another version are not used
+NUMBERS_VERSION = 2  # finished measures of another version are not used
 
 
 def look(
@@ -82,9 +83,10 @@ def look(
     for subject in subjects:
         if is_untrained(subject.model):
             tell(f"{subject.name}: untrained, so its numbers say nothing about what a network learns")
-    tell(_cost(pending, subjects))
+    tell(_cost(pending, subjects, measures))
     notes = run(pending, subjects, workers, store, progress, tell)
-    found = tuple({job.measure.name: job.found for job in jobs if job.side == side} for side in (0, 1))
+    asked = [job for job in jobs if job.measure.name in measures]
+    found = tuple({job.measure.name: job.found for job in asked if job.side == side} for side in (0, 1))
     inspection = Inspection(
         model=_about(subjects[0]),
         against=_about(subjects[1]) if len(subjects) > 1 else None,
@@ -174,7 +176,10 @@ def _truth(model: Model, data: ImageSet) -> NDArray[np.int64] | None:
 def _plan(
     measures: dict[str, Measure], subjects: list[Subject], *, is_asked: bool
 ) -> tuple[list[Job], tuple[dict[str, str], dict[str, str]]]:
-    """The jobs, and why a measure has no meaning for a model. A measure that was asked for by name must have one."""
+    """The jobs, and why a measure has no meaning for a model. A measure that was asked for by name must have one.
+
+    Last come those that were not asked for, whose arrays others draw.
+    """
     jobs: list[Job] = []
     skipped: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for measure in measures.values():
@@ -190,15 +195,17 @@ def _plan(
                 skipped[side][measure.name] = why
                 if is_asked and side == 0:
                     raise ConfigError(f"{measure.name} has no meaning here: {why}; leave it out, or name another model")
-    return jobs, skipped
+    lent = dict.fromkeys((name, job.side) for job in jobs if (name := job.measure.arrays_of) is not None)
+    return jobs + [Job(MEASURES[name], side) for name, side in lent if name not in measures], skipped
 
 
-def _cost(jobs: list[Job], subjects: list[Subject]) -> str:
+def _cost(jobs: list[Job], subjects: list[Subject], asked: dict[str, Measure]) -> str:
     if not jobs:
         return "all measures are finished; nothing to compute"
     shared, more = count_forwards(jobs, subjects)
     images = len(subjects[0].data)
-    text = f"{len(jobs)} measures on {images:,} images: {shared + more:,} forwards of an image"
+    count = sum(job.measure.name in asked for job in jobs) or len(jobs)
+    text = f"{counted(count, 'measure')} on {counted(images, 'image')}: {counted(shared + more, 'forward')} of an image"
     return text + (f", {shared:,} of them shared by all measures" if shared and more else "")
 
 

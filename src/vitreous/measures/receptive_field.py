@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.drawing import banded, block_name, both_rows, top_with_room
+from vitreous.measures.drawing import banded, block_name, both_rows, layer_name, top_with_room
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.subject import Subject, in_chunks
 from vitreous.models.taps import taps
@@ -26,6 +26,7 @@ from vitreous.report import charts
 from vitreous.report.charts import Tile
 from vitreous.report.colours import colours
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 GRAPHS_AT_ONCE = 8  # images whose graph stays in memory
 CHANNELS_PER_IMAGE = 2  # channels drawn for each image and layer
@@ -248,7 +249,7 @@ def _say(found: Found) -> str:
     if not after:
         return "no layer depends on the image"
     first, last = after[0], after[-1]
-    whole, name = found["whole_image_radius_px"], first["tap"].removesuffix(".output")
+    whole, name = found["whole_image_radius_px"], layer_name(first["tap"])
     return (
         f"half of what a place depends on lies within {first['radius_px']:.0f} px after {name} and within "
         f"{last['radius_px']:.0f} px at the end; the whole image alike would be {whole:.0f} px"
@@ -301,7 +302,8 @@ FIELD = Measure(
     forwards=_cost,
     draw=_draw,
     method=lambda found: (
-        f"Gradient of the centre place with respect to the image, absolute, mean over {found['images']} images and "
+        "Gradient of the centre place with respect to the image, absolute, mean over "
+        f"{counted(found['images'], 'image')} and "
         + ("all channels" if found["channels"] == "all" else f"{found['channels']} channels drawn by the seed")
         + "; bands are two standard errors over images."
     ),

@@ -21,6 +21,7 @@ from vitreous.measures.subject import Subject
 from vitreous.report import charts
 from vitreous.report.charts import Span
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 MAX_TOKENS_LISTED = 256  # a longer sequence has no ratio of each token
 SKIPS_AND_BRANCHES = {  # where a skip and its branch meet: endings of their taps
@@ -123,7 +124,7 @@ def _say(found: Found) -> str:
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     is_vit = all(row["branch"] in ("attention", "mlp") for row in rows)
-    x = np.arange(len(rows)) / 2 if is_vit else np.arange(len(rows))
+    x = 1 + np.arange(len(rows)) / (2 if is_vit else 1)
     x_title = "block (attention, then MLP)" if is_vit else LAYER_AXIS
     patches = banded("patches", rows, x, "patches_ratio", "patches_error", within=(1e-6, math.inf))
     keys = ("patches_ratio", "class_ratio")
@@ -164,7 +165,7 @@ def _token_spans(count: int) -> list[Span]:
     """About seven numbers along an axis of many tokens."""
     step = max(count // 7, 1)
     begins = [i for i in range(0, count, step) if i == 0 or count - i >= step // 2]
-    return [Span(str(a), b - a) for a, b in pairwise([*begins, count])]
+    return [Span(str(a + 1), b - a) for a, b in pairwise([*begins, count])]
 
 
 SKIP_RATIO = Measure(
@@ -181,8 +182,8 @@ SKIP_RATIO = Measure(
     },
     draw=_draw,
     method=lambda found: (
-        f"‖skip‖ / ‖branch‖ of every token where they meet, mean over {found['images']:,} images; bands are two "
-        "standard errors over images."
+        f"‖skip‖ / ‖branch‖ of every token where they meet, mean over {counted(found['images'], 'image')}; bands "
+        "are two standard errors over images."
     ),
     rank=5,
 )

@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.measures.drawing import overlaid, rgb, shrunk
+from vitreous.measures.drawing import over_photos
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, plain
 from vitreous.measures.subject import Subject, needs_attention
 from vitreous.models.pooling import Pool, find_pool
 from vitreous.report import charts
-from vitreous.report.charts import Span, Tile
+from vitreous.report.charts import Span
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 ATTENTION = "blocks.*.attention.weights"
 HEAD_JOINS = ("mean", "max", "min")
@@ -96,6 +97,11 @@ def needs_reads(subject: Subject, other: Subject | None = None) -> str | None:
     return needs_attention(subject) or find_pool(subject.model)[0].silence or None
 
 
+def _top_patches(patches: int) -> int:
+    """A tenth of the patches, or one."""
+    return max(round(TOP_SHARE * patches), 1)
+
+
 class _Rollout(Averages):
     def __init__(self, subject: Subject, other: Subject | None = None):
         super().__init__(subject)
@@ -108,7 +114,7 @@ class _Rollout(Averages):
         rows = self.flow.rows()
         rows = rows / rows.sum(-1, keepdim=True)
         ordered = rows.sort(-1, descending=True).values
-        most = max(round(TOP_SHARE * rows.shape[1]), 1)
+        most = _top_patches(rows.shape[1])
         self.gather("map", rows)
         self.gather("most", ordered[:, :most].sum(-1))
         self.gather("spread", torch.special.entr(rows).sum(-1).exp())
@@ -128,31 +134,27 @@ class _Rollout(Averages):
 
 
 def _say(found: Found) -> str:
+    most = _top_patches(found["patches"])
     return (
-        f"the answer comes from about {found['spread_patches']:.0f} of {found['patches']} patches; the tenth that "
-        f"gives most gives {100 * found['held_by_top_tenth']:.0f} % (alike, all would give 10 %)"
+        f"the answer comes from about {found['spread_patches']:.0f} of {found['patches']} patches; "
+        f"{100 * found['held_by_top_tenth']:.0f} % of it from the {counted(most, 'patch')} "
+        f"that give{'s' if most == 1 else ''} most, {100 * most / found['patches']:.0f} % if all gave alike"
     )
 
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
-    panels = []
-    if "rollout" in arrays:
-        ways = {"rollout": "rollout", "rollout_plain": "no residual", "rollout_max": "max heads", "rollout_min": "min"}
-        known = {key: word for key, word in ways.items() if key in arrays}
-        tiles = []
-        for i, image in enumerate(rgb(arrays["images"])):
-            tiles.append(Tile("", shrunk(image)))
-            tiles += [Tile("", overlaid(image, arrays[key][i].astype(np.float32))) for key in known]
-        names = ["image", *known.values()]
-        chart = charts.tiles(tiles, title="attention rollout over images", columns=len(names), column_names=names)
-        panels.append(Panel(chart, "Where the answer came from"))
+    ways = {"rollout": "rollout", "rollout_plain": "no skips", "rollout_max": "largest", "rollout_min": "smallest"}
+    maps = {word: arrays[key] for key, word in ways.items() if key in arrays}
+    heading = "Where the answer came from, 1 is the most"
+    panels = over_photos(arrays, maps, heading=heading, says=lambda share: f"{share:.2g}", most=found["images"])
     mean = np.asarray(found["mean_map"], np.float64)
-    rows, columns = ([Span(str(i)) for i in range(count)] for count in mean.shape)
+    rows, columns = ([Span(str(i + 1)) for i in range(count)] for count in mean.shape)
     heat = charts.heatmap(
         mean * mean.size, title="mean rollout over images", rows=rows, columns=columns, y_title="row",
         x_title="column", high=max(float(mean.max()) * mean.size, 1.0), side=220,
     )  # fmt: skip
-    return [Drawn([*panels, Panel(heat, "Mean over images; 1 is an even share")], paper="P1-fig6")]
+    several = "Mean over images" if found["images"] > 1 else "Rollout by place"
+    return [Drawn([*panels, Panel(heat, f"{several}; 1 is an even share")], paper="P1-fig6")]
 
 
 ROLLOUT = Measure(
@@ -167,7 +169,7 @@ ROLLOUT = Measure(
     draw=_draw,
     method=lambda found: (
         "Attention of every block, mean over heads, plus the identity of the skip, rows divided by their sum, and all "
-        f"blocks multiplied; then what the head reads, over {found['images']:,} images."
+        f"blocks multiplied; then what the head reads, over {counted(found['images'], 'image')}."
     ),
     rank=8,
     arrays_of="attention-maps",

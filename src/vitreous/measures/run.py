@@ -23,6 +23,7 @@ from vitreous.ranks import Ranks
 
 Tell = Callable[[str], None]
 Listeners = dict[str, list[tuple[Reading, int]]]  # tap -> who wants it, and which side it is to them
+TIMED_FORWARDS = 16  # before the time to go is told: the first ones are slow
 READ_COST = 2  # a forward that measures read, in plain forwards
 
 
@@ -226,7 +227,7 @@ class _Countdown:
 
     def tick(self, forwards: int) -> None:
         self.done += forwards
-        if not self.is_told and forwards and self.begin is not None:
+        if not self.is_told and self.done >= TIMED_FORWARDS and self.begin is not None:
             self.is_told = True
             seconds = (time.monotonic() - self.begin) * (self.total / self.done - 1)
             if seconds > 5:

@@ -13,6 +13,7 @@ from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, pl
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.report import charts
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 MAX_SHIFTS = 16
 IMAGES_AT_ONCE = 32
@@ -77,7 +78,12 @@ def _say(found: Found) -> str:
     worst = min(found["rows"], key=lambda row: row["feature_cosine"])
     text = f"features keep a cosine of {worst['feature_cosine']:.2f} under a shift of {worst['shift_px']} px"
     kept = [row["same_answer"] for row in found["rows"] if row["same_answer"] is not None]
-    return text + (f"; at least {100 * min(kept):.0f} % of the answers stay" if kept else "")
+    if not kept:
+        return text
+    if found["images"] == 1:
+        lost = sum(share < 1 for share in kept)
+        return text + (f"; the answer is another at {lost} of {len(kept)} shifts" if lost else "; the answer stays")
+    return f"{text}; at least {100 * min(kept):.0f} % of the answers stay"
 
 
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
@@ -107,7 +113,7 @@ SHIFT = Measure(
     forwards=lambda subject: (len(steps(subject)) + 1) * min(subject.settings.few, len(subject.data)),
     draw=_draw,
     method=lambda found: (
-        f"{found['images']} images moved to the right, their left edge repeated; against the image as it was."
+        f"{counted(found['images'], 'image')}, moved to the right, the left edge repeated; against the image as it was."
     ),
     rank=11,
 )

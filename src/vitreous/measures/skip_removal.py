@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.measures.drawing import lines_of
+from vitreous.measures.drawing import layer_name, lines_of
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.similarity import MIN_BATCH, Likeness, cka, known_mean
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.models.taps import taps
 from vitreous.report import charts
 from vitreous.report.files import Panel
+from vitreous.words import counted
 
 IMAGES_AT_ONCE = 32
 
@@ -91,11 +92,17 @@ def _say(found: Found) -> str:
     if not known:
         worst = min(found["rows"], key=lambda row: 1 if row["features_cka"] is None else row["features_cka"])
         likeness = "unknown" if worst["features_cka"] is None else f"{worst['features_cka']:.2f}"
-        return f"without the skips of {worst['block']} the features are least what they were (likeness {likeness})"
+        return f"without the skips of {layer_name(worst['block'])} the features change most (likeness {likeness})"
     worst, best = (pick(known, key=lambda row: row["same_answer"]) for pick in (min, max))
+    low, high = (f"{100 * row['same_answer']:.0f} %" for row in (worst, best))
+    if found["images"] == 1:
+        lost = sum(row["same_answer"] < 1 for row in known)
+        return f"without one block's skips the answer changes in {lost or 'none'} of {counted(len(known), 'case')}"
+    if low == high:
+        return f"without the skips of any one block, {low} of the answers stay"
     return (
-        f"without the skips of {worst['block']}, {100 * worst['same_answer']:.0f} % of the answers stay; without "
-        f"those of {best['block']}, {100 * best['same_answer']:.0f} %"
+        f"without the skips of {layer_name(worst['block'])}, {low} of the answers stay; without those of "
+        f"{layer_name(best['block'])}, {high}"
     )
 
 
@@ -104,7 +111,7 @@ def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     is_vit = all(row["block"].startswith("blocks.") for row in rows)
     named = {"same answer": "same_answer", "likeness of features": "features_cka"}
     chart = charts.lines(
-        lines_of(rows, range(len(rows)), named, has_points=True),
+        lines_of(rows, range(1, len(rows) + 1), named, has_points=True),
         title="what is left without the skips of one block", is_share=True, x_is_whole=True,
         x_title="block that lost its skips" if is_vit else "unit that lost its skip", y_range=(0.0, 1.0),
     )  # fmt: skip
@@ -123,7 +130,8 @@ REMOVAL = Measure(
     why_not=lambda subject, other: None if places(subject) else f"{subject.name} has no skip connections",
     draw=_draw,
     method=lambda found: (
-        f"One block at a time loses its skip connections, the model otherwise as it is; {found['images']} images."
+        "One block at a time loses its skip connections, the model otherwise as it is; "
+        f"{counted(found['images'], 'image')}."
     ),
     rank=12,
 )

@@ -132,7 +132,8 @@ def in_chunks(images: Tensor, size: int, work: Callable[[Tensor, int], T]) -> li
 def needs_batches(subject: Subject, other: Subject | None = None) -> str | None:
     """Refuse fewer images than CKA is estimated from."""
     if len(subject.data) < MIN_BATCH:
-        return f"likeness needs {MIN_BATCH} images or more, and there are {len(subject.data)}"
+        count = len(subject.data)
+        return f"likeness needs {MIN_BATCH} images or more, and there {'is' if count == 1 else 'are'} {count}"
     if subject.settings.batch is not None and subject.settings.batch < MIN_BATCH:
         return f"likeness needs batches of {MIN_BATCH} images or more, not of {subject.settings.batch}"
     return None

@@ -20,7 +20,7 @@ from torch import Tensor
 from vitreous.evaluation.features import Features
 from vitreous.evaluation.few_shot import choose_shots
 from vitreous.evaluation.probes import probe_features
-from vitreous.measures.drawing import block_name, column, lines_of
+from vitreous.measures.drawing import block_name, column, layer_name, lines_of
 from vitreous.measures.layer_probes import BLOCK_OUTPUTS, PROBE_SEEDS, PROBE_SHOTS, Held, needs_labels
 from vitreous.measures.measure import Arrays, Drawn, Found, Measure, plain
 from vitreous.measures.residual import as_tokens
@@ -149,7 +149,7 @@ def _say(found: Found) -> str:
     layers = found["layers"]
     told = [
         f"{100 * layer['lowest']:.0f} to {100 * layer['highest']:.0f} % right (mean {100 * layer['mean']:.0f}) after "
-        f"{layer['layer']}"
+        f"{layer_name(layer['layer'])}"
         for layer in (layers if len(layers) < 2 else [layers[0], layers[-1]])
     ]
     own = layers[-1]["class_token"]
@@ -203,7 +203,7 @@ def _thinned(found: Found) -> str:
 
 
 def _constant(found: Found) -> str:
-    layers = [f"{layer['constant']} of {layer['layer']}" for layer in found["layers"] if layer["constant"]]
+    layers = [f"{layer['constant']} of {layer_name(layer['layer'])}" for layer in found["layers"] if layer["constant"]]
     return f"; places that are the same in all shots count as chance: {', '.join(layers)}" if layers else ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -24,11 +25,15 @@ MAX_POINTS_MARKED = 40
 FIRST_HUE, SECOND_HUE = "first", "second"
 HUES = (FIRST_HUE, SECOND_HUE, "third")
 DASHES = ("", "7 4", "2 3")
+LEVEL_DASHES = "3 3"
+LEGEND_ROW = 18  # pixels
+LETTER, GAP_IN_LEGEND = 6.6, 20  # pixels of a letter, and between two names
 MUTED, RULE, GROUND, TEXT = "quiet", "line", "paper", "currentColor"
 MAX_CLASSES_WITH_COUNTS = 15  # in the cells of a matrix
 MAX_CLASSES_WITH_TOOLTIPS = 40  # a cell tells its numbers under the pointer
 NAME_LETTERS = 24  # of a class
 SHADES = 12  # of a large matrix
+MAX_WHOLE_TICKS = 13  # steps along an axis of whole numbers: more would touch
 MAX_SPAN_NAMES = 20  # along an axis of a heatmap: more would touch
 
 
@@ -58,10 +63,11 @@ class ShareBar:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A small picture with a title.  pixels: H W 3."""
+    """A small picture with a title.  pixels: H W 3.  scale: a bar of colours under it, and the words at its ends."""
 
     title: str
     pixels: NDArray[np.uint8]
+    scale: tuple[NDArray[np.uint8], str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,8 @@ def lines(
     """Lines over one x axis. is_log: of y; is_share, x_is_share: in percent; x_is_whole: x are whole numbers.
 
     mark: a vertical line at an x, and its word.  level: a horizontal line at a y, and its word.  y_range: the range of
-    y, for charts that are compared; by default that of the numbers.
+    y, for charts that are compared; by default that of the numbers. No word stands within the plot, where a line could
+    cross it.
     """
     thin = [(line, kept) for line in series if (kept := _thin(line, is_log=is_log)) is not None]
     if not thin:
@@ -120,37 +127,31 @@ def lines(
         )
     every_x = np.concatenate([kept[0] for _, kept in thin])
     every_y = np.concatenate([part for _, kept in thin for part in kept[1:] if part is not None])
-    x_axis = Axis(*_from_zero(*_around(every_x, 0.0)), LEFT, CHART_WIDTH - RIGHT)
+    x_range = _around(every_x, 0.0)
+    x_axis = Axis(*(x_range if x_is_whole else _from_zero(*x_range)), LEFT, CHART_WIDTH - RIGHT)
     if level is not None:
         every_y = np.append(every_y, level[0])
     low, high = (0.0, 1.0) if is_share and every_y.min() < 0.4 else _around(every_y, 0.06, is_log=is_log)
     low, high = (low, min(high, 1.0) if is_share else high) if y_range is None else y_range
-    y_axis = Axis(low, high, CHART_HEIGHT - BOTTOM, TOP, is_log)
+    legend, more = _legend([line for line, _ in thin], "" if level is None else level[1])
+    y_axis = Axis(low, high, CHART_HEIGHT + more - BOTTOM, TOP + more, is_log)
     marks = [*_grid(x_axis, y_axis, x_title, is_share=is_share, x_is_share=x_is_share, x_is_whole=x_is_whole)]
     if level is not None:
-        marks += _level(*level, x_axis, y_axis)
+        y = float(y_axis.at(level[0]))
+        marks.append(Stroke([(x_axis.start, y), (x_axis.end, y)], MUTED, 1.2, LEVEL_DASHES))
     if mark is not None and x_axis.low <= mark[0] <= x_axis.high:
-        marks += _upright(*mark, x_axis)
+        marks += _upright(*mark, x_axis, y_axis)
     for i, (line, kept) in enumerate(thin):
         marks += _series(line, kept, x_axis, y_axis, i % 3)
-    return _chart(title, [*marks, *_legend([line for line, _ in thin])])
+    return _chart(title, [*marks, *legend], height=CHART_HEIGHT + more)
 
 
-def _level(value: float, word: str, x_axis: Axis, y_axis: Axis) -> list[Mark]:
-    y = float(y_axis.at(value))
-    below = y - 4 if y > TOP + 14 else y + 13
-    return [
-        Stroke([(x_axis.start, y), (x_axis.end, y)], MUTED, 1.2, "3 3"),
-        Words(x_axis.end, below, word, anchor="end", colour=MUTED, size=11),
-    ]
-
-
-def _upright(value: float, word: str, x_axis: Axis) -> list[Mark]:
+def _upright(value: float, word: str, x_axis: Axis, y_axis: Axis) -> list[Mark]:
     x = float(x_axis.at(value))
     side = "end" if x > CHART_WIDTH / 2 else "start"
     return [
-        Stroke([(x, TOP), (x, CHART_HEIGHT - BOTTOM)], MUTED, 1, "3 3"),
-        Words(x, TOP - 5, word, anchor=side, colour=MUTED, size=11),
+        Stroke([(x, y_axis.end), (x, y_axis.start)], MUTED, 1, LEVEL_DASHES),
+        Words(x, y_axis.end - 5, word, anchor=side, colour=MUTED, size=11),
     ]
 
 
@@ -296,21 +297,42 @@ def heatmap(
     return _chart(title, marks, max(bar + 50, CHART_WIDTH), top + tall + below + 32)
 
 
-def tiles(pictures: Sequence[Tile], *, title: str, columns: int, column_names: Sequence[str] = ()) -> Chart:
-    """Pictures in rows of `columns`, each over its name; small ones show their pixels."""
-    gap, has_names = 6.0, any(tile.title for tile in pictures)
-    side = (CHART_WIDTH - gap * (columns - 1)) / columns
-    top, step = 18.0 if column_names else 2.0, side + (19.0 if has_names else gap)
-    marks: list[Mark] = [Words(i * (side + gap), 12, n, size=11, colour=MUTED) for i, n in enumerate(column_names)]
+def tiles(pictures: Sequence[Tile], *, title: str, columns: int) -> Chart:
+    """Pictures in rows of `columns`, each over its scale and its name; small ones show their pixels."""
+    gap = 8.0
+    side = tile_side(columns, gap)
     letters = max(int(side / 6.2), 2)
-    for i, tile in enumerate(pictures):
-        x, y = i % columns * (side + gap), top + i // columns * step
-        h, w = tile.pixels.shape[:2]
-        wide, tall = side * min(w / h, 1), side * min(h / w, 1)
-        marks.append(Bitmap(x, y, wide, tall, tile.pixels, is_photo=max(h, w) > MAX_SIDE_UNSMOOTHED))
-        if tile.title:
-            marks.append(Words(x, y + side + 12, _cut(tile.title, letters), size=10))
-    return _chart(title, marks, height=top + -(-len(pictures) // columns) * step)
+    marks: list[Mark] = []
+    y = 2.0
+    for begin in range(0, len(pictures), columns):
+        row = pictures[begin : begin + columns]
+        tallest = max(side * min(tile.pixels.shape[0] / tile.pixels.shape[1], 1) for tile in row)
+        below = y + tallest  # of the row's pictures
+        for i, tile in enumerate(row):
+            x, (h, w) = i * (side + gap), tile.pixels.shape[:2]
+            wide, tall = side * min(w / h, 1), side * min(h / w, 1)
+            marks.append(Bitmap(x, y, wide, tall, tile.pixels, is_photo=max(h, w) > MAX_SIDE_UNSMOOTHED))
+            if tile.title:
+                marks.append(
+                    Words(x, below + 12, _cut(tile.title, letters), size=10, tooltip=_whole(tile.title, letters))
+                )
+            if tile.scale is not None:
+                colours_of_bar, low, high = tile.scale
+                marks.append(Bitmap(x, below + 17, side, 6, colours_of_bar))
+                marks.append(Words(x, below + 33, low, size=9, colour=MUTED))
+                marks.append(Words(x + side, below + 33, high, anchor="end", size=9, colour=MUTED))
+        y = (
+            below
+            + gap
+            + (10 if any(tile.title for tile in row) else 0)
+            + (22 if any(tile.scale for tile in row) else 0)
+        )
+    return _chart(title, marks, height=y)
+
+
+def tile_side(columns: int, gap: float = 8.0) -> float:
+    """Pixels of a tile's longer side."""
+    return (CHART_WIDTH - gap * (columns - 1)) / columns
 
 
 def _middles(spans: Sequence[Span], axis: Axis) -> Iterator[tuple[float, str, float]]:
@@ -415,28 +437,45 @@ def _grid(
         at = float(y.at(tick))
         yield Stroke([(x.start, at), (x.end, at)], RULE, 1)
         yield Words(x.start - 7, at + 4, write(tick), anchor="end", colour=MUTED)
-    for tick in x.ticks():
-        if x_is_whole and tick != round(tick):
-            continue
+    for tick in _whole_numbers(x) if x_is_whole else x.ticks():
         at = float(x.at(tick))
         yield Stroke([(at, y.start), (at, y.start + 4)], MUTED, 1)
         yield Words(at, y.start + 17, _percent(tick) if x_is_share else _short(tick), anchor="middle", colour=MUTED)
     yield Words((x.start + x.end) / 2, y.start + 35, x_title, anchor="middle", colour=MUTED)
 
 
-def _legend(series: Sequence[Line]) -> Iterator[Mark]:
-    wide = sum(28 + 6.6 * len(line.name) + 20 for line in series) - 20
-    x = max(min(float(LEFT), CHART_WIDTH - wide), 2.0)
+def _whole_numbers(axis: Axis) -> list[float]:
+    """Every whole number of a short axis; of a long one the first, and round ones."""
+    first, last = math.ceil(axis.low), math.floor(axis.high)
+    if last - first <= MAX_WHOLE_TICKS:
+        return [float(n) for n in range(first, last + 1)]
+    round_ones = [tick for tick in axis.ticks() if tick == round(tick)]
+    return [float(first), *(tick for tick in round_ones if tick - first > (round_ones[1] - round_ones[0]) / 2)]
+
+
+def _legend(series: Sequence[Line], level: str) -> tuple[list[Mark], float]:
+    """Signs and names above the plot, and the pixels that they take beyond one row.  level: of the line at a height."""
+    entries: list[tuple[str, Callable[[float, float], Mark]]] = []
     for i, line in enumerate(series):
-        if not line.name:
-            continue
-        yield (
-            Dot(x + 11, 16, HUES[i % 3], 0.6)
-            if line.is_dots
-            else Stroke([(x, 16), (x + 22, 16)], HUES[i % 3], 2.5, DASHES[i % 3])
-        )
-        yield Words(x + 28, 20, line.name)
-        x += 28 + 6.6 * len(line.name) + 20
+        entries += [(line.name, partial(_sign, HUES[i % 3], DASHES[i % 3], line.is_dots))] if line.name else []
+    entries += [(level, lambda x, y: Stroke([(x, y), (x + 22, y)], MUTED, 1.2, LEVEL_DASHES))] if level else []
+    rows: list[list[float]] = [[]]  # the widths of the names
+    for name, _ in entries:
+        wide = 28 + LETTER * len(name)
+        if rows[-1] and sum(rows[-1]) + GAP_IN_LEGEND * len(rows[-1]) + wide > CHART_WIDTH - 2:
+            rows.append([])
+        rows[-1].append(wide)
+    marks, left = [], iter(entries)
+    for i, row in enumerate(rows):
+        x = max(min(float(LEFT), CHART_WIDTH - sum(row) - GAP_IN_LEGEND * (len(row) - 1)), 2.0)
+        for wide, (name, sign) in zip(row, left, strict=False):
+            marks += [sign(x, 16.0 + LEGEND_ROW * i), Words(x + 28, 20 + LEGEND_ROW * i, name)]
+            x += wide + GAP_IN_LEGEND
+    return marks, LEGEND_ROW * (len(rows) - 1.0)
+
+
+def _sign(hue: str, dashes: str, is_dots: bool, x: float, y: float) -> Mark:
+    return Dot(x + 11, y, hue, 0.6) if is_dots else Stroke([(x, y), (x + 22, y)], hue, 2.5, dashes)
 
 
 def _chart(
@@ -464,6 +503,11 @@ def _short(value: float) -> str:
     if size >= 1e4:
         return f"{value / 1e3:g}k"
     return f"{value:g}" if size >= 1e-3 else f"{value:.0e}".replace("e-0", "e-")
+
+
+def _whole(name: str, letters: int) -> str:
+    """For a tooltip: the whole of a name that is cut."""
+    return name if len(name) > letters else ""
 
 
 def _cut(name: str, letters: int = NAME_LETTERS) -> str:

@@ -12,14 +12,13 @@ from typing import Any
 
 from vitreous.errors import ConfigError
 from vitreous.report.colours import FONT, INK, PAPER, QUIET
-from vitreous.report.marks import Chart, Words, fixed
+from vitreous.report.marks import PNG_PIXELS, Chart, Words, fixed
 
 MARGIN, GAP = 20.0, 24.0
 PANELS_ACROSS = 2
 LETTER_WIDTH = 6.7  # pixels that a letter of the caption takes
 LEAST_WIDTH = 560.0
 PIXELS_PER_INCH = 96
-PNG_PIXELS = 2  # of a PNG for one pixel of the sheet
 INSTALL_PLOT = "pip install 'vitreous[plot]'"
 
 

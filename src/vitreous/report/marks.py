@@ -6,6 +6,7 @@ SVG takes its colours from the page: light, dark and print alike. matplotlib (th
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from vitreous.report.colours import INK, data_uri
 Points = Sequence[tuple[float, float]]
 Paint = Callable[[str], str]  # a colour as SVG writes it
 POINT = 72 / 96  # points of print for one pixel
+PNG_PIXELS = 2  # of a PNG for one pixel of a chart
 THEME = {  # colours that the page may change, by their light values
     "first": "#0b6fa4",
     "second": "#c2500a",
@@ -213,8 +215,16 @@ class Bitmap:
 
     def plot(self, axes: Any, order: int) -> None:
         edges = (self.x, self.x + self.width, self.y + self.height, self.y)
-        way = "antialiased" if self.is_photo else "nearest"
-        axes.imshow(self.pixels, extent=edges, aspect="auto", interpolation=way, zorder=order)
+        axes.imshow(self._smooth(), extent=edges, aspect="auto", interpolation="none", zorder=order)
+
+    def _smooth(self) -> NDArray[np.uint8]:
+        """The pixels of a PNG, antialiased: matplotlib repeats or drops whole ones."""
+        size = math.ceil(PNG_PIXELS * self.width), math.ceil(PNG_PIXELS * self.height)
+        if self.is_photo:
+            return np.asarray(Image.fromarray(self.pixels).resize(size, Image.Resampling.LANCZOS))
+        times = [math.ceil(4 * wanted / has) for wanted, has in zip(size[::-1], self.pixels.shape[:2], strict=True)]
+        fine = self.pixels.repeat(times[0], 0).repeat(times[1], 1)  # each cell in many pixels, then their mean
+        return np.asarray(Image.fromarray(fine).resize(size, Image.Resampling.BOX))
 
 
 Mark = Stroke | Area | Squares | Dot | Box | Words | Bitmap

@@ -120,6 +120,20 @@ def before_crop(size: Size, rule: Preprocess) -> Size:
     return max(int(columns * h / w), rows), columns
 
 
+def seen_box(size: Size, rule: Preprocess) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of what the model sees, as shares of an image's width and height.
+
+    size: rows and columns of the image.  Black that `crop_centre` adds lies outside 0 … 1.
+    """
+    sides = []
+    for resized, seen in zip(before_crop(size, rule), rule.size, strict=True):
+        first = round if rule.centre == "round" else int
+        start = first((resized - seen) / 2) if resized >= seen else -((seen - resized) // 2)
+        sides.append((start / resized, (start + seen) / resized))
+    (top, bottom), (left, right) = sides
+    return left, top, right, bottom
+
+
 def _middle(image: Image.Image, rule: Preprocess) -> Image.Image:
     """The whole image; if it is so long that resizing gives more than MAX_PIXELS, only the part around the crop.
 

@@ -1,4 +1,4 @@
-"""An inspection as one page: what the model does in ten lines, then every measure with its figure and what it means.
+"""An inspection as one page: where the model looks, what it does in ten lines, then every measure with its figure.
 
 write_page(inspection, "look.html")     section(inspection), the short version for another page
 """
@@ -11,17 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vitreous.measures.figures import Figures, draw, figures_of, short_name, title_of
+from vitreous.measures.figures import Figures, draw, figures_of, title_of
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found
 from vitreous.measures.page.looker import fitting, looker
 from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Drawings, Note, Page, Point, Points, Section, Table, Text
-from vitreous.words import sentence, unbroken
+from vitreous.words import counted, sentence, unbroken
 
 PAGE_FOLDER = Path(__file__).parent
 MAX_MAPS_IN_PAGE = 11 * 2**20  # bytes; with its figures a page stays below 15 MB
-TOP_LINES = 10  # at the top of the page
+TOP_LINES = 10  # near the top of the page
+PICTURED_FIRST = ("attention-maps", "rollout")  # what most people come for: where the model looks, on the image
 DRAWN_IN_SHORT = 3  # the short version draws ranks up to this one
 MAX_TABLE_ROWS = 20  # of a measure that draws nothing
 FILES_NOTE = "inspection.json beside this page holds every number; the folder figures/ holds every figure as a file."
@@ -43,32 +44,36 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
     """The page as a value. figures: what `draw` returned, if it ran already."""
     figures = draw(inspection) if figures is None else figures
     maps = fitting(inspection, limit)
-    names = _names(inspection)
-    measured = {*inspection.found, *inspection.found_against}
-    data, model = inspection.data, inspection.model
     return Page(
-        title=" against ".join(names),
+        title=" against ".join(inspection.names),
         over="vitreous look",
-        lead=f"{_kind(inspection)}, {model['parameters']:,} parameters, on {data['images']:,} images of "
-        f"{short_name(data['path'])}.",
-        top=[*(Note(note, "warn") for note in inspection.notes), *_lines(inspection)],
-        sections=[
-            Section(
-                title_of(name),
-                list(_measure(inspection, figures, name, bool(maps))),
-                badge="" if name in measured else "not measured",
-                summary="" if name in measured else "not measured",
-                anchor=name,
-            )
-            for name in inspection.measures
-        ]
-        + [_about(inspection)],
+        lead=f"{_kind(inspection)}, {inspection.model['parameters']:,} parameters, on {inspection.seen}.",
+        top=[*(Note(note, "warn") for note in inspection.notes), *_untrained(inspection)],
+        sections=[*_sections(inspection, figures, bool(maps)), _about(inspection)],
         foot=f"Made by vitreous look. {PAPERS_NOTE} {FILES_NOTE}",
         has_column=True,
         style=(PAGE_FOLDER / "look.css").read_text("utf-8"),
         script=(PAGE_FOLDER / "look.js").read_text("utf-8"),
         data={"cells": json.dumps(_cells(figures), separators=(",", ":")), **maps},
     )
+
+
+def _sections(inspection: Inspection, figures: Figures, has_maps: bool) -> Iterator[Section]:
+    """Where the model looks, what it does in short, the other measures; last why some have no numbers."""
+    measured = [name for name in inspection.measures if name in {*inspection.found, *inspection.found_against}]
+    pictured = [name for name in measured if name in PICTURED_FIRST]
+    rest = [name for name in measured if name not in PICTURED_FIRST]
+    for name in pictured:
+        yield Section(title_of(name), list(_measure(inspection, figures, name, has_maps)), anchor=name)
+    yield from _lines(inspection)
+    for name in rest:
+        yield Section(title_of(name), list(_measure(inspection, figures, name, has_maps)), anchor=name)
+    missing = [name for name in inspection.measures if name not in measured]
+    if missing:
+        whys = {**inspection.skipped_against, **inspection.skipped}
+        rows = [[title_of(name), inspection.measures[name].sentence, whys.get(name, "")] for name in missing]
+        blocks: list[Block] = [Table(["measure", "what it shows", "why it is not measured"], rows)]
+        yield Section("Not measured", blocks, anchor="missing")
 
 
 def section(inspection: Inspection) -> Section:
@@ -81,15 +86,11 @@ def section(inspection: Inspection) -> Section:
         for panel in figure.panels[:1]
     ]
     words = Text(
-        f"What the papers look at inside a model, measured here on {inspection.data['images']:,} images. For all "
-        "of it, with every layer and head: vitreous look."
+        f"What the papers look at inside a model, measured here on {counted(inspection.data['images'], 'image')}. For "
+        "all of it, with every layer and head: vitreous look."
     )
     points = Points([Point(text) for _, text in _telling(inspection)])
     return Section("What it does inside", [words, points, Drawings(drawings)], anchor="inside")
-
-
-def _names(inspection: Inspection) -> list[str]:
-    return [short_name(model["name"]) for model in _models(inspection)]
 
 
 def _models(inspection: Inspection) -> list[dict[str, Any]]:
@@ -119,17 +120,19 @@ def _telling(inspection: Inspection) -> list[tuple[str, str]]:
     return [(name, unbroken(sentence(text))) for name, text in told.items()]
 
 
-def _lines(inspection: Inspection) -> Iterator[Block]:
-    untrained = [short_name(model["name"]) for model in _models(inspection) if model.get("is_untrained")]
-    if untrained:
+def _untrained(inspection: Inspection) -> Iterator[Block]:
+    models = zip(inspection.names, _models(inspection), strict=True)
+    if untrained := [name for name, model in models if model.get("is_untrained")]:
         yield Note(
             f"{' and '.join(untrained)}: untrained. Numbers and figures of it say nothing about learning.", "warn"
         )
+
+
+def _lines(inspection: Inspection) -> Iterator[Section]:
     lines = _telling(inspection)
     if lines and not inspection.model.get("is_untrained"):
-        who = _names(inspection)[0] if inspection.against else "this model"
-        yield pages.Heading(f"What {who} does")
-        yield Points([Point(text, name) for name, text in lines])
+        who = inspection.names[0] if inspection.against else "this model"
+        yield Section(f"What {who} does", [Points([Point(text, name) for name, text in lines])], anchor="short")
 
 
 def _measure(inspection: Inspection, figures: Figures, name: str, has_maps: bool) -> Iterator[Block]:
@@ -161,7 +164,7 @@ def _side_by_side(sides: list[list[Drawing]]) -> list[list[Drawing]]:
 
 def _notes(inspection: Inspection, name: str) -> Iterator[Block]:
     """The line of each model, or why it has none."""
-    measure, names = inspection.measures[name], _names(inspection)
+    measure, names = inspection.measures[name], inspection.names
     both = (inspection.found, inspection.skipped), (inspection.found_against, inspection.skipped_against)
     for side, (found, skipped) in enumerate(both[: len(names)]):
         is_named = len(names) > 1 or inspection.model.get("is_untrained")
@@ -174,12 +177,12 @@ def _notes(inspection: Inspection, name: str) -> Iterator[Block]:
 
 
 def _drawings(inspection: Inspection, figures: Figures, name: str, side: int) -> Iterator[Drawing]:
-    names = _names(inspection)
+    names = inspection.names
     is_pair = inspection.measures[name].is_pair
     for figure in figures.get((name, side), []):
         for panel in figure.panels:
             is_named = len(names) > 1 or inspection.model.get("is_untrained")
-            whose = names[side] if is_named and not is_pair else ""
+            whose = " and ".join(names) if is_pair else names[side] if is_named else ""
             yield Drawing(
                 panel.chart, caption=" · ".join(word for word in (whose, figure.name) if word), heading=panel.heading
             )

@@ -73,22 +73,33 @@ function looker(root, told, parts) {
     return { values: weights(model, state, own, head, state.show === "seen" && !isFront), grid: model.small, isRoot: true };
   };
 
-  // Colours go by the square root of a weight: one strong patch would hide all others.
-  function paint(canvas, { values, grid, isRoot }, picture, mark) {
+  const veil = (share) => `rgba(${colour(share)},${0.72 - 0.42 * share})`;
+
+  // Colours go by the square root of a weight: one strong patch would hide all others. What the model does not see of
+  // a photo is grey.  box: what it sees: left, top, right, bottom, in shares of the photo.
+  function paint(canvas, { values, grid, isRoot }, picture = null, mark = null, box = [0, 0, 1, 1]) {
     const context = canvas.getContext("2d"), [rows, columns] = grid;
-    const tall = canvas.height / rows, wide = canvas.width / columns;
-    context.imageSmoothingEnabled = picture ? picture.naturalWidth > 64 : false;
-    if (picture) context.drawImage(picture, 0, 0, canvas.width, canvas.height);
+    const [left, top, right, bottom] = box.map((edge, i) => edge * (i % 2 ? canvas.height : canvas.width));
+    const tall = (bottom - top) / rows, wide = (right - left) / columns;
+    context.imageSmoothingEnabled = picture ? Math.max(picture.naturalWidth, picture.naturalHeight) > 64 : false;
+    if (picture) {
+      context.drawImage(picture, 0, 0, canvas.width, canvas.height);
+      context.fillStyle = "rgba(128,128,128,0.65)";
+      context.beginPath();
+      context.rect(0, 0, canvas.width, canvas.height);
+      context.rect(left, top, right - left, bottom - top);
+      context.fill("evenodd");
+    }
     const low = Math.min(...values), high = Math.max(...values);
     for (let k = 0; k < rows * columns; k++) {
       const part = high > low ? (values[k] - low) / (high - low) : 0, share = isRoot ? Math.sqrt(part) : part;
-      const [r, g, b] = colour(share);
-      context.fillStyle = `rgba(${r},${g},${b},${picture ? 0.82 - 0.42 * share : 1})`;
-      const x = Math.round((k % columns) * wide), y = Math.round(Math.floor(k / columns) * tall);
-      context.fillRect(x, y, Math.round((k % columns + 1) * wide) - x, Math.round((Math.floor(k / columns) + 1) * tall) - y);
+      context.fillStyle = picture ? veil(share) : `rgb(${colour(share)})`;
+      const [x, y] = [left + (k % columns) * wide, top + Math.floor(k / columns) * tall].map(Math.round);
+      const [end, floor] = [left + (k % columns + 1) * wide, top + (Math.floor(k / columns) + 1) * tall].map(Math.round);
+      context.fillRect(x, y, end - x, floor - y);
     }
     if (mark !== null) {
-      const x = (mark % columns) * wide, y = Math.floor(mark / columns) * tall;
+      const x = left + (mark % columns) * wide, y = top + Math.floor(mark / columns) * tall;
       for (const [hue, width] of [["#000", 5], ["#fff", 2.5]]) {
         context.strokeStyle = hue; context.lineWidth = width;
         context.strokeRect(x + 2, y + 2, wide - 4, tall - 4);
@@ -96,13 +107,21 @@ function looker(root, told, parts) {
     }
   }
 
+  const at = (patch, columns) => `row ${Math.floor(patch / columns) + 1}, column ${(patch % columns) + 1}`;
+
+  // The numbers at the ends of the colours: shares of a look; a rollout has a scale of its own.
+  function ends(model, { values }) {
+    const low = Math.min(...values), high = Math.max(...values);
+    return state.show in model.parts.rollouts ? [`${percent(low / high)} of the most`, "the most"] : [percent(low), percent(high)];
+  }
+
   function say(model, own, { values, grid }) {
     const most = values.indexOf(Math.max(...values)), columns = grid[1];
-    const where = `row ${Math.floor(most / columns)}, column ${most % columns}`;
+    const where = at(most, columns);
     if (state.show in model.parts.rollouts) return `Most of what the head reads comes from ${where}.`;
     const query = place(model, state.token), patch = query - model.front.length;
-    const token = patch < 0 ? `the ${model.front[query]}` : `the patch at row ${Math.floor(patch / columns)}, column ${patch % columns}`;
-    const whose = `Block ${own.layer}, ${own.head < 0 ? "mean of heads" : `head ${own.head}`}: `;
+    const token = patch < 0 ? `the ${model.front[query]}` : `the patch at ${at(patch, columns)}`;
+    const whose = `Block ${own.layer + 1}, ${own.head < 0 ? "mean of heads" : `head ${own.head + 1}`}: `;
     if (state.show === "seen" && patch < 0) return `${whose}who looks at ${token} is not in the page; shown is where it looks.`;
     if (state.show === "seen") return `${whose}${token} is looked at most from ${where}, which gives it ${percent(values[most])}.`;
     const sum = values.reduce((a, b) => a + b, 0);
@@ -114,17 +133,20 @@ function looker(root, told, parts) {
       const own = owns[i], isRollout = state.show in model.parts.rollouts;
       const find = (name) => own.root.querySelector(name);
       find("[data-layer]").disabled = find("[data-head]").disabled = isRollout;
-      find("[data-layer-said]").textContent = isRollout ? "all blocks" : `${own.layer} of 0 to ${model.layers - 1}`;
-      find("[data-head-said]").textContent = isRollout ? "all heads" : own.head < 0 ? "mean of all" : `${own.head} of 0 to ${model.heads - 1}`;
-      find("[data-layer]").setAttribute("aria-valuetext", `block ${own.layer}`);
-      find("[data-head]").setAttribute("aria-valuetext", own.head < 0 ? "mean of heads" : `head ${own.head}`);
+      find("[data-layer-said]").textContent = isRollout ? "all blocks" : `${own.layer + 1} of ${model.layers}`;
+      find("[data-head-said]").textContent = isRollout ? "all heads" : own.head < 0 ? "mean of all" : `${own.head + 1} of ${model.heads}`;
+      find("[data-layer]").setAttribute("aria-valuetext", `block ${own.layer + 1}`);
+      find("[data-head]").setAttribute("aria-valuetext", own.head < 0 ? "mean of heads" : `head ${own.head + 1}`);
       const shown = heat(model, own, own.head), query = place(model, state.token) - model.front.length;
-      paint(find("canvas"), shown, own.pictures[state.image], isRollout || query < 0 ? null : query);
+      const photo = own.pictures[state.image], canvas = find("[data-photo]");
+      canvas.height = Math.round(canvas.width * photo.naturalHeight / photo.naturalWidth) || canvas.width;
+      paint(canvas, shown, photo, isRollout || query < 0 ? null : query, model.boxes[state.image]);
+      [find("[data-low]").textContent, find("[data-high]").textContent] = ends(model, shown);
       find(".said").textContent = say(model, own, shown);
       find(".heads").hidden = isRollout;
       [...find(".heads").children].forEach((button, head) => {
         button.setAttribute("aria-pressed", String(own.head === head));
-        if (!isRollout) paint(button.firstChild, heat(model, own, head), null, null);
+        if (!isRollout) paint(button.firstChild, heat(model, own, head));
       });
     });
     root.querySelectorAll("[data-images] button").forEach((b, i) => b.setAttribute("aria-pressed", String(i === state.image)));
@@ -143,15 +165,18 @@ function looker(root, told, parts) {
     const thumb = Object.assign(new Image(), { src: address, alt: `image ${i + 1}` });
     button(root.querySelector("[data-images]"), thumb, () => { state.image = i; }).className = "thumb";
   });
+  if (models[0].images.length < 2) root.querySelector("[data-images]").closest(".row").hidden = true;
   const fronts = models.map((model) => model.front).reduce((a, b) => (b.length > a.length ? b : a));
   fronts.forEach((name, i) => button(root.querySelector("[data-front]"), name, () => { state.token = { front: i }; }));
   if (!fronts.length) root.querySelector("[data-front]").closest(".row").hidden = true;
   root.querySelector("[data-show]").addEventListener("change", (e) => { state.show = e.target.value; draw(); });
 
   models.forEach((model, i) => {
-    const own = owns[i], canvas = own.root.querySelector("canvas");
-    const [rows, columns] = model.small, [h, w] = model.grid;
-    canvas.width = 448; canvas.height = Math.round(448 * h / w);
+    const own = owns[i], canvas = own.root.querySelector("[data-photo]"), [rows, columns] = model.small;
+    const bar = own.root.querySelector("[data-scale]").getContext("2d");
+    bar.fillStyle = "rgb(128,128,128)";
+    bar.fillRect(0, 0, 256, 1);
+    for (let x = 0; x < 256; x++) { bar.fillStyle = veil(x / 255); bar.fillRect(x, 0, 1, 1); }
     const sliders = [["[data-layer]", "layer", model.layers - 1], ["[data-head]", "head", model.heads - 1]];
     for (const [name, key, top] of sliders) {
       const slider = own.root.querySelector(name);
@@ -164,11 +189,13 @@ function looker(root, told, parts) {
         own.head = own.head === head ? -1 : head;
         own.root.querySelector("[data-head]").value = own.head;
       });
-      made.append(`head ${head}`);
+      made.append(`head ${head + 1}`);
     }
     canvas.addEventListener("click", (e) => {
-      const box = canvas.getBoundingClientRect();
-      state.token = { y: (e.clientY - box.top) / box.height, x: (e.clientX - box.left) / box.width };
+      const frame = canvas.getBoundingClientRect(), [left, top, right, bottom] = model.boxes[state.image];
+      const y = ((e.clientY - frame.top) / frame.height - top) / (bottom - top);
+      const x = ((e.clientX - frame.left) / frame.width - left) / (right - left);
+      state.token = { y: Math.min(Math.max(y, 0), 1), x: Math.min(Math.max(x, 0), 1) };
       if (state.show in model.parts.rollouts) root.querySelector("[data-show]").value = state.show = "looks";
       draw();
     });

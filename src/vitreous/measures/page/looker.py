@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.measures.drawing import rgb
-from vitreous.measures.figures import short_name
+from vitreous.measures.drawing import PHOTO_SIDE, photos_of
 from vitreous.measures.inspection import Inspection
 from vitreous.report.colours import COLOUR_SCALE
 from vitreous.report.page import picture
@@ -26,7 +25,6 @@ ROLLOUT_NAMES = {
     "rollout_max": "rollout, largest of heads",
     "rollout_min": "rollout, smallest of heads",
 }
-LOOKER_SIDE = 320  # pixels of a picture's longer side
 
 
 def fitting(inspection: Inspection, limit: int) -> dict[str, str]:
@@ -35,27 +33,31 @@ def fitting(inspection: Inspection, limit: int) -> dict[str, str]:
     The maps of both models take at most `limit` bytes: first in coarser steps, then of fewer images.
     """
     sides = [
-        (inspection.arrays[key], found["attention-maps"], model)
-        for key, found, model in (
-            ("attention-maps", inspection.found, inspection.model),
-            ("attention-maps-against", inspection.found_against, inspection.against),
-        )
-        if model is not None and "maps" in inspection.arrays.get(key, {})
+        (inspection.arrays[key], found["attention-maps"], model, name)
+        for name, key, found, model in _both(inspection)
+        if "attention-maps" in found and "maps" in inspection.arrays.get(key, {})
     ]
     if not sides:
         return {}
-    most = min(len(arrays["maps"]) for arrays, _, _ in sides)
+    most = min(len(arrays["maps"]) for arrays, *_ in sides)
     options = [(most, steps) for steps in COARSER_STEPS]
     options += [(count, COARSER_STEPS[-1]) for count in range(most - 1, 0, -1)] + [(1, steps) for steps in LAST_STEPS]
     for count, steps in options:
-        packed = [_packed(arrays, count, steps) for arrays, _, _ in sides]
+        packed = [_packed(arrays, count, steps) for arrays, *_ in sides]
         if sum(map(len, packed)) <= limit:
             break
-    models = [_about(arrays, found, model, count) for arrays, found, model in sides]
+    models = [_about(arrays, found, model, count) | {"name": name} for arrays, found, model, name in sides]
     scale = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in COLOUR_SCALE[::51].tolist()]
     told = {"models": models, "steps": steps, "scale": scale}
     data = {"attention": json.dumps(told, separators=(",", ":"))}
     return data | {f"maps{i}": json.dumps(text) for i, text in enumerate(packed)}
+
+
+def _both(inspection: Inspection) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """Name, key of the arrays, numbers and facts of each model."""
+    keys = "attention-maps", "attention-maps-against"
+    founds, models = (inspection.found, inspection.found_against), (inspection.model, inspection.against or {})
+    return list(zip(inspection.names, keys, founds, models, strict=False))
 
 
 def _packed(arrays: dict[str, NDArray[Any]], count: int, steps: int) -> str:
@@ -77,11 +79,10 @@ def _bytes(heat: NDArray[Any]) -> bytes:
 
 
 def _about(arrays: dict[str, NDArray[Any]], found: dict[str, Any], model: dict[str, Any], count: int) -> dict[str, Any]:
-    maps = arrays["maps"]
-    pictures = [picture(each, "", side=LOOKER_SIDE).address for each in rgb(arrays["images"][:count])]
+    maps, photos = arrays["maps"], photos_of(arrays)[:count]
     return {
-        "name": short_name(model["name"]),
-        "images": pictures,
+        "images": [picture(photo.pixels, "", side=PHOTO_SIDE).address for photo in photos],
+        "boxes": [[round(edge, 5) for edge in photo.box] for photo in photos],
         "layers": maps.shape[1],
         "heads": maps.shape[2],
         "queries": maps.shape[3],
@@ -97,7 +98,7 @@ def _front(model: dict[str, Any], count: int) -> list[str]:
     embedding = model.get("config", {}).get("embedding", {})
     names = ["class token"] if embedding.get("class_token") else []
     names += ["distillation token"] if embedding.get("distillation_token") else []
-    names += [f"register {i}" for i in range(count - len(names))]
+    names += [f"register {i + 1}" for i in range(count - len(names))]
     return names[:count]
 
 
@@ -105,8 +106,7 @@ def looker(inspection: Inspection) -> str:
     """The controls, and a picture to click for each model; the page's script makes them work."""
     import jinja2  # only when a page is made
 
-    models = [(inspection.model, "attention-maps"), (inspection.against, "attention-maps-against")]
-    names = [short_name(model["name"]) for model, key in models if model is not None and key in inspection.arrays]
+    names = [name for name, _, found, _ in _both(inspection) if "attention-maps" in found]
     ways = {"looks": "where this token looks", "seen": "who looks at this patch", **ROLLOUT_NAMES}
     text = (Path(__file__).parent / "looker.html").read_text("utf-8")
     return (

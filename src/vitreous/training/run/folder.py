@@ -438,9 +438,9 @@ def check_free(path: Path, *, force: bool) -> None:
         _refuse_older(path, force)
 
 
-def next_name(folder: str | os.PathLike[str], data_name: str) -> Path:
-    """FOLDER/DATA-N, the first N that is free, and no second of two runs will go to."""
-    word = re.sub(r"[^\w.-]+", "-", data_name).strip(".-")[:60] or "data"
+def next_name(folder: str | os.PathLike[str], name: str) -> Path:
+    """FOLDER/NAME-N, the first N that is free, and no second of two runs will go to."""
+    word = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:60] or "data"
     number = 1
     while any(os.path.lexists(Path(folder) / f"{word}-{number}{end}") for end in ("", FIRST)):
         number += 1
