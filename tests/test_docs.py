@@ -102,6 +102,17 @@ def test_the_python_of_the_first_pages_runs(tmp_path, monkeypatch):
     assert run_blocks(DOCS / "start" / "paper.md")["logits"].shape == (1, 10)
 
 
+def test_the_python_of_the_page_on_notebooks_runs(tmp_path, monkeypatch):
+    """Beside a folder of images and a photo; what the page says of shapes holds."""
+    monkeypatch.chdir(picture_folder(tmp_path / "photos", 60).parent)
+    next((tmp_path / "photos").rglob("*.png")).rename("husky.png")
+    names = run_blocks(DOCS / "guide" / "notebooks.md")
+    model, batch = names["model"], names["batch"]
+    assert batch.shape == (3, model.config.channels, *model.config.image_size)
+    assert names["logits"].shape == (3, len(model.labels))
+    assert len(names["table"]) == 59
+
+
 def anchors(page) -> set[str]:
     """What the headings of a page are called in links."""
     heads = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)

@@ -36,7 +36,7 @@ def count(number: int, units: Sequence[tuple[float, str]] = WHOLE_WORDS) -> str:
 
 def counted(number: int, thing: str) -> str:
     """`1 image`, `1,024 images`, `3 patches`."""
-    return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith("ch") else "s")
+    return f"{number:,} {thing}" + ("" if number == 1 else "es" if thing.endswith(("ch", "ss")) else "s")
 
 
 def duration(seconds: float) -> str:

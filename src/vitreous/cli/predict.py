@@ -12,6 +12,8 @@ from vitreous.errors import ConfigError
 from vitreous.printable import printable_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vitreous.evaluation.predict import Prediction
 
 EXAMPLE = "vitreous predict last holiday/*.jpg --format csv"
@@ -44,7 +46,9 @@ def run(
         raise ConfigError(f"there is no format {format!r}; say {', '.join(FORMATS)}")
     loaded = load_trained(model, untrained=untrained)
     named = images[0] if len(images) == 1 else images
-    answers = vitreous.predict(loaded, named, top=top, device=device, batch=batch, workers=workers)
+    answers: Iterator[Prediction] = vitreous.predict(
+        loaded, named, top=top, device=device, batch=batch, workers=workers
+    )
     if explain is not None:
         from vitreous.server.overlays import explained
 

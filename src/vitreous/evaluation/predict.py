@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +29,13 @@ from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.paths import cannot_read, find_place, is_image_name, read_image_file, walk
 from vitreous.machine import choose_device, core_count
 from vitreous.models.model import Model, unwrapped
+from vitreous.report.page import Bar, Note, Table, Text, fragment
 from vitreous.weights.load_model import load_trained
+from vitreous.words import percent
 
 Picture = str | os.PathLike[str] | NDArray[Any] | Image.Image | ImageSet
 Read = Callable[[], NDArray[np.uint8]]  # H W C
+MAX_ANSWERS_SHOWN = 20  # in a notebook
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,44 @@ class Prediction:
         top = ", ".join(f"{name} {100 * p:.1f} %" for name, p in zip(self.labels, self.probabilities, strict=True))
         return f"{self.name}: {top}" if self.said else f"{self.name}: none of these ({top})"
 
+    def _repr_html_(self) -> str:
+        if self.error is not None:
+            return fragment([Note(f"{self.name}: {self.error}", "bad")])
+        answer = ", ".join(self.said) or "none of these"
+        pairs = zip(self.labels, self.probabilities, strict=True)
+        rows: list[list[str | Bar]] = [[label, Bar(percent(p), p)] for label, p in pairs]
+        return fragment([Text(f"{self.name}: {answer}"), Table(["class", "chance"], rows)])
+
+
+class Answers(Iterator[Prediction]):
+    """Predictions as they come; memory holds a few batches. A notebook shows the first ones, and they still come."""
+
+    def __init__(self, stream: Generator[Prediction]):
+        self._stream, self._waiting = stream, deque[Prediction]()
+
+    def __next__(self) -> Prediction:
+        return self._waiting.popleft() if self._waiting else next(self._stream)
+
+    def close(self) -> None:
+        """Stop reading images."""
+        self._waiting.clear()
+        self._stream.close()
+
+    def _repr_html_(self) -> str:
+        self._waiting.extend(itertools.islice(self._stream, max(MAX_ANSWERS_SHOWN + 1 - len(self._waiting), 0)))
+        shown = list(self._waiting)[:MAX_ANSWERS_SHOWN]
+        if not shown:
+            return fragment([Text("No answers are left; ask again to see them again.")])
+        rows = [[each.name, each.error, ""] if each.error is not None else _row(each) for each in shown]
+        more = "More come; go through them in a loop, or make a list." if len(self._waiting) > len(shown) else ""
+        return fragment([Table(["image", "answer", "chance"], rows, caption=more)])
+
+
+def _row(answer: Prediction) -> list[str | Bar]:
+    if not answer.said:
+        return [answer.name, f"none of these (nearest: {answer.labels[0]})", ""]
+    return [answer.name, ", ".join(answer.said), Bar(percent(answer.probabilities[0]), answer.probabilities[0])]
+
 
 def predict(
     model: Model | str | os.PathLike[str],
@@ -84,7 +126,7 @@ def predict(
     workers: int | None = None,
     precision: Precision = "auto",
     untrained: bool = False,
-) -> Iterator[Prediction]:
+) -> Answers:
     """Predict images one by one, in order; memory holds a few batches.
 
     model: a model, or what `vitreous.load` takes; random weights are refused there, unless `untrained`.
@@ -99,7 +141,7 @@ def predict(
         model = load_trained(model, untrained=untrained)
     place = choose_device(device, near=model)
     size = choose_batch(unwrapped(model).preprocess.size, place) if batch is None else batch
-    return _stream(model, pictures_of(images), top, place, size, workers, precision)
+    return Answers(_stream(model, pictures_of(images), top, place, size, workers, precision))
 
 
 def _stream(
@@ -110,7 +152,7 @@ def _stream(
     batch: int,
     workers: int | None,
     precision: Precision,
-) -> Iterator[Prediction]:
+) -> Generator[Prediction]:
     inner = unwrapped(model)
     rule, names = inner.preprocess, class_names(inner)
 

@@ -153,3 +153,8 @@ class ImageSet:
         span = f"{least:,} to {most:,} images" if least < most else f"{most:,} image{'' if most == 1 else 's'}"
         first = f"{self.path}: {self.kind}, {len(self):,} images ({', '.join(parts)}), {len(self.classes):,} classes"
         return "\n".join([first + (f" ({names}; {span} each)" if names else ""), *self.notes])
+
+    def _repr_html_(self) -> str:
+        from vitreous.images.set_in_notebook import shown  # jinja2 and Pillow, only when a set is shown
+
+        return shown(self)

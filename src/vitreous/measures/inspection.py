@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 import os
 from collections.abc import Mapping
@@ -76,7 +75,8 @@ class Inspection:
         """What this model does, a line for each measure."""
         return [self.measures[name].says(found) for name, found in self.found.items()]
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def rows(self) -> list[tuple[str, str]]:
+        """Each measure and its line, or why it has none."""
         rows = list(zip(self.found, self.lines(), strict=True))
         rows += [(f"{name} (against)", self.measures[name].says(found)) for name, found in self.found_against.items()]
         return rows + [(name, f"not measured: {why}") for name, why in self.skipped.items()]
@@ -84,13 +84,14 @@ class Inspection:
     def __str__(self) -> str:
         versus = f" against {self.against['name']}" if self.against else ""
         first = f"{self.model['name']}{versus} on {self.seen}"
-        rows = self._rows()
+        rows = self.rows()
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join([first, *(f"{name:<{width}}  {text}" for name, text in rows), *self.notes])
 
     def _repr_html_(self) -> str:
-        cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>" for name, text in self._rows())
-        return f"<table>{''.join(cells)}</table>"
+        from vitreous.measures.page import notebook  # it draws an Inspection
+
+        return notebook(self)
 
 
 def write(inspection: Inspection, out: str | os.PathLike[str], *, figures: str | None = None) -> None:

@@ -1,14 +1,18 @@
-"""How images become a model's input, as a value; `images` applies it."""
+"""How images become a model's input, as a value; `images` applies it, also when the value is called."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from vitreous.errors import ConfigError
 from vitreous.models.config import Size
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HALF_RGB = (0.5, 0.5, 0.5)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -45,6 +49,17 @@ class Preprocess:
             raise ConfigError(
                 f"preprocess mean {self.mean} and std {self.std} do not fit; std must be positive, one per channel"
             )
+
+    def __call__(self, images: Any) -> Tensor:
+        """Images as a batch for the model: B C H W, float32.
+
+            logits = model(model.preprocess("husky.jpg"))                # 1 K
+            logits = model(model.preprocess([photo, "b.png", array]))    # 3 K
+
+        images: a file, a Pillow image, an array H W C of uint8, a set of `images.open`, or any number of these.
+        """
+        as_batch = import_module("vitreous.images.pixels.as_batch").as_batch  # pixels are the work of `images`
+        return as_batch(images, self)
 
     def at(self, size: Size) -> Preprocess:
         """The same preprocessing for another input size; the short side keeps its ratio to the crop."""

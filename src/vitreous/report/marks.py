@@ -240,6 +240,10 @@ class Chart:
     height: int
     is_wide: bool = False
 
+    @property
+    def has_photos(self) -> bool:
+        return any(isinstance(mark, Bitmap) and mark.is_photo for mark in self.marks)
+
     def to_svg(self, *, at: tuple[float, float] | None = None, paint: Paint = themed) -> str:
         """SVG for a page, without script. at: its place within another SVG."""
         place = "" if at is None else f'x="{at[0]:.1f}" y="{at[1]:.1f}" '

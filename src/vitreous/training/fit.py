@@ -38,7 +38,7 @@ from vitreous.training.run.events import Fact, PlanMade, RunEnded, RunStarted, W
 from vitreous.training.run.folder import RunFolder, data_name
 from vitreous.training.run.network import in_memory
 from vitreous.training.run.protocols import train, with_kept_rate
-from vitreous.training.run.runtime import FindRival, Runtime, Tell, preload_kernels
+from vitreous.training.run.runtime import FindRival, Runtime, Tell, listener, preload_kernels
 from vitreous.training.run.stage import stages_of
 from vitreous.training.run.step import Compiled, precision_on
 from vitreous.training.tell.summary import calibrate, summarise
@@ -88,7 +88,7 @@ def fit(
     `then_recipe`.  out: the run's folder (runs/DATA-N).  resume: go on with the newest unfinished run of this data, or
     with the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000 images.
     on_nan: stop, or rollback: skip a batch that breaks the loss.  rival: judges a simpler method on the same images.
-    tell: called with every event.
+    tell: called with every event; by default a notebook shows them in a cell, and other Python is silent.
     """
     refusals.refuse_options(
         model=model,
@@ -126,7 +126,7 @@ def fit(
         folds=folds,
     )
     with group(choose_device(device)) as (place, ranks):
-        runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or (lambda event: None))
+        runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or listener())
         if then is not None:
             changes = {**then_overrides, **layers}
             second = replace(request, data=then, recipe=then_recipe, changes=changes)

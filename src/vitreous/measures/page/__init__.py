@@ -93,6 +93,17 @@ def section(inspection: Inspection) -> Section:
     return Section("What it does inside", [words, points, Drawings(drawings)], anchor="inside")
 
 
+def notebook(inspection: Inspection) -> str:
+    """For a notebook's cell: where the model looks on the first images, and a line for each measure."""
+    title = f"{' against '.join(inspection.names)} on {inspection.seen}"
+    blocks: list[Block] = [Text(title), *(Note(note, "warn") for note in inspection.notes), *_untrained(inspection)]
+    figures = [figure for name in PICTURED_FIRST for figure in figures_of(inspection, name)]
+    panels = [panel for figure in figures for panel in figure.panels if panel.chart.has_photos][:1]
+    drawings = [Drawing(panel.chart, heading=panel.heading) for panel in panels]
+    table = Table(["measure", "what it says"], [list(row) for row in inspection.rows()])
+    return pages.fragment([*blocks, pages.Columns([*drawings, table])])
+
+
 def _models(inspection: Inspection) -> list[dict[str, Any]]:
     return [inspection.model, *([inspection.against] if inspection.against else [])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -86,6 +87,16 @@ class Runtime:
         return inference.logits(
             model, data, device=self.device, workers=self.workers, skip_unreadable=True, ranks=ranks
         )
+
+
+def listener() -> Tell:
+    """A live cell if a notebook runs us, else silence."""
+    if "IPython" in sys.modules:
+        from vitreous.training.run import live_cell
+
+        if live_cell.notebook_shell() is not None:
+            return live_cell.LiveCell()
+    return lambda event: None
 
 
 @contextmanager

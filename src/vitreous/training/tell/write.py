@@ -6,7 +6,6 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from vitreous.training.run.decoded import PACK
 from vitreous.training.run.events import Event, StepLogged, known
 from vitreous.training.run.folder import CARD, METRICS, MODEL, REPORT, RunFolder
 from vitreous.training.run.trained import Trained
-from vitreous.training.tell import facts
+from vitreous.training.tell import facts, notebook
 from vitreous.training.tell.card import card
 from vitreous.training.tell.page import write_report
 from vitreous.training.tell.summary import Summary
@@ -62,7 +61,7 @@ class Run:
         return "\n".join(str(event) for event in self.told if not event.is_detail)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return notebook.shown(self)
 
 
 def write(
