@@ -94,10 +94,10 @@ def test_a_check(data):
 
 
 def test_a_run(run):
-    text = harmless(run._repr_html_(), HOSTILE, run.model, run.report, "found", most=60_000)
-    assert str(run).splitlines()[0].split()[0] in text
-    masked = type(run)("runs/m", {"task": "masked-patches", "loss": 1.0})
-    harmless(masked._repr_html_(), "runs/m")
+    harmless(run._repr_html_(), HOSTILE, str(run), "found", most=60_000)
+    masked = type(run)("runs/m", {"task": "masked-patches", "loss": 1.0, "steps": 4})
+    text = harmless(masked._repr_html_(), str(masked))
+    assert "weakest" not in text
 
 
 def test_a_look(data):
@@ -171,7 +171,7 @@ def notebook(monkeypatch):
 def test_a_cell_shows_progress_while_fit_runs(notebook, data, tmp_path, monkeypatch):
     monkeypatch.setattr("vitreous.training.run.live_cell.SECONDS_BETWEEN", 0.0)
     fitted(data, tmp_path / "run")
-    steps = [bundle for bundle in notebook.shown if "<progress" in bundle["text/html"]]
+    steps = [bundle for bundle in notebook.shown if 'value="' in bundle["text/html"]]
     shares = [float(re.search(r'value="([\d.]+)"', bundle["text/html"])[1]) for bundle in steps]
     assert shares == sorted(shares)
     assert shares[-1] == 1
@@ -179,6 +179,8 @@ def test_a_cell_shows_progress_while_fit_runs(notebook, data, tmp_path, monkeypa
     for bundle in notebook.shown:
         harmless(bundle["text/html"], most=10_000)
         assert "<" not in bundle["text/plain"].replace(HOSTILE, "")
+    assert "<b>found</b>" in steps[-1]["text/html"]  # facts stay above the bar
+    assert "writing the report" in "".join(bundle["text/plain"] for bundle in notebook.shown)
     assert "<progress" not in notebook.shown[-1]["text/html"]  # the bar goes when the run ends
 
 
@@ -193,7 +195,9 @@ def test_steps_that_come_fast_are_drawn_now_and_then_and_the_last_always(noteboo
 def test_lines_of_strangers_are_escaped(notebook):
     cell = LiveCell()
     cell(events.Noted(f"{HOSTILE} is torn\x1b[31m"))
-    harmless(notebook.shown[-1]["text/html"], f"{HOSTILE} is torn")
+    cell(events.Fact(HOSTILE, f"{HOSTILE} is odd"))
+    cell(events.Working(f"reading {HOSTILE}"))
+    harmless(notebook.shown[-1]["text/html"], f"{HOSTILE} is torn", f"{HOSTILE} is odd", f"reading {HOSTILE}")
     assert "\x1b" not in notebook.shown[-1]["text/plain"]
 
 

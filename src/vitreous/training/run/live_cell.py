@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from vitreous.printable import printable_line
-from vitreous.training.run.events import Event, PatienceEnded, ProgressMade, RunEnded, StepLogged
+from vitreous.training.run.events import Event, Fact, ProgressMade, RunEnded, StepLogged, Working
 from vitreous.words import duration
 
 MAX_CELL_LINES = 10
@@ -30,30 +30,30 @@ class LiveCell:
     """What `fit` tells its events to: the last lines, and a bar that moves."""
 
     def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=MAX_CELL_LINES)
-        self.bar: tuple[float, str] | None = None  # share done, and words
+        self.lines: deque[Event] = deque(maxlen=MAX_CELL_LINES)
+        self.bar: tuple[float | None, str] | None = None  # share done if it is counted, and words
         self.last = -SECONDS_BETWEEN
         self.handle: Any = None
 
     def __call__(self, event: Event) -> None:
-        is_end = isinstance(event, RunEnded)
+        is_due = time.monotonic() - self.last >= SECONDS_BETWEEN
         match event:
             case ProgressMade():
-                self.bar = event.done / max(event.total, 1), f"{event['kind']} {event.done:,} of {event.total:,}"
-                is_end = event.done >= event.total
+                self.bar = event.done / max(event.total, 1), f"{event.doing} {event.done:,} of {event.total:,} images"
+                is_due |= event.done >= event.total
             case StepLogged():
                 self.bar = event.share, self._words(event)
-                is_end = event.step >= event.steps
+                is_due |= event.step >= event.steps
+            case Working():
+                self.bar, is_due = (None, event.text), True
+            case RunEnded():
+                self.bar, is_due = None, True
+            case _ if str(event) and not event.is_detail:
+                self.lines.append(event)
+                is_due = True
             case _:
-                if isinstance(event, RunEnded | PatienceEnded):
-                    self.bar = None
-                line = str(event)
-                if not line or getattr(event, "is_detail", False):
-                    self._draw() if is_end else None
-                    return
-                self.lines.append(printable_line(line))
-                is_end = True
-        if is_end or time.monotonic() - self.last >= SECONDS_BETWEEN:
+                return
+        if is_due:
             self._draw()
 
     def _words(self, event: StepLogged) -> str:
@@ -71,14 +71,21 @@ class LiveCell:
             self.handle.update(bundle, raw=True)
 
     def plain(self) -> str:
-        bar = [] if self.bar is None else [f"{100 * self.bar[0]:.0f} %  {self.bar[1]}"]
-        return "\n".join([*self.lines, *bar])
+        share, words = self.bar or (None, "")
+        done = "" if share is None else f"{100 * share:.0f} %, "
+        return "\n".join([*(printable_line(str(line)) for line in self.lines), *([done + words] if words else [])])
 
     def html(self) -> str:
         """Everything is escaped: names of classes and files come from strangers."""
-        lines = "<br>".join(map(escape, self.lines))
-        if self.bar is None:
-            return f"<div>{lines}</div>"
-        share, words = self.bar
-        bar = f'<progress max="1" value="{share:.4f}" style="width:16em"></progress> {100 * share:.0f} %'
-        return f"<div>{lines}<br>{bar}, {escape(words)}</div>"
+        rows = [_line(line) for line in self.lines]
+        if self.bar is not None:
+            share, words = self.bar
+            value, done = ("", "") if share is None else (f' value="{share:.4f}"', f"{100 * share:.0f} %, ")
+            rows.append(f'<progress max="1"{value} style="width:16em"></progress> {done}{escape(words)}')
+        return f"<div>{'<br>'.join(rows)}</div>"
+
+
+def _line(event: Event) -> str:
+    if isinstance(event, Fact):
+        return f"<b>{escape(event.about)}</b> {escape(printable_line(event.text))}"
+    return escape(printable_line(str(event)))
