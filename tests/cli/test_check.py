@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pictures_in_memory import clean_files, encode, noise_picture
-from tiny_models import awake
+from small_runs import network, tinted_folder
 
 import vitreous
 
@@ -57,14 +58,19 @@ def test_one_json_object_and_a_page(folder, tmp_path):
     assert "--force" in again.stderr
 
 
-def test_a_model_suspects_labels(folder, tmp_path):
-    """Its frozen features are enough: it has neither a head nor these classes."""
-    vitreous.save(awake(classes=0), tmp_path / "model")
-    done = run(str(folder), "--weights", str(tmp_path / "model.safetensors"), "--json", "--fresh")
-    body = json.loads(done.stdout)
-    (found,) = [f for f in body["findings"] if f["kind"] == "label-error"]
-    assert 0 < found["count"] < 40
-    assert "label-error" not in run(str(folder)).stdout
+def test_a_model_suspects_labels_that_are_wrong_and_no_others(folder, tmp_path):
+    """Its frozen features are enough: it has neither a head nor these classes. Images of noise tell it nothing."""
+    vitreous.save(network(classes=0), tmp_path / "model")
+    tints = tinted_folder(tmp_path / "tints", 200, strength=200)
+    swapped = {f"blue/{i:04}.png" for i in range(0, 40, 4)}  # red ones
+    for name in swapped:
+        (tints / "red" / Path(name).name).rename(tints / name)
+    asked = ["--weights", str(tmp_path / "model.safetensors"), "--json", "--fresh"]
+    (found,) = [f for f in json.loads(run(str(tints), *asked).stdout)["findings"] if f["kind"] == "label-error"]
+    listed = {name for case in found["cases"] for name in case["files"]}
+    assert len(listed & swapped) >= 8
+    assert len(listed - swapped) <= 1
+    assert "label-error" not in run(str(folder), *asked).stdout
 
 
 @pytest.mark.parametrize(

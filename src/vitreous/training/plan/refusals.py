@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from vitreous.errors import ConfigError, DataError
+from vitreous.images.health import Health
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
 from vitreous.models.catalog import blueprint, parse
@@ -139,6 +140,16 @@ def refuse_unlearnable(data: ImageSet) -> None:
         )
     if not (data.splits == TRAIN).any():
         raise DataError(f"{data.path} has no training images, only test; put some into train")
+
+
+def refuse_blank(data: ImageSet, health: Health | None) -> None:
+    """Images that show nothing."""
+    blank = health and health.find("blank")
+    if health is not None and blank and len(blank.cases) == health.checked - len(health.unread):
+        raise DataError(
+            f"all {len(blank.cases):,} images of {data.path} that can be read are blank, each almost one colour; "
+            f"look at them: vitreous check {data.path}; or train all the same: --no-check"
+        )
 
 
 def train_size(data: ImageSet, recipe: Recipe, parts: int) -> int:
