@@ -59,8 +59,8 @@ def test_one_json_object_and_a_page(folder, tmp_path):
 
 
 def test_a_model_suspects_labels_that_are_wrong_and_no_others(folder, tmp_path):
-    """Its frozen features are enough: it has neither a head nor these classes. Images of noise tell it nothing."""
-    vitreous.save(network(classes=0), tmp_path / "model")
+    """Its frozen features are enough: it knows none of these classes. Images of noise tell it nothing."""
+    vitreous.save(network(classes=7), tmp_path / "model")
     tints = tinted_folder(tmp_path / "tints", 200, strength=200)
     swapped = {f"blue/{i:04}.png" for i in range(0, 40, 4)}  # red ones
     for name in swapped:
