@@ -158,7 +158,7 @@ def done(place):
         ("empty", ["empty"]),
         ("texts", ["texts"]),
         ("one", ["one", "one class (cat)"]),
-        ("blank", ["all 12 images of", "that can be read are blank", "vitreous check", "--no-check"]),
+        ("blank", ["all 12 readable images of", "are blank", "vitreous check", "--no-check"]),
         ("three", ["three"]),
         ("three folds", ["three"]),
         ("under a file", ["file/run"]),

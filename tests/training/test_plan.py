@@ -141,6 +141,21 @@ def test_the_split_is_told_if_it_is_used(folder, folds):
     assert (" test)" in line) == (not folds)
 
 
+def test_what_is_left_without_unreadable_images_must_be_learnable(tmp_path):
+    folder = picture_folder(tmp_path / "shapes", 40)
+    kinds = sorted(folder.iterdir())
+    for file in [file for kind in kinds[1:] for file in kind.iterdir()]:
+        file.write_bytes(b"no image")
+    with pytest.raises(DataError) as caught:
+        job_of(folder, checked=True)
+    line_of(caught.value, f"one class ({kinds[0].name})", "add another")
+    for file in kinds[0].iterdir():
+        file.write_bytes(b"no image")
+    with pytest.raises(DataError) as caught:
+        job_of(folder, checked=True)
+    line_of(caught.value, "none of the 40 images of", "can be read, such as", "see why: vitreous check")
+
+
 def test_blank_images_are_refused_unless_some_show_something(tmp_path):
     """Or unless nobody checks: colours may be the classes."""
     for i in range(20):

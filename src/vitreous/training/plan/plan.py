@@ -362,7 +362,9 @@ def _without(data: ImageSet, names: tuple[str, ...], say: Say) -> ImageSet:
         return data
     say(f"{len(names):,} images cannot be read and are left out, such as {names[0]}")
     bad = set(names)
-    return data.take(np.array([data.name(i) not in bad for i in range(len(data))]))
+    left = data.take(np.array([data.name(i) not in bad for i in range(len(data))]))
+    refusals.refuse_unread(left, names)
+    return left
 
 
 def _split_counts(data: ImageSet) -> dict[str, int]:
