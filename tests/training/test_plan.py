@@ -136,7 +136,7 @@ def test_images_that_cannot_be_read_are_left_out_and_named(tmp_path):
 def test_the_split_is_told_if_it_is_used(folder, folds):
     """A cross-validated run judges every image, so "12 test" would be false."""
     plan = job_of(folder, folds=folds)
-    line = next(plans.announce(plan, Runtime(CPU)))
+    line = next(line for line in plans.announce(plan, Runtime(CPU)) if isinstance(line, str))
     assert line.startswith(f"{folder}: folders, 60 images")
     assert (" test)" in line) == (not folds)
 
