@@ -1,9 +1,10 @@
-"""How many wrong labels of training images `vitreous fit` names.   python benchmarks/label_doubts.py --out FILE
+"""Whether labels that `vitreous fit` doubts are wrong.   python benchmarks/label_doubts.py --out FILE
 
-Frozen DeiT-Ti on the 3,680 training images of oxford-pets-160. Some labels are changed, to any other class or to the
-class that the features confuse it with most; every image is then asked of a closed form that was left without it, as
-`fit` does before it trains. Prints one JSON object: how many were doubted, how many of those had been changed, in all
-and among the first, and how often the label suggested was the true one.
+Real photographs, frozen features, a closed form: every image is asked of one that was left without it, as `fit` does.
+Some labels are changed, to any other class or to the class that the features confuse it with most. For each set and
+weights the JSON tells how many labels are doubted where none is changed; and of the labels changed, how many are
+listed, in all and among the first ten, and how often the label suggested is the true one. `suspected` is confident
+learning alone (arXiv 1911.00068), from which the list is made.
 """
 
 import argparse
@@ -18,50 +19,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 import vitreous
-from vitreous.images.stores.memory import find_places
+from vitreous.evaluation.calibration import fit_temperature, softmax
+from vitreous.images.health import confident_errors, likely_errors
+from vitreous.images.imageset import ImageSet
 from vitreous.machine import record
-from vitreous.training.label_errors import Doubts, doubts_of
 from vitreous.training.recipe import L2S
-from vitreous.training.run.closed_form import Frozen, frozen_features, rounds, solve
+from vitreous.training.run.closed_form import frozen_features, rounds, solve
+from vitreous.weights import starter
 
 SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-
+PETS, NETTE = "oxford-pets-160-train.zip", "imagenette-128-train.zip"
+CATS = ("Abyssinian", "Bengal", "British_Shorthair", "Maine_Coon", "Russian_Blue")
+SETS: dict[str, tuple[str, tuple[str, ...], int]] = {  # file, classes (all without names), images of each
+    "5 breeds of cats": (PETS, CATS, 62),
+    "2 breeds of dogs": (PETS, ("boxer", "great_pyrenees"), 60),
+    "37 breeds": (PETS, (), 30),
+    "10 things": (NETTE, (), 60),
+    "3 things": (NETTE, ("n01440764", "n02102040", "n03028079"), 40),
+}
 Labels = NDArray[np.int64]
 
 
-def left_out(known: Frozen, groups: Labels) -> NDArray[np.float64]:
-    """What is said of each image when it, its copies and one of each other class are left out."""
-    images = known.images
-    return solve(known.rows, images.labels, len(images.classes), L2S, groups=groups).left_out
-
-
-def changed(labels: Labels, to: Labels, share: float, seed: int) -> tuple[Labels, Labels]:
-    """The labels, a share of them changed.  to: N, the label for each that is.  Returns them, and which."""
-    places = np.sort(np.random.default_rng(seed).choice(len(labels), round(share * len(labels)), replace=False))
-    found = labels.copy()
-    found[places] = to[places]
-    return found, places
-
-
-def counted(doubts: Doubts, ids: Labels, true: Labels, places: Labels) -> dict[str, Any]:
-    """Of the doubts, those that are about labels changed."""
-    doubted = find_places(ids, [s.place for s in doubts.suspects])
-    suggested = np.array([s.suggested for s in doubts.suspects], np.int64)
-    is_hit = np.isin(doubted, places)
-    return {
-        "changed": len(places),
-        "doubted": doubts.count,
-        "found": int(is_hit.sum()),
-        "found_of_first": {str(n): int(is_hit[:n].sum()) for n in (10, 20, 50, len(places)) if n <= len(doubted)},
-        "true_label_suggested": int((is_hit & (true[doubted] == suggested)).sum()),
-    }
-
-
-def one(known: Frozen, true: Labels, groups: Labels, to: Labels, share: float, seed: int) -> dict[str, Any]:
-    labels, places = changed(true, to, share, seed)
-    images = replace(known.images, labels=labels)
-    doubts = doubts_of(images, left_out(Frozen(images, known.rows), groups))
-    return {"share": share, "seed": seed, **counted(doubts, images.ids, true, places)}
+def part(file: str, names: Sequence[str], count: int) -> ImageSet:
+    """So many images of each of these classes, drawn at random."""
+    data, draw = vitreous.images.open(str(SHARED / "data" / file)), np.random.default_rng(0)
+    kept = [data.classes.index(name) for name in names or data.classes]
+    places = [draw.permutation(np.flatnonzero(data.labels == k))[:count] for k in kept]
+    labels = np.repeat(np.arange(len(kept)), [len(own) for own in places])
+    return replace(data.take(np.concatenate(places)), labels=labels, classes=tuple(data.classes[k] for k in kept))
 
 
 def targets(true: Labels, scores: NDArray[np.float64], seed: int) -> dict[str, Labels]:
@@ -73,36 +58,81 @@ def targets(true: Labels, scores: NDArray[np.float64], seed: int) -> dict[str, L
     return {"any other": (true + move) % classes, "the likest": others.argmax(1)}
 
 
+class Asked:
+    """A set as weights see it."""
+
+    def __init__(self, weights: str, data: ImageSet):
+        size = starter.size_for((160, 160)) if starter.is_meant(weights) else None
+        known = frozen_features(vitreous.load(weights, classes=len(data.classes), image_size=size), data)
+        self.rows, self.true, self.classes = known.rows, known.images.labels, len(data.classes)
+        self.groups, _ = rounds(known.images, 0)
+
+    def scores(self, labels: Labels) -> NDArray[np.float64]:
+        """Of each image when it, its copies and one of each other class are left out."""
+        return solve(self.rows, labels, self.classes, L2S, groups=self.groups).left_out
+
+    def doubts(self, labels: Labels) -> tuple[tuple[Labels, Labels], tuple[Labels, Labels]]:
+        """Places and labels suggested: those listed, and those that confident learning suspects."""
+        scores = self.scores(labels)
+        p = softmax(scores, fit_temperature(scores, labels))
+        return likely_errors(labels, p), confident_errors(labels, p)
+
+    def changed(self, to: Labels, share: float, seed: int) -> dict[str, Any]:
+        """What is doubted where a share of the labels is changed."""
+        count = max(round(share * len(self.true)), 3)
+        places = np.random.default_rng(seed).choice(len(self.true), count, replace=False)
+        labels = self.true.copy()
+        labels[places] = to[places]
+        (listed, suggested), (suspected, _) = self.doubts(labels)
+        is_hit = np.isin(listed, places)
+        return {
+            "changed": count,
+            "listed": len(listed),
+            "found": int(is_hit.sum()),
+            "first_ten": [int(is_hit[:10].sum()), min(len(listed), 10)],
+            "true_label_suggested": int((is_hit & (suggested == self.true[listed])).sum()),
+            "suspected": len(suspected),
+            "suspected_first_ten": [int(np.isin(suspected[:10], places).sum()), min(len(suspected), 10)],
+        }
+
+    def body(self, shares: Sequence[float], seeds: Sequence[int]) -> dict[str, Any]:
+        scores = self.scores(self.true)
+        (listed, _), (suspected, _) = self.doubts(self.true)
+        return {
+            "images": len(self.true),
+            "named_as_labelled": int((scores.argmax(1) == self.true).sum()),
+            "none_changed": {"listed": len(listed), "suspected": len(suspected)},
+            "runs": [
+                {"to": name, "share": share, "seed": seed, **self.changed(to, share, seed)}
+                for share in shares
+                for seed in seeds
+                for name, to in targets(self.true, scores, seed).items()
+            ],
+        }
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", default=str(SHARED / "weights" / "deit-tiny"))
+    parser.add_argument("--weights", nargs="*", default=["starter", str(SHARED / "weights" / "deit-tiny")])
+    parser.add_argument("--sets", nargs="*", choices=list(SETS), default=list(SETS))
     parser.add_argument("--shares", nargs="*", type=float, default=[0.02, 0.05])
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--limit", type=int, help="images, for a rehearsal")
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(range(4)))
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args(arguments)
-    data = vitreous.images.open(str(SHARED / "data" / "oxford-pets-160-*.zip")).split("train")
-    data = data if asked.limit is None else data.take(np.arange(len(data))[:: len(data) // asked.limit])
-    known = frozen_features(vitreous.load(asked.weights, classes=len(data.classes)), data)
-    true = known.images.labels
-    groups, _ = rounds(known.images, 0)
-    scores = left_out(known, groups)
-    plain = doubts_of(known.images, scores)
-    runs = [
-        {"to": name, **one(known, true, groups, to, share, seed)}
-        for share in asked.shares
-        for seed in asked.seeds
-        for name, to in targets(true, scores, seed).items()
-    ]
     body = {
         "benchmark": "labels doubted",
-        "images": len(true),
-        "named_as_labelled": plain.right,
-        "doubted_where_none_was_changed": plain.count,
-        "runs": runs,
+        "sets": [
+            {
+                "weights": Path(weights).name,
+                "set": name,
+                **Asked(weights, part(*SETS[name])).body(asked.shares, asked.seeds),
+            }
+            for weights in asked.weights
+            for name in asked.sets
+        ],
         **record(),
     }
-    text = json.dumps(body, indent=2)
+    text = json.dumps(body, indent=1)
     print(text)
     if asked.out:
         asked.out.write_text(text + "\n")

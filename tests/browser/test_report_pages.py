@@ -32,7 +32,7 @@ def addresses(tmp_path_factory):
 
 def _fit(root):
     vitreous.save(network(classes=7), root / "weights.safetensors")
-    data = replace(vitreous.images.open(tinted_folder(root / "tints", 160, strength=60)), about={})
+    data = replace(vitreous.images.open(tinted_folder(root / "tints", 160, strength=200)), about={})
     labels = data.labels.copy()
     labels[::16] = (labels[::16] + 1) % 4
     run = vitreous.fit(

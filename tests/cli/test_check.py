@@ -7,9 +7,7 @@ import sys
 
 import pytest
 from pictures_in_memory import clean_files, encode, noise_picture
-from tiny_models import awake
-
-import vitreous
+from small_runs import tinted_folder
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in {"VITREOUS_DEBUG", "FORCE_COLOR"}}
 ENVIRONMENT |= {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
@@ -57,14 +55,20 @@ def test_one_json_object_and_a_page(folder, tmp_path):
     assert "--force" in again.stderr
 
 
-def test_a_model_suspects_labels(folder, tmp_path):
-    """Its frozen features are enough: it has neither a head nor these classes."""
-    vitreous.save(awake(classes=0), tmp_path / "model")
-    done = run(str(folder), "--weights", str(tmp_path / "model.safetensors"), "--json", "--fresh")
-    body = json.loads(done.stdout)
-    (found,) = [f for f in body["findings"] if f["kind"] == "label-error"]
-    assert 0 < found["count"] < 40
-    assert "label-error" not in run(str(folder)).stdout
+def test_a_model_suspects_labels_that_are_wrong_and_no_others(folder, tmp_path):
+    """Its frozen features are enough: it knows none of these classes. Images of noise tell it nothing."""
+    tints = tinted_folder(tmp_path / "tints", 200, strength=200)
+    swapped = set()
+    for i in range(0, 200, 21):
+        was, to = (("red", "green", "blue", "none")[k % 4] for k in (i, i + 1))
+        (tints / was / f"{i:04}.png").rename(tints / to / f"{i:04}.png")
+        swapped.add(f"{to}/{i:04}.png")
+    asked = ["--weights", "starter", "--json", "--fresh"]
+    (found,) = [f for f in json.loads(run(str(tints), *asked).stdout)["findings"] if f["kind"] == "label-error"]
+    listed = {name for case in found["cases"] for name in case["files"]}
+    assert len(listed & swapped) >= 6  # of 10
+    assert len(listed - swapped) <= 1
+    assert "label-error" not in run(str(folder), *asked).stdout
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from commands import run, run_all
 from picture_files import class_folders
+from PIL import Image
 from small_runs import MODEL, picture_folder
 from tiny_models import awake
 
@@ -45,6 +46,11 @@ def place(tmp_path_factory):
     (root / "texts" / "a").mkdir(parents=True)
     (root / "texts" / "a" / "note.txt").write_text("no picture")
     class_folders(root / "one", {"cat": 12})
+    for i in range(12):
+        file = root / "blank" / ("cat", "dog")[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 20), (10 * i, 200, 90)).save(file)
+    (root / "blank" / "cat" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
     class_folders(root / "three", {"cat": 2, "dog": 1}, start=50)
     picture_folder(root / "torn", 40)
     for kind in ("disc", "cross"):
@@ -70,6 +76,7 @@ def done(place):
         "empty": ["fit", place / "empty", *FAST],
         "texts": ["fit", place / "texts", *FAST],
         "one": ["fit", place / "one", *FAST],
+        "blank": ["fit", place / "blank", *FAST],
         "three": ["fit", place / "three", *FAST],
         "three folds": ["fit", place / "three", *FAST[:-8], "--set", "image_size=16", "--set", "batch=8"],
         "under a file": ["fit", shapes, *FAST, "--out", place / "file" / "run"],
@@ -151,6 +158,7 @@ def done(place):
         ("empty", ["empty"]),
         ("texts", ["texts"]),
         ("one", ["one", "one class (cat)"]),
+        ("blank", ["all 12 readable images of", "are blank", "vitreous check", "--no-check"]),
         ("three", ["three"]),
         ("three folds", ["three"]),
         ("under a file", ["file/run"]),

@@ -28,6 +28,49 @@ def names(k: int) -> list[str]:
     return [f"class {i}" for i in range(k)]
 
 
+# No better than one answer
+
+
+def told(labels, answers, k: int):
+    """A result with these answers."""
+    return measure(4.0 * np.eye(k)[np.asarray(answers)], np.asarray(labels), names(k))
+
+
+LABELS = np.repeat([0, 1, 2], [20, 50, 30])
+
+
+def test_a_model_that_gives_one_answer_is_called_so():
+    """Whichever it is: the most frequent class or another."""
+    for k in range(3):
+        result = told(LABELS, np.full(100, k), 3)
+        assert result.no_better_than.name == f"class {k}"
+        assert result.alarm == f"No better than always answering class {k}. It answers nothing else."
+        assert str(result).startswith(result.alarm)
+        assert result.alarm in result._repr_html_()
+
+
+@pytest.mark.parametrize(("right", "is_better"), [(30, False), (59, False), (60, True), (99, True)])
+def test_a_model_is_better_if_its_interval_lies_above_the_most_frequent_class(right, is_better):
+    """Of 100 images 50 are of one class; the interval of 60 right begins at 50.2, that of 59 at 49.2."""
+    answers = np.where(np.arange(100) < right, LABELS, (LABELS + 1) % 3)
+    result = told(LABELS, answers, 3)
+    assert result.right == right
+    assert (result.no_better_than is None) == (result.alarm is None) == is_better
+    assert ("No better than" in str(result)) == (not is_better)
+    if not is_better:
+        low, high = (100 * x for x in wilson(right, 100))
+        numbers = f"50.0 % of these images; this model for {right}.0 % ({low:.1f} to {high:.1f}, 95 % interval)"
+        assert result.alarm == f"No better than always answering class 1. That answer is right for {numbers}."
+
+
+def test_what_cannot_tell_raises_no_alarm():
+    """Images of one class, a model that is always right, several labels, no images."""
+    assert told(np.zeros(30, int), np.arange(30) % 2, 2).alarm is None
+    assert told([0, 0, 1], [0, 0, 1], 2).alarm is None
+    assert measure(np.ones((9, 2)), np.eye(2, dtype=int)[np.arange(9) % 2], names(2)).alarm is None
+    assert measure(np.ones((0, 2)), np.zeros(0, int), names(2)).alarm is None
+
+
 # Laws
 
 

@@ -16,7 +16,8 @@ from shared_files import ROOT
 
 import vitreous
 from vitreous.errors import DataError, ExistsError
-from vitreous.images.health import confident_errors, facts, scan
+from vitreous.images.health import confident_errors, facts, label_noise, likely_errors, scan
+from vitreous.images.health import page as pages
 from vitreous.images.health.findings import FINDING_KINDS
 from vitreous.images.health.judge import rules
 
@@ -342,16 +343,74 @@ def test_a_class_that_is_often_sure_is_still_suggested():
     assert (places.tolist(), suspected.tolist()) == ([0], [1])
 
 
+def answered(draw, images: int, classes: int, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities of a model that is as often right as it says, and the labels.  sharpness: how much it knows."""
+    z = sharpness * draw.normal(size=(images, classes))
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    return p, (p.cumsum(1) < draw.random((images, 1))).sum(1).clip(max=classes - 1)
+
+
+@pytest.mark.parametrize(("classes", "sharpness"), [(2, 6), (4, 8), (10, 3)])
+def test_a_label_is_named_only_if_it_is_more_likely_wrong_than_right(classes, sharpness):
+    """Of right labels hardly any is named; of swapped ones many, by a model that knows enough to see them."""
+    right_alone, named, wrong = 0, 0, 0
+    for seed in range(6):
+        draw = np.random.default_rng(seed)
+        p, labels = answered(draw, 400, classes, sharpness)
+        right_alone += len(likely_errors(labels, p)[0]) > 0
+        swapped = draw.choice(400, 20, replace=False)
+        labels[swapped] = (labels[swapped] + draw.integers(1, classes, 20)) % classes
+        places, suggested = likely_errors(labels, p)
+        assert (suggested == p[places].argmax(1)).all()
+        assert set(places.tolist()) <= set(confident_errors(labels, p)[0].tolist())
+        named, wrong = named + len(places), wrong + np.isin(places, swapped).sum()
+    assert right_alone <= 1
+    assert wrong >= 0.7 * named
+    assert named >= 30  # of 120
+
+
+def test_a_model_that_is_often_wrong_doubts_nothing():
+    """It would doubt hundreds, and nearly all of them are right."""
+    draw = np.random.default_rng(0)
+    p, labels = answered(draw, 1000, 5, 0.8)
+    assert len(confident_errors(labels, p)[0]) > 200
+    labels[:50] = (labels[:50] + 1) % 5
+    assert len(likely_errors(labels, p)[0]) == 0
+    always = np.tile([0.6, 0.2, 0.1, 0.05, 0.05], (1000, 1))
+    assert len(likely_errors(labels, always)[0]) == 0
+
+
+def test_of_very_many_rows_a_part_tells_how_many_are_wrong(monkeypatch):
+    draw = np.random.default_rng(0)
+    p, labels = answered(draw, 3000, 4, 8)
+    labels[:150] = (labels[:150] + 1) % 4
+    whole = likely_errors(labels, p)[0]
+    monkeypatch.setattr(label_noise, "FITTED_ROWS", 1000)
+    part = likely_errors(labels, p)[0]
+    assert len(np.intersect1d(whole, part)) > 0.8 * max(len(whole), len(part)) > 50
+
+
 def test_flipped_labels_are_suspected_first():
     data = make_set(clean_files(100, ("ant", "bee")))
-    random = np.random.default_rng(0)
-    p = np.where(np.eye(2)[data.labels] > 0, 0.9, 0.1) + random.uniform(-0.01, 0.01, (100, 1)) * [1, -1]
-    flipped = [4, 40, 77]
+    sure = np.random.default_rng(0).uniform(0.7, 0.999, (100, 1))
+    p = np.where(np.eye(2)[data.labels] > 0, sure, 1 - sure)
+    flipped = np.argsort(-sure[:, 0])[:4].tolist()  # of which it is surest
     data.labels[flipped] = 1 - data.labels[flipped]
     report = vitreous.check(data, probabilities=p)
     assert {case.images[0] for case in report.find("label-error").cases} == set(flipped)
     assert "1911.00068" in report.rules["label-error"]
     assert "perhaps" in str(report)
+
+
+def test_files_that_cannot_be_read_are_not_counted_as_read():
+    report = vitreous.check(make_set(planted()))
+    names = {"train/ant/cut-1.jpg", "test/bee/cut-2.png", "train/bee/empty.jpg", "train/cat/page.jpg"}
+    assert set(report.unread) == names | {"train/cat/phone.heic"}
+    assert report.read == "67 of 72 images read"
+    assert pages.page(report).top[1].numbers[0].value == "67"
+    clean = vitreous.check(make_set(clean_files(60)))
+    assert (clean.unread, clean.read) == ((), "all 60 images read")
 
 
 # Large sets ------------------------------------------------------------------------------------------------------
@@ -362,7 +421,11 @@ def test_a_sample_is_stated_and_repeatable():
     one, two = (vitreous.check(data, sample=30) for _ in range(2))
     assert one == two
     assert (one.images, one.checked, one.sample_seed) == (72, 30, 0)
-    assert "30 of 72 images read, a random sample (seed 0)" in str(one)
+    read = 30 - len(one.unread)
+    assert 0 < read < 30
+    assert f"{read} of 72 images read, of a random sample (seed 0, 30 images)" in str(one)
+    clean = vitreous.check(make_set(clean_files(60)), sample=30)
+    assert "30 of 60 images read, a random sample (seed 0)" in str(clean)
     assert vitreous.check(data, sample=1000) == vitreous.check(data)
 
 

@@ -19,12 +19,14 @@ from vitreous.evaluation.accuracy import wilson
 from vitreous.images.health import Case, Finding, Health
 from vitreous.measures.explain import Explanation
 from vitreous.report import page as pages
+from vitreous.training import recipes
 from vitreous.training.label_errors import suspects
 from vitreous.training.run.events import known
 from vitreous.training.tell.card import card
 from vitreous.training.tell.page import MAX_MISTAKES_SHOWN, page, write_report
 from vitreous.training.tell.summary import Summary, happenings, places_to_look_at, stages
 
+SOLVED = recipes.get("linear-probe", images=100, classes=3, image_size=(28, 28), model="Ti/7")
 HOSTILE = "<script>alert(1)</script>|`*"
 
 
@@ -250,14 +252,89 @@ def test_typical_images_are_the_surest_right_ones(told):
         assert [picture.title for picture in strip.pictures] == [told.judged.name(int(i)) for i in right[::-1][:5]]
 
 
+def collapsed(**changes) -> Summary:
+    """Every image is called class 1, which 4 of 10 are."""
+    labels = np.repeat([0, 1, 2], [30, 40, 30])
+    data = dataclasses.replace(finished_run.invented(100, 3).judged, labels=labels)
+    sure = np.linspace(0.4, 0.9, 100)[:, None]
+    probabilities = np.hstack([(1 - sure) / 2, sure, (1 - sure) / 2])
+    return finished_run.invented(100, 3, judged=data, probabilities=probabilities, **changes)
+
+
+def test_a_model_that_is_no_better_than_one_answer_is_called_so_first_and_in_red(told):
+    bad = page(collapsed())
+    assert (bad.answer, bad.tone) == ("No better than always answering class 1.", "bad")
+    first = bad.top[0]
+    assert first.tone == "bad"
+    assert first.text.startswith("It answers nothing else. Begin from trained weights (--weights starter)")
+    assert first.text.endswith("look at the images and their labels: vitreous check noise")
+    assert bad.top[1].numbers[0].tone == "bad"
+    assert '<p class="answer bad">No better than always answering class 1.</p>' in pages.render(bad)
+    assert "**No better than always answering class 1. It answers nothing else." in card(collapsed())
+    good = page(told)
+    assert (good.tone, good.top[0].numbers[0].tone) == ("plain", "plain")
+    assert "No better than" not in pages.render(good)
+    assert "No better than" not in card(told)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"beginning": "from scratch"}, "Begin from trained weights (--weights starter), train longer (--epochs N)"),
+        ({"beginning": "from the starter"}, "Train longer (--epochs N), try other learning rates (--sweep)"),
+        ({"recipe": SOLVED}, "Begin from other weights (--weights MODEL), add images"),
+    ],
+)
+def test_what_helps_depends_on_how_it_was_trained(changes, words):
+    assert words in collapsed(**changes).alarm
+
+
+def test_a_model_that_learned_nothing_doubts_no_label(told):
+    run = collapsed()
+    assert run.suspects == []
+    assert "Not asked: a model that is no better than one answer knows nothing about labels." in plain(
+        pages.render(page(run))
+    )
+    assert "Not asked" not in pages.render(page(told))
+
+
+def test_answers_that_differ_are_called_mistakes_unless_labels_are_likely_wrong(told):
+    """Seven answers of `told` are not the label."""
+    text = plain(pages.render(page(told)))
+    assert "None: no label is more likely wrong than right." in text
+    assert "Answers that differ from the label (7) are more likely mistakes of the model." in text
+
+
+@pytest.mark.parametrize(("length", "is_same"), [("12 epochs", True), ("90 seconds", False)])
+def test_a_time_does_not_promise_the_same_numbers(length, is_same):
+    text = plain(pages.render(page(finished_run.invented(30, 3, recipe=finished_run.RECIPE.change(length=length)))))
+    assert ("The same numbers again:" in text) == is_same
+    assert ("so the numbers will differ:" in text) == (not is_same)
+
+
+@pytest.mark.parametrize(("by", "is_unused"), [("leave-one-out", True), ("cross-validation", True), ("test", False)])
+def test_a_test_split_that_was_not_used_is_not_told(by, is_unused):
+    """`open` makes one; a run that judges every image does without it."""
+    run = finished_run.invented(30, 3, judged_by=by, folds=5, splits={"train": 30 if is_unused else 24, "test": 0})
+    notes = ("no test split was given: 20 % of each class were set aside as test (seed 0)", "2 files cannot be read")
+    data = dataclasses.replace(run.judged, notes=notes, about={"split": {"made": True}})
+    run = dataclasses.replace(run, judged=data)
+    for text in (plain(pages.render(page(run))), card(run)):
+        assert ("set aside as test" in text) == (not is_unused)
+        assert "2 files cannot be read" in text
+        assert ("30, each judged and each learned from" in text) == is_unused
+        assert ("24 train" in text) == (not is_unused)
+
+
 def test_a_doubted_label_is_named_with_the_likelier_class():
     labels = np.arange(100) % 2
-    probabilities = np.where(np.eye(2, dtype=bool)[labels], 0.95, 0.05)
-    probabilities[10] = 0.02, 0.98  # labelled class 0
+    sure = np.linspace(0.6, 0.999, 100)[:, None]
+    probabilities = np.where(np.eye(2, dtype=bool)[labels], sure, 1 - sure)
+    probabilities[[10, 11, 12]] = [[0.02, 0.98], [0.997, 0.003], [0.005, 0.995]]  # labelled class 0, 1, 0
     (pictures,) = blocks(
         finished_run.invented(100, 2, probabilities=probabilities), "Labels that may be wrong", "pictures"
     )
-    (picture,) = pictures.groups[0].pictures
+    (picture,) = pictures.groups[2].pictures
     assert picture.title.startswith("perhaps class 1 (98")
     assert picture.about.startswith("labelled class 0 (2")
 
@@ -302,7 +379,8 @@ def test_a_model_without_mistakes_has_no_list_of_them():
     html = plain(pages.render(page(dataclasses.replace(run, probabilities=p))))
     assert "Nothing: every image judged was named rightly." in html
     assert "The most confident mistakes" not in html
-    assert "None: no image judged looks more like another class" in html
+    assert "None: no label is more likely wrong than right." in html
+    assert "more likely mistakes" not in html
     assert "for about 100.0." in html
 
 
@@ -393,8 +471,9 @@ def test_answers_that_do_not_fit_are_refused():
 
 def test_a_swapped_label_is_suspected_and_the_right_one_suggested():
     labels = np.repeat(np.arange(4), 25)
-    p = np.full((100, 4), 0.05)
-    p[np.arange(100), labels] = 0.85
+    sure = np.random.default_rng(0).permutation(np.linspace(0.5, 0.99, 100))
+    p = np.repeat((1 - sure[:, None]) / 3, 4, 1)
+    p[np.arange(100), labels] = sure
     p[3], p[60] = [0.97, 0.01, 0.01, 0.01], [0.03, 0.03, 0.91, 0.03]
     wrong = labels.copy()
     wrong[[3, 60]] = [2, 1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from picture_sets import make_batches
+from PIL import Image
 from small_runs import CPU, MODEL, PLAIN, SIDE, assert_equal_states, image_set, network, picture_folder, plan_of
 from tiny_models import line_of
 
@@ -124,7 +125,49 @@ def test_images_that_cannot_be_read_are_left_out_and_named(tmp_path):
     assert job.left_out == ("disc/torn.png",)
     assert len(job.data) == 40
     assert any("1 images cannot be read and are left out, such as disc/torn.png" in line for line in said)
-    assert len(resumed(json.loads(json.dumps(job.to_json())), None, Path(), print).data) == 40
+    again = resumed(json.loads(json.dumps(job.to_json())), None, Path(), print)
+    assert len(again.data) == 40
+    assert again.health.read == job.health.read == "40 of 41 images read"
+    assert again.health.findings == job.health.findings
+    assert again.health.unread == ("disc/torn.png",)
+
+
+@pytest.mark.parametrize("folds", [0, 5])
+def test_the_split_is_told_if_it_is_used(folder, folds):
+    """A cross-validated run judges every image, so "12 test" would be false."""
+    plan = job_of(folder, folds=folds)
+    line = next(line for line in plans.announce(plan, Runtime(CPU)) if isinstance(line, str))
+    assert line.startswith(f"{folder}: folders, 60 images")
+    assert (" test)" in line) == (not folds)
+
+
+def test_what_is_left_without_unreadable_images_must_be_learnable(tmp_path):
+    folder = picture_folder(tmp_path / "shapes", 40)
+    kinds = sorted(folder.iterdir())
+    for file in [file for kind in kinds[1:] for file in kind.iterdir()]:
+        file.write_bytes(b"no image")
+    with pytest.raises(DataError) as caught:
+        job_of(folder, checked=True)
+    line_of(caught.value, f"one class ({kinds[0].name})", "add another")
+    for file in kinds[0].iterdir():
+        file.write_bytes(b"no image")
+    with pytest.raises(DataError) as caught:
+        job_of(folder, checked=True)
+    line_of(caught.value, "none of the 40 images of", "can be read, such as", "see why: vitreous check")
+
+
+def test_blank_images_are_refused_unless_some_show_something(tmp_path):
+    """Or unless nobody checks: colours may be the classes."""
+    for i in range(20):
+        file = tmp_path / "blank" / ("a", "b")[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (SIDE, SIDE), (10 * i, 90, 200)).save(file)
+    with pytest.raises(DataError) as caught:
+        job_of(tmp_path / "blank", checked=True)
+    line_of(caught.value, "all 20 images of", "are blank", "vitreous check", "--no-check")
+    assert len(job_of(tmp_path / "blank", checked=False).data) == 20
+    picture_folder(tmp_path / "blank", 4)
+    assert len(job_of(tmp_path / "blank", checked=True).data) == 24
 
 
 def test_images_without_a_label_are_not_learned_from():

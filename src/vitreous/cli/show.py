@@ -6,6 +6,7 @@ A terminal obeys some characters in a stranger's names and labels; they are writ
 from __future__ import annotations
 
 import json as text
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,11 +28,17 @@ class Showable(Protocol):
 
 
 def show(command: str, result: Showable | dict[str, Any], *, json: bool) -> None:
-    """Print `result`; as JSON its first key is the schema."""
+    """Print `result`, its `alarm` in red; as JSON its first key is the schema."""
     if json:
         say_json(command, result if isinstance(result, dict) else result.to_json(), indent=2)
     else:
-        say(str(result))
+        print(_red(printable(str(result)), printable(getattr(result, "alarm", None) or "")), flush=True)
+
+
+def _red(lines: str, alarm: str) -> str:
+    """The lines, with an alarm among them in red on a terminal."""
+    is_coloured = alarm and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return lines.replace(alarm, typer.style(alarm, fg="red", bold=True), 1) if is_coloured else lines
 
 
 def say(lines: str, *, file: TextIO | None = None) -> None:

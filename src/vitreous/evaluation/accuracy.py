@@ -17,13 +17,14 @@ from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
-from vitreous.report.page import Table, fragment
+from vitreous.report.page import Note, Table, fragment
 from vitreous.words import aligned, percent, percent_range
 
 Counts = NDArray[np.int64]
 TOP_FIVE_ABOVE = 10  # top-5 accuracy says little for this many classes or fewer
 Z95 = 1.959963984540054  # standard normal quantile of a 95 % interval
 MAX_CLASSES_SHOWN = 12  # classes that `str` lists
+ONE_ANSWER = "It answers nothing else."
 
 
 def above_chance(accuracy: float, chance: float) -> float:
@@ -38,6 +39,11 @@ def wilson(right: int, seen: int) -> tuple[float, float]:
     p, z2 = right / seen, Z95**2 / seen
     middle, half = p + z2 / 2, Z95 * math.sqrt(p * (1 - p) / seen + z2 / (4 * seen))
     return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
+
+
+def is_no_better(right: int, frequent: int, images: int) -> bool:
+    """Whether the 95 % interval of a model reaches down to always answering the most frequent class."""
+    return wilson(right, images)[0] <= frequent / max(images, 1)
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,30 @@ class Result:
         return wilson(self.right, self.images)
 
     @property
+    def no_better_than(self) -> ClassRow | None:
+        """The class that it might as well always answer; None for a model that tells classes apart.
+
+        The only class that it answers; else the most frequent one, if the 95 % interval reaches down to its share.
+        Images of one class cannot tell.
+        """
+        if self.confusion is None or self.right == self.images or sum(row.images > 0 for row in self.per_class) < 2:
+            return None
+        answered = max(self.per_class, key=lambda row: row.said)
+        frequent = max(self.per_class, key=lambda row: row.images)
+        if answered.said == self.images:
+            return answered
+        return frequent if is_no_better(self.right, frequent.images, self.images) else None
+
+    @property
+    def alarm(self) -> str | None:
+        """That the model is no better than one answer, and how that is known; None for a better one."""
+        if (row := self.no_better_than) is None:
+            return None
+        why = f"That answer is right for {percent(row.images / self.images)} of these images; this model for "
+        why += f"{percent(self.top1)} ({percent_range(self.interval)}, 95 % interval)."
+        return f"No better than always answering {row.name}. {ONE_ANSWER if row.said == self.images else why}"
+
+    @property
     def has_several(self) -> bool:
         return self.mean_average_precision is not None
 
@@ -192,11 +222,14 @@ class Result:
         short = [[name if len(name) <= 32 else name[:31] + "…", *rest] for name, *rest in rows]
         out = [*aligned(list(self.lines()), "ll"), "", *aligned([head, *short], "lrrrrr")]
         known = sum(1 for row in self.per_class if row.images)
-        return "\n".join([*out, *([f"the {len(rows)} weakest of {known:,} classes"] if len(rows) < known else [])])
+        first = [] if self.alarm is None else [self.alarm, ""]
+        last = [f"the {len(rows)} weakest of {known:,} classes"] if len(rows) < known else []
+        return "\n".join([*first, *out, *last])
 
     def _repr_html_(self) -> str:
         head, *rows = self._table()
-        return fragment([Table(["", ""], list(self.lines())), Table(head, rows, "lrrrrr")])
+        alarm = [] if self.alarm is None else [Note(self.alarm, "bad")]
+        return fragment([*alarm, Table(["", ""], list(self.lines())), Table(head, rows, "lrrrrr")])
 
     def _table(self) -> list[list[str]]:
         """Head and weakest classes."""

@@ -20,7 +20,7 @@ from vitreous.evaluation.labelled_rows import checked, known_rows
 from vitreous.evaluation.ridge_regression import DEFAULT_L2, decompose
 from vitreous.evaluation.tie_breaking import best_class
 from vitreous.images import open_data, splits
-from vitreous.images.health import confident_errors
+from vitreous.images.health import likely_errors
 from vitreous.images.imageset import ImageSet
 
 MAX_ERRORS_SHOWN = 20
@@ -81,7 +81,7 @@ def label_errors(
     probabilities = np.full((len(images), count), 1 / count)
     probabilities[found.places] = out_of_fold(found.only, found.labels, count, fold, l2=l2)
     judged = found.places[found.labels >= 0]
-    wrong, likelier = confident_errors(images.labels[judged], probabilities[judged])
+    wrong, likelier = likely_errors(images.labels[judged], probabilities[judged])
     suspects = judged[wrong]
     return LabelErrors(
         probabilities,

@@ -146,13 +146,18 @@ class ImageSet:
         """The name of each image."""
         return [self.name(i) for i in range(len(self))]
 
-    def __str__(self) -> str:
+    def headline(self, *, has_splits: bool = True) -> str:
+        """The set in one line.  has_splits: with the images of each split."""
         parts = [f"{count:,} {name}" for name, count in self.split_counts.items()]
         names = ", ".join(self.classes[:3]) + (" …" if len(self.classes) > 3 else "")
         least, most = (int(self.counts.min()), int(self.counts.max())) if self.classes else (0, 0)
         span = f"{least:,} to {most:,} images" if least < most else f"{most:,} image{'' if most == 1 else 's'}"
-        first = f"{self.path}: {self.kind}, {len(self):,} images ({', '.join(parts)}), {len(self.classes):,} classes"
-        return "\n".join([first + (f" ({names}; {span} each)" if names else ""), *self.notes])
+        splits = f" ({', '.join(parts)})" if has_splits else ""
+        first = f"{self.path}: {self.kind}, {len(self):,} images{splits}, {len(self.classes):,} classes"
+        return first + (f" ({names}; {span} each)" if names else "")
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline(), *self.notes])
 
     def _repr_html_(self) -> str:
         from vitreous.images.set_in_notebook import shown  # jinja2 and Pillow, only when a set is shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,8 @@ from vitreous.images.sources.paths import Place, find_place
 from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.printable import storable
 from vitreous.words import few
+
+SPLIT_NOTE = re.compile(r"\bno test (split|image)|never tested|no training image")  # notes about a split made here
 
 
 def open(
@@ -175,6 +178,11 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
         groups=groups,
         about=data.about | {"split": written},
     )
+
+
+def without_split(notes: Sequence[str]) -> tuple[str, ...]:
+    """The notes that say nothing about a test split, for who judges all images by a model that has not seen them."""
+    return tuple(note for note in notes if not SPLIT_NOTE.search(note))
 
 
 def _cautions(data: ImageSet) -> list[str]:

@@ -241,6 +241,7 @@ class Page:
     sections: Sequence[Section]
     over: str = "vitreous"
     answer: str = ""
+    tone: Tone = "plain"  # of the answer
     lead: str = ""
     top: Sequence[Block] = ()  # before the first section
     foot: str = ""

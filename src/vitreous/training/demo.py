@@ -39,6 +39,10 @@ class Demo:
         """None if `vitreous fit` finished the run: it asks no rival."""
         return next(iter(self.run.metrics["rivals"]), None)
 
+    @property
+    def alarm(self) -> str | None:
+        return self.run.alarm
+
     def to_json(self) -> dict[str, Any]:
         return self.run.to_json()
 
@@ -50,6 +54,7 @@ class Demo:
         ours = _share(judged["right"], judged["images"])
         return "\n".join(
             [
+                *([] if self.alarm is None else [self.alarm, ""]),
                 "Now try:",
                 "  vitreous fit FOLDER              train on your own images, one folder for each class",
                 f"  vitreous predict {self.run.path} IMAGE   ask this model",

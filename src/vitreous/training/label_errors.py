@@ -1,6 +1,6 @@
 """Labels that may be wrong, of images that were judged and of images that were learned from.
 
-Both by confident learning (arXiv 1911.00068) on answers of a model that has not seen the image.
+Both by `images.health.likely_errors` on answers of a model that has not seen the image.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.errors import DataError
+from vitreous.evaluation.accuracy import is_no_better
 from vitreous.evaluation.calibration import fit_temperature, softmax
 from vitreous.evaluation.tie_breaking import best_class
-from vitreous.images.health import confident_errors
+from vitreous.images.health import likely_errors
 from vitreous.images.imageset import ImageSet
 
 MAX_SUSPECTS_KEPT = 1_000  # suspects that a run writes down; of more, the most doubtful
@@ -65,7 +66,7 @@ def doubts_of(images: ImageSet, left_out: NDArray[np.floating[Any]], of: int | N
 
 
 def suspects(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]]) -> list[Suspect]:
-    """Labels that confident learning doubts, the most doubtful first.
+    """Labels that are more likely wrong than right, the most doubtful first; none by a model that learned nothing.
 
     probabilities: N K, each row by a model that has not seen the image.  labels: N; −1 is left out.
     """
@@ -75,7 +76,10 @@ def suspects(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.intege
     known = np.flatnonzero((y >= 0) & (y < p.shape[1]))
     if not len(known):
         return []
-    where, suggested = confident_errors(y[known], p[known])
+    right, frequent = (best_class(p[known]) == y[known]).sum(), np.bincount(y[known]).max()
+    if is_no_better(int(right), int(frequent), len(known)):
+        return []
+    where, suggested = likely_errors(y[known], p[known])
     places = known[where]
     given = y[places]
     columns = places, given, suggested, p[places, suggested], p[places, given]

@@ -3,6 +3,7 @@
 facts       facts about one image
 scan        facts about all images, in several processes, resumable
 duplicates  exact and near duplicates
+label_noise which labels are more likely wrong than right
 judge       from facts and duplicates to findings, each rule stated
 page        the findings with their pictures, as a page
 """
@@ -21,12 +22,13 @@ from vitreous.files import claim
 from vitreous.images.health.duplicates import DEFAULT_DISTANCE, scan_set
 from vitreous.images.health.facts import READABLE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
-from vitreous.images.health.judge import check_probabilities, confident_errors, judge, rules
+from vitreous.images.health.judge import check_probabilities, judge, rules
+from vitreous.images.health.label_noise import confident_errors, likely_errors
 from vitreous.images.health.scan import Progress, cache_file
 from vitreous.images.imageset import ImageSet
 from vitreous.randomness import uniform
 
-__all__ = ["Case", "Finding", "Health", "check", "confident_errors"]
+__all__ = ["Case", "Finding", "Health", "check", "confident_errors", "likely_errors"]
 
 SAMPLE_SEED = 0
 

@@ -111,6 +111,7 @@ NOTICES = {
     "palette": ("Palettes", "[image has|images have] a palette", "Turned into RGB here; nothing to do."),
     "animated": ("Animations", "[file is|files are] animated", "The first frame is used; take others by hand."),
 }
+UNREAD_KINDS = ("unreadable", "truncated", "heic", "too-large")  # their images are not read
 FINDING_KINDS = {name: FindingKind(FAULT, *words) for name, words in FAULTS.items()}
 FINDING_KINDS |= {name: FindingKind(NOTICE, *words) for name, words in NOTICES.items()}
 
@@ -221,11 +222,22 @@ class Health:
         return "; ".join(parts)
 
     @property
+    def unread(self) -> tuple[str, ...]:
+        """The images that could not be read, by name."""
+        found = [finding for finding in self.findings if finding.kind in UNREAD_KINDS]
+        return tuple(sorted({name for finding in found for name in finding.files}))
+
+    @property
     def read(self) -> str:
         """How many images were read, as text."""
+        unread = len(self.unread)
         if self.sample_seed is None:
-            return f"all {self.images:,} images read"
-        return f"{self.checked:,} of {self.images:,} images read, a random sample (seed {self.sample_seed})"
+            count = f"{self.images - unread:,} of {self.images:,}" if unread else f"all {self.images:,}"
+            return f"{count} images read"
+        sample = f"a random sample (seed {self.sample_seed})"
+        if unread:
+            sample = f"of {sample[:-1]}, {self.checked:,} images)"
+        return f"{self.checked - unread:,} of {self.images:,} images read, {sample}"
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, every case by name."""

@@ -13,6 +13,7 @@ from vitreous.images.health import facts as f
 from vitreous.images.health.duplicates import MIN_CORRELATION, MIN_CORRELATION_SMALL, SMALL_IMAGE_SIDE, NearPair, Twins
 from vitreous.images.health.facts import Facts, Seen
 from vitreous.images.health.findings import FINDING_KINDS, Case, Finding
+from vitreous.images.health.label_noise import likely_errors
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources.image_file import PIXEL_LIMIT, SCAN_LIMIT
 
@@ -55,7 +56,9 @@ def rules(near: int) -> dict[str, str]:
         "label-error": (
             "confident learning (Northcutt et al., arXiv 1911.00068): another class reaches its own threshold, the "
             "mean probability of that class over the images that carry it, and is the likeliest of those that do; "
-            "the class suggested is the likeliest of all, and not the one given"
+            "the class suggested is the likeliest of all, and not the one given. Listed are those more likely wrong "
+            "than right, for shares of wrong labels and temperatures weighted by how well they explain all labels; "
+            "none, if the model is less than half way from chance to certain"
         ),
         "blank": (
             f"the brightness of 16 × 16 cells has a standard deviation below {f.FLAT_SPREAD:g} of 255, "
@@ -78,30 +81,6 @@ def judge(
         found.append(_label_errors(data, probabilities))
     order = list(FINDING_KINDS)
     return tuple(sorted((x for x in found if x.cases), key=lambda x: (x.severity != "fault", order.index(x.kind))))
-
-
-def confident_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Suspected label errors by confident learning (arXiv 1911.00068), the most doubtful first.
-
-        t_j = mean of p[i, j] over the images i that carry label j
-        suspected: the j with the largest p[i, j] among those with p[i, j] ≥ t_j is not the label of i
-        suggested: the j with the largest p[i, j] of all; if that is the label of i, nothing is suspected
-
-    labels: N; probabilities: N K, each row from a model that has not seen i.  Returns places, and the label suggested.
-    """
-    y, p = np.asarray(labels, np.int64), np.asarray(probabilities, np.float64)
-    rows = np.arange(len(y))
-    sums = np.zeros(p.shape[1])
-    np.add.at(sums, y, p[rows, y])
-    counts = np.bincount(y, minlength=p.shape[1])
-    thresholds = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
-    confident = np.where(p >= thresholds, p, -1.0)
-    is_doubted = (confident.max(1) >= 0) & (confident.argmax(1) != y)
-    suggested = p.argmax(1)
-    margin = p[rows, y] - p[rows, suggested]
-    wrong = np.flatnonzero(is_doubted & (margin < 0))
-    wrong = wrong[np.argsort(margin[wrong], kind="stable")]
-    return wrong, suggested[wrong]
 
 
 def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.float64]:
@@ -212,7 +191,7 @@ def _single_images(data: ImageSet, facts: Facts) -> Iterator[Finding]:
 
 def _label_errors(data: ImageSet, probabilities: NDArray[np.float64]) -> Finding:
     labelled = np.flatnonzero((data.labels >= 0) & (data.labels < len(data.classes)))
-    places, suspected = confident_errors(data.labels[labelled], probabilities[labelled])
+    places, suspected = likely_errors(data.labels[labelled], probabilities[labelled])
     cases = []
     for k, j in zip(labelled[places].tolist(), suspected.tolist(), strict=True):
         given, p = int(data.labels[k]), probabilities[k]

@@ -62,7 +62,7 @@ def _numbers(health: Health) -> Numbers:
     faults, notices = len(health.faults), len(health.notices)
     return Numbers(
         [
-            Number(f"{health.checked:,}", "images read"),
+            Number(f"{health.checked - len(health.unread):,}", "images read"),
             *splits,
             Number(f"{len(health.classes):,}", _classes_word(health).split(" ")[1]),
             Number(f"{faults}", "kind of fault" if faults == 1 else "kinds of fault", "bad" if faults else "good"),

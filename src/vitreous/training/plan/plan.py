@@ -16,7 +16,7 @@ from vitreous.errors import ConfigError, RunError
 from vitreous.files import digest
 from vitreous.images import open_data
 from vitreous.images.health import Health, check
-from vitreous.images.health.findings import TERMINAL_COLUMNS
+from vitreous.images.health.findings import TERMINAL_COLUMNS, UNREAD_KINDS
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
@@ -57,7 +57,6 @@ SMALL_SIDE = 80  # pixels; smaller images are squashed, not cropped
 SGD_RATES = (0.001, 0.003, 0.01, 0.03)  # P1's sweep
 RATE_FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's own rate, for other optimizers
 SOLVED_FIELDS = {"policy", "image_size", "seed", "l2"}  # the fields that a closed form reads
-LEFT_OUT_KINDS = ("unreadable", "truncated", "heic", "too-large")  # findings whose images cannot be learned from
 MAX_NAMED = 9  # classes
 
 Say = Callable[[str | Event], object]
@@ -142,7 +141,8 @@ def make(request: Request, runtime: Runtime) -> Plan:
     watch = partial(runtime.progress, Checking)
     images = _learnable(open_data.open(request.data, progress=watch), request.recipe)
     health = _check(images, runtime.say, watch) if request.check else None
-    unreadable = _unreadable(health)
+    refusals.refuse_blank(images, health)
+    unreadable = health.unread if health is not None else ()
     images = _without(images, unreadable, runtime.say)
     for fact in _found(images, health):
         runtime.say(fact)
@@ -196,9 +196,9 @@ def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
     path = config["data"]["path"]
     place = data if data is not None else path if Path(path).exists() else config["data"].get("place") or path
     recipe = recipe_values.from_json(config["recipe"])
-    images = _learnable(replace(open_data.open(place), path=path), recipe)
+    whole = _learnable(replace(open_data.open(place), path=path), recipe)
     unreadable = tuple(config["left_out"])
-    images = _without(images, unreadable, say)
+    images = _without(whole, unreadable, say)
     now = {
         "content_id": images.content_id,
         "images": len(images),
@@ -212,7 +212,7 @@ def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
     rates = tuple(config.get("rates", ()))
     return Plan(
         data=images,
-        health=_check(images, lambda line: None, None) if config.get("checked") else None,
+        health=_check(whole, lambda line: None, None) if config.get("checked") else None,
         model=config["model"],
         weights=config["weights"],
         recipe=recipe,
@@ -233,7 +233,7 @@ def announce(plan: Plan, runtime: Runtime) -> Iterator[str | Fact]:
     """The plan for people: as facts in plain words, and in detail, a line each."""
     yield Fact("plan", _in_words(plan))
     yield from (Fact("caution", line, "warn") for line in plan.cautions)
-    yield str(plan.data).partition("\n")[0]
+    yield plan.data.headline(has_splits=not (plan.judges_all and plan.data.split_was_made))
     if plan.health is not None:
         yield f"check: {plan.health.verdict} ({plan.health.read})"
     yield from plan.reasons
@@ -288,11 +288,11 @@ def _wrong(health: Health) -> str:
 
 def _kinds(health: Health) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What was found, and which files. Files that cannot be read are one kind; HEIC can be read once a reader is in."""
-    torn = [found.files for kind in LEFT_OUT_KINDS if kind != "heic" and (found := health.find(kind))]
+    torn = [found.files for kind in UNREAD_KINDS if kind != "heic" and (found := health.find(kind))]
     if files := tuple(name for names in torn for name in names):
         yield f"{len(files):,} {'file' if len(files) == 1 else 'files'} cannot be read", files
     for finding in health.findings:
-        if finding.kind == "heic" or finding.kind not in LEFT_OUT_KINDS:
+        if finding.kind == "heic" or finding.kind not in UNREAD_KINDS:
             yield finding.what, finding.files
 
 
@@ -356,19 +356,15 @@ def _check(data: ImageSet, say: Say, progress: Callable[[int, int], None] | None
     return health
 
 
-def _unreadable(health: Health | None) -> tuple[str, ...]:
-    """Images that the check could not read."""
-    found = [health.find(kind) for kind in LEFT_OUT_KINDS] if health else []
-    return tuple(sorted({name for finding in found if finding for case in finding.cases for name in case.names}))
-
-
 def _without(data: ImageSet, names: tuple[str, ...], say: Say) -> ImageSet:
     """Leave out images that cannot be read."""
     if not names:
         return data
     say(f"{len(names):,} images cannot be read and are left out, such as {names[0]}")
     bad = set(names)
-    return data.take(np.array([data.name(i) not in bad for i in range(len(data))]))
+    left = data.take(np.array([data.name(i) not in bad for i in range(len(data))]))
+    refusals.refuse_unread(left, names)
+    return left
 
 
 def _split_counts(data: ImageSet) -> dict[str, int]:

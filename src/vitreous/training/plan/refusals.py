@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from vitreous.errors import ConfigError, DataError
+from vitreous.images.health import Health
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
 from vitreous.models.catalog import blueprint, parse
@@ -133,12 +134,34 @@ def refuse_unlearnable(data: ImageSet) -> None:
             f"the images of {data.path} have no labels; sort them into a folder for each class, "
             "or learn without labels: --recipe masked-patches"
         )
-    if len(data.classes) < 2 or (not data.has_many_labels and len(np.unique(data.labels[data.labels >= 0])) < 2):
-        raise DataError(
-            f"{data.path} has one class ({data.classes[0]}), so there is nothing to tell apart; add another"
-        )
+    met = np.unique(data.labels[data.labels >= 0])
+    if len(data.classes) < 2 or (not data.has_many_labels and len(met) < 2):
+        name = data.classes[0 if data.has_many_labels or not len(met) else int(met[0])]
+        raise DataError(f"{data.path} has one class ({name}), so there is nothing to tell apart; add another")
     if not (data.splits == TRAIN).any():
         raise DataError(f"{data.path} has no training images, only test; put some into train")
+
+
+def refuse_blank(data: ImageSet, health: Health | None) -> None:
+    """Images that show nothing."""
+    blank = health and health.find("blank")
+    if health is not None and blank and len(blank.cases) == health.checked - len(health.unread):
+        images = "readable images" if health.unread else "images"
+        raise DataError(
+            f"all {len(blank.cases):,} {images} of {data.path} are blank, each almost one colour; look at them: "
+            f"vitreous check {data.path}; or train all the same: --no-check"
+        )
+
+
+def refuse_unread(data: ImageSet, unread: Sequence[str]) -> None:
+    """A set that cannot be learned from once unreadable images are left out.  data: what is left."""
+    if not len(data):
+        raise DataError(
+            f"none of the {len(unread):,} images of {data.path} can be read, such as {unread[0]}; "
+            f"see why: vitreous check {data.path}"
+        )
+    if len(data.classes):
+        refuse_unlearnable(data)
 
 
 def train_size(data: ImageSet, recipe: Recipe, parts: int) -> int:

@@ -79,6 +79,7 @@ def _head(summary: Summary) -> str:
     lines = [
         f"# {_line(summary.network)}, trained on {_line(summary.name)}",
         "",
+        *([] if summary.alarm is None else [f"**{_line(summary.alarm)}**", ""]),
         f"Names {answer} for **{100 * summary.result.top1:.1f} %** of new images "
         f"(95 % interval {low:.1f} to {high:.1f}). {summary.how_judged}",
         "",
@@ -111,7 +112,7 @@ def _data(summary: Summary) -> str:
     names = ", ".join(_line(name) for name in summary.classes[:MAX_CLASSES_NAMED])
     left = len(summary.classes) - MAX_CLASSES_NAMED
     rows = [
-        ("images", ", ".join(f"{n:,} {name}" for name, n in summary.used.items())),
+        ("images", summary.images_used),
         ("classes", names + (f" and {left:,} more" if left > 0 else "")),
         ("content id", summary.judged.content_id),
     ]
@@ -122,7 +123,7 @@ def _data(summary: Summary) -> str:
         if (found := summary.doubts) is not None:
             doubted += f", {found.count:,} of {found.images:,} learned from"
         rows.append(("labels that may be wrong", doubted))
-    notes = [line for note in summary.judged.notes for line in (_line(note), "")]
+    notes = [line for note in summary.data_notes for line in (_line(note), "")]
     return "\n".join(["## Training data", "", *_table(rows), *notes])
 
 

@@ -18,7 +18,6 @@ from vitreous.words import percent, percent_range
 if TYPE_CHECKING:
     from vitreous.training.tell.write import Run
 
-TRUST_DOUBTS_ABOVE = 0.9  # share of labels a model must name itself before the terminal repeats its doubts
 MIN_JUDGED = 5  # images of a class; fewer say little about it
 SMALL_SHARE = 0.5  # of the median class: a class with fewer images is small
 
@@ -27,6 +26,11 @@ def told(run: Run) -> Iterator[Event]:
     """All that the terminal tells of the run, facts before details."""
     yield from (fact for find in FACTS if (fact := find(run)) is not None)
     yield from _details(run.metrics)
+
+
+def _alarm(run: Run) -> Fact | None:
+    """That the model is no better than one answer, and what to do."""
+    return Fact("alarm", run.alarm, "bad") if run.alarm is not None else None
 
 
 def _right(run: Run) -> Fact:
@@ -48,7 +52,7 @@ def _right(run: Run) -> Fact:
 def _trust(run: Run) -> Fact | None:
     """Which answers to trust."""
     row = run.metrics.get("above")
-    if not row or not row["answered"]:
+    if not row or not row["answered"] or run.alarm is not None:
         return None
     right, share = percent(row["right"] / row["answered"]), percent(row["answered"] / row["images"])
     return Fact(
@@ -72,7 +76,7 @@ def _weakest(run: Run) -> Fact | None:
     judged = run.metrics.get("judged") or {}
     rows = [row for row in judged.get("classes", ()) if row["images"]]
     weak = min(rows, key=lambda row: (row["recall"], row["name"]), default=None)
-    if weak is None or weak["right"] == weak["images"]:
+    if weak is None or weak["right"] == weak["images"] or run.alarm is not None:
         return None
     names = [row["name"] for row in judged["classes"]]
     mistakes = [
@@ -107,7 +111,7 @@ def _next(run: Run) -> Fact:
     return Fact("next", f"vitreous predict {here} PHOTO.jpg, or vitreous serve {here}")
 
 
-FACTS: tuple[Callable[[Run], Fact | None], ...] = (_right, _trust, _unknown, _weakest, _saved, _next)
+FACTS: tuple[Callable[[Run], Fact | None], ...] = (_alarm, _right, _trust, _unknown, _weakest, _saved, _next)
 
 
 def _details(metrics: dict[str, Any]) -> Iterator[Said]:
@@ -118,6 +122,5 @@ def _details(metrics: dict[str, Any]) -> Iterator[Said]:
 
 
 def _doubted(suspects: dict[str, Any]) -> int:
-    """How many labels may be wrong; 0 if the model that doubts them is often wrong itself."""
-    parts = [part for name in ("learned", "judged") if (part := suspects.get(name))]
-    return sum(part["count"] for part in parts if part["agree"] >= TRUST_DOUBTS_ABOVE * part["images"])
+    """How many labels are more likely wrong than right."""
+    return sum(part["count"] for name in ("learned", "judged") if (part := suspects.get(name)))

@@ -42,7 +42,7 @@ from vitreous.report.page import (
     Tone,
 )
 from vitreous.training.label_errors import Suspect
-from vitreous.training.recipe import Recipe
+from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run.stage import stage_of
 from vitreous.training.tell.strangers import LEFT_OUT, total
 from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
@@ -59,8 +59,7 @@ MAX_CONFUSIONS_SHOWN = 10  # commonest confusions
 MAX_TABLE_ROWS = 20  # classes of the table before a fold
 MAX_FAULTS_NAMED = 8  # of each kind named
 FOLD_PREFIX = "fold"  # how the stages of cross-validation are called
-WEAK_BELOW = 0.8  # share of right answers below which a doubt says little
-WEAK_DOUBTS = "This model is often wrong itself, so most of these doubts will be its own mistakes."
+AGAIN_TIMED = "The same again; a time is not the same number of steps each time, so the numbers will differ:"
 
 
 def write_report(summary: Summary, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -91,8 +90,9 @@ def page(summary: Summary) -> Page:
         title=summary.name,
         over="vitreous fit",
         answer=answer(summary),
+        tone="plain" if summary.alarm is None else "bad",
         lead=f"{summary.origin}. {summary.how_judged}",
-        top=[_numbers(summary), *_only_above(summary), *_warnings(summary)],
+        top=[*_alarm(summary), _numbers(summary), *_only_above(summary), *_warnings(summary)],
         sections=[section for section in sections if section is not None],
         foot=f"Made by vitreous {version}. This page holds all that it shows and fetches nothing.".replace("  ", " "),
     )
@@ -101,6 +101,8 @@ def page(summary: Summary) -> Page:
 def answer(summary: Summary) -> str:
     """The run in one sentence."""
     result, k = summary.result, len(summary.classes)
+    if (row := result.no_better_than) is not None:
+        return f"No better than always answering {row.name}."
     if summary.has_many_labels:
         return (
             f"Of 100 new images, this model names all labels of about {_hundred(result.top1)} exactly, "
@@ -115,6 +117,12 @@ def answer(summary: Summary) -> str:
 # The top ---------------------------------------------------------------------------------------------------------
 
 
+def _alarm(summary: Summary) -> Iterator[Note]:
+    """Why the answer above is red, and what to do."""
+    if summary.alarm is not None:
+        yield Note(summary.alarm.removeprefix(f"{answer(summary)} "), "bad")
+
+
 def _numbers(summary: Summary) -> Numbers:
     result = summary.result
     learned, judged = summary.splits.get("train", 0), result.images
@@ -124,7 +132,7 @@ def _numbers(summary: Summary) -> Numbers:
     right, classes = ("exactly right", "labels") if summary.has_many_labels else ("right", "classes")
     interval = "between {:.1f} and {:.1f} (95\u00a0% interval)".format(*(100 * x for x in result.interval))
     shown = [
-        Number(_percent(result.top1), right, "plain", interval),
+        Number(_percent(result.top1), right, "plain" if summary.alarm is None else "bad", interval),
         Number(f"{sum(summary.splits.values()):,}", "images", "plain", about),
         Number(f"{len(summary.classes):,}", classes, "plain", _class_sizes(summary)),
         Number(_brief(summary.parameters), "parameters", "plain", summary.origin),
@@ -421,16 +429,25 @@ def _suspects(summary: Summary) -> Section | None:
         return None
     found, heading = summary.suspects, "Labels that may be wrong"
     unasked = [] if summary.judges_all or summary.doubts is not None else _unasked(summary)
+    if summary.alarm is not None:
+        text = Text("Not asked: a model that is no better than one answer knows nothing about labels.")
+        return Section(heading, [text, *unasked], summary="not asked")
     if not found:
-        text = Text("None: no image judged looks more like another class than like its own.")
+        text = Text(_no_doubts(summary.result.images - summary.result.right, "the model"))
         return Section(heading, [text, *unasked], tone="good", summary="none")
     text = Text(
         "To the model each of these images, which were judged, looks more like another class than like its own "
-        "(confident learning). Look at them, the most doubtful first: some labels are wrong, others are only hard. "
-        "Nothing was changed." + (f" {WEAK_DOUBTS}" if summary.result.top1 < WEAK_BELOW else "")
+        "(confident learning), and its label is more likely wrong than right. Look at them, the most doubtful first. "
+        "Nothing was changed."
     )
     blocks = [text, *_doubtful(summary, summary.judged, found, len(found)), *unasked]
     return Section(heading, blocks, tone="warn", summary=f"{len(found):,} of {summary.result.images:,}")
+
+
+def _no_doubts(wrong: int, whose: str) -> str:
+    """wrong: answers that are not the label."""
+    none = "None: no label is more likely wrong than right."
+    return none + f" Answers that differ from the label ({wrong:,}) are more likely mistakes of {whose}." * (wrong > 0)
 
 
 def _unasked(summary: Summary) -> list[Block]:
@@ -459,11 +476,11 @@ def _doubts(summary: Summary) -> Section | None:
         f"{_percent(doubts.right / max(doubts.images, 1))} as they are labelled."
     )
     if not doubts.count:
-        return Section(heading, [Text(f"None. {how}")], tone="good", summary="none")
+        none = _no_doubts(doubts.images - doubts.right, "the classifier")
+        return Section(heading, [Text(f"{none} {how}")], tone="good", summary="none")
     text = Text(
-        f"{how} These look more like images that are called otherwise, the most doubtful first. A wrong label among "
-        "them was learned: mend it and train again. Go down the list for as long as labels prove wrong; further down "
-        "more and more are only hard, or the classifier's own mistakes."
+        f"{how} These look more like images that are called otherwise, and their labels are more likely wrong than "
+        "right. The most doubtful come first. A wrong label among them was learned: mend it and train again."
     )
     blocks = [text, *_doubtful(summary, summary.learned, summary.doubted, doubts.count)]
     return Section(heading, blocks, tone="warn", summary=f"{doubts.count:,} of {doubts.images:,}")
@@ -521,12 +538,12 @@ def _said(summary: Summary, place: int) -> tuple[str, str]:
 def _data(summary: Summary) -> Section:
     data, health = summary.judged, summary.health
     rows = [
-        ["images", ", ".join(f"{count:,} {name}" for name, count in summary.used.items())],
+        ["images", summary.images_used],
         ["classes", f"{len(summary.classes):,}"],
         ["kind", data.kind],
         ["content id", data.content_id],
     ]
-    blocks: list[Block] = [Table(["", ""], rows), *(Text(note) for note in data.notes)]
+    blocks: list[Block] = [Table(["", ""], rows), *(Text(note) for note in summary.data_notes)]
     if health is None:
         blocks.append(Text("The data was not checked; vitreous check does it."))
         return Section("The data", blocks)
@@ -652,7 +669,7 @@ def _repeat(summary: Summary) -> Section:
         'for answer in vitreous.predict(model, ["photo.jpg"]):\n    print(answer)'
     )
     blocks: list[Block] = [
-        Text("The same numbers again:"),
+        Text(AGAIN_TIMED if isinstance(summary.recipe.length, Seconds) else "The same numbers again:"),
         Code(summary.command),
         Table(["", ""], rows),
         Text("The model in use:"),

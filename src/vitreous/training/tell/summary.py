@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from vitreous.evaluation.accuracy import Result, measure
 from vitreous.evaluation.calibration import Above, above
 from vitreous.images.health import Health
 from vitreous.images.imageset import ImageSet
+from vitreous.images.open_data import without_split
 from vitreous.images.stores.memory import find_places
 from vitreous.machine import record
 from vitreous.measures import explain
@@ -150,6 +152,35 @@ class Summary:
         """The numbers, all from `probabilities`, measured once."""
         return self.measured if self.measured is not None else measure_answers(self.probabilities, self.judged)
 
+    @property
+    def alarm(self) -> str | None:
+        """That the model is no better than one answer, and what to do; None for a better one."""
+        found = self.result.alarm
+        return found and f"{found} {self._what_helps}"
+
+    @property
+    def _what_helps(self) -> str:
+        """What to do about a model that has learned nothing."""
+        check = f"look at the images and their labels: vitreous check {shlex.quote(self.judged.path)}"
+        if self.recipe.is_solved:
+            return f"Begin from other weights (--weights MODEL), add images, or {check}"
+        if self.beginning == "from scratch":
+            return f"Begin from trained weights (--weights starter), train longer (--epochs N), or {check}"
+        return f"Train longer (--epochs N), try other learning rates (--sweep), or {check}"
+
+    @property
+    def images_used(self) -> str:
+        """How many images there were, and what for."""
+        if self.judges_all and not self.splits.get("test"):
+            return f"{len(self.judged):,}, each judged and each learned from"
+        return ", ".join(f"{count:,} {name}" for name, count in self.splits.items() if count)
+
+    @property
+    def data_notes(self) -> tuple[str, ...]:
+        """What was found in the data, without a test split that was made and not used."""
+        is_unused = self.judges_all and self.judged.split_was_made
+        return without_split(self.judged.notes) if is_unused else self.judged.notes
+
     @cached_property
     def above(self) -> Above | None:
         """What comes of answering only above the confidence chosen."""
@@ -179,11 +210,6 @@ class Summary:
     def judges_all(self) -> bool:
         """Whether every image was learned from, and judged by a model that had not."""
         return self.judged_by in ("cross-validation", "leave-one-out")
-
-    @property
-    def used(self) -> dict[str, int]:
-        """Images of each split that has any."""
-        return {name: count for name, count in self.splits.items() if count}
 
     @property
     def how_judged(self) -> str:

@@ -45,6 +45,11 @@ class Run:
     def report(self) -> str:
         return str(Path(self.path) / REPORT)
 
+    @property
+    def alarm(self) -> str | None:
+        """That the model is no better than one answer, and what to do; None for a better one."""
+        return self.metrics.get("alarm")
+
     def load(self) -> Model:
         return load(self.model)
 
@@ -114,6 +119,8 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
         "test": None if trained.test is None else trained.test.to_json(),
         "notes": list(summary.notes),
         "how_judged": summary.how_judged,
+        "no_better_than": row.name if (row := summary.result.no_better_than) is not None else None,
+        "alarm": summary.alarm,
         "answer_above": str(summary.above) if summary.above is not None else None,
         "above": summary.above.to_json() if summary.above is not None else None,
         "suspects": _suspects(summary),
