@@ -171,22 +171,25 @@ class Screen(io.StringIO):
     ("screen", "columns", "address", "is_shown"),
     [
         (Screen(), 80, "http://192.168.0.7:8000/#token=abcdefgh", True),
+        (Screen(), 40, "http://192.168.0.7:8000/#token=abcdefgh", True),
         (Screen(), 80, None, False),
         (Screen(), 80, "http://192.168.0.7:8000/#token=" + 300 * "x", False),
         (Screen(), 30, "http://192.168.0.7:8000/#token=abcdefgh", False),
         (Screen(encoding="ascii"), 80, "http://192.168.0.7:8000/#token=abcdefgh", False),
         (Screen(is_terminal=False), 80, "http://192.168.0.7:8000/#token=abcdefgh", False),
     ],
-    ids=["terminal", "this machine alone", "too long", "too narrow", "no blocks", "pipe"],
+    ids=["terminal", "narrow", "this machine alone", "too long", "too narrow", "no blocks", "pipe"],
 )
 def test_a_terminal_shows_the_code_of_the_address_if_it_can(screen, columns, address, is_shown, monkeypatch):
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     cli_serve.show_code(address)
-    *lines, said = screen.getvalue().splitlines() or [""]
-    assert said == ("Scan the code with a phone on this network." if is_shown else "")
+    lines = [line.removesuffix(cli_serve.CODE_WORDS) for line in screen.getvalue().splitlines()]
+    assert bool(lines) == is_shown
+    assert (cli_serve.CODE_WORDS in screen.getvalue()) == (is_shown and columns == 80)
     if is_shown:
+        assert len(lines) + 4 < 24, "a terminal of 24 lines holds it with the addresses"
         assert qr_reader.read(qr_reader.modules_of(lines)).decode() == address
 
 

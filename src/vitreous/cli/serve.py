@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vitreous.cli.show import Json, say, show
+from vitreous.cli.show import Json, show
 from vitreous.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitreous.server.serve import Address
 
 EXAMPLE = "vitreous serve last --data photos"
+CODE_WORDS = "  scan it with a phone on this network"
 
 
 def run(
@@ -80,10 +81,12 @@ def show_code(address: str | None) -> None:
         return
     try:
         code = qr_code(address.encode())
-        lines = "\n".join(terminal_lines(code))
-        lines.encode(sys.stdout.encoding)
+        lines = terminal_lines(code)
+        "".join(lines).encode(sys.stdout.encoding)
     except (ConfigError, UnicodeError):  # too long an address, or a terminal without blocks
         return
-    if len(code) + 2 * QUIET_ZONE <= shutil.get_terminal_size().columns:
-        print(lines)
-        say("Scan the code with a phone on this network.")
+    beside = shutil.get_terminal_size().columns - len(code) - 2 * QUIET_ZONE
+    if beside >= len(CODE_WORDS):
+        lines[len(lines) // 2] += CODE_WORDS  # not below: 24 lines hold the code and the addresses
+    if beside >= 0:
+        print("\n".join(lines))

@@ -63,7 +63,7 @@ class Address:
         where = [f"  {address}" for address in self.shown[:1]]
         where += [f"  {address}   on this network" for address in self.shown[1:]]
         token = [f"Programs send: Authorization: Bearer {self.token}"] if self.token else []
-        return "\n".join([f"{self.model} answers at", *where, *token, "Ctrl-C ends it."])
+        return "\n".join([f"{self.model} answers at (Ctrl-C ends it)", *where, *token])
 
 
 def serve(
