@@ -50,7 +50,7 @@ class Demo:
         ours = _share(judged["right"], judged["images"])
         next_steps = {
             f"vitreous serve {path}": "its page: see why, and try to break it",
-            f"vitreous look {path} --out inside": "what happens inside, in figures",
+            f"vitreous look {path}": "what happens inside, in figures",
             f"vitreous predict {path} IMAGE": "ask this model",
             "vitreous fit FOLDER": "train on your own images, a folder a class",
             "vitreous models": "every network of the papers",
