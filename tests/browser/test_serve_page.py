@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import serving
-from browsing import CHROMIUM, CONTRAST
+from browsing import CHROMIUM, CONTRAST, FLAGS
+from PIL import Image
 from serving import LABELS, encoded, need_extra, picture
 from tiny_models import BIT, awake
 
@@ -122,8 +125,12 @@ def test_sliders_show_every_layer_and_head(visit):
             seen.add(pixels(page))
     assert page.locator("input[name=show][value=head]").is_checked()
     assert len(seen) >= 6
+    assert page.locator("#scale").is_visible()
     page.check("input[name=show][value=plain]")
-    assert words(page, "#stage-says") == "The picture as the model sees it."
+    assert words(page, "#stage-says") == "The photo as it is."
+    assert page.locator("#scale").is_hidden()
+    page.check("input[name=show][value=seen]")
+    assert words(page, "#stage-says") == "What the model gets: 16 × 16 pixels."
 
 
 def test_a_clicked_patch_shows_where_it_looks(visit, server):
@@ -171,10 +178,174 @@ def test_a_bad_file_shows_its_message_and_the_page_goes_on(browser, server, tmp_
     page.wait_for_selector("#message:not([hidden])")
     assert words(page, "#message").startswith("notes.png is not an image that this server reads; send JPEG")
     assert page.get_attribute("#message", "role") == "alert"
+    for old in ("#result", "#similar", "#break", "#examples [aria-pressed=true]"):
+        assert not page.locator(old).is_visible(), "an older answer stands beside a file that it is not about"
     page.click("#examples button")
     page.wait_for_selector("#message", state="hidden")
     shown(page)
+    assert page.locator("#similar").is_visible()
+    page.evaluate("dispatchEvent(new DragEvent('drop', { dataTransfer: new DataTransfer(), cancelable: true }))")
+    says(page, "#message", "that was no file; save the picture first")
+    assert page.locator("#result").is_hidden()
+    page.goto(f"{server.url}/lesson")
+    page.wait_for_selector("#words p")
+    page.set_input_files("#file", tmp_path / "notes.png")
+    says(page, "#message", "notes.png is not an image")
+    assert page.locator("#step").is_hidden()
+    page.click("#examples button")
+    page.wait_for_selector("#step:not([hidden])")
     page.close()
+
+
+def test_what_fails_after_the_answer_leaves_the_answer(browser, server):
+    page = browser.new_page()
+    page.route("**/api/similar*", lambda route: route.fulfill(status=503, json={"error": "the training images wait"}))
+    page.goto(server.url)
+    says(page, "#message", "the training images wait")
+    assert page.locator("#result").is_visible()
+    page.close()
+
+
+BOARD = np.kron(np.indices((16, 24)).sum(0) % 2 * 255, np.ones((10, 10))).astype(np.uint8)  # 160 rows, 240 columns
+FIELDS = BOARD[5::10, 5::10].ravel().tolist()
+GREYS = """() => {  // of #view, at the middle of each field of the board
+  const view = document.getElementById("view"), { width, height } = view;
+  const copy = new OffscreenCanvas(width, height).getContext("2d");
+  copy.drawImage(view, 0, 0);
+  const { data } = copy.getImageData(0, 0, width, height);
+  const row = (i) => Math.floor((Math.floor(i / 24) + 0.5) * height / 16);
+  const column = (i) => Math.floor((i % 24 + 0.5) * width / 24);
+  return [...Array(16 * 24).keys()].map((i) => data[4 * (row(i) * width + column(i))]);
+}"""
+
+
+def test_the_photo_is_shown_as_it_is_and_not_as_the_few_pixels_that_the_model_gets(visit, tmp_path):
+    Image.fromarray(BOARD).save(tmp_path / "board.png")
+    page = visit()
+    shown(page)
+    page.set_input_files("#file", tmp_path / "board.png")
+    page.wait_for_selector("#examples button[aria-pressed=true]", state="detached")
+    shown(page)
+    page.check("input[name=show][value=plain]")
+    assert page.evaluate(GREYS) == FIELDS
+    page.check("input[name=show][value=seen]")
+    assert page.evaluate(GREYS) != FIELDS, "16 columns of pixels do not show 24 fields"
+    page.check("input[name=show][value=rollout]")
+    veiled = page.evaluate(GREYS)
+    light, dark = (np.array(veiled)[np.array(FIELDS) == grey] for grey in (255, 0))
+    assert np.median(light) > np.median(dark) + 60, "the veil hides the photo"
+
+
+def test_what_is_cut_off_before_the_model_looks_is_grey_and_cannot_be_picked(visit, tmp_path):
+    model = serving.tiny()
+    model.preprocess = replace(model.preprocess, fit="crop", short_side=16)
+    Image.fromarray(BOARD).save(tmp_path / "board.png")
+    with serving.thread(model) as (caller, _, _):
+        page = visit("/", url=caller.url)
+        shown(page)
+        assert "grey margin" not in words(page, "#stage-says")  # a square example
+        page.set_input_files("#file", tmp_path / "board.png")
+        says(page, "#stage-says", "The grey margin is cut off before the model looks.")
+        page.wait_for_selector("body:not([aria-busy])")
+        assert {128 - 32, 128 + 32} >= set(page.evaluate(GREYS)[:2])  # three quarters of 128
+        box = page.locator("#stage").bounding_box()
+        assert box["width"] / box["height"] == pytest.approx(1.5, abs=0.02)
+        page.mouse.click(box["x"] + 0.1 * box["width"], box["y"] + 0.5 * box["height"])  # left of the square
+        page.mouse.click(box["x"] + 0.18 * box["width"], box["y"] + 0.02 * box["height"])  # its first patch
+        says(page, "#stage-says", "into patch 1 through")
+        page.check("input[name=show][value=plain]")
+        assert "grey margin" not in words(page, "#stage-says")
+
+
+def test_similarity_is_a_cosine_and_no_chance(visit, server):
+    page = visit()
+    shown(page)
+    page.wait_for_selector("#neighbours figure")
+    first = server.call("POST", "/api/similar?image=example-0").json["similar"][0]
+    assert f"similarity {first['likeness']:.3f}" in words(page, "#neighbours figure:first-child")
+    assert "%" not in words(page, "#similar")
+    assert "It is not a chance." in words(page, "#similar-says")
+
+
+TRACKS = """() => {  // remember every track that the page opens
+  const real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+  window.tracks = [];
+  navigator.mediaDevices.getUserMedia = async (asked) => {
+    window.asked = asked;
+    const stream = await real(asked);
+    window.tracks.push(...stream.getTracks());
+    return stream;
+  };
+}"""
+
+
+@pytest.fixture(scope="module")
+def filming(browser):
+    """Chromium with a camera, and with a name for this machine that is not its own address."""
+    flags = [*FLAGS, "--use-fake-device-for-media-stream", "--host-resolver-rules=MAP desk.test 127.0.0.1"]
+    running = browser.browser_type.launch(executable_path=CHROMIUM, args=flags)
+    yield running
+    running.close()
+
+
+def test_a_desk_takes_a_photo_with_its_camera_and_turns_it_off(filming, server):
+    wrong = []
+    context = filming.new_context(permissions=["camera"])
+    page = context.new_page()
+    page.on("console", lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None)
+    page.goto(server.url)
+    shown(page)
+    page.evaluate(TRACKS)
+    states = "[...tracks.map((track) => track.readyState)]"
+    page.click("#film")
+    page.wait_for_selector("#video")
+    page.wait_for_function("() => document.getElementById('video').videoWidth > 0")
+    assert page.evaluate(states) == ["live"]
+    assert page.evaluate("asked.audio") is False
+    page.keyboard.press("Escape")
+    assert page.locator("#filming").is_hidden()
+    assert page.evaluate(states) == ["ended"]
+    page.click("#film")
+    page.wait_for_function("() => document.activeElement.id === 'snap'")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#examples button[aria-pressed=true]", state="detached")
+    shown(page)
+    assert page.evaluate(states) == ["ended", "ended"]
+    assert page.evaluate("document.getElementById('video').srcObject") is None
+    page.click("#film")
+    page.wait_for_function("() => document.activeElement.id === 'snap'")
+    page.click("#examples button")  # another picture: the camera is not needed any more
+    page.wait_for_selector("#filming", state="hidden")
+    assert page.evaluate(states) == ["ended"] * 3
+    assert wrong == []
+    context.close()
+
+
+def test_a_camera_that_is_refused_or_absent_is_one_line(browser, filming, server):
+    refused, absent = filming.new_context(permissions=[]), browser.new_context(permissions=["camera"])
+    for context, line in (
+        (refused, "the camera was refused; allow it for this page in the browser's settings, or choose a file"),
+        (absent, "this machine has no camera; connect one, or choose a file"),
+    ):
+        page = context.new_page()
+        page.goto(server.url)
+        shown(page)
+        page.click("#film")
+        says(page, "#message", line)
+        assert words(page, "#message") == line
+        assert page.locator("#filming").is_hidden()
+        assert page.locator("#result").is_visible()
+        context.close()
+
+
+def test_over_a_network_without_https_the_line_says_why_there_is_no_camera(filming):
+    with serving.thread(access=Access(is_local=False, names=frozenset({"desk.test"}))) as (caller, _, _):
+        page = filming.new_page()
+        page.goto(f"http://desk.test:{caller.port}")
+        shown(page)
+        page.click("#film")
+        says(page, "#message", "browsers open the camera only for https or for the machine's own address, 127.0.0.1;")
+        page.close()
 
 
 def test_hostile_names_stay_text(visit, tmp_path):
@@ -265,6 +436,7 @@ def test_on_a_phone_nothing_sticks_out_and_words_can_be_read(visit, path, scheme
     if path == "/":
         shown(page)
         assert page.locator(".button.phone").is_visible()
+        assert page.locator("#film").is_hidden()
     if path == "/lesson":
         page.wait_for_selector("#words p")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -308,7 +480,7 @@ def test_what_is_unlike_anything_learned_is_said_so(visit):
 def test_a_network_without_attention_has_a_page_and_no_lesson(visit):
     with serving.thread(awake(BIT)) as (caller, _, _):
         page = visit("/", url=caller.url)
-        says(page, "#stage-says", "The picture as the model sees it.")
+        says(page, "#stage-says", "The photo as it is.")
         assert page.locator("#controls").is_hidden()
         assert words(page, "#no-attention") == "A network of convolutions has no attention to show."
         page.wait_for_selector("#after-top li")
@@ -348,7 +520,7 @@ def test_axe_finds_no_fault(browser, server, path):
             shown(page)
         page.wait_for_selector("h2")
         if path.startswith("/lesson"):
-            page.wait_for_function("document.getElementById('heading').textContent.trim().length > 1")
+            page.wait_for_function("() => document.getElementById('heading').textContent.trim().length > 1")
             page.wait_for_selector("#view[aria-label]")
         page.evaluate(script)
         found = page.evaluate("axe.run()")["violations"]

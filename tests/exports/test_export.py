@@ -37,14 +37,18 @@ def torch_answer(model, picture):
     return [shares[k] for k in range(len(shares))], answer
 
 
-def outside(folder: Path, *words):
+def outside(folder: Path, *words, code=0):
     """run.py in a process that has no torch."""
-    code = "import sys; sys.modules['torch'] = None; sys.argv = sys.argv[1:]; import runpy; "
-    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    call = [sys.executable, "-c", code, str(folder / "run.py"), *map(str, words)]
+    return outside_process(folder, *words, code=code).stdout
+
+
+def outside_process(folder: Path, *words, code=0):
+    program = "import sys; sys.modules['torch'] = None; sys.argv = sys.argv[1:]; import runpy; "
+    program += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    call = [sys.executable, "-c", program, str(folder / "run.py"), *map(str, words)]
     done = subprocess.run(call, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stderr
+    return done
 
 
 # What lies in it --------------------------------------------------------------------------------------------------
@@ -160,6 +164,39 @@ def test_the_script_runs_without_torch_from_the_file_to_the_label(runtime, vit, 
     assert [row["said"] for row in rows] == [list(answer.said) for answer in answers]
     for row, answer in zip(rows, answers, strict=True):
         assert [each["probability"] for each in row["top"]] == pytest.approx(answer.probabilities, abs=2e-3)
+
+
+BROKEN = {  # name -> why
+    "a-gone.jpg": "No such file or directory; copy it again",
+    "b-empty.png": "it is not an image; give JPEG, PNG, ",
+    "c-words.jpg": "it is not an image; give JPEG, PNG, ",
+    "d-cut.jpg": "it is broken; copy it again",
+    "e-cut.png": "it is broken; copy it again",
+    "f-folder": "it is not a regular file; name an image",
+    "g-deep.png": "it has more than 8 bits a channel; save it as 8-bit PNG or JPEG",
+}
+
+
+def test_the_script_skips_what_it_cannot_read_with_a_line_and_goes_on(onnx_export, tmp_path):
+    folder, _ = onnx_export
+    (tmp_path / "b-empty.png").write_bytes(b"")
+    (tmp_path / "c-words.jpg").write_text("these are no pixels")
+    for name in ("d-cut.jpg", "e-cut.png"):
+        photo(1, (300, 200)).save(tmp_path / name)
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:3000])
+    (tmp_path / "f-folder").mkdir()
+    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40)).save(tmp_path / "g-deep.png")
+    photo(1).save(tmp_path / "z.png")
+    asked = [tmp_path / name for name in [*BROKEN, "z.png"]]
+    done = outside_process(folder, *asked, code=1)
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(BROKEN)
+    for line, path, why in zip(lines, asked, BROKEN.values(), strict=False):
+        assert line.startswith(f"{path}: skipped: {why}")
+    assert [line.partition(": ")[0] for line in done.stdout.splitlines()] == [str(tmp_path / "z.png")]
+    rows = [json.loads(line) for line in outside(folder, *asked, "--json", code=1).splitlines()]
+    assert ["error" in row for row in rows] == [True] * len(BROKEN) + [False]
+    assert outside(folder, tmp_path / "z.png", code=0)
 
 
 def test_openvino_agrees_and_its_fixed_form_is_fixed(openvino_export):

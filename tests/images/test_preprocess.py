@@ -10,7 +10,8 @@ from PIL import Image
 from torch.testing import assert_close
 
 from vitreous.errors import ConfigError
-from vitreous.images.pixels.preprocess import apply, before_crop
+from vitreous.images.pixels.preprocess import apply, before_crop, seen_box
+from vitreous.images.pixels.preprocess import pixels as seen_pixels
 from vitreous.models.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 needs_transformers = pytest.mark.skipif(
@@ -117,6 +118,36 @@ def test_before_a_crop_that_is_no_square_an_image_keeps_its_shape_and_covers_the
     assert columns >= size[1]
     assert rows == size[0] or columns == size[1]
     assert rows / columns == pytest.approx(image[0] / image[1], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Preprocess(size=(20, 20), antialias=True),
+        Preprocess(size=(20, 20), fit="crop", short_side=20, antialias=True),
+        Preprocess(size=(20, 20), fit="crop", short_side=25, antialias=True, centre="floor"),
+        Preprocess(size=(20, 30), fit="crop", short_side=23, antialias=True),
+        Preprocess(size=(20, 20), fit="squash-crop", short_side=33, antialias=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [(120, 200), (200, 120), (160, 160), (151, 97)])
+def test_the_box_is_the_part_that_the_model_sees(rule, size):
+    """On a slope from 0 to 1 across the image, the edges of what is seen have the values of the box."""
+    rows, columns = size
+    left, top, right, bottom = seen_box(size, rule)
+    for axis, (first, last) in ((0, (top, bottom)), (1, (left, right))):
+        slope = (np.arange(size[axis]) + 0.5) / size[axis] * 255
+        image = np.broadcast_to(slope[:, None] if axis == 0 else slope, (rows, columns)).astype(np.uint8)
+        found = seen_pixels(image, rule)[..., 0].mean(1 - axis) / 255
+        half = (last - first) / len(found) / 2  # from an edge to the middle of its pixel
+        assert found[0] - half == pytest.approx(first, abs=0.012)
+        assert found[-1] + half == pytest.approx(last, abs=0.012)
+
+
+def test_black_that_is_added_lies_outside_the_image():
+    rule = Preprocess(size=(20, 20), fit="squash-crop", short_side=16)
+    assert seen_box((50, 80), rule) == (-2 / 16, -2 / 16, 18 / 16, 18 / 16)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK", "RGB", "I;16"])

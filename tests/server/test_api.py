@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from serving import LABELS, encoded, need_extra, picture, process, tiny, until
+from serving import LABELS, encoded, need_extra, picture, process, thread, tiny, until
 from small_runs import image_set
 from torch.testing import assert_close
 
@@ -22,6 +22,7 @@ from vitreous.models.taps import taps
 
 need_extra()
 
+from vitreous.server.guard import Access  # noqa: E402
 from vitreous.server.images.similar import Neighbours  # noqa: E402
 from vitreous.server.interventions import Break  # noqa: E402
 
@@ -112,6 +113,36 @@ def test_an_image_can_be_asked_about_again_by_its_id(server):
     assert server.call("POST", "/api/predict?image=0123").status == 404
     seen = Image.open(io.BytesIO(server.get(f"/api/seen?image={row['image']}").body))
     assert seen.size == (16, 16)
+
+
+def photo_of(server, key):
+    reply = server.get(f"/api/photo?image={key}")
+    return reply.headers["content-type"], Image.open(io.BytesIO(reply.body))
+
+
+def test_the_whole_image_is_kept_for_whoever_asks(server):
+    (row,) = server.send("/api/predict", FILES["turned.jpg"]).json["images"]
+    assert row["box"] == [0, 0, 1, 1]
+    refused = server.get(f"/api/photo?image={row['image']}")
+    assert refused.status == 404
+    assert refused.error == "the server has not kept the whole of that image; send it again with photo=true"
+    (again,) = server.send("/api/predict?photo=true", FILES["turned.jpg"]).json["images"]
+    assert again["image"] == row["image"]
+    kind, photo = photo_of(server, row["image"])
+    assert (kind, photo.size) == ("image/png", (30, 40)), "upright"
+    server.send("/api/predict", FILES["turned.jpg"])  # a program that does not ask takes it from nobody
+    assert photo_of(server, row["image"])[0] == "image/png"
+    assert photo_of(server, "example-0")[0] == "image/png"
+
+
+def test_a_large_image_is_kept_small_enough_for_a_page(server):
+    large = encoded(picture(3, size=(3000, 1500)), "JPEG")
+    (row,) = server.send("/api/predict?photo=true", large).json["images"]
+    kind, photo = photo_of(server, row["image"])
+    assert (kind, photo.size) == ("image/jpeg", (1024, 512))
+    wanted = Image.open(io.BytesIO(large)).resize((64, 32), Image.Resampling.BOX)
+    found = photo.resize((64, 32), Image.Resampling.BOX)
+    assert np.abs(np.array(wanted, int) - np.array(found, int)).mean() < 3
 
 
 def by_hand(model, raw, edit=None):
@@ -297,8 +328,22 @@ def test_the_docs_page_tells_every_route_and_loads_nothing(server):
     assert "<script" not in html
     assert " src=" not in html
     assert "http-equiv" in html or "style-src 'sha256-" in reply.headers["content-security-policy"]
+    assert f"curl -F images=@photo.jpg http://127.0.0.1:{server.port}/api/predict" in html
+    assert f"curl http://127.0.0.1:{server.port}/api/seen?image=ID" in html
     assert "/api/predict" in schema["paths"]
     assert json.dumps(schema).count(vitreous.__version__) == 0
+
+
+def test_the_docs_name_the_address_that_they_are_read_at_and_the_token_that_is_needed():
+    """Nothing of a Host header goes into the page unless it is a plain host."""
+    with thread(access=Access(token="correct-horse")) as (caller, _, _):
+        for host, shown in (("localhost:91", "localhost:91"), ("[::1]:92", "[::1]:92"), ("127.0.0.1:<b>", None)):
+            html = caller.get("/docs", Host=host).body.decode()
+            line = f"curl -H &#39;Authorization: Bearer TOKEN&#39; http://{shown or '127.0.0.1:8000'}/api/model"
+            assert line in html
+            assert "<b>" not in html
+        assert f"curl http://127.0.0.1:{caller.port}/healthz" in caller.get("/docs").body.decode()
+        assert b"correct-horse" not in caller.get("/docs").body
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,8 @@ def test_every_answer_carries_the_headers(server, path):
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert not {"server", "x-powered-by", "access-control-allow-origin"} & set(headers)
+    camera = "camera=(self)" if path == "/" else "camera=()"  # the one page with the button
+    assert headers["permissions-policy"].startswith(f"{camera}, display-capture=(), geolocation=(), microphone=()")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import qr_reader
 import serving
 import torch
 from commands import run_all
@@ -19,6 +21,7 @@ from serving import encoded, need_extra, picture, tiny, until
 from tiny_models import BIT, awake
 
 import vitreous
+from vitreous.cli import serve as cli_serve
 from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
 
 need_extra()
@@ -29,7 +32,7 @@ from vitreous.server.errors import Busy  # noqa: E402
 from vitreous.server.images import examples  # noqa: E402
 from vitreous.server.queue import Batcher, WorkQueue, share_cores  # noqa: E402
 from vitreous.server.runtimes import OtherRuntime  # noqa: E402
-from vitreous.server.serve import _listen, serve  # noqa: E402
+from vitreous.server.serve import Address, _listen, serve  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -140,6 +143,54 @@ def test_a_port_for_the_system_is_said(file, monkeypatch):
 def test_a_taken_port_is_busy(file):
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(BusyError, match="is taken"):
         serve(file, port=taken.getsockname()[1])
+
+
+def test_phones_are_given_the_first_address_that_is_not_this_machines_own():
+    def address(*shown):
+        return Address("0.0.0.0", 8000, shown, None, "tiny", 1, 1).for_phones
+
+    assert address("http://127.0.0.1:8000/#token=x", "http://192.168.0.7:8000/#token=x") == (
+        "http://192.168.0.7:8000/#token=x"
+    )
+    assert address("http://127.0.0.1:8000/", "http://desk:8000/") == "http://desk:8000/"
+    assert address("http://127.0.0.1:8000/") is address("http://[::1]:8000/") is address("http://localhost:1/") is None
+
+
+class Screen(io.StringIO):
+    def __init__(self, encoding="utf-8", is_terminal=True):
+        super().__init__()
+        self.encoding_, self.is_terminal = encoding, is_terminal
+
+    encoding = property(lambda self: self.encoding_)
+
+    def isatty(self):
+        return self.is_terminal
+
+
+@pytest.mark.parametrize(
+    ("screen", "columns", "address", "is_shown"),
+    [
+        (Screen(), 80, "http://192.168.0.7:8000/#token=abcdefgh", True),
+        (Screen(), 40, "http://192.168.0.7:8000/#token=abcdefgh", True),
+        (Screen(), 80, None, False),
+        (Screen(), 80, "http://192.168.0.7:8000/#token=" + 300 * "x", False),
+        (Screen(), 30, "http://192.168.0.7:8000/#token=abcdefgh", False),
+        (Screen(encoding="ascii"), 80, "http://192.168.0.7:8000/#token=abcdefgh", False),
+        (Screen(is_terminal=False), 80, "http://192.168.0.7:8000/#token=abcdefgh", False),
+    ],
+    ids=["terminal", "narrow", "this machine alone", "too long", "too narrow", "no blocks", "pipe"],
+)
+def test_a_terminal_shows_the_code_of_the_address_if_it_can(screen, columns, address, is_shown, monkeypatch):
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    cli_serve.show_code(address)
+    lines = [line.removesuffix(cli_serve.CODE_WORDS) for line in screen.getvalue().splitlines()]
+    assert bool(lines) == is_shown
+    assert (cli_serve.CODE_WORDS in screen.getvalue()) == (is_shown and columns == 80)
+    if is_shown:
+        assert len(lines) + 4 < 24, "a terminal of 24 lines holds it with the addresses"
+        assert qr_reader.read(qr_reader.modules_of(lines)).decode() == address
 
 
 def test_an_answer_does_not_wait_for_the_clients_acknowledgement():

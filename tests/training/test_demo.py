@@ -130,6 +130,8 @@ def test_a_demo_goes_on_as_it_began(ended, monkeypatch):
     result = vitreous.demo(ended, resume=True, seconds=1.0, seed=0)
     assert result.rival["seen"] == 2200
     assert "Now try:" in str(result)
+    for command in (f"vitreous serve {ended}", f"vitreous look {ended}", "vitreous fit FOLDER"):
+        assert f"\n  {command} " in str(result)
     share = 100 * result.run.metrics["judged"]["top1"]
     assert str(result).splitlines()[-1].lstrip().startswith(f"{share:.1f} % right"), "its last words, also in a pipe"
     assert str(vitreous.demo(ended, resume=True)) == str(result), "a finished one shows its number again"

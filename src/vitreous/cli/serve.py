@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vitreous.cli.show import Json, show
+from vitreous.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitreous.server.serve import Address
 
 EXAMPLE = "vitreous serve last --data photos"
+CODE_WORDS = "  scan it with a phone on this network"
 
 
 def run(
@@ -58,6 +62,8 @@ def run(
     import vitreous
 
     def tell(address: Address) -> None:
+        if not json:
+            show_code(address.for_phones)
         show("serve", address, json=json)
         sys.stdout.flush()  # also into a pipe: whoever started it waits for the address
 
@@ -65,3 +71,22 @@ def run(
         model, data=data, host=host, port=port, lan=lan, token=token, names=tuple(name or ()),
         runtime=runtime, device=device, workers=workers, anyway=anyway, untrained=untrained, tell=tell,
     )  # fmt: skip
+
+
+def show_code(address: str | None) -> None:
+    """The address for the camera of a phone, if the terminal can show all of it."""
+    from vitreous.server.qr_code import QUIET_ZONE, qr_code, terminal_lines
+
+    if address is None or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return
+    try:
+        code = qr_code(address.encode())
+        lines = terminal_lines(code)
+        "".join(lines).encode(sys.stdout.encoding)
+    except (ConfigError, UnicodeError):  # too long an address, or a terminal without blocks
+        return
+    beside = shutil.get_terminal_size().columns - len(code) - 2 * QUIET_ZONE
+    if beside >= len(CODE_WORDS):
+        lines[len(lines) // 2] += CODE_WORDS  # not below: 24 lines hold the code and the addresses
+    if beside >= 0:
+        print("\n".join(lines))

@@ -1,34 +1,52 @@
 """Run this exported model on images: python run.py photo.jpg [more.png] [--top 5] [--json]
 
 Needs numpy, Pillow and the package that `load` imports. Resize, crop and normalise are inside the exported file, so the
-image itself goes in.
+image itself goes in. An image that cannot be read is skipped with a line, and the exit code is 1.
 """
 
 import argparse
 import json
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 EXPORT_FOLDER = Path(__file__).resolve().parent
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")  # decoding them starts no other program
 PIXEL_LIMIT = 120_000_000
 
 
+class SkippedImage(Exception):
+    """Why an image cannot be read, and what to do."""
+
+
 def read(path: str, channels: int) -> np.ndarray:
     """Decode an image: upright, transparency on white.  H W C, uint8."""
-    if not stat.S_ISREG(Path(path).stat().st_mode):
-        raise SystemExit(f"{shown(path)} is not a regular file; name an image")
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise SkippedImage("it is not a regular file; name an image")
+        return decode(path, channels)
+    except UnidentifiedImageError:
+        raise SkippedImage(f"it is not an image; give {', '.join(IMAGE_FORMATS)}") from None
+    except OSError as error:
+        raise SkippedImage(f"{error.strerror or 'it is broken'}; copy it again") from None
+    except SkippedImage:
+        raise
+    except Exception:  # a broken file can make Pillow raise anything
+        raise SkippedImage("it is broken; copy it again") from None
+
+
+def decode(path: str, channels: int) -> np.ndarray:
     Image.init()
     opened = Image.open(path, formats=[format for format in IMAGE_FORMATS if format in Image.OPEN])
     if opened.width * opened.height > PIXEL_LIMIT:
-        raise SystemExit(f"{shown(path)} has more than {PIXEL_LIMIT // 10**6} megapixels; shrink it")
+        raise SkippedImage(f"it has more than {PIXEL_LIMIT // 10**6} megapixels; shrink it")
     image = ImageOps.exif_transpose(opened)
     if image.mode.startswith(("I", "F")):
-        raise SystemExit(f"{shown(path)} has more than 8 bits a channel; save it as 8-bit PNG or JPEG")
+        raise SkippedImage("it has more than 8 bits a channel; save it as 8-bit PNG or JPEG")
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -62,7 +80,8 @@ def answer(run: Any, image: np.ndarray, about: dict[str, Any], labels: list[str]
     return {"said": named, "is_unlike": is_unlike, "score": float(score), "top": rows}
 
 
-def main() -> None:
+def main() -> int:
+    """The exit code: 1 if an image was skipped."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("images", nargs="+")
     arguments.add_argument("--top", type=int, default=5)
@@ -71,14 +90,24 @@ def main() -> None:
     about = json.loads((EXPORT_FOLDER / "export.json").read_text(encoding="utf-8"))
     labels = (EXPORT_FOLDER / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
     run = load(str(EXPORT_FOLDER / about["files"]["image"]))
+    skipped = 0
     for path in asked.images:
-        found = answer(run, read(path, about["channels"]), about, labels, asked.top)
+        try:
+            image = read(path, about["channels"])
+        except SkippedImage as error:
+            skipped += 1
+            print(shown(f"{path}: skipped: {error}"), file=sys.stderr, flush=True)
+            if asked.json:
+                print(json.dumps({"name": path, "error": str(error)}), flush=True)
+            continue
+        found = answer(run, image, about, labels, asked.top)
         if asked.json:
             print(json.dumps({"name": path, **found}), flush=True)
         else:
             rows = ", ".join(f"{row['label']} {100 * row['probability']:.1f} %" for row in found["top"])
             print(shown(f"{path}: {rows if found['said'] else f'none of these ({rows})'}"), flush=True)
+    return min(skipped, 1)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -92,7 +92,7 @@ class _AsyncQueue:
         """The facts of one image. A worker writes the JSON: a hundred thousand numbers would block the event loop."""
 
         def work(worker: Worker) -> JSONResponse:
-            key, kept = one.cached(worker)
+            key, kept = one.cached()
             return JSONResponse({"schema": SERVE_SCHEMA, "image": key, **facts(worker, kept)})
 
         return (await self.do(request, [work]))[0]
@@ -124,7 +124,7 @@ def make_app(served: Served, access: Access, limits: Limits) -> Guard:
     app.exception_handler(Exception)(_unexpected)
     for add in (_add_answers, _add_inside, _add_break, _add_facts):
         add(app, served, limits)
-    pages.add(app)
+    pages.add(app, has_token=access.token is not None)
     routes = {route.path: route.path for route in app.routes if hasattr(route, "path")}
     return Guard(app, access, limits, served.counts, routes)
 
@@ -140,9 +140,11 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
         request: Request,
         image: ImageIds = None,
         top: Annotated[int, Query(ge=1, le=1000, description="How many of the likeliest classes.")] = 5,
+        photo: Annotated[bool, Query(description="Keep the whole image too, for /api/photo.")] = False,
     ) -> JSONResponse:
         """One row for each image, in order: the likeliest classes with calibrated probabilities, the answer (empty if
-        the image is none of these), and an id to ask about the image again.
+        the image is none of these), an id to ask about the image again, and `box`: the part that the model
+        sees, as left, top, right and bottom in shares of the image.
 
         If several images are sent, the row of an unreadable one holds its `error`.
         """
@@ -152,13 +154,14 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
         def answering(one: RequestImage) -> Callable[[Worker], dict[str, Any]]:
             def work(worker: Worker) -> dict[str, Any]:
                 try:
-                    key, kept = one.cached(worker)
+                    key, kept = one.cached(photo=photo)
                 except Refusal as refusal:
                     if is_alone:
                         raise
                     return {"name": one.name, "error": refusal.line}
                 answer = worker.engine.answer(kept.name, worker.answers_to([kept.seen])[0], top)
-                return answer.to_json() | {"image": key} | ({"note": kept.note} if kept.note else {})
+                row = answer.to_json() | {"image": key, "box": kept.box}
+                return row | ({"note": kept.note} if kept.note else {})
 
             return work
 
@@ -269,6 +272,15 @@ def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
         """PNG, resized and cropped for the model."""
         kept = served.cache.get(image)
         return Response(await asyncio.to_thread(_png, kept.seen), media_type="image/png")
+
+    @app.get("/api/photo", summary="A whole image, small enough for a page", response_class=Response)
+    async def photo(image: Annotated[str, Query(max_length=64, description="The id of an image.")]) -> Response:
+        """PNG or JPEG, upright, of an image that /api/predict was given with photo=true."""
+        kept = served.cache.get(image)
+        if kept.photo is None:
+            raise Refusal(404, "the server has not kept the whole of that image; send it again with photo=true")
+        kind = "image/png" if kept.photo.startswith(b"\x89PNG") else "image/jpeg"
+        return Response(kept.photo, media_type=kind)
 
     @app.get("/api/model", summary="What the model is, and what may be sent")
     async def model() -> JSONResponse:

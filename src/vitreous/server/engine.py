@@ -20,7 +20,6 @@ from torch import Tensor
 
 from vitreous.evaluation.inference import at_work, ready, with_score
 from vitreous.evaluation.predict import Prediction, answer_of, class_names
-from vitreous.images.pixels import decode
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import Model, replica
 from vitreous.models.pooling import find_pool
@@ -76,10 +75,6 @@ class Engine:
         with ready(self.model, self.device) as answers, at_work(self.model, self.device) as (normalised, cast):
             self._answers, self._normalised, self._cast = answers, normalised, cast
             yield self
-
-    def pixels(self, image: Pixels) -> Pixels:
-        """The image as the model sees it."""
-        return decode.finish(image, self.model.preprocess)
 
     def answers_to(self, seen: list[Pixels]) -> NDArray[np.float32]:
         """Logits and score, B K + 1.  seen: images as the model sees them."""

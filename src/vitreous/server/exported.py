@@ -21,7 +21,6 @@ from vitreous.exports.export import TARGETS
 from vitreous.exports.parity import Parity, compare
 from vitreous.exports.target import Target, require
 from vitreous.files import restore_folder
-from vitreous.images.pixels import decode
 from vitreous.models.preprocess import Preprocess
 from vitreous.server.engine import Pixels
 from vitreous.server.runtimes import answers_of, normalised, without_torch
@@ -92,10 +91,6 @@ class FileEngine:
             self._run = exported.target.open(exported.file)
         except Exception as error:  # each runtime raises its own kind
             raise _damaged(exported, f"{about.target} cannot open {exported.file.name}") from error
-
-    def pixels(self, image: Pixels) -> Pixels:
-        """The image as the model sees it."""
-        return decode.finish(image, self.rule)
 
     def answers_to(self, seen: list[Pixels]) -> NDArray[np.float32]:
         """Logits and score, B K + 1.  seen: images as the model sees them."""

@@ -9,9 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 
 from vitreous.report.page import TEMPLATES, Block, Code, Page, Section, Table, Text, render
+from vitreous.server.guard import PERMISSIONS
 
 PAGE_FOLDER = Path(__file__).parent / "page"
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -22,40 +23,50 @@ PAGE_FILES = {  # address -> file; the server gives no other file
     "/icon.svg": PAGE_FOLDER / "icon.svg",
     **{f"/{file.name}": file for file in sorted(PAGE_FOLDER.iterdir()) if file.suffix in (".js", ".css")},
 }
+CAMERA_PAGE = "/"  # the only one that may ask for the camera
+OWN_ADDRESS = "http://127.0.0.1:8000"  # in the docs, until somebody reads them under another
+HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?", re.ASCII)
 
 
-def add(app: FastAPI) -> None:
+def add(app: FastAPI, *, has_token: bool) -> None:
     for address, file in PAGE_FILES.items():
-        app.add_api_route(address, _giving(file), include_in_schema=False)
-    app.add_api_route("/docs", _docs(app), include_in_schema=False)
+        app.add_api_route(address, _giving(file, may_film=address == CAMERA_PAGE), include_in_schema=False)
+    app.add_api_route("/docs", _docs(app, has_token), include_in_schema=False)
 
 
-def _giving(file: Path) -> Any:
+def _giving(file: Path, *, may_film: bool) -> Any:
     body = file.read_bytes()
     kind = f"{CONTENT_TYPES[file.suffix]}; charset=utf-8"
+    headers = {"cache-control": "no-cache"}
+    if may_film:
+        headers["permissions-policy"] = PERMISSIONS.replace("camera=()", "camera=(self)")
 
     async def give() -> Response:
-        return Response(body, media_type=kind, headers={"cache-control": "no-cache"})
+        return Response(body, media_type=kind, headers=headers)
 
     return give
 
 
-def _docs(app: FastAPI) -> Any:
-    html = docs(app.openapi())
+def _docs(app: FastAPI, has_token: bool) -> Any:
+    html = docs(app.openapi(), has_token=has_token)
     styles = [hashlib.sha256(text.encode()).digest() for text in re.findall(r"<style>(.*?)</style>", html, re.DOTALL)]
     allowed = " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in styles)
     policy = f"default-src 'none'; style-src {allowed}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-    async def give() -> Response:
-        return Response(html, media_type="text/html", headers={"content-security-policy": policy})
+    async def give(request: Request) -> Response:
+        host = request.headers.get("host", "")
+        here = f"{request.url.scheme}://{host}" if HOST.fullmatch(host) else OWN_ADDRESS
+        return Response(
+            html.replace(OWN_ADDRESS, here), media_type="text/html", headers={"content-security-policy": policy}
+        )
 
     return give
 
 
-def docs(schema: dict[str, Any]) -> str:
+def docs(schema: dict[str, Any], *, has_token: bool) -> str:
     """The OpenAPI schema as a page."""
     sections = [
-        Section(path, _operation(path, operation), badge=method.upper())
+        Section(path, _operation(path, operation, has_token), badge=method.upper())
         for path, methods in schema["paths"].items()
         for method, operation in methods.items()
     ]
@@ -71,7 +82,7 @@ def docs(schema: dict[str, Any]) -> str:
     return render(page)
 
 
-def _operation(path: str, operation: dict[str, Any]) -> list[Block]:
+def _operation(path: str, operation: dict[str, Any], has_token: bool) -> list[Block]:
     blocks: list[Block] = [Text(operation["summary"] + ".")]
     if about := operation.get("description"):
         blocks += [Text(" ".join(part.replace("`", "").split())) for part in about.split("\n\n")]
@@ -81,12 +92,14 @@ def _operation(path: str, operation: dict[str, Any]) -> list[Block]:
     ]
     if rows:
         blocks.append(Table(["name", "type", "meaning"], rows, caption="Query parameters."))
+    words = ["curl"]
+    if has_token and path != "/healthz":
+        words.append("-H 'Authorization: Bearer TOKEN'")
     if body := operation.get("requestBody"):
         blocks.append(Text(body["description"]))
-        blocks.append(Code(f"curl -F images=@photo.jpg http://127.0.0.1:8000{path}"))
-    else:
-        blocks.append(Code(f"curl http://127.0.0.1:8000{path}"))
-    return blocks
+        words.append("-F images=@photo.jpg")
+    needed = "&".join(f"{each['name']}=ID" for each in operation.get("parameters", []) if each["required"])
+    return [*blocks, Code(" ".join([*words, f"{OWN_ADDRESS}{path}{'?' if needed else ''}{needed}"]))]
 
 
 def _type(schema: dict[str, Any]) -> str:

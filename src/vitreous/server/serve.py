@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 
@@ -47,6 +48,11 @@ class Address:
     workers: int
     threads: int
 
+    @property
+    def for_phones(self) -> str | None:
+        """The first address that another machine can open."""
+        return next((each for each in self.shown if not _is_loopback(urlsplit(each).hostname or "")), None)
+
     def to_json(self) -> dict[str, Any]:
         body = {"addresses": list(self.shown), "host": self.host, "port": self.port, "token": self.token}
         return body | {"model": self.model, "workers": self.workers, "threads": self.threads}
@@ -57,7 +63,7 @@ class Address:
         where = [f"  {address}" for address in self.shown[:1]]
         where += [f"  {address}   on this network" for address in self.shown[1:]]
         token = [f"Programs send: Authorization: Bearer {self.token}"] if self.token else []
-        return "\n".join([f"{self.model} answers at", *where, *token, "Ctrl-C ends it."])
+        return "\n".join([f"{self.model} answers at (Ctrl-C ends it)", *where, *token])
 
 
 def serve(
@@ -229,7 +235,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _access(listening: socket.socket, token: str | None, names: tuple[str, ...], *, lan: bool) -> Access:
     """Callers from other machines need a token."""
-    is_local = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+    is_local = _is_loopback(listening.getsockname()[0])
     own = socket.gethostname().lower()
     known = {name.lower() for name in names} | ({own, f"{own}.local"} if lan else set())
     return Access(
@@ -237,6 +243,13 @@ def _access(listening: socket.socket, token: str | None, names: tuple[str, ...],
         names=frozenset(known),
         token=token if token or is_local else secrets.token_urlsafe(12),
     )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _addresses(listening: socket.socket, token: str | None, *, lan: bool) -> tuple[str, ...]:

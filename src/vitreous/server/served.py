@@ -6,6 +6,7 @@ from typing import Any
 
 from vitreous.exports.card import terms_of
 from vitreous.images.pixels import decode
+from vitreous.images.pixels.preprocess import seen_box
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
@@ -14,6 +15,7 @@ from vitreous.server.engine import Pixels, grid_of
 from vitreous.server.errors import Refusal
 from vitreous.server.exported import WHY_CLOSED, Exported
 from vitreous.server.images.cache import CachedImage, ImageCache
+from vitreous.server.images.photo import encoded_photo
 from vitreous.server.images.similar import Neighbours
 from vitreous.server.metrics import Counts
 from vitreous.server.queue import WorkQueue
@@ -37,15 +39,26 @@ class Served:
     ):
         self.queue, self.model, self.neighbours, self.name, self.runtime = queue, model, neighbours, name, runtime
         self.counts, self.cache = Counts(), ImageCache()
-        rule = model.about.preprocess if isinstance(model, Exported) else model.preprocess
+        self.rule = model.about.preprocess if isinstance(model, Exported) else model.preprocess
         self.examples = [
             {
-                "image": self.cache.pin(i, CachedImage(label, decode.finish(pixels, rule))),
+                "image": self.cache.pin(i, self.kept(label, pixels, photo=True)),
                 "label": label,
                 "picture": thumbnail(pixels),
             }
             for i, (label, pixels) in enumerate(examples)
         ]
+
+    def kept(self, name: str, pixels: Pixels, note: str = "", *, photo: bool = False) -> CachedImage:
+        """An image for the cache.  photo: with the whole of it, for a page."""
+        rows, columns = pixels.shape[:2]
+        return CachedImage(
+            name,
+            decode.finish(pixels, self.rule),
+            note,
+            seen_box((rows, columns), self.rule),
+            encoded_photo(pixels) if photo else None,
+        )
 
     def open(self) -> None:
         """Start what can wait until the server answers: the features of the training images."""

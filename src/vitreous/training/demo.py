@@ -50,15 +50,21 @@ class Demo:
         return self.run._repr_html_()
 
     def __str__(self) -> str:
-        judged, rival = self.run.metrics["judged"], self.rival
+        judged, rival, path = self.run.metrics["judged"], self.rival, self.run.path
         ours = _share(judged["right"], judged["images"])
+        next_steps = {
+            f"vitreous serve {path}": "its page: see why, and try to break it",
+            f"vitreous look {path}": "what happens inside, in figures",
+            f"vitreous predict {path} IMAGE": "ask this model",
+            "vitreous fit FOLDER": "train on your own images, a folder a class",
+            "vitreous models": "every network of the papers",
+        }
+        wide = max(map(len, next_steps))
         return "\n".join(
             [
                 *([] if self.alarm is None else [self.alarm, ""]),
                 "Now try:",
-                "  vitreous fit FOLDER              train on your own images, one folder for each class",
-                f"  vitreous predict {self.run.path} IMAGE   ask this model",
-                "  vitreous models                  every network of the papers",
+                *(f"  {command:<{wide}}  {does}" for command, does in next_steps.items()),
                 "",
                 f"report: {self.run.report}",
                 *([f"{_share(rival['right'], rival['seen'])}  {rival['name']}"] if rival else []),

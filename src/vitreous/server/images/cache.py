@@ -7,7 +7,7 @@ import hmac
 import secrets
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
@@ -15,11 +15,16 @@ from vitreous.server.errors import Refusal
 
 @dataclass(frozen=True, eq=False)
 class CachedImage:
-    """An image as the model sees it. note: what its sender should know."""
+    """An image as the model sees it. note: what its sender should know.
+
+    box: the part that the model sees, in shares: left, top, right, bottom.  photo: the whole image, encoded for a page.
+    """
 
     name: str
     seen: Pixels
     note: str = ""
+    box: tuple[float, float, float, float] = (0, 0, 1, 1)
+    photo: bytes | None = None
 
 
 class ImageCache:
@@ -41,6 +46,8 @@ class ImageCache:
         """Keep an image until `limit` others arrive; the same bytes have the same id."""
         key = hmac.new(self._key, raw, hashlib.sha256).hexdigest()[:32]
         with self._lock:
+            if kept.photo is None and key in self._kept:
+                kept = replace(kept, photo=self._kept[key].photo)
             self._kept[key] = kept
             self._kept.move_to_end(key)
             while len(self._kept) > limit:

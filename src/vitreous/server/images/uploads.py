@@ -21,7 +21,6 @@ from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
 from vitreous.server.images.cache import CachedImage
 from vitreous.server.limits import Limits
-from vitreous.server.queue import Worker
 from vitreous.server.served import Served
 
 log = logging.getLogger("vitreous.server")
@@ -35,12 +34,12 @@ class RequestImage:
     def __init__(self, served: Served, limits: Limits, name: str, raw: bytes | None = None, key: str = ""):
         self.served, self.limits, self.name, self.raw, self.key = served, limits, name, raw, key
 
-    def cached(self, worker: Worker) -> tuple[str, CachedImage]:
-        """Its id, and the image as the model sees it; a worker calls this."""
+    def cached(self, *, photo: bool = False) -> tuple[str, CachedImage]:
+        """Its id, and the image as the model sees it; a worker calls this.  photo: keep the whole image for a page."""
         if self.raw is None:
             return self.key, self.served.cache.get(self.key)
         pixels, note = read_upload(self.raw, self.name, self.limits)
-        kept = CachedImage(self.name, worker.engine.pixels(pixels), note)
+        kept = self.served.kept(self.name, pixels, note, photo=photo)
         return self.served.cache.put(self.raw, kept, self.limits.kept), kept
 
 

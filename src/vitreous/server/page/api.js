@@ -41,13 +41,16 @@ export const get = async (path, given = {}) => (await call(`${path}?${words(give
 export const ask = async (path, given = {}, options = {}) =>
   (await call(`${path}?${words(given)}`, { method: "POST", ...options })).json();
 
-export function send(path, file) {
+export function send(path, file, given = {}) {
   const form = new FormData();
   form.append("images", file, file.name || "pasted.png");
-  return ask(path, {}, { body: form });
+  return ask(path, given, { body: form });
 }
 
+const bitmap = async (path, image) => createImageBitmap(await (await call(`${path}?${words({ image })}`)).blob());
+
 /** The image as the model sees it, ready to draw. */
-export async function seen(image) {
-  return createImageBitmap(await (await call(`/api/seen?${words({ image })}`)).blob());
-}
+export const seen = (image) => bitmap("/api/seen", image);
+
+/** The whole image, sharp; predict must have been asked with photo: true. */
+export const photo = (image) => bitmap("/api/photo", image);

@@ -24,6 +24,13 @@ export class Breaking {
     this.say();
   }
 
+  /** No picture, so nothing to break. */
+  forget() {
+    Object.assign(this, { image: null, bitmap: null, found: null });
+    this.turn += 1;
+    $("break").hidden = true;
+  }
+
   /** Another picture: everything is whole again. */
   async see(image, bitmap) {
     Object.assign(this, { image, bitmap, hidden: new Set(), at: null });

@@ -1,8 +1,10 @@
-// Pictures with light on what counted: the scale and the mixture of the reports of vitreous.
+// Pictures with light on what counted: the scale of the reports, as a veil that is clear where most came from.
 
 const STOPS = [[22, 18, 56], [40, 63, 120], [33, 122, 138], [82, 181, 118], [190, 222, 88], [253, 246, 178]];
-const DIM = 0.8, LIT = 0.3; // share of the map's colour over the picture, where least and where most came from
+const DIM = 0.65, LIT = 0.05; // share of the map's colour over the picture, where least and where most came from
 const SMALL = 64; // pixels up to which a picture shows its pixels
+const NARROW = 448, WIDE = 1024; // pixels of a canvas
+const WHOLE = [0, 0, 1, 1]; // left, top, right, bottom
 
 export function colour(share) {
   const x = Math.min(Math.max(share, 0), 1) * (STOPS.length - 1);
@@ -21,21 +23,26 @@ export function stretched(map) {
   return map.map((value) => (high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0));
 }
 
-/** Draw an image, with a map over its patches, a chosen patch, covered patches, and patches in another order. */
-export function draw(canvas, image, { map = null, grid = null, patch = null, hidden = [], order = null, lines = false } = {}) {
-  const ratio = image.height / image.width;
-  canvas.height = Math.round(canvas.width * ratio);
-  const { width, height } = canvas;
+/** Draw an image, with a map over its patches, a chosen patch, covered patches, and patches in another order.
+ *  area: where the patches lie, in shares of the image.  pixels: show them, however many there are. */
+export function draw(canvas, image, { map = null, grid = null, patch = null, hidden = [], order = null, lines = false, area = WHOLE, pixels = false } = {}) {
+  canvas.width = Math.min(Math.max(image.width, NARROW), WIDE);
+  canvas.height = Math.max(Math.round((canvas.width * image.height) / image.width), 1);
+  const { width, height } = canvas, [left, top, right, bottom] = area;
   const paint = canvas.getContext("2d");
-  paint.imageSmoothingEnabled = Math.max(image.width, image.height) > SMALL;
+  paint.imageSmoothingEnabled = !pixels && Math.max(image.width, image.height) > SMALL;
   paint.imageSmoothingQuality = "high";
+  const inside = (w, h) => [left * w, top * h, (right - left) * w, (bottom - top) * h];
   const box = (place, w, h) => {
-    const [rows, columns] = grid, r = Math.floor(place / columns), c = place % columns;
-    return [(c * w) / columns, (r * h) / rows, w / columns, h / rows];
+    const [rows, columns] = grid, r = Math.floor(place / columns), c = place % columns, [x, y, wide, high] = inside(w, h);
+    return [x + (c * wide) / columns, y + (r * high) / rows, wide / columns, high / rows];
   };
   if (order) order.forEach((from, to) => paint.drawImage(image, ...box(from, image.width, image.height), ...box(to, width, height)));
   else paint.drawImage(image, 0, 0, width, height);
-  if (map) light(paint, map, grid, width, height);
+  if (map) {
+    light(paint, map, grid, inside(width, height));
+    unseen(paint, width, height, inside(width, height));
+  }
   paint.fillStyle = "#808080";
   for (const place of hidden) paint.fillRect(...box(place, width, height));
   if (lines) {
@@ -54,7 +61,7 @@ export function draw(canvas, image, { map = null, grid = null, patch = null, hid
   }
 }
 
-function light(paint, map, [rows, columns], width, height) {
+function light(paint, map, [rows, columns], place) {
   const small = new OffscreenCanvas(columns, rows);
   const pixels = new ImageData(columns, rows);
   stretched(map).forEach((share, i) => pixels.data.set([...colour(share), Math.round(255 * (DIM + (LIT - DIM) * share))], 4 * i));
@@ -62,8 +69,17 @@ function light(paint, map, [rows, columns], width, height) {
   paint.save();
   paint.imageSmoothingEnabled = true;
   paint.imageSmoothingQuality = "high";
-  paint.drawImage(small, 0, 0, width, height);
+  paint.drawImage(small, ...place);
   paint.restore();
+}
+
+/** Grey over what is cut off before the model looks. */
+function unseen(paint, width, height, place) {
+  paint.fillStyle = "rgba(128, 128, 128, .75)";
+  paint.beginPath();
+  paint.rect(0, 0, width, height);
+  paint.rect(...place);
+  paint.fill("evenodd");
 }
 
 function line(paint, x, y, toX, toY) {
@@ -97,14 +113,16 @@ export function told(map, [rows, columns]) {
   return `most: ${where}, ${((map[best] / sum) * map.length).toFixed(1)} times the mean of the ${rows} × ${columns} patches`;
 }
 
-/** Let people pick patches of a stage: by pointer, arrow keys, and Enter or space. */
-export function pickable(stage, size, picked, walked = picked) {
+/** Let people pick patches of a stage: by pointer, arrow keys, and Enter or space.  area: where the patches lie. */
+export function pickable(stage, size, picked, walked = picked, area = () => WHOLE) {
   let at = null;
   const grid = () => size();
   stage.addEventListener("pointerdown", (event) => {
-    const area = stage.getBoundingClientRect(), [rows, columns] = grid();
-    const c = Math.floor(((event.clientX - area.left) / area.width) * columns), r = Math.floor(((event.clientY - area.top) / area.height) * rows);
-    at = Math.min(Math.max(r, 0), rows - 1) * columns + Math.min(Math.max(c, 0), columns - 1);
+    const edge = stage.getBoundingClientRect(), [rows, columns] = grid(), [left, top, right, bottom] = area();
+    const x = (event.clientX - edge.left) / edge.width, y = (event.clientY - edge.top) / edge.height;
+    const c = Math.floor(((x - left) / (right - left)) * columns), r = Math.floor(((y - top) / (bottom - top)) * rows);
+    if (r < 0 || r >= rows || c < 0 || c >= columns) return; // outside what the model sees
+    at = r * columns + c;
     picked(at);
   });
   stage.addEventListener("keydown", (event) => {

@@ -220,7 +220,10 @@ async function begin() {
     $("file").addEventListener("change", (event) => {
       const [file] = event.target.files;
       event.target.value = ""; // the same file may be chosen again
-      if (file) takeFile(file).catch(complain);
+      if (file) takeFile(file).catch((error) => {
+        state.bitmap = null; // a refused file leaves no older picture behind
+        complain(error);
+      });
     });
     $("back").addEventListener("click", () => turn(state.at - 1));
     $("next").addEventListener("click", () => turn(state.at + 1));

@@ -1,12 +1,15 @@
 // The page: a picture comes, the answer and where it came from are shown, and people look closer.
 
-import { ask, get, Refused, seen, send } from "./api.js";
+import { ask, get, photo, Refused, seen, send } from "./api.js";
 import { Breaking } from "./breaking.js";
+import { Camera } from "./camera.js";
 import { draw, list, pickable, told } from "./drawing.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { model: null, image: null, bitmap: null, answer: null, maps: null, patch: null, turn: 0 };
-let breaking = null;
+const EMPTY = { image: null, photo: null, seen: null, answer: null, maps: null, patch: null };
+const TALLEST = 36; // rem of a portrait
+const state = { model: null, turn: 0, ...EMPTY };
+let breaking = null, camera = null;
 
 function complain(error) {
   if (!(error instanceof Refused)) console.error(error);
@@ -21,6 +24,7 @@ async function begin() {
     introduce(model);
     examples.forEach(addExample);
     $("examples").hidden = !examples.length;
+    camera = new Camera((file) => show({ file }), complain);
     listen();
     if (!model.exported) breaking = new Breaking(model, complain);
     $("to-lesson").hidden = Boolean(model.exported);
@@ -73,26 +77,52 @@ function addExample({ image, label, picture }) {
   $("examples").append(button);
 }
 
-/** An example or a file: its answer first, then where it came from. */
+/** An example or a file: its answer first, then where it came from. A refused file leaves no older answer behind. */
 async function show({ image = null, file = null }) {
   const turn = ++state.turn;
+  let next = EMPTY;
+  camera.close();
   $("message").hidden = true;
   document.body.setAttribute("aria-busy", "true");
   try {
-    if (file) fits(file);
-    const { images } = file ? await send("/api/predict", file) : await ask("/api/predict", { image });
-    const bitmap = await seen(images[0].image);
+    next = await answer(image, file);
     if (turn !== state.turn) return; // another picture came meanwhile
-    Object.assign(state, { image: images[0].image, answer: images[0], bitmap, maps: null, patch: null });
-    for (const button of $("examples").children) button.setAttribute("aria-pressed", String(button.dataset.image === state.image));
-    showAnswer();
+    begun(next);
     await look(null); // first: it is what people wait for
-    await Promise.all([similar(), breaking?.see(state.image, bitmap)]);
+    if (turn !== state.turn) return;
+    await Promise.all([similar(), breaking && cut(state.photo, state.answer.box).then((part) => turn === state.turn && breaking.see(state.image, part))]);
   } catch (error) {
-    if (turn === state.turn) complain(error);
+    if (turn !== state.turn) return;
+    if (next === EMPTY) begun(EMPTY);
+    complain(error);
   } finally {
     if (turn === state.turn) document.body.removeAttribute("aria-busy");
   }
+}
+
+/** What the server says of a picture, the picture itself, and as the model gets it. */
+async function answer(image, file) {
+  if (file) fits(file);
+  if (!file && !image) throw new Refused("that was no file; save the picture first, or copy and paste it");
+  const { images: [row] } = await (file ? send("/api/predict", file, { photo: true }) : ask("/api/predict", { image }));
+  const [whole, small] = await Promise.all([photo(row.image), seen(row.image)]);
+  return { ...EMPTY, image: row.image, answer: row, photo: whole, seen: small };
+}
+
+/** Another picture, or none. */
+function begun(next) {
+  Object.assign(state, next);
+  for (const button of $("examples").children) button.setAttribute("aria-pressed", String(button.dataset.image === state.image));
+  $("result").hidden = !state.answer;
+  if (state.answer) return showAnswer();
+  $("similar").hidden = true;
+  breaking?.forget();
+}
+
+/** The part of a photo that the model sees, sharp. */
+function cut(whole, [left, top, right, bottom]) {
+  const { width, height } = whole, pixels = (share, side) => Math.max(Math.round(share * side), 1);
+  return createImageBitmap(whole, Math.round(left * width), Math.round(top * height), pixels(right - left, width), pixels(bottom - top, height));
 }
 
 function fits(file) {
@@ -108,7 +138,6 @@ function showAnswer() {
   list($("top"), answer.top);
   $("image-note").textContent = answer.note ?? "";
   $("image-note").hidden = !answer.note;
-  $("result").hidden = false;
   $("whole").hidden = true;
   repaint();
 }
@@ -127,7 +156,8 @@ async function look(patch) {
 
 function chosen() {
   const { maps } = state, kind = $("controls").elements.show.value;
-  if (!maps || kind === "plain") return { map: null, words: "The picture as the model sees it." };
+  if (kind === "seen") return { map: null, words: `What the model gets: ${state.seen.height} × ${state.seen.width} pixels.` };
+  if (!maps || kind === "plain") return { map: null, words: "The photo as it is." };
   const who = state.patch === null ? "the answer" : `patch ${state.patch + 1}`;
   if (kind === "rollout") return { map: maps.rollout, words: `What came into ${who} through all layers` };
   const layer = maps.maps[$("layer").value - 1], head = Number($("head").value);
@@ -135,11 +165,22 @@ function chosen() {
   return { map, words: `Where ${who} looks in layer ${$("layer").value}, ${head ? `head ${head}` : "mean of all heads"}` };
 }
 
+const isSeen = () => $("controls").elements.show.value === "seen";
+const area = () => (isSeen() || !state.answer ? [0, 0, 1, 1] : state.answer.box);
+
+/** What is said where the model sees only the middle of the photo. */
+function margin() {
+  const [left, top, right, bottom] = area();
+  return Math.max(left, top, 1 - right, 1 - bottom) > 0.005 ? " The grey margin is cut off before the model looks." : "";
+}
+
 function repaint() {
-  if (!state.bitmap) return;
-  const { map, words } = chosen(), { grid } = state.model;
-  draw($("view"), state.bitmap, { map, grid, patch: state.patch });
-  $("stage-says").textContent = map ? `${words}; ${told(map, grid)}.` : words;
+  if (!state.photo) return;
+  const { map, words } = chosen(), { grid } = state.model, image = isSeen() ? state.seen : state.photo;
+  draw($("view"), image, { map, grid, patch: state.patch, area: area(), pixels: isSeen() });
+  $("stage").style.maxWidth = `min(28rem, ${((TALLEST * image.width) / image.height).toFixed(2)}rem)`;
+  $("scale").hidden = !map;
+  $("stage-says").textContent = map ? `${words}; ${told(map, grid)}.${margin()}` : words;
   $("layer-says").textContent = $("layer").value;
   $("head-says").textContent = Number($("head").value) || "all";
 }
@@ -161,16 +202,17 @@ async function similar() {
   const found = await ask("/api/similar", { image: state.image });
   if (turn !== state.turn) return;
   $("neighbours").replaceChildren(...found.similar.map(neighbour));
-  $("similar-says").textContent = `Of ${found.of.toLocaleString("en")} images, by what the head reads.`;
+  $("similar-says").textContent = `Of ${found.of.toLocaleString("en")} images. Similarity is the cosine between what the head reads of both: 1 for the same image. It is not a chance.`;
 }
 
 function neighbour({ label, likeness, picture, name }) {
-  const figure = document.createElement("figure"), image = document.createElement("img"), below = document.createElement("figcaption");
+  const figure = document.createElement("figure"), image = document.createElement("img"), below = document.createElement("figcaption"), how = document.createElement("small");
   figure.className = "shot neighbour";
   image.src = picture;
   image.alt = label || name;
   if (picture.startsWith("data:image/png")) image.className = "small";
-  below.textContent = `${label || name} · ${(100 * likeness).toFixed(0)}\u00a0%`;
+  how.textContent = `similarity ${likeness.toFixed(3)}`;
+  below.append(label || name, how);
   figure.append(image, below);
   return figure;
 }
@@ -197,9 +239,7 @@ function listen() {
       drop.classList.toggle("over-it", is);
     });
   addEventListener("drop", (event) => {
-    const [file] = event.dataTransfer.files;
-    if (file) show({ file });
-    else complain(new Refused("that was no file; save the picture first, or copy and paste it"));
+    show({ file: event.dataTransfer.files[0] });
   });
   addEventListener("paste", (event) => {
     const file = [...(event.clipboardData?.files ?? [])][0];
@@ -210,7 +250,7 @@ function listen() {
     repaint();
   });
   $("controls").addEventListener("submit", (event) => event.preventDefault());
-  if (state.model.grid) pickable($("stage"), () => state.model.grid, (patch) => state.image && look(patch === state.patch ? null : patch).catch(complain), (patch) => state.image && look(patch).catch(complain));
+  if (state.model.grid) pickable($("stage"), () => state.model.grid, (patch) => state.image && look(patch === state.patch ? null : patch).catch(complain), (patch) => state.image && look(patch).catch(complain), area);
   $("whole").addEventListener("click", () => look(null).catch(complain));
   $("save").addEventListener("click", () => $("view").toBlob((blob) => saved(blob, "attention.png")));
   $("numbers").addEventListener("click", () =>
