@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,13 +15,15 @@ COMMIT = "c" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """files: what each repository holds.  seen: every request, as METHOD PATH."""
+    """files: what each repository holds.  sent: what comes in place of a file, as "owner/name/file".  seen: every
+    request, as METHOD PATH."""
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answers)
         self.files: dict[str, dict[str, bytes]] = {}
+        self.sent: dict[str, bytes] = {}
         self.seen: list[str] = []
         self.made: list[str] = []
         self.closed: set[str] = set()  # names to whose requests the answer is 403
@@ -63,7 +66,7 @@ class Answers(BaseHTTPRequestHandler):
         if words[:2] == ["api", "models"]:
             return self.models("/".join(words[2:4]), words[4:], sent)
         if len(words) > 4 and words[2] == "resolve":
-            return self.file("/".join(words[:2]), "/".join(words[4:]))
+            return self.file("/".join(words[:2]), commit_of(words[3]), "/".join(words[4:]))
         return self.say(200, {"name": "me", "type": "user", "auth": {}})
 
     do_GET = do_POST = do_HEAD = handle_one
@@ -85,21 +88,43 @@ class Answers(BaseHTTPRequestHandler):
                 where = f"{self.server.address}/{name}/commit/{COMMIT}"
                 return self.say(200, {"success": True, "commitOid": COMMIT, "commitUrl": where, "hookOutput": ""})
             case ["tree"]:
-                listed = [{"type": "file", "path": p, "size": len(raw), "oid": sha(raw)} for p, raw in files.items()]
-                return self.say(200, listed)
-        info = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": p} for p in files], "private": False, "tags": []}
+                return self.say(200, [listed(path, raw) for path, raw in files.items()])
+        commit = commit_of(words[1]) if words[:1] == ["revision"] else COMMIT
+        info = {"id": name, "sha": commit, "siblings": [{"rfilename": p} for p in files], "private": False, "tags": []}
         return self.say(200, info)
 
-    def file(self, name: str, path: str) -> None:
+    def file(self, name: str, commit: str, path: str) -> None:
         files = self.server.files.get(name, {})
         if path not in files:
             return self.say(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
         raw = files[path]
-        return self.say(200, raw, ETag=f'"{sha(raw)}"', X_Repo_Commit=COMMIT, Accept_Ranges="bytes")
+        stated = {"X_Linked_Etag": f'"{sha256(raw)}"'} if is_large(path) else {"ETag": f'"{git_name(raw)}"'}
+        stated |= {"X_Linked_Size": str(len(raw)), "X_Repo_Commit": commit}
+        return self.say(200, self.server.sent.get(f"{name}/{path}", raw), **stated)
 
 
-def sha(raw: bytes) -> str:
-    return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
+def commit_of(revision: str) -> str:
+    """A commit names itself; every branch stands at one."""
+    return revision if re.fullmatch("[0-9a-f]{40}", revision) else COMMIT
+
+
+def is_large(path: str) -> bool:
+    return path.endswith((".safetensors", ".bin", ".npz"))
+
+
+def listed(path: str, raw: bytes) -> dict:
+    """A file as the hub lists it: a large one has a SHA-256, any other the name that git gives it."""
+    entry = {"type": "file", "path": path, "size": len(raw), "oid": git_name(raw)}
+    large = {"oid": sha256(raw), "size": len(raw), "pointerSize": 134}
+    return entry | ({"lfs": large} if is_large(path) else {})
+
+
+def sha256(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def git_name(raw: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(raw) + raw, usedforsecurity=False).hexdigest()
 
 
 @contextmanager

@@ -107,6 +107,17 @@ def digest(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> s
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def cache_folder() -> Path:
+    """$VITREOUS_CACHE, else `vitreous` in this system's cache folder."""
+    if place := os.environ.get("VITREOUS_CACHE"):
+        return Path(place)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "vitreous" / "cache"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/vitreous").expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
+
+
 def sealed(record: Mapping[str, Any], **beside: Any) -> str:
     """A record as JSON text, together with its digest.  beside: what a reader needs before the record."""
     text = json.dumps(record, sort_keys=True)

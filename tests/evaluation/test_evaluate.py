@@ -14,6 +14,7 @@ import vitreous
 from vitreous.errors import ConfigError, DataError, ExistsError, VitreousError
 from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.inference import logits
+from vitreous.weights import imagenet
 
 NAMES = ("ape", "bee", "cat", "dog", "eel")
 
@@ -153,6 +154,21 @@ def test_synonyms_and_codes():
     assert "n01" in notes[0]
     numbers, _ = match_classes(replace(data, classes=("a", "b")), ("a, b", "b"), 2)  # a whole label wins over a part
     assert numbers.tolist() == [0, 1]
+
+
+def test_wordnet_ids_and_names_mean_the_classes_of_imagenet(data):
+    """A set of some of ImageNet's classes, under ids or any of WordNet's names, meets a model of all of them."""
+    for labels in (imagenet.labels(), [", ".join(names) for _, names in imagenet.classes()]):
+        for classes in (("n02110958", "n01440764"), ("pug-dog", "Tinca_tinca"), ("pug", "tench")):
+            numbers, notes = match_classes(replace(data, labels=data.labels % 2, classes=classes), labels, 1000)
+            assert numbers.tolist() == [254, 0]
+            assert len(notes) == 1
+            assert "2 of the model's 1,000 classes" in notes[0]
+    shuffled = [*imagenet.labels()[1:], imagenet.labels()[0]]
+    with pytest.raises(DataError, match="does not know"):  # another order: its ids are not known
+        match_classes(replace(data, labels=data.labels % 2, classes=("n02110958", "n01440764")), shuffled, 1000)
+    with pytest.raises(DataError, match="does not know"):  # two classes are called so
+        match_classes(replace(data, labels=data.labels % 2, classes=("crane", "tench")), imagenet.labels(), 1000)
 
 
 def test_unreadable_pictures_are_named_and_not_judged(model, data):

@@ -42,7 +42,9 @@ def run(
     model: Annotated[str | None, typer.Option(metavar="MODEL", help='A network, such as "S/16 registers=4".')] = None,
     weights: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Weights to begin from: a file, a run, last, hf:OWNER/NAME, starter; none."),
+        typer.Option(
+            metavar="MODEL", help="Weights to begin from: a file, a run, deit-tiny, starter, hf:OWNER/NAME; none."
+        ),
     ] = None,
     recipe: Annotated[str, typer.Option(metavar="NAME", help="How to train; `list` shows them all.")] = "auto",
     policy: Annotated[

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from vitreous.models.catalog import Row
+    from vitreous.weights.pretrained import Pretrained
 
 EXAMPLE = "vitreous models B/16 R50+B/16 BiT-R50x1"
 TABLE_COLUMNS = 80  # columns that every terminal has
@@ -25,12 +26,27 @@ def run(
     options: Annotated[
         bool, typer.Option("--options", metavar="", help="List the options that change a model.")
     ] = False,
+    weights: Annotated[
+        bool, typer.Option("--weights", metavar="", help="List trained weights that have a short name.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """List the models with their exact parameters and multiply-adds."""
     from vitreous.models import catalog
-    from vitreous.weights import starter
+    from vitreous.weights import pretrained, starter
 
+    if weights or (names and set(names) <= pretrained.PRETRAINED.keys()):
+        known = [pretrained.get(name) for name in names or pretrained.PRETRAINED]
+        here = [pretrained.is_here(row) for row in known]
+        if json:
+            pairs = zip(known, here, strict=True)
+            show("models", {"weights": [asdict(row) | {"is_here": one} for row, one in pairs]}, json=True)
+            return
+        print_table(weights_table(known))
+        names_here = [row.name for row, is_here in zip(known, here, strict=True) if is_here]
+        print(f"On this machine: {', '.join(names_here) or 'none of them yet'}.")
+        print(f"One is fetched when you name it: vitreous fit PHOTOS --weights {known[0].name}")
+        return
     if options:
         found = catalog.options()
         if json:
@@ -47,6 +63,7 @@ def run(
     print_table(models_table(rows))
     if not names and starter.is_there():
         print("These begin with nothing learned; `starter`, inside the package, is trained.")
+        print("Others that are: vitreous models --weights")
 
 
 def models_table(rows: list[Row]) -> Table:
@@ -66,6 +83,25 @@ def models_table(rows: list[Row]) -> Table:
         for row in members:
             sizes = (str(size or "–") for size in (row.width, row.depth, row.heads, row.mlp, row.patch))
             table.add_row(row.name, f"{row.parameters:,}", f"{row.macs / 1e9:,.2f}", *sizes)
+    return table
+
+
+def weights_table(rows: list[Pretrained]) -> Table:
+    """One row per short name."""
+    from rich import box
+    from rich.table import Table
+
+    caption = "top-1: right of ImageNet's validation images, by timm; px: side of an image"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
+    table.add_column("weights", no_wrap=True)
+    table.add_column("network", no_wrap=True)
+    for title in ("MB", "px", "top-1"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("learned from", no_wrap=True)
+    table.add_column("licence", no_wrap=True)
+    for row in rows:
+        numbers = (f"{row.megabytes:.0f}", str(row.pixels), f"{row.top1:.1f} %")
+        table.add_row(row.name, row.network, *numbers, row.learned_from, row.licence)
     return table
 
 

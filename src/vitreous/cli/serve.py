@@ -23,7 +23,7 @@ def run(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME, or an exported folder."
+            metavar="MODEL", help="A file or folder of weights, a run, last, deit-tiny, or an exported folder."
         ),
     ] = "last",
     data: Annotated[

@@ -16,7 +16,7 @@ import typer
 
 from vitreous.printable import printable, printable_line
 
-MODEL = typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, hf:OWNER/NAME.")
+MODEL = typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, deit-tiny, hf:OWNER/NAME.")
 DATA = typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object.")]
 

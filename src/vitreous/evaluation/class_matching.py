@@ -18,6 +18,7 @@ from vitreous.errors import DataError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.sources.labels import LABEL_COLUMNS, PATH_COLUMNS, column
 from vitreous.images.sources.paths import cannot_read
+from vitreous.weights import imagenet
 from vitreous.words import few
 
 IMAGENET_FILE = re.compile(r"ILSVRC2012_val_(\d{8})")  # ReaL labels are sorted by these numbers
@@ -46,6 +47,8 @@ def match_classes(data: ImageSet, labels: Sequence[str] | None, classes: int) ->
             )
         return np.arange(classes), [f"the model names no classes; its {classes:,} were taken in the order of the set's"]
     known = _by_name(labels)
+    if imagenet.are_classes(labels):  # WordNet ids and all of WordNet's names mean the same classes
+        known = _by_name([", ".join((number, *names)) for number, names in imagenet.classes()]) | known
     found = [known.get(_plain(name)) for name in data.classes]
     if missing := [name for name, number in zip(data.classes, found, strict=True) if number is None]:
         are_codes = all(re.fullmatch(r"n?\d+", name) for name in missing)  # numbers or WordNet ids

@@ -32,10 +32,9 @@ from torch import Tensor, nn
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import inference
 from vitreous.evaluation.inference import Precision, Progress, Underway
-from vitreous.files import DISK_FULL, digest, lock, write_bytes
+from vitreous.files import DISK_FULL, cache_folder, digest, lock, write_bytes
 from vitreous.images import open_data
 from vitreous.images.batches.batches import Batches
-from vitreous.images.health.scan import cache_folder
 from vitreous.images.imageset import ImageSet
 from vitreous.journal import Journal, json_object
 from vitreous.machine import choose_device

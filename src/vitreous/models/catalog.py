@@ -101,6 +101,15 @@ def parse(name: str) -> Config:
     return _with_changes(*_split(name))
 
 
+def is_in_catalog(name: str) -> bool:
+    """True if the name, or its part before the changes, is one of a network."""
+    try:
+        _named((name.split() or [""])[0])
+    except ModelNameError:
+        return False
+    return True
+
+
 def build(
     name: str | Config,
     *,

@@ -1,16 +1,18 @@
-"""The Hugging Face hub: `hf:OWNER/NAME` and `timm:NAME`. Nothing else here uses a network."""
+"""The Hugging Face hub: `hf:OWNER/NAME`, `timm:NAME` and short names. Nothing else here uses a network."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from vitreous.errors import HubError, MissingExtraError
+from vitreous.files import digest, remove
 from vitreous.words import one_line
 
 SCHEMES = ("hf:", "timm:")
@@ -38,53 +40,114 @@ def check_target(target: str) -> None:
     repository(target)
 
 
-def fetch(source: str) -> Path:
-    """A folder with a repository's weights and configs, from the cache or else from the hub."""
+def fetch(
+    source: str,
+    *,
+    called: str | None = None,
+    instead: str = "name a file",
+    digests: Mapping[str, str] | None = None,
+) -> Path:
+    """A folder with a repository's weights and configs, from the cache or else from the hub.
+
+    A fetched file is kept only if it has the digest that the hub states. Configs come first, so that a download that
+    breaks off never leaves weights without them.
+    called: the user's word for it.  instead: what else to do.  digests: of files that must be these very ones, in the
+    cache too.
+    """
+    called = called or source
+    name, revision = repository(source)
+    if (found := cached(source)) is not None:
+        if digests is not None:
+            _check(found, {**_stated_by_cache(found), **digests}, f"the cached {called}", "run the command again")
+        return found
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise HubError(
+            f"{called} is not on this machine and HF_HUB_OFFLINE is set; "
+            f"fetch it where there is a network, or {instead}"
+        )
+    from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import get_session
+
     try:
-        from huggingface_hub import constants, list_repo_files, snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-        from huggingface_hub.utils import get_session
+        with _quiet():
+            get_session().head(constants.ENDPOINT, timeout=10)  # fail fast: the calls below retry for half a minute
+    except Exception as error:  # a missing network raises many kinds of error
+        raise HubError(
+            f"{called} is not on this machine and the hub cannot be reached ({type(error).__name__}); "
+            f"go online, or {instead}"
+        ) from None
+    try:
+        with _quiet():
+            listed = [file for file in HfApi().list_repo_tree(name, revision=revision) if isinstance(file, RepoFile)]
+            stated = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in listed}
+            kinds = SAFE_WEIGHT_PATTERNS if has_weights(stated, SAFE_WEIGHT_PATTERNS) else ALL_WEIGHT_PATTERNS
+            if not has_weights(stated, kinds):
+                raise HubError(
+                    f"{called} holds no weights that we read ({', '.join(ALL_WEIGHT_PATTERNS)}); "
+                    f"name another repository"
+                )
+            for wanted in (CONFIG_PATTERNS, [*CONFIG_PATTERNS, *kinds]):
+                fetched = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
+    except HubError:
+        raise
+    except HfHubHTTPError as error:
+        end = "check the name, or log in with: hf auth login" if called == source else f"try later, or {instead}"
+        raise HubError(f"the hub refused {called}: {one_line(error)}; {end}") from None
+    except Exception as error:  # a connection that ends, a file that is cut, a full disk
+        raise HubError(
+            f"the download of {called} broke off: {one_line(error)[:120]}; try again, or {instead}"
+        ) from None
+    _check(fetched, {**stated, **(digests or {})}, f"what the hub sent for {called}", f"try again, or {instead}")
+    return fetched
+
+
+def cached(source: str) -> Path | None:
+    """A repository's folder in the cache, if its weights are there."""
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
-        raise MissingExtraError("hub", f"{source} needs huggingface_hub") from None
+        raise MissingExtraError("hub", source) from None
 
     name, revision = repository(source)
     for kinds in (SAFE_WEIGHT_PATTERNS, ALL_WEIGHT_PATTERNS):
         wanted = [*CONFIG_PATTERNS, *kinds]
         try:
-            cached = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
+            found = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
         except (LocalEntryNotFoundError, FileNotFoundError):
             continue  # not in the cache, or only in part
         except (ValueError, OSError) as error:
             raise HubError(f"{source} cannot be read from the cache: {one_line(error)}") from None
-        if has_weights(_names_in(cached), kinds):
-            return cached
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise HubError(
-            f"{source} is not in the cache and HF_HUB_OFFLINE is set; fetch it where there is a network, or name a file"
-        )
-    try:
-        with _quiet():
-            get_session().head(constants.ENDPOINT, timeout=10)  # fail fast: the calls below retry for half a minute
-            kinds = (
-                SAFE_WEIGHT_PATTERNS
-                if has_weights(list_repo_files(name, revision=revision), SAFE_WEIGHT_PATTERNS)
-                else ALL_WEIGHT_PATTERNS
+        if has_weights(_names_in(found), kinds):
+            return found
+    return None
+
+
+def _stated_by_cache(folder: Path) -> dict[str, str]:
+    """The digest of each file: the cache links its name to a file called by the digest that the hub stated."""
+    return {path.name: path.resolve().name for path in folder.iterdir() if path.is_symlink()}
+
+
+def _check(folder: Path, stated: Mapping[str, str], what: str, advice: str) -> None:
+    """Refuse, and take out of the cache, a folder with a file that has another digest than stated."""
+    for path in sorted(folder.iterdir()):
+        wanted = stated.get(path.name, "")
+        if re.fullmatch(r"[0-9a-f]{64}", wanted):
+            own = digest(path)
+        elif re.fullmatch(r"[0-9a-f]{40}", wanted):  # as git names a file: not a large one
+            content = path.read_bytes()
+            own = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        else:
+            continue
+        if own != wanted:
+            with suppress(OSError):
+                path.resolve().unlink()  # the file itself; the folder holds links
+                remove(folder)
+            raise HubError(
+                f"{what} is not right: {path.name} has the digest {own[:12]}…, not {wanted[:12]}…, and was deleted; "
+                f"{advice}"
             )
-            fetched = Path(snapshot_download(name, revision=revision, allow_patterns=[*CONFIG_PATTERNS, *kinds]))
-    except HfHubHTTPError as error:
-        raise HubError(
-            f"the hub refused {source}: {one_line(error)}; check the name, or log in with: hf auth login"
-        ) from None
-    except Exception as error:  # a missing network raises many kinds of error
-        raise HubError(
-            f"{source} is not in the cache and the hub cannot be reached ({type(error).__name__}); "
-            f"name a file, or go online"
-        ) from None
-    if not has_weights(_names_in(fetched), ALL_WEIGHT_PATTERNS):
-        raise HubError(
-            f"{source} holds no weights that we read ({', '.join(ALL_WEIGHT_PATTERNS)}); name another repository"
-        )
-    return fetched
 
 
 def has_weights(files: Iterable[str], kinds: list[str]) -> bool:
@@ -113,7 +176,7 @@ def push(folder: Path, target: str) -> None:
     try:
         from huggingface_hub import HfApi
     except ImportError:
-        raise MissingExtraError("hub", f"{target} needs huggingface_hub") from None
+        raise MissingExtraError("hub", target) from None
 
     check_target(target)
     name, revision = repository(target)

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from vitreous.errors import CheckpointError, ConfigError, FormatError, ModelNameError
+from vitreous.errors import CheckpointError, ConfigError, FormatError, ModelNameError, nearest
 from vitreous.files import digest, restore_folder
 from vitreous.models import config as configs
-from vitreous.models.catalog import blueprint, build
+from vitreous.models.catalog import blueprint, build, is_in_catalog
 from vitreous.models.config import BiTConfig, Size, as_size
 from vitreous.models.model import Model, is_untrained
-from vitreous.weights import formats, hub, starter
+from vitreous.weights import formats, hub, imagenet, pretrained, starter
 from vitreous.weights.formats import Format, Hints, hints_of
 from vitreous.weights.layouts import read_with
 from vitreous.weights.own_format import (
@@ -29,6 +29,7 @@ from vitreous.weights.own_format import (
     read_checkpoint,
     usage,
 )
+from vitreous.weights.pretrained import PRETRAINED
 from vitreous.weights.quantised import is_quantised, read_quantised
 from vitreous.weights.surgery import resize_images, swap_head
 from vitreous.weights.tensor_files import READERS, RawCheckpoint, read
@@ -51,10 +52,10 @@ def load(
     dynamic_image_size: bool = False,
     position_resize: str = "paper",
 ) -> Model:
-    """A model from a file, a folder, a hub or a catalog name, run as its source runs it.
+    """A model from a file, a folder, a hub, a short name or a catalog name, run as its source runs it.
 
         vitreous.load("ViT-B_16.npz")                            # Google's, with its tanh GELU
-        vitreous.load("deit-tiny/", classes=5, image_size=384)   # a new head, positions resized
+        vitreous.load("deit-tiny", classes=5, image_size=384)    # a new head, positions resized
         vitreous.load("hf:facebook/dino-vits16")
 
     What tensors cannot tell (heads, activation, eps, the grid of a table) comes from the argument, the config beside
@@ -128,17 +129,27 @@ def find(source: str | os.PathLike[str]) -> RawCheckpoint | None:
         return None
     if _exists(Path(text)):
         return read(Path(text))
-    if text.startswith(hub.SCHEMES):
-        return dataclasses.replace(read(hub.fetch(text)), path=text)
+    if (folder := fetch(text)) is not None:
+        known = PRETRAINED.get(text)
+        return dataclasses.replace(read(folder), path=known.source if known else text)
     if text == starter.STARTER_NAME:
         return dataclasses.replace(read(starter.file()), path=text)
     return read(newest_run())
 
 
+def fetch(text: str) -> Path | None:
+    """The folder of a hub name or a short name, fetched if it is not in the cache; None for anything else."""
+    if _exists(Path(text)):
+        return None
+    if text in PRETRAINED:
+        return pretrained.fetch(PRETRAINED[text])
+    return hub.fetch(text) if text.startswith(hub.SCHEMES) else None
+
+
 def is_new(text: str) -> bool:
     """True if `text` is a catalog name; an error if it looks like a path or hub name that does not exist."""
     path = Path(text)
-    if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.STARTER_NAME):
+    if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.STARTER_NAME, *PRETRAINED):
         return False
     if path.suffix in READERS or text.startswith((".", "~", os.sep)) or text.endswith(os.sep):  # it is meant as a path
         raise CheckpointError(
@@ -147,6 +158,11 @@ def is_new(text: str) -> bool:
     if not text.strip():
         raise ModelNameError(
             "the model's name is empty; give a file, a folder, hf:OWNER/NAME, or a name from: vitreous models"
+        )
+    if near := [] if is_in_catalog(text) else nearest(text.replace("_", "-"), [*PRETRAINED, starter.STARTER_NAME, "last"]):
+        raise ModelNameError(
+            f"no weights are called {one_line(text)!r}; did you mean {' or '.join(near)}? "
+            f"(all: vitreous models --weights)"
         )
     if re.fullmatch(r"(vit|deit|deit3|eva|resnetv2|flexivit)_\w+(\.\w+)?", text, re.ASCII):
         raise ModelNameError(f"no model here is called {text!r}; timm's of that name is timm:{text}")
@@ -203,6 +219,12 @@ def open_foreign(found: RawCheckpoint, known: Format, hints: Hints) -> Opened:
     record, note = sidecar(found)
     if record is None:
         draft = known.draft(found, hints)
+        if (
+            draft.labels is None
+            and draft.config.readout.classes == len(imagenet.labels())
+            and imagenet.is_stated(found)
+        ):
+            draft.labels = imagenet.labels()
         stated = Usage(draft.preprocess, draft.labels)
     else:
         beside = described(record.get("config"), found)

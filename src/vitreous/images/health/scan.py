@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +17,7 @@ import PIL
 from numpy.typing import NDArray
 
 from vitreous.errors import BusyError, DataError
-from vitreous.files import digest, lock
+from vitreous.files import cache_folder, digest, lock
 from vitreous.images.batches import processes
 from vitreous.images.health.facts import FACTS, FACTS_VERSION, READABLE, Facts, Seen, look
 from vitreous.images.imageset import ImageSet, Source
@@ -101,17 +100,6 @@ def choose_workers(data: ImageSet, workers: int | None) -> int:
 def cache_file(data: ImageSet) -> Path:
     """The file of facts about a set, by the set's name; rows are keyed by each file's content."""
     return cache_folder() / "health" / f"{digest(os.fsencode(Path(data.path).absolute()))[:24]}.facts"
-
-
-def cache_folder() -> Path:
-    """$VITREOUS_CACHE, else `vitreous` in this system's cache folder."""
-    if place := os.environ.get("VITREOUS_CACHE"):
-        return Path(place)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "vitreous" / "cache"
-    if sys.platform == "darwin":
-        return Path("~/Library/Caches/vitreous").expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
 
 
 class KeptFacts:

@@ -34,6 +34,7 @@ from vitreous.training.plan.starting_weights import (
     CROSS_VALIDATE_BELOW,
     Beginning,
     choose_weights,
+    fetch_weights,
     learned_images,
     one_run,
     seen_before,
@@ -138,6 +139,7 @@ def make(request: Request, runtime: Runtime) -> Plan:
     """Look at the images, measure the weights, choose recipe and protocol."""
     if request.weights is not None:
         request = replace(request, model=None)  # the first of two runs used it
+    fetch_weights(request.weights)
     watch = partial(runtime.progress, Checking)
     images = _learnable(open_data.open(request.data, progress=watch), request.recipe)
     health = _check(images, runtime.say, watch) if request.check else None

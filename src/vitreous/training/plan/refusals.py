@@ -26,6 +26,7 @@ from vitreous.training.run import closed_form, schedule, trackers, trainable_lay
 from vitreous.training.run import folder as runs
 from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.step import Compiled, precision_on
+from vitreous.weights.pretrained import PRETRAINED
 
 if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
@@ -64,6 +65,8 @@ def refuse_options(
         raise ConfigError("--then-recipe and --then-set say how to fine-tune; give the images too: --then DATA")
     if model is not None and weights is not None and not (isinstance(weights, str) and weights == "none"):
         raise ConfigError("--model and --weights each say what network to begin with; give one")
+    if isinstance(model, str) and model in PRETRAINED:
+        raise ConfigError(f"{model} is a name of weights, and --model begins with none; say --weights {model}")
     trackers.check(log)
 
 

@@ -26,10 +26,9 @@ from vitreous.training.run.events import FeaturesRead
 from vitreous.training.run.network import Weights, make_network
 from vitreous.training.run.runtime import Runtime
 from vitreous.weights import starter
-from vitreous.weights.load_model import is_new, newest_run
+from vitreous.weights.load_model import fetch, is_new, newest_run
 
-BETTER = "--weights timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-WEIGHT_WORDS = (starter.STARTER_NAME, "last", "none")
+BETTER = "--weights deit-tiny"
 CROSS_VALIDATE_BELOW = 2_000  # images; fewer are each judged by a model that has not seen them
 
 
@@ -78,6 +77,12 @@ def choose_weights(request: Request, data: ImageSet, pool: ImageSet, typical: Si
     return Beginning(name, start, estimate, (_about_starter(),) if is_tried else ())
 
 
+def fetch_weights(weights: str | None) -> None:
+    """Get weights that lie on the hub before any image is read: without a network a run ends at once."""
+    if weights not in (None, "none"):
+        fetch(one_run(weights))
+
+
 def _about_starter() -> str:
     """Tell that the starter was chosen, and how to choose otherwise."""
     better = f"; {BETTER} fetches weights that know more" if find_spec("huggingface_hub") else ""
@@ -91,12 +96,12 @@ def refuse_untrained(name: str) -> None:
     """Refuse a catalog name: such a network has learned nothing. Refuse a word that names no weights either."""
     if not is_new(name):
         return
-    if near := nearest(name, WEIGHT_WORDS, 1):
-        raise ConfigError(f"no weights are called {name!r}; did you mean {near[0]}?")
+    if nearest(name, ("none",)):
+        raise ConfigError(f"no weights are called {name!r}; did you mean none?")
     parse(name)  # refuses a name that is not in the catalog
     raise ConfigError(
         f"{name} is a network without weights; for one from scratch say --model '{name}', "
-        "or name weights: a file, a run, hf:OWNER/NAME"
+        "or name weights: a file, a run, deit-tiny, hf:OWNER/NAME"
     )
 
 
