@@ -53,6 +53,16 @@ def test_the_table_of_options():
     assert_block(REFERENCE / "models.md", "options", table(("option", "default", "values", "meaning"), rows))
 
 
+def test_the_table_of_short_names():
+    rows = [
+        (f"`{row.name}`", f"`{row.source.partition('@')[0]}`", row.network, f"{row.megabytes:g} MB", row.pixels,
+         f"{row.top1:.1f} %", row.learned_from, row.licence, "ours" if row.sha256 else "the hub's")
+        for row in vitreous.weights.pretrained.PRETRAINED.values()
+    ]  # fmt: skip
+    head = ("name", "on the hub", "network", "file", "pixels", "top-1", "learned from", "licence", "digest")
+    assert_block(DOCS / "guide" / "weights.md", "pretrained", table(head, rows))
+
+
 def test_the_table_of_recipes():
     rows = [(f"`{row.name}`", row.about, row.source) for row in vitreous.training.recipes.rows()]
     assert_block(REFERENCE / "recipes.md", "recipes", table(("recipe", "what it is", "source"), rows))

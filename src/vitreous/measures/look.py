@@ -61,7 +61,7 @@ def look(
 ) -> Inspection:
     """Everything both papers look at inside a model, while it sees some images.
 
-        vitreous.look("deit-tiny/", "photos", against="BiT-R50x1")
+        vitreous.look("deit-tiny", "photos", against="bit-r50")
         vitreous.look("last", only=["attention-distance", "similarity"], out="inside")
 
     model, against: models, or what `vitreous.load` takes.  data: a set, or what `images.open` takes; None is the

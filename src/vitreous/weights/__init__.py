@@ -3,7 +3,18 @@
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["formats", "hub", "load_model", "own_format", "quantised", "save_model", "starter", "surgery"]
+__all__ = [
+    "formats",
+    "hub",
+    "imagenet",
+    "load_model",
+    "own_format",
+    "pretrained",
+    "quantised",
+    "save_model",
+    "starter",
+    "surgery",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from vitreous.errors import HubError, MissingExtraError
 from vitreous.files import digest, remove
@@ -65,7 +66,7 @@ def fetch(
             f"{called} is not on this machine and HF_HUB_OFFLINE is set; "
             f"fetch it where there is a network, or {instead}"
         )
-    from huggingface_hub import HfApi, RepoFile, constants, snapshot_download
+    from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import get_session
 
@@ -79,18 +80,7 @@ def fetch(
         ) from None
     try:
         with _quiet():
-            listed = [file for file in HfApi().list_repo_tree(name, revision=revision) if isinstance(file, RepoFile)]
-            stated = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in listed}
-            kinds = SAFE_WEIGHT_PATTERNS if has_weights(stated, SAFE_WEIGHT_PATTERNS) else ALL_WEIGHT_PATTERNS
-            if not has_weights(stated, kinds):
-                raise HubError(
-                    f"{called} holds no weights that we read ({', '.join(ALL_WEIGHT_PATTERNS)}); "
-                    f"name another repository"
-                )
-            for wanted in (CONFIG_PATTERNS, [*CONFIG_PATTERNS, *kinds]):
-                fetched = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
-    except HubError:
-        raise
+            found, stated = _download(name, revision)
     except HfHubHTTPError as error:
         end = "check the name, or log in with: hf auth login" if called == source else f"try later, or {instead}"
         raise HubError(f"the hub refused {called}: {one_line(error)}; {end}") from None
@@ -98,8 +88,32 @@ def fetch(
         raise HubError(
             f"the download of {called} broke off: {one_line(error)[:120]}; try again, or {instead}"
         ) from None
-    _check(fetched, {**stated, **(digests or {})}, f"what the hub sent for {called}", f"try again, or {instead}")
-    return fetched
+    if found is None:
+        raise HubError(
+            f"{called} holds no weights that we read ({', '.join(ALL_WEIGHT_PATTERNS)}); name another repository"
+        )
+    _check(found, {**stated, **(digests or {})}, f"what the hub sent for {called}", f"try again, or {instead}")
+    return found
+
+
+def _download(name: str, revision: str | None) -> tuple[Path | None, dict[str, str]]:
+    """A repository's folder in the cache, fetched; None without weights. And the digest that the hub states of each
+    file: SHA-256 of large files, git's name of others."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.hf_api import RepoFile
+    from huggingface_hub.utils import tqdm
+
+    class NoBar(tqdm):
+        def __init__(self, *values: Any, **options: Any):
+            super().__init__(*values, **(options | {"disable": True}))
+
+    listed = [file for file in HfApi().list_repo_tree(name, revision=revision) if isinstance(file, RepoFile)]
+    stated = {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in listed}
+    kinds = SAFE_WEIGHT_PATTERNS if has_weights(stated, SAFE_WEIGHT_PATTERNS) else ALL_WEIGHT_PATTERNS
+    if not has_weights(stated, kinds):
+        return None, stated
+    snapshot_download(name, revision=revision, allow_patterns=CONFIG_PATTERNS, tqdm_class=NoBar)
+    return Path(snapshot_download(name, revision=revision, allow_patterns=[*CONFIG_PATTERNS, *kinds])), stated
 
 
 def cached(source: str) -> Path | None:

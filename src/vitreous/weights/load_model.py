@@ -159,7 +159,8 @@ def is_new(text: str) -> bool:
         raise ModelNameError(
             "the model's name is empty; give a file, a folder, hf:OWNER/NAME, or a name from: vitreous models"
         )
-    if near := [] if is_in_catalog(text) else nearest(text.replace("_", "-"), [*PRETRAINED, starter.STARTER_NAME, "last"]):
+    words = (*PRETRAINED, starter.STARTER_NAME, "last")
+    if not is_in_catalog(text) and (near := nearest(text.replace("_", "-"), words)):
         raise ModelNameError(
             f"no weights are called {one_line(text)!r}; did you mean {' or '.join(near)}? "
             f"(all: vitreous models --weights)"
