@@ -76,11 +76,7 @@ def fit(
     """Train a model on images, judge it honestly, and write model, numbers and report into a folder.
 
         vitreous.fit("photos")
-<<<<<<< HEAD
-        vitreous.fit("photos", weights="deit-tiny/", epochs=30, batch_size=64, lr=1e-3)
-=======
-        vitreous.fit("photos", weights="deit-tiny", length="30 epochs")
->>>>>>> 5da3986 (The guide tells of short names, their digests and ImageNet's names; configs are fetched before weights)
+        vitreous.fit("photos", weights="deit-tiny", epochs=30, batch_size=64, lr=1e-3)
         vitreous.fit("photos", model=vitreous.build("Ti/16", drop_path=0.1))
         vitreous.fit("runs/photos-1", resume=True)
 
