@@ -336,7 +336,7 @@ def _draw_likeness(found: Found, beside: Found | None, arrays: Arrays) -> list[D
     if len(matrices[0]) > 1:
         shown = [Tile(f"block {row['layer'] + 1}", colours(m, 0.0, 1.0)) for row, m in zip(rows, matrices, strict=True)]
         pairs = charts.tiles(shown, title="cosine of every two heads", columns=min(6, len(shown)))
-        panels.append(Panel(pairs, "Head by head"))
+        panels.append(Panel(pairs, "Head by head: dark is 0, light is 1"))
         if "maps" in arrays:
             block = int(np.argmin(column(rows, "mean_cosine")))
             looks = {f"head {h + 1}": each for h, each in enumerate(looks_of(arrays)[:, block].swapaxes(0, 1))}
