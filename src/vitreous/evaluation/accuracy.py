@@ -31,13 +31,25 @@ def above_chance(accuracy: float, chance: float) -> float:
     return (accuracy - chance) / (1 - chance)
 
 
-def wilson(right: int, seen: int) -> tuple[float, float]:
+def wilson(right: float, seen: float) -> tuple[float, float]:
     """The 95 % interval of a proportion (Wilson 1927): valid for few images too, and always within 0 … 1."""
     if not seen:
         return 0.0, 1.0
     p, z2 = right / seen, Z95**2 / seen
     middle, half = p + z2 / 2, Z95 * math.sqrt(p * (1 - p) / seen + z2 / (4 * seen))
     return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
+
+
+def independent(is_right: NDArray[np.bool_], groups: Counts) -> float:
+    """How many images drawn one by one would tell as much as these, which come in groups: p (1 − p) / variance of p.
+
+    The variance between groups, G / (G − 1) Σ_g (Σ_{i in g} (x_i − p))² / n², is larger if images of one group are
+    right or wrong together.
+    """
+    n, p = len(is_right), float(is_right.mean())
+    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=is_right - p)
+    variance = len(sums) / max(len(sums) - 1, 1) * float((sums**2).sum()) / n**2
+    return min(max(p * (1 - p) / variance, 1.0), n) if variance else float(len(sums))
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,7 @@ class Result:
     mean_average_precision: float | None = None  # over classes with images; only with several labels
     about: dict[str, Any] = field(default_factory=dict)  # which model, which images, how
     notes: tuple[str, ...] = ()
+    independent: float | None = None  # images that the interval counts, where images come in groups
 
     @property
     def top1(self) -> float:
@@ -128,7 +141,8 @@ class Result:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of `top1`."""
-        return wilson(self.right, self.images)
+        seen = self.images if self.independent is None else self.independent
+        return wilson(self.right * seen / max(self.images, 1), seen)
 
     @property
     def has_several(self) -> bool:
