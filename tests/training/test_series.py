@@ -116,13 +116,17 @@ def test_the_number_of_whole_series_is_the_headline_and_the_other_the_footnote(n
     assert high - low > 1.2 * (plain[1] - plain[0]), f"{TAKEN} patterns are not {TAKEN * SHOTS}"
     headline = f"Measured by leaving out whole series ({TAKEN} series guessed by neighbouring file numbers)"
     footnote = f"{FOOTNOTE}, {100 * one:.1f} %"
-    for text in (str(run), text_of(run, "report.html"), text_of(run, "README.md"), json.dumps(run.metrics)):
+    for text in (text_of(run, "report.html"), text_of(run, "README.md"), json.dumps(run.metrics)):
         assert headline in text
         assert footnote in text
         assert "too high for new images" in text
         assert GUESS in text
-        assert text.index(f"{100 * judged['top1']:.1f}" if text != json.dumps(run.metrics) else "top1") >= 0
     assert "images left out one by one" in text_of(run, "report.html")
+    assert f"**{100 * judged['top1']:.1f} %** of new images" in text_of(run, "README.md")
+    right, below, *_ = str(run).splitlines()
+    assert right.startswith(f"right    {100 * judged['top1']:.1f} % of images of series that it had not seen (")
+    assert below == f"series   {TAKEN} guessed by neighbouring file numbers; one by one {100 * one:.1f} %, too high"
+    assert footnote in "\n".join(map(str, run.told)), "--verbose tells it whole"
 
 
 def test_where_series_change_nothing_the_number_stands_and_nothing_is_said_above(plain, weights, tmp_path):
@@ -130,9 +134,10 @@ def test_where_series_change_nothing_the_number_stands_and_nothing_is_said_above
     told = run.metrics["series"]
     assert (told["matters"], told["is_headline"]) == (False, False)
     assert run.metrics["footnote"] is None
-    assert "Measured by leave-one-out" in str(run)
+    assert "Measured by leave-one-out" in run.metrics["how_judged"]
+    assert "series" not in str(run)
     assert run.metrics["judged"]["interval"] == list(wilson(run.metrics["judged"]["right"], 128))
-    for text in (str(run), text_of(run, "report.html"), text_of(run, "README.md")):
+    for text in (text_of(run, "report.html"), text_of(run, "README.md")):
         assert FOOTNOTE not in text
         assert GUESS not in text
     assert "no clear difference, so the number stands" in text_of(run, "report.html")
@@ -187,18 +192,20 @@ def test_a_guess_that_changes_the_number_makes_the_test_split_anew(numbered, wei
 
 def test_series_that_are_named_are_left_out_whole_and_the_other_number_stands_below(in_folders, weights, tmp_path):
     run = fit(in_folders, tmp_path / "run", weights, group_by="folder")
-    assert f"whole series ({TAKEN} series by folder)" in str(run)
-    assert FOOTNOTE in str(run)
-    assert GUESS not in str(run)
+    assert f"whole series ({TAKEN} series by folder)" in run.metrics["how_judged"]
+    assert FOOTNOTE in run.metrics["footnote"]
+    assert GUESS not in run.metrics["footnote"]
+    assert f"series   {TAKEN} by folder; one by one 100.0 %, too high" in str(run)
     assert run.metrics["judged"]["top1"] < 0.75
     assert run.load().source["learned_from"] == "all"
 
 
 def test_named_series_that_change_nothing_say_so(plain, weights, tmp_path):
     run = fit(plain, tmp_path / "run", weights, group_by=r"\d\d(\d)\d\.png")
-    assert "by \\d\\d(\\d)\\d\\.png)" in str(run)
-    assert "no clear difference, so the series hardly matter here" in str(run)
-    assert "too high" not in str(run)
+    assert "by \\d\\d(\\d)\\d\\.png)" in run.metrics["how_judged"]
+    assert "no clear difference, so the series hardly matter here" in run.metrics["footnote"]
+    assert "%, no clear difference" in str(run)
+    assert "too high" not in str(run) + run.metrics["footnote"]
 
 
 @pytest.mark.parametrize("folds", [0, 3])
@@ -208,7 +215,7 @@ def test_no_training_learns_from_a_series_that_judges(in_folders, tmp_path, fold
     where = "Images were set aside in whole series" if not folds else "cross-validation with whole series left out"
     assert f"{where} ({TAKEN} series by folder)" in run.metrics["how_judged"]
     assert run.metrics["footnote"] is None
-    assert FOOTNOTE not in str(run)
+    assert f"series   {TAKEN} by folder, each kept whole" in str(run)
 
 
 @pytest.mark.parametrize("how", [{"group_by": "folder"}, {"folds": 0}, {}])
