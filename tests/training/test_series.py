@@ -135,7 +135,7 @@ def test_where_series_change_nothing_the_number_stands_and_nothing_is_said_above
     assert (told["matters"], told["is_headline"]) == (False, False)
     assert run.metrics["footnote"] is None
     assert "Measured by leave-one-out" in run.metrics["how_judged"]
-    assert "series" not in str(run)
+    assert "\nseries " not in str(run)
     assert run.metrics["judged"]["interval"] == list(wilson(run.metrics["judged"]["right"], 128))
     for text in (text_of(run, "report.html"), text_of(run, "README.md")):
         assert FOOTNOTE not in text
