@@ -19,6 +19,7 @@ from vitreous.training.run import closed_form
 from vitreous.training.run.closed_form import Series
 from vitreous.training.tell.card import card
 from vitreous.training.tell.page import page
+from vitreous.training.tell.write import Run
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -290,6 +291,26 @@ def test_the_footnote_says_what_was_measured(judged_by, series, words):
     assert words in str(page(summary)).replace("\\xa0", " ")
     assert "whole series" in summary.how_judged
     assert summary.about_series is None
+
+
+@pytest.mark.parametrize(
+    ("judged_by", "series", "line"),
+    [
+        ("leave-one-out", MATTERS, "12 by folder; one by one 90.0 %, too high"),
+        ("leave-one-out", replace(MATTERS, is_given=False), "12 guessed by folder; one by one 90.0 %, too high"),
+        ("leave-one-out", replace(MATTERS, whole=89), "12 by folder; one by one 90.0 %, no clear difference"),
+        ("test", MATTERS, "12 by folder; frozen features: 90.0 % one by one, 60.0 % whole"),
+        ("test", Series("folder", True, 12, 100), "12 by folder, each kept whole"),
+        ("leave-one-out", replace(MATTERS, is_given=False, whole=89), None),
+        ("test", None, None),
+    ],
+)
+def test_the_terminal_has_one_line_about_series_if_they_are_kept_whole(judged_by, series, line):
+    told = None if series is None else series.to_json()
+    metrics = {"judged_by": judged_by, "judged": {"top1": 0.6, "images": 100, "interval": [0.5, 0.7]}, "series": told}
+    facts = {event.about: event.text for event in Run("runs/x", {**metrics, "how_judged": ""}).told if "about" in event}
+    assert facts.get("series") == line
+    assert ("of series that it had not seen" in facts["right"]) is (line is not None)
 
 
 def test_without_series_nothing_is_told_of_them():

@@ -10,7 +10,7 @@ N images   D features   K classes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -187,6 +187,15 @@ class Series:
     def is_kept_whole(self) -> bool:
         """Whether no series is split between what is learned from and what judges."""
         return self.is_given or self.matters
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts, and each number as a share with its interval."""
+        shares = {
+            name: {"right": right, "accuracy": right / self.judged, "interval": list(wilson(right, self.judged))}
+            for name in ("one_by_one", "whole", "at_random")
+            if (right := getattr(self, name)) is not None
+        }
+        return asdict(self) | shares | {"matters": self.matters, "is_headline": self.is_kept_whole}
 
     def __str__(self) -> str:
         return f"{self.count:,} series {'by' if self.is_given else 'guessed by'} {self.by}"

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from vitreous.evaluation.accuracy import Result, wilson
+from vitreous.evaluation.accuracy import Result
 from vitreous.files import write_bytes, write_json
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.training.label_errors import MAX_SUSPECTS_KEPT, Suspect
 from vitreous.training.plan.plan import Plan
 from vitreous.training.run import folder as runs
-from vitreous.training.run.closed_form import Series
 from vitreous.training.run.decoded import PACK
 from vitreous.training.run.events import Event, StepLogged, known
 from vitreous.training.run.folder import CARD, METRICS, MODEL, REPORT, RunFolder
@@ -117,24 +116,13 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
         "notes": list(summary.notes),
         "how_judged": summary.how_judged,
         "footnote": summary.footnote,
-        "series": summary.series and _series(summary.series),
+        "series": summary.series and summary.series.to_json(),
         "answer_above": str(summary.above) if summary.above is not None else None,
         "above": summary.above.to_json() if summary.above is not None else None,
         "suspects": _suspects(summary),
         "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in summary.rivals],
         "total_seconds": summary.total_seconds,
     }
-
-
-def _series(series: Series) -> dict[str, Any]:
-    """As counts, and as shares with their intervals."""
-    ways = {name: getattr(series, name) for name in ("one_by_one", "whole", "at_random")}
-    shares = {
-        name: {"right": right, "accuracy": right / series.judged, "interval": list(wilson(right, series.judged))}
-        for name, right in ways.items()
-        if right is not None
-    }
-    return asdict(series) | shares | {"matters": series.matters, "is_headline": series.is_kept_whole}
 
 
 def _finite(number: float) -> float | None:
