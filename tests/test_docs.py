@@ -129,6 +129,34 @@ def anchors(page) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
+def test_the_table_of_series():
+    def share(row, name):
+        return f"{100 * row[name]['accuracy']:.1f}" if name in row else "–"
+
+    rows = json.loads((ROOT / "benchmarks" / "results" / "series.json").read_text("utf-8"))["rows"]
+    ways = ("one by one", "neighbouring file numbers", "neighbouring file numbers, as many at random")
+    ways = (*ways, "features much alike", "new photos")
+    cells = [
+        (
+            row["set"],
+            row["model"],
+            *(share(row, way) for way in ways),
+            f"{share(row, 'headline')}, {row['headline']['by']}",
+        )
+        for row in rows
+    ]
+    head = (
+        "set",
+        "model",
+        "one by one",
+        "file numbers, in tens",
+        "as many at random",
+        "features alike",
+        "**new photos**",
+    )
+    assert_block(DOCS / "guide" / "fit.md", "series", table((*head, "headline"), cells))
+
+
 def test_every_page_is_on_the_map():
     text = (DOCS / "README.md").read_text("utf-8")
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} - {"README.md"}

@@ -145,7 +145,7 @@ def test_a_large_set_is_measured_by_a_part(alike, weights, monkeypatch):
     monkeypatch.setitem(closed_form.MEASURE_MACS, "cpu", 1.0)
     monkeypatch.setattr(closed_form, "MIN_MEASURED", 100)
     model = make_network(weights, None, Recipe(), vitreous.images.open(alike), None)
-    estimate = estimates.measure(model, vitreous.images.open(alike), workers=0)
+    estimate, _ = estimates.measure(model, vitreous.images.open(alike), workers=0)
     assert (estimate.images, estimate.of) == (100, 260)
     assert "left out of 100 images, chance 25 %" in str(estimate)
     assert estimates.from_json(json.loads(json.dumps(estimate.to_json()))) == estimate

@@ -143,7 +143,7 @@ def test_copies_are_left_out_together(weights, tmp_path):
     fooled = closed_form.solve(frozen.rows, data.labels, 2, (1.0,))
     assert fooled.right[1.0] > found.metrics["judged"]["right"] + 10
     assert (
-        "rounds, some of each class; 80 have copies or bursts, left out together"
+        "rounds, some of each class; 80 have copies, bursts or series, left out together"
         in run_file(found, "report.html").read_text()
     )
 

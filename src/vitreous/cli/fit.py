@@ -72,6 +72,13 @@ def run(
     folds: Annotated[
         int | None, typer.Option(metavar="N", help="Cross-validate in N parts (5 below 2,000 images, else 0).")
     ] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="Keep series together: folder, exif-day, a column, or a regular expression on the path.",
+        ),
+    ] = None,
     on_nan: Annotated[
         str, typer.Option(metavar="stop|rollback", help="When the loss is not finite: stop, or pass over the batch.")
     ] = "stop",
@@ -107,7 +114,7 @@ def run(
             data, model=model, weights=weights, recipe=recipe, policy=policy, sweep=sweep,
             then=then, then_recipe=then_recipe, then_overrides=then_fields,
             out=out, resume=resume, force=force, device=device, workers=workers, check=not no_check,
-            folds=folds, on_nan=on_nan, log=log or (), tell=tell, **changes,
+            folds=folds, group_by=group_by, on_nan=on_nan, log=log or (), tell=tell, **changes,
         )  # fmt: skip
     if not ranks.here().is_first:
         return

@@ -32,7 +32,7 @@ def above_chance(accuracy: float, chance: float) -> float:
     return (accuracy - chance) / (1 - chance)
 
 
-def wilson(right: int, seen: int) -> tuple[float, float]:
+def wilson(right: float, seen: float) -> tuple[float, float]:
     """The 95 % interval of a proportion (Wilson 1927): valid for few images too, and always within 0 … 1."""
     if not seen:
         return 0.0, 1.0
@@ -44,6 +44,18 @@ def wilson(right: int, seen: int) -> tuple[float, float]:
 def is_no_better(right: int, frequent: int, images: int) -> bool:
     """Whether the 95 % interval of a model reaches down to always answering the most frequent class."""
     return wilson(right, images)[0] <= frequent / max(images, 1)
+
+
+def independent(is_right: NDArray[np.bool_], groups: Counts) -> float:
+    """How many images drawn one by one would tell as much as these, which come in groups: p (1 − p) / variance of p.
+
+    The variance between groups, G / (G − 1) Σ_g (Σ_{i in g} (x_i − p))² / n², is larger if images of one group are
+    right or wrong together.
+    """
+    n, p = len(is_right), float(is_right.mean())
+    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=is_right - p)
+    variance = len(sums) / max(len(sums) - 1, 1) * float((sums**2).sum()) / n**2
+    return min(max(p * (1 - p) / variance, 1.0), n) if variance else float(len(sums))
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,7 @@ class Result:
     mean_average_precision: float | None = None  # over classes with images; only with several labels
     about: dict[str, Any] = field(default_factory=dict)  # which model, which images, how
     notes: tuple[str, ...] = ()
+    independent: float | None = None  # images that the interval counts, where images come in groups
 
     @property
     def top1(self) -> float:
@@ -134,7 +147,8 @@ class Result:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of `top1`."""
-        return wilson(self.right, self.images)
+        seen = self.images if self.independent is None else self.independent
+        return wilson(self.right * seen / max(self.images, 1), seen)
 
     @property
     def no_better_than(self) -> ClassRow | None:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.errors import DataError
-from vitreous.images import splits
+from vitreous.images import series, splits
 from vitreous.images.health.scan import Progress
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.images.sources import SOURCES
@@ -24,6 +25,7 @@ from vitreous.printable import storable
 from vitreous.words import few
 
 SPLIT_NOTE = re.compile(r"\bno test (split|image)|never tested|no training image")  # notes about a split made here
+SPLIT_MADE = "no test split was given"
 
 
 def open(
@@ -40,14 +42,16 @@ def open(
     """The images of DATA: a path | a pattern | `fashion` | an fsspec address; an existing path wins.
 
     split: "train" or "test" alone. limit, fraction: that many images, spread over splits and classes; with one seed, a
-    smaller subset lies inside a larger one. classes: only these. group_by: a column, or a regular expression on the
-    path; images of one group stay on one side of every split. progress: called with (done, total) while reading every
-    image, which is needed only to make a split.
+    smaller subset lies inside a larger one. classes: only these. group_by: a column, `folder`, `exif-day`, or a regular
+    expression on the path; images of one group stay on one side of every split. progress: called with (done, total)
+    while reading every image, which is needed only to make a split.
     """
     splits.check_subset(limit, fraction)
     if group_by is not None and not isinstance(group_by, str):
-        raise DataError(f"group_by={group_by!r} is not text; name a column, or a regular expression on the path")
-    if group_by and isinstance(path, ImageSet):
+        raise DataError(
+            f"group_by={group_by!r} is not text; say folder, exif-day, a column, or a regular expression on the path"
+        )
+    if group_by is not None and isinstance(path, ImageSet):
         raise DataError(
             f"{path.path} is open and split already; give group_by where it is opened by its path, or leave it out"
         )
@@ -64,7 +68,7 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
     kind = _kind(place)
     found = kind.open(place)
     if isinstance(found, ImageSet):
-        if group_by:
+        if group_by is not None:
             raise DataError(
                 f"{place.text} was split when it was packed; name the set that it was made of, or leave group_by out"
             )
@@ -86,10 +90,23 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
         about=dict(found.about),
         own_splits=np.array(found.own_splits, dtype="<U5"),
     )
-    groups, how = splits.groups_by(data, group_by, found.columns) if group_by else (None, "")
+    groups, how = None, ""
+    if group_by is not None:
+        groups, how = series.groups_by(data, group_by, found.columns, progress)
     data = replace(data, groups=groups)
     has_second = np.isin(found.own_splits, (VAL, TEST)).any()
     data = _own_split(data, how) if has_second else _made_split(data, seed, how, progress)
+    return replace(data, notes=(*data.notes, *_cautions(data)))
+
+
+def regroup(data: ImageSet, groups: NDArray[np.int64], how: str) -> ImageSet:
+    """The set with other groups. A split that was made is made again, so that it separates none of them."""
+    data = replace(data, groups=groups)
+    if not data.split_was_made:
+        return data
+    old = _cautions(data)
+    notes = tuple(note for note in data.notes if note not in old and not note.startswith(SPLIT_MADE))
+    data = _made_split(replace(data, notes=notes), data.about["split"]["seed"], how, None)
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
 
@@ -160,7 +177,7 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
     is_test = splits.make_split(data.labels, names, groups, seed=seed)
     percent = f"{100 * splits.TEST_FRACTION:g} %"
     together = "; ".join(part for part in (how, told) if part)
-    note = f"no test split was given: {percent} of each class were set aside as test (seed {seed}; {together})"
+    note = f"{SPLIT_MADE}: {percent} of each class were set aside as test (seed {seed}; {together})"
     tests = "\n".join(sorted(name for name, test in zip(names, is_test, strict=True) if test))
     written: dict[str, Any] = {
         "made": True,

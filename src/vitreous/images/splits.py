@@ -7,7 +7,6 @@ others in their split (except as class sizes require).
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -210,38 +209,13 @@ def strata(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(has.any(1), rarest_first[has.argmax(1)], -1)
 
 
-def groups_by(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) -> tuple[Places, str]:
-    """Groups that a column, or a regular expression on the path, names (its first bracket, else the whole match)."""
-    names = data.names
-    if group_by in columns:
-        values: list[str | None] = [value or None for value in columns[group_by]]
-        how = f"column {group_by!r}"
-    else:
-        try:
-            pattern = re.compile(group_by)
-        except re.error as error:
-            has = f" (columns: {', '.join(columns)})" if columns else ""
-            raise DataError(
-                f"group_by={group_by!r} is neither a column nor a regular expression: {error}{has}"
-            ) from None
-        found = [pattern.search(name) for name in names]
-        values = [None if m is None else (m[1] if pattern.groups else m[0]) for m in found]
-        how = f"{group_by!r} on the path"
-        if not any(values):
-            has = f", nor is it one of the columns {', '.join(columns)}" if columns else ""
-            raise DataError(f"group_by={group_by!r} matches no path, such as {names[0]}{has}; correct it")
-    first: dict[str, int] = {}
-    groups = np.array([i if value is None else first.setdefault(value, i) for i, value in enumerate(values)], np.int64)
-    return groups, f"{len(first):,} groups by {how}"
-
-
 def find_groups(data: ImageSet, known: Places | None = None, progress: Progress | None = None) -> tuple[Places, str]:
     """Groups of images that must stay together: copies, near copies, bursts and known groups; and a note.
 
     Uses the facts and rule of `vitreous check`: no split separates what it calls a duplicate.
     """
     n = len(data)
-    pairs = [] if known is None else [np.stack([known, np.arange(n)], 1)]
+    pairs = [] if known is None else [linked(known)]
     if n > MAX_IMAGES_COMPARED:
         groups = perceptual_hash.groups(np.concatenate(pairs), n) if pairs else np.arange(n)
         return groups, f"more than {MAX_IMAGES_COMPARED:,} images, so near duplicates were not looked for"
@@ -269,6 +243,12 @@ def _bursts(facts: Facts) -> Places:
         gaps = np.diff(taken[timed]) <= BURST_SECONDS
         pairs += [(timed[k], timed[k + 1]) for k in np.flatnonzero(gaps)]
     return _pairs(pairs)
+
+
+def linked(groups: Places) -> Places:
+    """Pairs that say the same as the numbers of groups, whatever those are."""
+    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
+    return np.stack([first[number], np.arange(len(groups))], 1)
 
 
 def _pairs(found: Iterable[tuple[int, int]]) -> Places:

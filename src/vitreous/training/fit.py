@@ -66,6 +66,7 @@ def fit(
     workers: int | None = None,
     check: bool = True,
     folds: int | None = None,
+    group_by: str | None = None,
     on_nan: str = "stop",
     log: Sequence[str] = (),
     compiled: Compiled | None = None,
@@ -87,8 +88,10 @@ def fit(
     sweep: train with several rates, the usual or these; dev chooses.  then: images to fine-tune the result on, by
     `then_recipe`.  out: the run's folder (runs/DATA-N).  resume: go on with the newest unfinished run of this data, or
     with the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000 images.
-    on_nan: stop, or rollback: skip a batch that breaks the loss.  rival: judges a simpler method on the same images.
-    tell: called with every event; by default a notebook shows them in a cell, and other Python is silent.
+    group_by: keeps series of images together: folder, exif-day, a column, or a regular expression on the path; none is
+    split between what is learned from and what judges.  on_nan: stop, or rollback: skip a batch that breaks the loss.
+    rival: judges a simpler method on the same images.  tell: called with every event; by default a notebook shows them
+    in a cell, and other Python is silent.
     """
     refusals.refuse_options(
         model=model,
@@ -97,6 +100,7 @@ def fit(
         force=force,
         has_then=then is not None,
         says_how_then=then_recipe != "auto" or bool(then_overrides),
+        group_by=group_by,
         workers=workers,
         folds=folds,
         on_nan=on_nan,
@@ -124,6 +128,7 @@ def fit(
         rates=sweep if isinstance(sweep, bool) else refusals.check_rates(sweep),
         check=check,
         folds=folds,
+        group_by=group_by,
     )
     with group(choose_device(device)) as (place, ranks):
         runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or listener())

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, RunError
 from vitreous.files import digest
-from vitreous.images import open_data
+from vitreous.images import open_data, series, splits
 from vitreous.images.health import Health, check
 from vitreous.images.health.findings import TERMINAL_COLUMNS, UNREAD_KINDS
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
@@ -42,6 +43,7 @@ from vitreous.training.plan.starting_weights import (
 )
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import closed_form
+from vitreous.training.run.closed_form import Series
 from vitreous.training.run.decoded import CROP_MARGIN, typical_size
 from vitreous.training.run.events import FACT_INDENT, Checking, Event, Fact, Noted
 from vitreous.training.run.folder import START, differences
@@ -51,6 +53,7 @@ from vitreous.training.run.step import precision_on
 from vitreous.weights import starter
 from vitreous.weights.load_model import load
 from vitreous.weights.tensor_files import READERS
+from vitreous.words import few
 
 FOLDS = 5
 CHECKED_IMAGES = 20_000  # that the check reads of a larger set
@@ -86,6 +89,7 @@ class Plan:
     left_out: tuple[str, ...] = ()  # images that cannot be read
     cautions: tuple[str, ...] = ()  # why the number may mislead
     estimate: Estimate | None = None  # of the weights' frozen features, before training
+    series: Series | None = None  # named by the user, or measured
     start: Start = field(default_factory=Start)  # the network that was read for the plan
 
     @property
@@ -96,6 +100,16 @@ class Plan:
     def judges_all(self) -> bool:
         """Whether each image is judged by a model that has not seen it, and the saved model learns from all."""
         return self.protocol in ("folds", "leave-one-out")
+
+    @property
+    def keeps_series(self) -> bool:
+        """Whether no series is split between what is learned from and what judges."""
+        return self.series is not None and self.series.is_kept_whole
+
+    @property
+    def has_guessed(self) -> bool:
+        """Whether the groups are a guess that matters, which nothing in the set tells again."""
+        return self.keeps_series and self.series is not None and not self.series.is_given
 
     @property
     def measured_seconds(self) -> float:
@@ -132,6 +146,8 @@ class Plan:
             "cautions": list(self.cautions),
             "estimate": self.estimate and self.estimate.to_json(),
             "rates": list(self.rates),
+            "series": self.series and asdict(self.series),
+            "groups": self.data.groups.tolist() if self.has_guessed and self.data.groups is not None else None,
         }
 
 
@@ -141,16 +157,20 @@ def make(request: Request, runtime: Runtime) -> Plan:
         request = replace(request, model=None)  # the first of two runs used it
     fetch_weights(request.weights)
     watch = partial(runtime.progress, Checking)
-    images = _learnable(open_data.open(request.data, progress=watch), request.recipe)
+    images = _learnable(open_data.open(request.data, group_by=request.group_by, progress=watch), request.recipe)
     health = _check(images, runtime.say, watch) if request.check else None
     refusals.refuse_blank(images, health)
     unreadable = health.unread if health is not None else ()
     images = _without(images, unreadable, runtime.say)
+    images = _with_copies(images, request.group_by)
     for fact in _found(images, health):
         runtime.say(fact)
     typical = typical_size(images, health)
     pool = learned_images(images, 0 if request.rates else request.folds)
     found = choose_weights(request, images, pool, typical, runtime)
+    if found.series is not None:
+        images = _in_series(images, found.series.groups, found.series.by, is_judged_whole=len(pool) == len(images))
+    told = _counted(found.told, images, request.group_by)
     recipe, reasons = _choose_recipe(request, images, typical, found, runtime)
     rates = _sweep_rates(recipe, request, runtime.say)
     protocol, folds = _choose_protocol(request, recipe, rates, images, runtime.say)
@@ -175,11 +195,12 @@ def make(request: Request, runtime: Runtime) -> Plan:
         rates=rates,
         left_out=unreadable,
         estimate=found.estimate,
+        series=told,
         start=Start(start),
     )
     if weights is not None:
         refusals.refuse_too_large(start.config, plan.recipe, runtime.device)
-    return replace(plan, cautions=seen_before(start.source, images, plan.judges_all))
+    return replace(plan, cautions=(*seen_before(start.source, images, plan.judges_all), *_about_series(plan)))
 
 
 def with_start(plan: Plan, request: Request, where: Path) -> Plan:
@@ -198,9 +219,13 @@ def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
     path = config["data"]["path"]
     place = data if data is not None else path if Path(path).exists() else config["data"].get("place") or path
     recipe = recipe_values.from_json(config["recipe"])
-    whole = _learnable(replace(open_data.open(place), path=path), recipe)
+    told = Series(**config["series"]) if config.get("series") else None
+    group_by = told.by if told is not None and told.is_given else None
+    whole = _learnable(replace(open_data.open(place, group_by=group_by), path=path), recipe)
     unreadable = tuple(config["left_out"])
-    images = _without(whole, unreadable, say)
+    images = _with_copies(_without(whole, unreadable, say), group_by)
+    if told is not None and len(config.get("groups") or ()) == len(images):
+        images = _in_series(images, np.array(config["groups"]), told.by, is_judged_whole=config["folds"] > 0)
     now = {
         "content_id": images.content_id,
         "images": len(images),
@@ -228,6 +253,7 @@ def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
         left_out=unreadable,
         cautions=tuple(config.get("cautions", ())),
         estimate=estimates.from_json(config["estimate"]) if config.get("estimate") else None,
+        series=told,
     )
 
 
@@ -249,12 +275,15 @@ def announce(plan: Plan, runtime: Runtime) -> Iterator[str | Fact]:
         yield str(memory.expected(plan.config, micro, r, precision=precision))
     if plan.rates:
         yield f"{len(plan.rates)} trainings, one for each of the rates {', '.join(f'{x:.3g}' for x in plan.rates)}"
+    seen = "seen no image of its series" if plan.keeps_series else "not seen it"
+    if plan.keeps_series:
+        yield f"{plan.series}: none is split between what is learned from and what judges"
     if plan.protocol == "leave-one-out":
-        yield "each image is judged by a head that has not seen it, exactly, and the saved one learns from all"
+        yield f"each image is judged by a head that has {seen}, exactly, and the saved one learns from all"
     elif plan.protocol == "folds":
         is_default = plan.folds == FOLDS and len(plan.data) < CROSS_VALIDATE_BELOW
         yield (
-            f"{plan.folds} trainings judge each image by a model that has not seen it, and one more learns from all"
+            f"{plan.folds} trainings judge each image by a model that has {seen}, and one more learns from all"
             + f" (the default below {CROSS_VALIDATE_BELOW:,} images)" * is_default
         )
 
@@ -367,6 +396,52 @@ def _without(data: ImageSet, names: tuple[str, ...], say: Say) -> ImageSet:
     left = data.take(np.array([data.name(i) not in bad for i in range(len(data))]))
     refusals.refuse_unread(left, names)
     return left
+
+
+def _with_copies(data: ImageSet, group_by: str | None) -> ImageSet:
+    """Groups that the user names, joined with copies; refused if they leave nothing to judge by."""
+    if group_by is None or data.groups is None or not data.classes:
+        return data
+    refusals.refuse_one_series(data, group_by)
+    return data if data.split_was_made else replace(data, groups=splits.find_groups(data, data.groups)[0])
+
+
+def _in_series(data: ImageSet, groups: NDArray[np.int64], by: str, *, is_judged_whole: bool) -> ImageSet:
+    """The images with series that were guessed. If all are judged in turn, the split decides nothing and stays."""
+    return replace(data, groups=groups) if is_judged_whole else open_data.regroup(data, groups, f"series by {by}")
+
+
+def _counted(told: Series | None, data: ImageSet, group_by: str | None) -> Series | None:
+    """Series with the counts of all images, where a part was measured, or none was."""
+    if group_by is not None and told is None and data.groups is not None:
+        return Series.of(data.groups, group_by, is_given=True)
+    if told is None or data.groups is None or not told.is_kept_whole:
+        return told
+    found = Series.of(data.groups, told.by, is_given=told.is_given)
+    return replace(told, count=found.count, images=found.images)
+
+
+def _about_series(plan: Plan) -> Iterator[str]:
+    """Series that are left out whole and leave a class unknown, or that nobody measured."""
+    data = plan.data
+    if plan.keeps_series and not data.has_many_labels and data.groups is not None:
+        alone = [name for i, name in enumerate(data.classes) if len(np.unique(data.groups[data.labels == i])) == 1]
+        if alone:
+            have = "class has" if len(alone) == 1 else "classes have"
+            yield (
+                f"{len(alone):,} {have} one series alone ({few(alone)}); left out whole, nothing of the class is "
+                "learned, so the number is too low; add images of another series"
+            )
+        torn = set(data.groups[data.splits == TEST].tolist()) & set(data.groups[data.splits == TRAIN].tolist())
+        if torn and not data.split_was_made:
+            yield f"the set's own test split separates {len(torn):,} series, so its number is too high"
+    elif plan.series is None and plan.recipe.task == "classify" and data.split_was_made:
+        named = [guess for guess in series.guesses(data) if guess.option]
+        if named:
+            yield (
+                f"images seem to come in series, by {named[0].by}; if images of one series are learned from and others "
+                f"judge, the number is too high; keep them together: --group-by {named[0].option}"
+            )
 
 
 def _split_counts(data: ImageSet) -> dict[str, int]:

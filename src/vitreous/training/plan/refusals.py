@@ -45,6 +45,7 @@ def refuse_options(
     force: bool,
     has_then: bool,
     says_how_then: bool,
+    group_by: str | None,
     workers: int | None,
     folds: int | None,
     on_nan: str,
@@ -63,6 +64,11 @@ def refuse_options(
         raise ConfigError("--resume goes on with a run and --force begins it again; give one")
     if says_how_then and not has_then:
         raise ConfigError("--then-recipe and --then-set say how to fine-tune; give the images too: --then DATA")
+    if group_by is not None and has_then:
+        raise ConfigError(
+            "--group-by is for one set of images, and --then names a second; fit them one after the other, the second "
+            "with --weights"
+        )
     if model is not None and weights is not None and not (isinstance(weights, str) and weights == "none"):
         raise ConfigError("--model and --weights each say what network to begin with; give one")
     if isinstance(model, str) and model in PRETRAINED:
@@ -165,6 +171,23 @@ def refuse_unread(data: ImageSet, unread: Sequence[str]) -> None:
         )
     if len(data.classes):
         refuse_unlearnable(data)
+
+
+def refuse_one_series(data: ImageSet, group_by: str) -> None:
+    """Series that leave nothing to learn from when one is left out."""
+    assert data.groups is not None
+    if len(np.unique(data.groups)) == 1:
+        raise DataError(
+            f"--group-by {group_by} puts all {len(data):,} images of {data.path} into one series, so none is left to "
+            "judge by; group by something finer"
+        )
+    if data.has_many_labels:
+        return
+    if all(len(np.unique(data.groups[data.labels == label])) == 1 for label in np.unique(data.labels)):
+        raise DataError(
+            f"--group-by {group_by} puts each class of {data.path} into one series, so a class that judges is never "
+            "learned; group by something finer"
+        )
 
 
 def train_size(data: ImageSet, recipe: Recipe, parts: int) -> int:

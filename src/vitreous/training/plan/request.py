@@ -33,6 +33,7 @@ class Request:
     rates: Rates = False
     check: bool = True
     folds: int | None = None
+    group_by: str | None = None  # what tells series apart
     then: Mapping[str, Any] = field(default_factory=dict)  # options of the run that follows, to compare on resume
     command: str = ""  # of the first of two runs, for the second
     network: Model | None = None  # in memory, to begin with
@@ -45,6 +46,7 @@ class Request:
             given["model" if self.as_new else "weights"] = fingerprint(self.network)
         given |= {name: str(value) for name, value in self.changes.items()}
         given |= {"sweep": str(self.rates) if self.rates else None, "folds": self.folds}
+        given |= {"group_by": self.group_by}
         given |= {"check": None if self.check else False, **self.then}
         return {name: value for name, value in given.items() if value is not None}
 

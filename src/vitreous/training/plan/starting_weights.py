@@ -5,14 +5,18 @@ If the user names none, few colour images begin from the starter, provided its f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vitreous.errors import ConfigError, VitreousError, nearest
+from vitreous.images import series, splits
 from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.images.series import Guess
 from vitreous.models.catalog import parse
 from vitreous.models.config import Size
 from vitreous.models.model import Model
@@ -22,6 +26,7 @@ from vitreous.training.plan.estimate import Estimate
 from vitreous.training.plan.request import Request
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import trainable_layers
+from vitreous.training.run.closed_form import Series
 from vitreous.training.run.events import FeaturesRead
 from vitreous.training.run.network import Weights, make_network
 from vitreous.training.run.runtime import Runtime
@@ -34,12 +39,17 @@ CROSS_VALIDATE_BELOW = 2_000  # images; fewer are each judged by a model that ha
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """weights: None is from scratch.  start: the network with them.  estimate: what its frozen features are worth."""
+    """weights: None is from scratch.  start: the network with them.  estimate: what its frozen features are worth.
+
+    series: of all images, if leaving whole series out changes the number.
+    """
 
     weights: Weights | None = None
     start: Model | None = None
     estimate: Estimate | None = None
     reasons: tuple[str, ...] = ()
+    series: Guess | None = None
+    told: Series | None = None  # what series do to the number, if anything was measured
 
 
 def choose_weights(request: Request, data: ImageSet, pool: ImageSet, typical: Size, runtime: Runtime) -> Beginning:
@@ -70,11 +80,31 @@ def choose_weights(request: Request, data: ImageSet, pool: ImageSet, typical: Si
     trainable_layers.frozen(start, str(request.changes.get("policy", "full")))  # refuses an unknown policy
     if not is_plain:
         return Beginning(name, start)
-    estimate = _measured(start, pool, sized.seed, runtime)
+    guesses = series.guesses(data) if data.split_was_made and request.group_by is None else None
+    estimate, found = _measured(
+        start, pool, sized.seed, request.group_by, guesses and _within(guesses, data, pool), runtime
+    )
+    whole = found and _of_all(found, guesses or [], data)
     is_clear = starter.is_clear(estimate.right, estimate.images, estimate.chance)
     if is_tried and not is_clear and "policy" not in request.changes:
-        return Beginning(reasons=(f"the starter knows little of these images ({estimate}), so it is left out",))
-    return Beginning(name, start, estimate, (_about_starter(),) if is_tried else ())
+        why = f"the starter knows little of these images ({estimate}), so it is left out"
+        return Beginning(reasons=(why,), series=whole, told=estimate.series)
+    return Beginning(name, start, estimate, (_about_starter(),) if is_tried else (), whole, estimate.series)
+
+
+def _within(guesses: list[Guess], data: ImageSet, pool: ImageSet) -> list[Guess]:
+    """Guesses about `data`, for the images of `pool`."""
+    here = np.isin(data.ids, pool.ids)
+    return [replace(guess, groups=guess.groups[here]) for guess in guesses]
+
+
+def _of_all(found: Guess, guesses: list[Guess], data: ImageSet) -> Guess:
+    """The guess that matters, for all images, where only train was measured."""
+    if len(found.groups) == len(data):
+        return found
+    same = next(guess for guess in guesses if guess.by == found.by)
+    groups = series.joined(same, splits.find_groups(data)[0], data.labels)
+    return same if groups is None else replace(same, groups=groups)
 
 
 def fetch_weights(weights: str | None) -> None:
@@ -116,15 +146,19 @@ def learned_images(data: ImageSet, folds: int | None) -> ImageSet:
     return data if data.split_was_made and is_judged_whole else data.split(TRAIN)
 
 
-def _measured(model: Model, pool: ImageSet, seed: int, runtime: Runtime) -> Estimate:
-    """Rank 0 measures and tells the others; the model ends on the CPU."""
-    found: Estimate | VitreousError | None = None
+def _measured(
+    model: Model, pool: ImageSet, seed: int, group_by: str | None, guesses: list[Guess] | None, runtime: Runtime
+) -> tuple[Estimate, Guess | None]:
+    """Rank 0 measures and tells the others; the model ends on the CPU.  guesses: of the images of `pool`."""
+    found: tuple[Estimate, Guess | None] | VitreousError | None = None
     if runtime.ranks.is_first:
         try:
             found = estimates.measure(
                 model.to(runtime.device),
                 pool,
                 seed=seed,
+                group_by=group_by,
+                guesses=guesses,
                 device=runtime.device,
                 workers=runtime.workers,
                 progress=partial(runtime.progress, FeaturesRead),

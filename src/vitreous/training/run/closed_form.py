@@ -10,7 +10,7 @@ N images   D features   K classes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.errors import DataError
+from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import extract
 from vitreous.evaluation.ridge_regression import Decomposed, Ridge, decompose
@@ -86,6 +87,11 @@ class Solved:
     probe: Ridge
     left_out: NDArray[np.float64]  # N K
     right: dict[float, int]  # of each l2 tried: rows that are right when they are left out
+    parts: Decomposed
+
+    def right_without(self, groups: NDArray[np.int64], labels: NDArray[np.int64]) -> int:
+        """Rows that the same l2 names rightly when other groups are left out."""
+        return int((best_class(self.parts.left_out(self.probe.l2, groups)) == labels).sum())
 
 
 def solve(
@@ -126,14 +132,15 @@ def _best(
         error = float(((scores - targets) ** 2).mean())
         if error < least:
             least, best, best_scores = error, l2, scores
-    return Solved(parts.at(best), best_scores, right)
+    return Solved(parts.at(best), best_scores, right, parts)
 
 
 def rounds(data: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], int]:
     """The round in which each image is left out, and how many images have copies.
 
-    A round leaves out one image of each class, with its copies and bursts. Leaving out one image alone would make its
-    class one smaller than the others, and least squares would rarely name it: with few images, accuracy is too low.
+    A round leaves out one image of each class, with its copies, bursts and series. Leaving out one image alone would
+    make its class one smaller than the others, and least squares would rarely name it: with few images, accuracy is
+    too low.
     """
     groups = data.groups if data.groups is not None else splits.find_groups(data)[0]
     _, first, sizes = np.unique(groups, return_index=True, return_counts=True)
@@ -142,6 +149,56 @@ def rounds(data: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], int]:
     if count < 2:
         raise DataError(f"all images of {data.path} are copies of one, so none can be judged by the others; add some")
     return splits.folds(replace(data, groups=groups), count, seed), int(sizes[sizes > 1].sum())
+
+
+@dataclass(frozen=True)
+class Series:
+    """Images taken together, and what leaving them out whole does to the number of frozen features."""
+
+    by: str  # what the user said to group by, or what was guessed from
+    is_given: bool  # by the user
+    count: int  # series of two images or more
+    images: int  # in them
+    one_by_one: int | None = None  # right when an image is left out with its copies alone; None where nobody asked
+    whole: int | None = None  # right when its whole series is left out, too
+    at_random: int | None = None  # right when as many images, drawn at random, are left out instead: the mean of draws
+    least_at_random: int | None = None  # the lowest of them
+    judged: int = 0  # images that these numbers are of
+
+    @classmethod
+    def of(cls, groups: NDArray[np.int64], by: str, *, is_given: bool) -> Series:
+        """These groups, without a number."""
+        sizes = np.unique(groups, return_counts=True)[1]
+        return cls(by, is_given, int((sizes > 1).sum()), int(sizes[sizes > 1].sum()))
+
+    @property
+    def matters(self) -> bool:
+        """Whether whole series give a lower number, beyond its interval, and not because fewer are learned from.
+
+        So they must be lower than all draws at random; if those lie beyond the interval too, beyond theirs as well.
+        """
+        if self.one_by_one is None or self.whole is None or self.at_random is None or self.least_at_random is None:
+            return False
+        low, low_at_random = (self.judged * wilson(n, self.judged)[0] for n in (self.one_by_one, self.at_random))
+        border = low if self.at_random >= low else low_at_random
+        return self.whole < min(border, self.least_at_random)
+
+    @property
+    def is_kept_whole(self) -> bool:
+        """Whether no series is split between what is learned from and what judges."""
+        return self.is_given or self.matters
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts, and each number as a share with its interval."""
+        shares = {
+            name: {"right": right, "accuracy": right / self.judged, "interval": list(wilson(right, self.judged))}
+            for name in ("one_by_one", "whole", "at_random")
+            if (right := getattr(self, name)) is not None
+        }
+        return asdict(self) | shares | {"matters": self.matters, "is_headline": self.is_kept_whole}
+
+    def __str__(self) -> str:
+        return f"{self.count:,} series {'by' if self.is_given else 'guessed by'} {self.by}"
 
 
 @dataclass(frozen=True, eq=False)

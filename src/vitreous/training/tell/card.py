@@ -84,6 +84,7 @@ def _head(summary: Summary) -> str:
         f"(95 % interval {low:.1f} to {high:.1f}). {summary.how_judged}",
         "",
     ]
+    lines += [summary.footnote, ""] if summary.footnote is not None else []
     if (row := summary.above) is not None and row.answered:
         lines += [
             f"Answer only above {100 * row.confidence:.0f} % confidence: {100 * row.answered_share:.1f} % of the "

@@ -42,11 +42,27 @@ def _right(run: Run) -> Fact:
     if judged is None:
         return Fact("done", "trained, and not judged: no image was set aside", "warn")
     share = percent(judged.get("top1", judged.get("exact_match")))
-    images, unseen = f"{judged['images']:,}", "images that it had not seen"
+    is_whole = bool((m.get("series") or {}).get("is_headline"))
+    images, unseen = f"{judged['images']:,}", f"images {'of series ' * is_whole}that it had not seen"
     of = {"test": f"{images} test {unseen}", "dev": f"{images} images set aside"}.get(m["judged_by"], unseen)
     caution = "; a bit too high, since they also chose it" if m["judged_by"] == "dev" else ""
     all_labels = "all labels of " if "exact_match" in judged else ""
     return Fact("right", f"{share} of {all_labels}{of} ({percent_range(judged['interval'])}, 95 % interval){caution}")
+
+
+def _series(run: Run) -> Fact | None:
+    """The number that splits series, where the headline does not."""
+    series = run.metrics.get("series")
+    if not series or not series["is_headline"]:
+        return None
+    told = f"{series['count']:,} {'' if series['is_given'] else 'guessed '}by {series['by']}"
+    ways = [series[name] for name in ("one_by_one", "whole")]
+    if None in ways:
+        return Fact("series", f"{told}, each kept whole")
+    one, whole = (percent(way["accuracy"]) for way in ways)
+    if run.metrics["judged_by"] != "leave-one-out":
+        return Fact("series", f"{told}; frozen features: {one} one by one, {whole} whole")
+    return Fact("series", f"{told}; one by one {one}, {'too high' if series['matters'] else 'no clear difference'}")
 
 
 def _trust(run: Run) -> Fact | None:
@@ -111,12 +127,22 @@ def _next(run: Run) -> Fact:
     return Fact("next", f"vitreous predict {here} PHOTO.jpg, or vitreous serve {here}")
 
 
-FACTS: tuple[Callable[[Run], Fact | None], ...] = (_alarm, _right, _trust, _unknown, _weakest, _saved, _next)
+FACTS: tuple[Callable[[Run], Fact | None], ...] = (
+    _alarm,
+    _right,
+    _series,
+    _trust,
+    _unknown,
+    _weakest,
+    _saved,
+    _next,
+)
 
 
 def _details(metrics: dict[str, Any]) -> Iterator[Said]:
     if "judged" in metrics:
         yield Said(metrics["how_judged"])
+        yield from [Said(metrics["footnote"])] if metrics.get("footnote") else []
         yield from (Said(f"{r['name']}: {percent(r['right'] / r['seen'])}") for r in metrics.get("rivals", ()))
         yield from map(Said, metrics.get("notes", ()))
 

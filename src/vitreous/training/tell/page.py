@@ -92,7 +92,13 @@ def page(summary: Summary) -> Page:
         answer=answer(summary),
         tone="plain" if summary.alarm is None else "bad",
         lead=f"{summary.origin}. {summary.how_judged}",
-        top=[*_alarm(summary), _numbers(summary), *_only_above(summary), *_warnings(summary)],
+        top=[
+            *_alarm(summary),
+            _numbers(summary),
+            *_footnote(summary),
+            *_only_above(summary),
+            *_warnings(summary),
+        ],
         sections=[section for section in sections if section is not None],
         foot=f"Made by vitreous {version}. This page holds all that it shows and fetches nothing.".replace("  ", " "),
     )
@@ -145,6 +151,11 @@ def _numbers(summary: Summary) -> Numbers:
     return Numbers(shown)
 
 
+def _footnote(summary: Summary) -> Iterator[Note]:
+    if summary.footnote is not None:
+        yield Note(unbroken(summary.footnote), "plain")
+
+
 def _only_above(summary: Summary) -> Iterator[Note]:
     row = summary.above
     if row is not None and row.answered:
@@ -179,6 +190,11 @@ def _accuracy(summary: Summary) -> Section:
         charts.ShareBar(r.name, r.right / max(r.seen, 1), *wilson(r.right, r.seen), is_ours=False)
         for r in summary.rivals
     ]
+    if summary.judged_by == "leave-one-out" and summary.footnote is not None and (series := summary.series) is not None:
+        right, judged = series.one_by_one or 0, series.judged
+        rows.append(
+            charts.ShareBar("images left out one by one", right / judged, *wilson(right, judged), is_ours=False)
+        )
     if not summary.has_many_labels:
         largest = max(result.per_class, key=lambda row: row.images)
         rows.append(
@@ -192,6 +208,7 @@ def _accuracy(summary: Summary) -> Section:
         Drawings([Drawing(charts.bars(rows, title="share of right answers"), heading="Share of right answers")]),
     ]
     blocks += [Text(_against(summary, rival)) for rival in summary.rivals]
+    blocks += [] if summary.about_series is None else [Text(unbroken(summary.about_series))]
     if result.left_out:
         blocks.append(Text(f"{result.left_out:,} images have no label and were not judged."))
     return Section("How good is it?", blocks, summary=_percent(result.top1))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError, VitreousError
 from vitreous.evaluation import calibration
-from vitreous.evaluation.accuracy import Result, measure
+from vitreous.evaluation.accuracy import Result, independent, measure, wilson
 from vitreous.evaluation.calibration import Above, above
 from vitreous.images.health import Health
 from vitreous.images.imageset import ImageSet
@@ -32,6 +32,7 @@ from vitreous.training.label_errors import Doubts, Suspect, suspects
 from vitreous.training.plan.plan import Plan
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
+from vitreous.training.run.closed_form import Series
 from vitreous.training.run.events import (
     DevLooked,
     Event,
@@ -49,6 +50,7 @@ from vitreous.training.run.folder import data_name
 from vitreous.training.run.trained import Rival, Trained, Trial
 from vitreous.training.tell.strangers import Caught, strangers_caught
 from vitreous.weights import starter
+from vitreous.words import percent, percent_range
 
 MIN_ANSWERS = 20  # fewer make "answer only above" worthless
 LOOK_IMAGES = 32  # of the short look inside
@@ -111,6 +113,7 @@ class Summary:
     rivals: Sequence[Rival] = ()
     trials: Sequence[Trial] = ()  # rates that were tried
     notes: Sequence[str] = ()  # what else should be known
+    series: Series | None = None  # images taken together, named by the user or guessed
     folder: str = "run"  # where the model lies
     measured: Result | None = None  # the numbers, if they were measured already
 
@@ -215,7 +218,20 @@ class Summary:
     def how_judged(self) -> str:
         """One sentence for everybody."""
         n = f"{len(self.judged):,}"
+        series = self.series if _is_whole(self.series) else None
         match self.judged_by:
+            case "cross-validation" if series is not None:
+                return (
+                    f"Measured by cross-validation with whole series left out ({series}): {self.folds} models were "
+                    f"trained, so that each of the {n} images was judged by a model that had seen no image of its "
+                    "series. The model that was saved has learned from all of them."
+                )
+            case "leave-one-out" if series is not None:
+                return (
+                    f"Measured by leaving out whole series ({series}): each of the {n} images was judged by a head "
+                    "that had seen no image of its series; only the strength of its penalty was chosen with all of "
+                    "them. The model that was saved has learned from all."
+                )
             case "cross-validation":
                 return (
                     f"Measured by cross-validation: {self.folds} models were trained, each without one part of the "
@@ -229,12 +245,54 @@ class Summary:
                     "was saved has learned from all."
                 )
             case "test":
-                return f"Measured on {n} test images that were used neither for training nor for any choice."
+                whole = "" if series is None else f" Images were set aside in whole series ({series})."
+                return f"Measured on {n} test images that were used neither for training nor for any choice.{whole}"
             case "dev":
                 return (
                     f"Measured on {n} images set aside from training. The best state was chosen by the same images, so "
                     "the number is somewhat too high; test images would give an honest one."
                 )
+
+    @property
+    def footnote(self) -> str | None:
+        """The number that leaves images out one by one, where it is not the headline; None if there is none."""
+        series = self.series
+        if series is None or series.one_by_one is None or series.whole is None or not series.is_kept_whole:
+            return None
+        one = _share(series.one_by_one, series.judged)
+        if self.judged_by == "leave-one-out":
+            text = f"Left out one by one, {one} are right: "
+            text += (
+                "too high for new images, since images of one series are alike."
+                if series.matters
+                else "no clear difference, so the series hardly matter here."
+            )
+        else:
+            text = (
+                f"Before training, frozen features named {one} when images were left out one by one, and "
+                f"{_share(series.whole, series.judged)} in whole series"
+                + (": a number without series would be too high." if series.matters else ": no clear difference.")
+            )
+        return text if series.is_given else f"{text} The series are a guess; --group-by names them."
+
+    @property
+    def about_series(self) -> str | None:
+        """Why series that were looked at do not make the headline; None if they do, or if there seem to be none."""
+        series = self.series
+        if series is None or series.is_kept_whole or series.whole is None:
+            return None
+        return (
+            f"Images may come in series ({series}). Frozen features named {_share(series.whole, series.judged)} when "
+            "whole series were left out: no clear difference, so the number stands."
+        )
+
+
+def _is_whole(series: Series | None) -> bool:
+    return series is not None and series.is_kept_whole
+
+
+def _share(right: int, images: int) -> str:
+    return f"{percent(right / images)} ({percent_range(wilson(right, images))})"
 
 
 def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: str, seconds: float) -> Summary | None:
@@ -244,6 +302,9 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
     model, judged = trained.model, trained.judged
     probabilities = judged_probabilities(trained)
     result = measure_answers(probabilities, judged)
+    if _is_whole(plan.series) and judged.groups is not None and len(result.judged):
+        groups = judged.groups[result.judged.rows]
+        result = replace(result, independent=independent(result.judged.is_right, groups))
     weights = str(plan.weights or "")
     return Summary(
         name=data_name(plan.data),
@@ -278,6 +339,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         rivals=trained.rivals,
         trials=trained.trials,
         notes=_notes(plan, trained),
+        series=plan.series,
         folder=str(where),
     )
 
@@ -301,7 +363,7 @@ def calibrate(plan: Plan, trained: Trained) -> None:
         "made_by": "vitreous fit",
         "recipe": plan.recipe.name,
         "data": plan.data.content_id,
-        "learned_from": "all" if plan.judges_all and trained.test is None else "train",
+        "learned_from": "all" if (plan.judges_all and trained.test is None) or _is_whole(plan.series) else "train",
         **{name: value for name, value in model.source.items() if name == "terms"},
     }
 
@@ -444,7 +506,7 @@ def happenings(events: Sequence[Event]) -> list[str]:
                     f"with the smallest error when images are left out: {event.right:,} of {event.images:,} are right "
                     "then."
                 )
-                copies = f"; {event.copies:,} have copies or bursts, left out together" if event.copies else ""
+                copies = f"; {event.copies:,} have copies, bursts or series, left out together" if event.copies else ""
                 told.append(f"Images were left out in {event.rounds} rounds, some of each class{copies}.")
             case Noted():
                 told.append(event.text)
