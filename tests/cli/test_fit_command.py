@@ -226,7 +226,7 @@ def test_a_newcomer_reads_ten_lines_at_most(done, call):
     abouts = [line.split()[0] for line in lines]
     assert abouts == [
         about
-        for about in ("found", "check", "plan", "right", "trust", "unknown", "weakest", "saved", "next")
+        for about in ("found", "check", "plan", "alarm", "right", "trust", "unknown", "weakest", "saved", "next")
         if about in abouts
     ], "each once, in this order, and nothing else"
     assert {"found", "plan", "right", "saved", "next"} <= set(abouts)

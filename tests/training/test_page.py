@@ -267,10 +267,10 @@ def test_a_model_that_is_no_better_than_one_answer_is_called_so_first_and_in_red
     first = bad.top[0]
     assert first.tone == "bad"
     assert first.text.startswith("It answers nothing else. Begin from trained weights (--weights starter)")
-    assert first.text.endswith("look at the images and their labels: vitreous check noise")
+    assert first.text.endswith("Or look at the images and their labels: vitreous check noise")
     assert bad.top[1].numbers[0].tone == "bad"
     assert '<p class="answer bad">No better than always answering class 1.</p>' in pages.render(bad)
-    assert "**No better than always answering class 1. It answers nothing else." in card(collapsed())
+    assert "**No better than always answering class 1. Begin from trained weights" in card(collapsed())
     good = page(told)
     assert (good.tone, good.top[0].numbers[0].tone) == ("plain", "plain")
     assert "No better than" not in pages.render(good)
@@ -280,9 +280,12 @@ def test_a_model_that_is_no_better_than_one_answer_is_called_so_first_and_in_red
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"beginning": "from scratch"}, "Begin from trained weights (--weights starter), train longer (--epochs N)"),
-        ({"beginning": "from the starter"}, "Train longer (--epochs N), try other learning rates (--sweep)"),
-        ({"recipe": SOLVED}, "Begin from other weights (--weights MODEL), add images"),
+        (
+            {"beginning": "from scratch"},
+            "Begin from trained weights (--weights starter), or train longer (--epochs N).",
+        ),
+        ({"beginning": "from the starter"}, "Train longer (--epochs N), or try other learning rates (--sweep)."),
+        ({"recipe": SOLVED}, "Begin from other weights (--weights MODEL), or add images."),
     ],
 )
 def test_what_helps_depends_on_how_it_was_trained(changes, words):

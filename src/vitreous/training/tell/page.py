@@ -125,8 +125,10 @@ def answer(summary: Summary) -> str:
 
 def _alarm(summary: Summary) -> Iterator[Note]:
     """Why the answer above is red, and what to do."""
-    if summary.alarm is not None:
-        yield Note(summary.alarm.removeprefix(f"{answer(summary)} "), "bad")
+    if (alarm := summary.result.alarm) is not None:
+        why = alarm.removeprefix(f"{answer(summary)} ")
+        check = f"Or look at the images and their labels: vitreous check {shlex.quote(summary.judged.path)}"
+        yield Note(f"{why} {summary.what_helps} {check}", "bad")
 
 
 def _numbers(summary: Summary) -> Numbers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -158,18 +157,17 @@ class Summary:
     @property
     def alarm(self) -> str | None:
         """That the model is no better than one answer, and what to do; None for a better one."""
-        found = self.result.alarm
-        return found and f"{found} {self._what_helps}"
+        row = self.result.no_better_than
+        return None if row is None else f"No better than always answering {row.name}. {self.what_helps}"
 
     @property
-    def _what_helps(self) -> str:
+    def what_helps(self) -> str:
         """What to do about a model that has learned nothing."""
-        check = f"look at the images and their labels: vitreous check {shlex.quote(self.judged.path)}"
         if self.recipe.is_solved:
-            return f"Begin from other weights (--weights MODEL), add images, or {check}"
+            return "Begin from other weights (--weights MODEL), or add images."
         if self.beginning == "from scratch":
-            return f"Begin from trained weights (--weights starter), train longer (--epochs N), or {check}"
-        return f"Train longer (--epochs N), try other learning rates (--sweep), or {check}"
+            return "Begin from trained weights (--weights starter), or train longer (--epochs N)."
+        return "Train longer (--epochs N), or try other learning rates (--sweep)."
 
     @property
     def images_used(self) -> str:
