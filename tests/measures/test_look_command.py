@@ -104,6 +104,24 @@ def test_without_a_folder_a_look_goes_to_looks_and_says_so(desk, tmp_path):
     assert json.loads(as_json.stdout)["found"]
 
 
+def test_after_a_stop_the_folder_to_go_on_in_is_named(desk, tmp_path):
+    stop = f"""
+import os
+from vitreous.measures import shift
+os.chdir({str(tmp_path)!r})
+def stopped(*_):
+    raise KeyboardInterrupt
+shift._Shift.finish = stopped
+"""
+    look = ["look", desk / "vit.safetensors", desk / "photos", "--only"]
+    late, early = run_all([[*look, "positions,shift"], [*look, "shift"]], before=stop)
+    assert (late.code, early.code) == (130, 130)
+    assert late.stderr.endswith("vitreous: stopped; the same command with --out looks/vit-1 goes on\n")
+    assert "goes on" not in early.stderr  # nothing was kept
+    (again,) = run_all([[*look, "positions,shift", "--out", tmp_path / "looks" / "vit-1"]])
+    assert again.stderr.startswith("1 measure on 12 images")
+
+
 def test_where_no_look_can_be_written_is_said_first(desk, tmp_path):
     (tmp_path / "looks").write_text("a file")
     (done,) = run_all(
