@@ -15,6 +15,8 @@ from vitreous.measures.figures import Figures, draw, figures_of, short_name, tit
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found
 from vitreous.measures.page.looker import fitting, looker
+from vitreous.models.architecture import drawing
+from vitreous.models.config import from_json
 from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Drawings, Note, Page, Point, Points, Section, Table, Text
 from vitreous.words import sentence, unbroken
@@ -62,7 +64,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
             )
             for name in inspection.measures
         ]
-        + [_about(inspection)],
+        + [_architecture(inspection), _about(inspection)],
         foot=f"Made by vitreous look. {PAPERS_NOTE} {FILES_NOTE}",
         has_column=True,
         style=(PAGE_FOLDER / "look.css").read_text("utf-8"),
@@ -215,6 +217,17 @@ def _cells(figures: Figures) -> list[dict[str, Any]]:
                 names = {"rows": cells.rows, "columns": cells.columns}
                 out.append({"section": name, "title": title, "place": place, **names, "thousandths": numbers})
     return out
+
+
+def _architecture(inspection: Inspection) -> Section:
+    """Each model drawn whole."""
+    drawings = [
+        Drawing(drawing(from_json(model["config"]), name), heading=name if inspection.against else "")
+        for model, name in zip(_models(inspection), _names(inspection), strict=True)
+    ]
+    words = Text("From image to answer: each part, what leaves it, and how many numbers it has learned.")
+    captions: list[Block] = [Text(f"{each.chart.title}.") for each in drawings]
+    return Section("The whole model", [words, *captions, Drawings(drawings)], anchor="architecture")
 
 
 def _about(inspection: Inspection) -> Section:
