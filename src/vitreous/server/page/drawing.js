@@ -21,8 +21,9 @@ export function stretched(map) {
   return map.map((value) => (high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0));
 }
 
-/** Draw an image, with a map over its patches, a chosen patch, covered patches, and patches in another order. */
-export function draw(canvas, image, { map = null, grid = null, patch = null, hidden = [], order = null, lines = false } = {}) {
+/** Draw an image, with a map over its patches, a chosen patch, covered patches, and patches in another order.
+ *  box: x, y, width, height in pixels of the image.  dots: points in such pixels. */
+export function draw(canvas, image, { map = null, grid = null, patch = null, hidden = [], order = null, lines = false, box: marked = null, dots = [] } = {}) {
   const ratio = image.height / image.width;
   canvas.height = Math.round(canvas.width * ratio);
   const { width, height } = canvas;
@@ -44,14 +45,21 @@ export function draw(canvas, image, { map = null, grid = null, patch = null, hid
     for (let i = 1; i < grid[1]; i++) line(paint, (i * width) / grid[1], 0, (i * width) / grid[1], height);
     for (let i = 1; i < grid[0]; i++) line(paint, 0, (i * height) / grid[0], width, (i * height) / grid[0]);
   }
-  if (patch !== null) {
-    const [x, y, w, h] = box(patch, width, height);
+  const scale = width / image.width;
+  for (const [x, y] of dots)
+    for (const [style, radius] of [["#000", 4.5], ["#fff", 3]]) {
+      paint.fillStyle = style;
+      paint.beginPath();
+      paint.arc(x * scale, y * scale, radius, 0, 2 * Math.PI);
+      paint.fill();
+    }
+  const frames = [...(patch !== null ? [box(patch, width, height)] : []), ...(marked ? [marked.map((n) => n * scale)] : [])];
+  for (const frame of frames)
     for (const [style, wide] of [["#000", 5], ["#fff", 2.5]]) {
       paint.strokeStyle = style;
       paint.lineWidth = wide;
-      paint.strokeRect(x, y, w, h);
+      paint.strokeRect(...frame);
     }
-  }
 }
 
 function light(paint, map, [rows, columns], width, height) {
