@@ -367,7 +367,8 @@ class _Sketch:
             self._write(middle, y + 19 + LINE * (i + 1), line, anchor="middle", colour="quiet", size=11)
         if part.has_skip:
             self._skip(y + 12, y + height - 12, BOX_X)
-            self._write(SKIP_X - 4, y + height / 2 + 4, f"{part.copies}×", anchor="end", colour="quiet", size=11)
+            times = f"{part.copies}×" if part.copies > 1 else ""
+            self._write(SKIP_X - 4, y + height / 2 + 4, times, anchor="end", colour="quiet", size=11)
         self.y = y + height
 
     def _frame(self, part: ModelPart) -> None:
@@ -415,7 +416,7 @@ class _Sketch:
     def _parameters(self, count: int, y: float) -> None:
         share = count / self.total if self.total else 0.0
         if not count:
-            self._write(COUNT_X, y, "nothing learned", colour="quiet", size=11)
+            self._write(COUNT_X, y, "nothing to learn", colour="quiet", size=11)
         else:
             self._write(COUNT_X, y, f"{count:,}", weight=600)
             self.marks.append(Box(COUNT_X, y + 5, BAR_WIDTH, 4, "line", 0.8))

@@ -225,7 +225,7 @@ def _architecture(inspection: Inspection) -> Section:
         Drawing(drawing(from_json(model["config"]), name), heading=name if inspection.against else "")
         for model, name in zip(_models(inspection), _names(inspection), strict=True)
     ]
-    words = Text("From image to answer: each part, what leaves it, and how many numbers it has learned.")
+    words = Text("From image to answer: each part, what leaves it, and how many numbers it learns.")
     captions: list[Block] = [Text(f"{each.chart.title}.") for each in drawings]
     return Section("The whole model", [words, *captions, Drawings(drawings)], anchor="architecture")
 

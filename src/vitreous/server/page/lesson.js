@@ -418,7 +418,7 @@ function complain(error) {
 /** The drawing of the whole model, below the steps. */
 async function whole() {
   const svg = await drawing();
-  $("whole-says").textContent = `${svg.getAttribute("aria-label")}. Numbers beside a part count what it has learned; the bar is its share.`;
+  $("whole-says").textContent = `${svg.getAttribute("aria-label")}. Numbers beside a part are its parameters, and the bar is its share of all.`;
   $("architecture").replaceChildren(svg);
   $("whole").hidden = false;
 }
