@@ -29,7 +29,7 @@ from vitreous.report.marks import Area, Box, Chart, Dot, Mark, Stroke, Words
 POSITIONS = {
     "learned": "a learned vector is added to each token",
     "learned-2d": "learned vectors of its row and column are added to each token",
-    "sincos-2d": "fixed waves of its row and column are added to each token",
+    "sincos-2d": "fixed waves of its row and column are added to each {}",
     "relative": "and a learned vector for each distance between tokens",
 }
 POOL_SENTENCES = {
@@ -54,6 +54,7 @@ class ModelPart:
     copies: int = 1
     legs: tuple[Leg, ...] = ()  # of one copy of a Transformer's block
     has_skip: bool = False  # a ResNet's units add what came in
+    note: str = ""  # what a drawing of its legs does not show
 
     def to_json(self) -> dict[str, Any]:
         kept = ("name", "about", "shape", "parameters", "copies")
@@ -179,7 +180,7 @@ def _of_vit(model: ViT, made: _Shapes) -> Iterator[ModelPart]:
         about = f"stands for hidden {what} in pre-training; not used for an answer"
         yield ModelPart("mask token", about, "embed", made[embedding], _count(embedding.mask_token))
     if e.positions != "none":
-        about = POSITIONS.get(e.positions, f"of the kind {e.positions}")
+        about = POSITIONS.get(e.positions, f"of the kind {e.positions}").format(place(config))
         tables = model.layer_positions
         if tables.tables:
             shared = "the same" if e.positions_at == "every-layer-shared" else "its own"
@@ -222,9 +223,10 @@ def _blocks(model: ViT, made: _Shapes) -> ModelPart:
     ]
     about = f"attention of {heads}, then an MLP of {e.mlp}"
     about += ", each plus what came in" if has_skip else ", without skips"
-    if e.skips and has_skip:
-        about += f"; without skips in block {', '.join(str(i + 1) for i in sorted(set(e.skips)))}"
-    return ModelPart("block", about, "block", shape, _count(model.blocks), e.depth, tuple(legs))
+    cut = ", ".join(str(i + 1) for i in sorted(set(e.skips))) if has_skip else ""
+    note = f"without skips in block {cut}" if cut else ""
+    about += f"; {note}" if note else ""
+    return ModelPart("block", about, "block", shape, _count(model.blocks), e.depth, tuple(legs), note=note)
 
 
 def _of_stem(stem: Stem, config: ResNetConfig, made: _Shapes) -> Iterator[ModelPart]:
@@ -367,46 +369,47 @@ class _Sketch:
             self._write(middle, y + 19 + LINE * (i + 1), line, anchor="middle", colour="quiet", size=11)
         if part.has_skip:
             self._skip(y + 12, y + height - 12, BOX_X)
-            times = f"{part.copies}×" if part.copies > 1 else ""
-            self._write(SKIP_X - 4, y + height / 2 + 4, times, anchor="end", colour="quiet", size=11)
+        if part.has_skip and part.copies > 1:
+            self._write(SKIP_X - 4, y + height / 2 + 4, f"{part.copies}×", anchor="end", colour="quiet", size=11)
         self.y = y + height
 
     def _frame(self, part: ModelPart) -> None:
         """One block in full, and how often it stands there."""
-        top, place = self.y, len(self.marks)
+        top, lowest = self.y, len(self.marks)
         self._write(FRAME_X + 12, top + 19, f"block, {part.copies} times" if part.copies > 1 else "block", weight=600)
         if part.copies > 1:
             self._write(COUNT_X, top + 46, f"{part.parameters // part.copies:,} in each:", colour="quiet", size=11)
         self.y = top + 26
-        if "without" in part.about:
-            self._write(FRAME_X + 12, top + 34, part.about.partition("in; ")[2] or "without skips", size=11)
+        if part.note:
+            self._write(FRAME_X + 12, top + 34, part.note, size=11)
             self.y += 12
         for leg in part.legs:
             begin = self.y + 7
             for one in leg.branch:
                 self.arrow(height=20)
                 self._inner(one)
-            self.arrow(height=18)
-            self._sum(begin if leg.has_skip else None)
+            if leg.has_skip:
+                self._sum(begin)
             for one in leg.after:
                 self.arrow(height=20)
                 self._inner(one)
         self.y += 12
         frame = Box(FRAME_X, top, FRAME_WIDTH, self.y - top, "line", 0.22, border="quiet", round=10)
-        self.marks.insert(place, frame)
+        self.marks.insert(lowest, frame)
 
     def _inner(self, part: ModelPart) -> None:
         y = self.y
         self._box(part)
         self._write(COUNT_X, y + 20, f"{part.parameters:,}", colour="quiet", size=11)
 
-    def _sum(self, begin: float | None) -> None:
+    def _sum(self, begin: float) -> None:
+        """What came in is added.  begin: where it leaves the way."""
+        self.arrow(height=18)
         x, y = BOX_X + BOX_WIDTH / 2, self.y + 8
         self.marks += [Dot(x, y, "paper", radius=9), Dot(x, y, "quiet", 0.25, 9)]
         self._write(x, y + 5, "+", anchor="middle", weight=600, size=15)
         self.y = y + 9
-        if begin is not None:
-            self._skip(begin, y, x, x - 11)
+        self._skip(begin, y, x, x - 11)
 
     def _skip(self, begin: float, end: float, start: float, to: float | None = None) -> None:
         """What came in goes round the box.  start, to: x of the line's ends."""
