@@ -21,9 +21,8 @@ export function stretched(map) {
   return map.map((value) => (high > low ? Math.min(Math.max((value - low) / (high - low), 0), 1) : 0));
 }
 
-/** Draw an image, with a map over its patches, a chosen patch, covered patches, and patches in another order.
- *  box: x, y, width, height in pixels of the image.  dots: points in such pixels. */
-export function draw(canvas, image, { map = null, grid = null, patch = null, hidden = [], order = null, lines = false, box: marked = null, dots = [] } = {}) {
+/** Draw an image, with a map over its patches, a chosen patch, covered patches, and patches in another order. */
+export function draw(canvas, image, { map = null, grid = null, patch = null, hidden = [], order = null, lines = false } = {}) {
   const ratio = image.height / image.width;
   canvas.height = Math.round(canvas.width * ratio);
   const { width, height } = canvas;
@@ -45,21 +44,14 @@ export function draw(canvas, image, { map = null, grid = null, patch = null, hid
     for (let i = 1; i < grid[1]; i++) line(paint, (i * width) / grid[1], 0, (i * width) / grid[1], height);
     for (let i = 1; i < grid[0]; i++) line(paint, 0, (i * height) / grid[0], width, (i * height) / grid[0]);
   }
-  const scale = width / image.width;
-  for (const [x, y] of dots)
-    for (const [style, radius] of [["#000", 4.5], ["#fff", 3]]) {
-      paint.fillStyle = style;
-      paint.beginPath();
-      paint.arc(x * scale, y * scale, radius, 0, 2 * Math.PI);
-      paint.fill();
-    }
-  const frames = [...(patch !== null ? [box(patch, width, height)] : []), ...(marked ? [marked.map((n) => n * scale)] : [])];
-  for (const frame of frames)
+  if (patch !== null) {
+    const [x, y, w, h] = box(patch, width, height);
     for (const [style, wide] of [["#000", 5], ["#fff", 2.5]]) {
       paint.strokeStyle = style;
       paint.lineWidth = wide;
-      paint.strokeRect(...frame);
+      paint.strokeRect(x, y, w, h);
     }
+  }
 }
 
 function light(paint, map, [rows, columns], width, height) {
@@ -79,6 +71,23 @@ function line(paint, x, y, toX, toY) {
   paint.moveTo(x, y);
   paint.lineTo(toX, toY);
   paint.stroke();
+}
+
+/** Mark pixels of an image that was drawn.  box: x, y, width, height.  dots: x, y of each. */
+export function mark(canvas, image, box, dots = []) {
+  const paint = canvas.getContext("2d"), scale = canvas.width / image.width;
+  for (const [x, y] of dots)
+    for (const [style, radius] of [["#000", 4.5], ["#fff", 3]]) {
+      paint.fillStyle = style;
+      paint.beginPath();
+      paint.arc(x * scale, y * scale, radius, 0, 2 * Math.PI);
+      paint.fill();
+    }
+  for (const [style, wide] of [["#000", 5], ["#fff", 2.5]]) {
+    paint.strokeStyle = style;
+    paint.lineWidth = wide;
+    paint.strokeRect(...box.map((n) => n * scale));
+  }
 }
 
 export const percent = (share) => (share >= 0.9995 ? "100 %" : `${(100 * share).toFixed(1)} %`);

@@ -1,7 +1,7 @@
 // The lesson: one picture on its way through the model, in six steps. Words, formulas and pictures follow the model.
 
 import { ask, drawing, get, Refused, seen, send } from "./api.js";
-import { colour, draw, list, percent, pickable, stretched, told } from "./drawing.js";
+import { colour, draw, list, mark, percent, pickable, stretched, told } from "./drawing.js";
 import { film } from "./film.js";
 
 const $ = (id) => document.getElementById(id);
@@ -23,7 +23,10 @@ const STEPS = [
       `The model takes every picture at ${m.image_size[0]} × ${m.image_size[1]} pixels. Each pixel is ${{ 1: "one number from 0 (black) to 255 (white)", 3: "3 numbers from 0 to 255 (red, green, blue)" }[m.channels] ?? `${m.channels} numbers from 0 to 255`}, so it is given ${number(m.image_size[0] * m.image_size[1] * m.channels)} numbers, and nothing else: no name, no place, no time.`,
       "A person sees a thing at once. The model must find out which of these numbers belong together.",
     ],
-    paint: (s) => draw(canvas(), s.bitmap, { box: square(s) }),
+    paint: (s) => {
+      draw(canvas(), s.bitmap, {});
+      mark(canvas(), s.bitmap, square(s));
+    },
     more: pixels,
     caption: "What the model gets. Click to read the numbers of another square.",
     picks: true,
@@ -32,7 +35,10 @@ const STEPS = [
     name: (m) => (isHybrid(m) ? "convolutions" : "patches"),
     heading: (m) => (isHybrid(m) ? "Convolutions read the image first" : "The image is cut into patches"),
     words: (s) => (isHybrid(s.model) ? convolved(s) : cut(s.model)),
-    paint: (s) => (isHybrid(s.model) ? draw(canvas(), s.bitmap, { box: windowOf(s.model, s.patch), dots: centres(s.model) }) : draw(canvas(), s.bitmap, { grid: s.model.grid, lines: true, patch: s.patch })),
+    paint: (s) => {
+      draw(canvas(), s.bitmap, isHybrid(s.model) ? {} : { grid: s.model.grid, lines: true, patch: s.patch });
+      if (isHybrid(s.model)) mark(canvas(), s.bitmap, windowOf(s.model, s.patch), centres(s.model));
+    },
     more: (s) => (isHybrid(s.model) ? maps(s) : []),
     caption: (s) => (isHybrid(s.model) ? `Each dot is the middle of a ${piece(s.model)}. The frame is what ${piece(s.model)} ${s.patch + 1} sees.` : `Patch ${s.patch + 1} is chosen.`),
     picks: true,
