@@ -108,10 +108,10 @@ export function list(element, top, said = null) {
 }
 
 /** What a map says, in words. */
-export function told(map, [rows, columns]) {
+export function told(map, [rows, columns], what = "patches") {
   const best = map.indexOf(Math.max(...map)), sum = map.reduce((a, b) => a + b, 0) || 1;
   const where = `row ${Math.floor(best / columns) + 1}, column ${(best % columns) + 1}`;
-  return `most: ${where}, ${((map[best] / sum) * map.length).toFixed(1)} times the mean of the ${rows} × ${columns} patches`;
+  return `most: ${where}, ${((map[best] / sum) * map.length).toFixed(1)} times the mean of the ${rows} × ${columns} ${what}`;
 }
 
 /** Let people pick patches of a stage: by pointer, arrow keys, and Enter or space. */

@@ -66,7 +66,7 @@ const STEPS = [
     formula: ({ model: m }) => attention(m),
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: mean(s.maps, s.layer), patch: s.patch }),
     more: layers,
-    caption: (s) => `Where ${piece(s.model)} ${s.patch + 1} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid)}.${elsewhere(s)}`,
+    caption: (s) => `Where ${piece(s.model)} ${s.patch + 1} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid, pieces(s.model))}.${elsewhere(s)}`,
     picks: true,
   },
   {
@@ -78,7 +78,7 @@ const STEPS = [
     ],
     formula: ({ model: m }) => block(m),
     more: playing,
-    caption: (s) => (s.frame < s.model.depth ? `Layer ${s.frame + 1}: where ${reader(s.model)}; ${told(mean(s.whole, s.frame + 1), s.model.grid)}.` : `All layers: what came into the answer; ${told(s.whole.rollout, s.model.grid)}.`),
+    caption: (s) => (s.frame < s.model.depth ? `Layer ${s.frame + 1}: where ${reader(s.model)}; ${told(mean(s.whole, s.frame + 1), s.model.grid, pieces(s.model))}.` : `All layers: what came into the answer; ${told(s.whole.rollout, s.model.grid, pieces(s.model))}.`),
   },
   {
     name: () => "answer",
