@@ -191,6 +191,37 @@ def test_every_control_has_a_name(visit):
     assert page.get_by_role("button", name="image ").count() == 4
 
 
+def test_the_blocks_play_and_stop(visit):
+    page = visit()
+    page.click("[data-play]")
+    seen = {said(page).partition(",")[0]}
+    while len(seen) < 3:
+        page.wait_for_function("(before) => document.getElementById('said0').innerText !== before", arg=said(page))
+        seen.add(said(page).partition(",")[0])
+    page.click("[data-play]")
+    stands = pixels(page)
+    page.wait_for_timeout(1200)  # more than a block is shown
+    assert pixels(page) == stands
+
+
+def test_for_less_motion_a_click_shows_the_next_block(visit):
+    page = visit(reduced_motion="reduce")
+    before = said(page)
+    page.click("[data-play]")
+    after = said(page)
+    assert after != before
+    page.wait_for_timeout(1200)
+    assert said(page) == after
+
+
+def test_both_models_are_drawn_whole(visit):
+    page = visit()
+    drawn = page.locator("#architecture svg")
+    assert drawn.count() == 2
+    assert "attention" in drawn.first.text_content()
+    assert "stage 2" in drawn.last.text_content()
+
+
 def test_without_scripts_the_figures_stand(visit):
     page = visit(java_script_enabled=False)
     assert page.locator("section svg").count() > 20

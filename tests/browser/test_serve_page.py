@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -410,6 +411,185 @@ def test_the_lesson_has_six_steps(visit, server):
     assert pixels(page) != before
 
 
+def lesson(page):
+    """The text of each step, and the lines of its formula."""
+    page.wait_for_selector("#words p")
+    told = []
+    for step in range(1, 7):
+        page.click(f"#steps li:nth-child({step}) button")
+        says(page, "#count", f"Step {step} of 6")
+        told.append((words(page, "#step"), page.locator(".formula span").all_inner_texts()))
+    return told
+
+
+HYBRID = {"stem": "convolutions", "pool": "gap", "image_size": 28, "patch": 8}
+
+
+def test_the_lesson_of_a_plain_vit_tells_of_patches_and_its_class_token(visit):
+    page = visit("/lesson", reduced_motion="reduce")
+    told = lesson(page)
+    assert words(page, "#title") == "How a Vision Transformer answers"
+    everything = " ".join(text for text, _ in told)
+    assert "16 pieces of 4 × 4 pixels" in told[1][0]
+    assert "Here a word has 4 × 4 pixels" in told[1][0]
+    assert "turns the 48 numbers of each patch into 16" in told[2][0]
+    assert "In front stands a class token, which is no patch" in told[2][0]
+    assert "where the class token looks" in told[4][0]
+    assert "hybrid" not in everything
+    assert "place " not in everything.replace("no name, no place", "")
+    assert [lines for _, lines in told] == [
+        [],
+        [],
+        ["z₀ = [class; x₁E; x₂E; …] + positions"],
+        ["softmax(q kᵀ / √d) v", "d = 16 / 2 = 8"],
+        ["z′ = attention(norm(z)) + z", "z = mlp(norm(z′)) + z′"],
+        [],
+    ]
+
+
+def test_the_lesson_of_a_hybrid_tells_of_convolutions_and_no_class_token(visit):
+    with serving.thread(serving.tiny(**HYBRID)) as (caller, _, _):
+        page = visit("/lesson", url=caller.url, reduced_motion="reduce")
+        told = lesson(page)
+        assert words(page, "#title") == "How a hybrid answers: convolutions, then a Transformer"
+        everything = " ".join(text for text, _ in told)
+        assert "28 × 28 → 14 × 14 → 7 × 7 → 4 × 4" in told[1][0]
+        assert "this place sees 15 × 15 pixels" in told[1][0]
+        assert "mean of all places" in told[2][0]
+        assert "where the places look, on average" in told[4][0]
+        assert "class token" not in everything
+        assert "patch" not in everything.replace("does not cut the image itself into patches", "")
+        assert told[2][1] == ["z₀ = [x₁E; x₂E; …] + positions"]
+        page.click("#steps li:nth-child(2) button")
+        assert page.locator(".maps").count() == 3
+        before = pixels(page)
+        page.locator("#stage").click(position={"x": 10, "y": 10})
+        says(page, "#caption", "what place 1 sees")
+        says(page, "#words", "this place sees 8 × 8 pixels")  # the rest of its window lies outside
+        assert pixels(page) != before
+
+
+BARE = {"positions": "none", "pool": "gap", "norm": "post", "layer_scale": 0.1}
+CUT = {"registers": 3, "positions": "relative", "skips": (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "formulas"),
+    [
+        (
+            BARE,
+            {
+                3: ["z₀ = [x₁E; x₂E; …]"],
+                4: ["softmax(q kᵀ / √d) v", "d = 16 / 2 = 8"],
+                5: ["z′ = norm(γ · attention(z) + z)", "z = norm(γ · mlp(z′) + z′)"],
+            },
+        ),
+        (
+            CUT,
+            {
+                3: ["z₀ = [class; registers; x₁E; x₂E; …]"],
+                4: ["softmax((q kᵀ + q rᵀ) / √d) v", "d = 16 / 2 = 8"],
+                5: ["z′ = attention(norm(z))", "z = mlp(norm(z′))"],
+            },
+        ),
+        ({"positions_cover": "patches"}, {3: ["z₀ = [class; x₁E + p₁; x₂E + p₂; …]"]}),
+    ],
+    ids=["bare", "cut", "patches placed"],
+)
+def test_formulas_are_those_of_the_model(visit, changes, formulas):
+    with serving.thread(serving.tiny(**changes)) as (caller, _, _):
+        page = visit("/lesson", url=caller.url, reduced_motion="reduce")
+        page.wait_for_selector("#words p")
+        for step, lines in formulas.items():
+            page.click(f"#steps li:nth-child({step}) button")
+            assert page.locator(".formula span").all_inner_texts() == lines
+            tops = page.evaluate("[...document.querySelectorAll('.formula span')].map((e) => e.offsetTop)")
+            assert tops == sorted(set(tops))  # each on a line of its own
+
+
+def test_step_one_shows_the_numbers_of_the_square_that_is_marked(visit, server, tmp_path):
+    raw = encoded(picture(7))
+    (tmp_path / "mine.png").write_bytes(raw)
+    (row,) = server.send("/api/predict", raw).json["images"]
+    seen = np.array(Image.open(io.BytesIO(server.get(f"/api/seen?image={row['image']}").body)))  # 16 16 3
+    page = visit("/lesson")
+    page.wait_for_selector("#words p")
+    page.set_input_files("#file", tmp_path / "mine.png")
+    page.wait_for_selector("#examples button[aria-pressed=true]", state="detached")
+
+    def numbers():
+        return [[int(cell) for cell in line.split()] for line in words(page, "table.pixels tbody").splitlines()]
+
+    assert numbers() == seen[8:12, 8:12, 0].tolist()
+    page.click("#more button:has-text('blue')")
+    assert numbers() == seen[8:12, 8:12, 2].tolist()
+    page.locator("#stage").click(position={"x": 10, "y": 10})
+    says(page, "table.pixels caption", "Rows 1 to 4, columns 1 to 4: blue")
+    assert numbers() == seen[:4, :4, 2].tolist()
+
+
+def test_the_film_runs_through_the_layers_and_can_be_stopped(visit):
+    page = visit("/lesson#5")
+    says(page, "#more", "all layers")  # the last frame
+    page.click("#more button")
+    assert words(page, "#more button") == "play"
+    stands = pixels(page)
+    page.fill("#more input", "1")
+    says(page, "#caption", "Layer 1: where the class token looks")
+    assert pixels(page) != stands
+    page.click("#steps li:nth-child(6) button")
+    says(page, "#caption", "The same picture")
+    stands = pixels(page)
+    page.wait_for_timeout(300)
+    assert pixels(page) == stands  # a film that was left paints no more
+
+
+def test_the_film_stands_still_for_people_who_asked_for_less_motion(visit):
+    page = visit("/lesson#5", reduced_motion="reduce")
+    says(page, "#caption", "Layer 1")
+    assert words(page, "#more button") == "play"
+    page.wait_for_timeout(1500)  # more than a frame lasts
+    says(page, "#caption", "Layer 1")
+    page.click("#more button")
+    says(page, "#caption", "Layer 2")
+
+
+def test_the_whole_model_is_drawn_below_the_lesson(visit, server):
+    page = visit("/lesson")
+    svg = page.locator("#architecture svg")
+    sync_api.expect(svg).to_be_visible()
+    assert "patches to tokens" in svg.text_content()
+    about = server.get("/api/model").json
+    assert f"{about['parameters']:,} parameters" in words(page, "#whole-says")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_worksheet_asks_and_its_answers_are_on_pages_of_their_own(visit, server, scheme):
+    page = visit("/lesson", viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page.wait_for_selector("#words p")
+    page.click("#to-worksheet")
+    page.wait_for_selector("#architecture svg")
+    rows = server.get("/api/worksheet").json["questions"]
+    asked, answered = (page.locator(f"#{name} > li") for name in ("questions", "results"))
+    assert asked.count() == answered.count() == len(rows) + 1  # one more, with a picture
+    assert rows[0]["question"] in asked.first.inner_text()
+    assert rows[0]["answer"] in answered.first.inner_text()
+    assert "The model's first answer is" in answered.last.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(CONTRAST) == []
+
+    def printed():
+        return len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4")))
+
+    with_answers = printed()
+    page.uncheck("#with-answers")
+    assert page.locator("#answers").is_hidden()
+    assert 1 <= printed() < with_answers
+    page.emulate_media(media="print")
+    assert page.locator("#tools").is_hidden()
+    assert page.locator(".fill").is_visible()
+
+
 def test_without_examples_pages_wait_for_a_picture(visit, tmp_path):
     picture(7).save(tmp_path / "mine.png")
     with serving.thread(examples=()) as (caller, _, _):
@@ -429,7 +609,7 @@ def test_without_examples_pages_wait_for_a_picture(visit, tmp_path):
         assert page.locator("#invite").is_hidden()
 
 
-@pytest.mark.parametrize("path", ["/", "/lesson", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/lesson", "/worksheet", "/docs"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone_nothing_sticks_out_and_words_can_be_read(visit, path, scheme):
     page = visit(path, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True, is_mobile=True)
@@ -490,6 +670,9 @@ def test_a_network_without_attention_has_a_page_and_no_lesson(visit):
         page.goto(f"{caller.url}/lesson")
         says(page, "#message", "this model is a network of convolutions; the lesson is about Vision Transformers")
         assert page.locator("#step").is_hidden()
+        page.click("#to-worksheet")  # it is drawn, and has its questions, all the same
+        says(page, "#questions", "After stage 2 there are")
+        sync_api.expect(page.locator("#architecture svg")).to_be_visible()
 
 
 class Silent(Pool):
@@ -509,7 +692,7 @@ def test_a_pool_that_does_not_say_what_it_reads_is_named_and_no_network_of_convo
         says(page, "#message", "this model's pool does not say which tokens it reads")
 
 
-@pytest.mark.parametrize("path", ["/", "/lesson#4", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/lesson#1", "/lesson#4", "/worksheet", "/docs"])
 def test_axe_finds_no_fault(browser, server, path):
     axe = pytest.importorskip("axe_playwright_python", reason="needs axe-core: pip install axe-playwright-python")
     script = next(Path(axe.__path__[0]).rglob("axe.min.js")).read_text("utf-8")

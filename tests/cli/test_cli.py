@@ -6,9 +6,11 @@ import shlex
 import signal
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 import torch
+from commands import run_all
 
 import vitreous
 from vitreous.cli import COMMANDS, OTHER_WORDS
@@ -129,6 +131,62 @@ def test_models_prints_one_json_object():
     assert next(iter(body.items())) == ("schema", "vitreous.models/1")
     assert [row["name"] for row in body["models"]] == ["B/16", "BiT-R50x1"]
     assert body["models"][0]["parameters"] == 86_567_656
+
+
+SMALL = "Ti/8 width=16 depth=2 heads=2 mlp=24 image_size=32 classes=5"
+
+
+def test_models_draws_one_model_whole(tmp_path):
+    model = vitreous.build(SMALL, stem="convolutions", pool="gap")
+    vitreous.save(model, tmp_path / "mine.safetensors")
+    named, as_json, saved, again, over = run_all(
+        [
+            ["models", SMALL, "--draw", tmp_path / "small.svg"],
+            ["models", SMALL, "--draw", tmp_path / "json.svg", "--json"],
+            ["models", tmp_path / "mine.safetensors", "--draw", tmp_path / "mine.svg"],
+            ["models", SMALL, "--draw", tmp_path / "small.svg"],
+            ["models", SMALL, "--draw", tmp_path / "small.svg", "--force"],
+        ]
+    )
+    assert named.code == saved.code == over.code == 0
+    assert named.stdout.splitlines()[-1] == f"drawing: {tmp_path / 'small.svg'}"
+    table = "".join(line for line in named.stdout.splitlines() if not line.startswith("drawing"))
+    assert max(map(len, named.stdout.splitlines()[:-1])) <= 80
+    assert f"{vitreous.models.catalog.describe(SMALL).parameters:,}" in table
+    body = json.loads(as_json.stdout)
+    assert list(body) == ["schema", "drawing", "parts"]
+    assert [part["name"] for part in body["parts"]][:2] == ["patches to tokens", "tokens in front"]
+    assert body["parts"][-1]["shape"] == [5]
+    words = [ElementTree.parse(tmp_path / f"{name}.svg").getroot().itertext() for name in ("small", "mine")]
+    plain, hybrid = (" ".join(" ".join(each).split()) for each in words)
+    assert "patches to tokens" in plain
+    assert "convolution 3" in hybrid
+    assert "patches to tokens" not in hybrid
+    assert f"{tmp_path / 'small.svg'} exists already" in again.line
+
+
+def test_a_drawing_gets_the_name_of_its_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_all([["models", SMALL, "--draw"]])[0].stdout.splitlines()[-1] == "drawing: Ti-8.svg"
+    assert (tmp_path / "Ti-8.svg").read_text().startswith("<svg")
+
+
+def test_what_cannot_be_drawn_is_told_in_one_line(tmp_path):
+    wrong = [
+        (["B/16", "S/16", "--draw"], "--draw draws one model into a file of .svg, .png, .pdf"),
+        (["B/16", "--draw", tmp_path / "b.jpg"], "--draw draws one model into a file of .svg, .png, .pdf"),
+        (["--draw"], "--draw draws one model"),
+        (["Q/99", "--draw"], "no model is called 'Q/99'"),
+        ([tmp_path / "none.safetensors", "--draw"], "is not there"),
+    ]
+    for (_, words), done in zip(wrong, run_all([["models", *call] for call, _ in wrong]), strict=True):
+        assert words in done.line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_models_counts_what_fixed_positions_cost():
+    (row,) = json.loads(run_all([["models", "Ti/16 positions=sincos-2d", "--json"]])[0].stdout)["models"]
+    assert row["macs"] == vitreous.models.catalog.describe("Ti/16").macs
 
 
 def test_models_lists_the_options_and_their_values():

@@ -153,9 +153,15 @@ def test_the_model_is_told_as_the_export_it_is(server):
     assert "photos" not in json.dumps(told)  # folders are the server's own affair
 
 
-@pytest.mark.parametrize("path", ["attention", "attention?layer=0&head=0", "break?hide=3", "tokens", "similar"])
+@pytest.mark.parametrize("path", ["attention", "attention?layer=0&head=0", "break?hide=3", "tokens", "stem", "similar"])
 def test_what_an_export_cannot_show_is_refused_with_the_reason(server, path):
     reply = server.send(f"/api/{path}", encoded(picture(1)))
+    assert (reply.status, reply.error) == (501, CLOSED)
+
+
+@pytest.mark.parametrize("path", ["architecture", "worksheet"])
+def test_an_export_is_not_drawn_and_has_no_worksheet(server, path):
+    reply = server.get(f"/api/{path}")
     assert (reply.status, reply.error) == (501, CLOSED)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from itertools import groupby
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitreous.cli.show import Json, show
+from vitreous.cli.show import Json, say_line, show
+from vitreous.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from vitreous.models.architecture import ModelPart
     from vitreous.models.catalog import Row
     from vitreous.weights.pretrained import Pretrained
 
@@ -29,12 +33,19 @@ def run(
     weights: Annotated[
         bool, typer.Option("--weights", metavar="", help="List trained weights that have a short name.")
     ] = False,
+    draw: Annotated[
+        bool, typer.Option("--draw", metavar="[FILE]", help="Draw one model whole, as .svg, .png or .pdf.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite the drawing.")] = False,
     json: Json = False,
 ) -> None:
     """List the models with their exact parameters and multiply-adds."""
     from vitreous.models import catalog
     from vitreous.weights import pretrained, starter
 
+    if draw:
+        draw_model(names or [], force=force, json=json)
+        return
     if weights or (names and set(names) <= pretrained.PRETRAINED.keys()):
         known = [pretrained.get(name) for name in names or pretrained.PRETRAINED]
         here = [pretrained.is_here(row) for row in known]
@@ -64,6 +75,56 @@ def run(
     if not names and starter.is_there():
         print("These begin with nothing learned; `starter`, inside the package, is trained.")
         print("Others that are: vitreous models --weights")
+
+
+def draw_model(words: list[str], *, force: bool, json: bool) -> None:
+    """Write the drawing of one model. words: its name, and the file if one is named."""
+    from vitreous.files import claim, write_bytes
+    from vitreous.models import architecture, catalog
+    from vitreous.report.files import Panel, sheet
+    from vitreous.weights.load_model import is_new, load
+
+    ends = (".svg", ".png", ".pdf")
+    files, names = ([word for word in words if word.lower().endswith(ends) is is_file] for is_file in (True, False))
+    if len(names) != 1 or len(files) > 1:
+        raise ConfigError(
+            f"--draw draws one model into a file of {', '.join(ends)}: vitreous models B/16 --draw b16.svg"
+        )
+    (name,) = names
+    if is_new(name):
+        config, short = catalog.parse(name), name.split()[0]
+    else:
+        config, short = load(name).config, Path(name).stem
+    file = files[0] if files else f"{re.sub(r'[^A-Za-z0-9+_.-]', '-', short)}.svg"
+    claim(file, force=force)
+    chart = architecture.drawing(config, short)
+    whole = sheet([Panel(chart)], heading=name, caption=f"{chart.title}.")
+    kinds = {".svg": lambda: whole.to_svg().encode(), ".png": whole.to_png, ".pdf": lambda: whole.to_pdf(title=name)}
+    write_bytes(file, kinds[file[-4:].lower()](), force=force)
+    found = architecture.parts(config)
+    if json:
+        show("models", {"drawing": file, "parts": [part.to_json() for part in found]}, json=True)
+        return
+    print_table(parts_table(found))
+    say_line(f"drawing: {file}")
+
+
+def parts_table(parts: list[ModelPart]) -> Table:
+    """One row per part, from image to answer: what leaves it, and what it has learned."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("part", no_wrap=True)
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("what leaves it", no_wrap=True)
+    table.add_column("what it is")
+    for part in parts:
+        name = f"{part.name} × {part.copies}" if part.copies > 1 else part.name
+        table.add_row(name, f"{part.parameters:,}", " × ".join(map(str, part.shape)), part.about)
+    table.add_section()
+    table.add_row("all", f"{sum(part.parameters for part in parts):,}")
+    return table
 
 
 def models_table(rows: list[Row]) -> Table:

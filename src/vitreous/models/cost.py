@@ -20,7 +20,7 @@ def macs(config: Config) -> int:
 
     image = torch.empty(1, config.channels, *config.image_size, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        blueprint(config).eval()(image)
+        blueprint(config).eval().to("meta")(image)  # positions keep their waves on the CPU
     return int(counter.get_total_flops()) // 2
 
 

@@ -20,6 +20,7 @@ from PIL import Image
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from vitreous.models.architecture import drawing
 from vitreous.models.vit import ViT
 from vitreous.server import pages
 from vitreous.server.engine import Attended, Pixels, grid_of
@@ -31,6 +32,7 @@ from vitreous.server.interventions import Break, check_within
 from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
 from vitreous.server.served import Served, thumbnail
+from vitreous.server.worksheet import questions
 
 log = logging.getLogger("vitreous.server")
 SERVE_SCHEMA = "vitreous.serve/1"
@@ -224,6 +226,19 @@ def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
         _check_place(served)
         return await queue.tell(request, one, lambda worker, kept: {"tokens": worker.inside.tokens(kept.seen, numbers)})
 
+    @app.post("/api/stem", summary="What the convolutions before the tokens make", openapi_extra=IMAGE_BODY)
+    async def stem(
+        request: Request,
+        image: ImageId = None,
+        maps: Annotated[int, Query(ge=1, le=16, description="How many maps of each convolution.")] = 6,
+    ) -> JSONResponse:
+        """Each step of a hybrid's stem: its shape, channels first, and some of its maps, at most 28 x 28."""
+        one = await queue.image_of(request, image)
+        _check_place(served)
+        if served.about()["transformer"]["stem"] == "patch":
+            raise Refusal(501, "this model cuts its patches from the image; no convolutions come before them")
+        return await queue.tell(request, one, lambda worker, kept: {"steps": worker.inside.stem(kept.seen, maps)})
+
 
 def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
     queue = _AsyncQueue(served, limits)
@@ -286,6 +301,17 @@ def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
     async def model() -> JSONResponse:
         sizes = {"upload": limits.upload, "pixels": limits.pixels, "files": limits.files, "seconds": limits.seconds}
         return JSONResponse({"schema": SERVE_SCHEMA, **served.about(), "limits": sizes})
+
+    @app.get("/api/architecture", summary="A drawing of the whole model", response_class=Response)
+    async def architecture() -> Response:
+        """SVG: every part with its shape and its parameters, in the colours of the page around it."""
+        chart = await asyncio.to_thread(drawing, served.look_inside().config, served.name)
+        return Response(chart.to_svg(), media_type="image/svg+xml")
+
+    @app.get("/api/worksheet", summary="Questions about the model, with answers")
+    async def worksheet() -> JSONResponse:
+        rows = await asyncio.to_thread(questions, served.look_inside())
+        return JSONResponse({"schema": SERVE_SCHEMA, "name": served.name, "questions": [asdict(row) for row in rows]})
 
     @app.get("/api/examples", summary="Images to begin with")
     async def examples() -> JSONResponse:

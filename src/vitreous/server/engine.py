@@ -8,6 +8,7 @@ B images   H heads   N tokens   P patches
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,11 +25,13 @@ from vitreous.evaluation.predict import Prediction, answer_of, class_names
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import Model, replica
 from vitreous.models.pooling import find_pool
-from vitreous.models.taps import taps
+from vitreous.models.taps import tap_names, taps
 from vitreous.models.vit import ViT
 from vitreous.server.interventions import Break, unplaced
 
 Pixels = NDArray[np.uint8]  # H W C
+STEM_STEP = re.compile(r"stem\.(layers\.\d+|root|stages\.\d+\.output)")  # taps after each step of a stem
+MAX_MAP_SIDE = 28  # of a stem's map in an answer; larger ones are averaged
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,19 @@ class Engine:
         with torch.inference_mode(), self._cast(), taps(self.model, "embedding.tokens") as found:
             self.model.features(self._normalised(stacked([seen])))
         return _short(found["embedding.tokens"][0, :, :numbers].float().cpu().numpy())
+
+    def stem(self, seen: Pixels, count: int) -> list[dict[str, Any]]:
+        """What each convolution before the tokens makes: its shape, and the first `count` of its maps, made smaller."""
+        steps = [name for name in tap_names(self.model) if STEM_STEP.fullmatch(name)]
+        with torch.inference_mode(), self._cast(), taps(self.model, steps) as found:
+            self.model.features(self._normalised(stacked([seen])))
+        rows = []
+        for step in steps:
+            maps = found[step][0].float()  # C h w
+            h, w = (min(side, MAX_MAP_SIDE) for side in maps.shape[1:])
+            small = F.adaptive_avg_pool2d(maps[:count], (h, w)).flatten(1)
+            rows.append({"shape": list(maps.shape), "size": [h, w], "maps": _short(small.cpu().numpy())})
+        return rows
 
     def feature(self, seen: Pixels) -> NDArray[np.float32]:
         """The features of one image that the head reads, D."""

@@ -19,6 +19,7 @@ CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascri
 PAGE_FILES = {  # address -> file; the server gives no other file
     "/": PAGE_FOLDER / "index.html",
     "/lesson": PAGE_FOLDER / "lesson.html",
+    "/worksheet": PAGE_FOLDER / "worksheet.html",
     "/house.css": TEMPLATES / "page.css",
     "/icon.svg": PAGE_FOLDER / "icon.svg",
     **{f"/{file.name}": file for file in sorted(PAGE_FOLDER.iterdir()) if file.suffix in (".js", ".css")},

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from vitreous.exports.card import terms_of
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import seen_box
+from vitreous.models import architecture
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
+from vitreous.models.positions import POSITION_KINDS
 from vitreous.models.vit import ViT
 from vitreous.report.page import picture
 from vitreous.server.engine import Pixels, grid_of
@@ -21,7 +24,15 @@ from vitreous.server.metrics import Counts
 from vitreous.server.queue import WorkQueue
 
 MAX_LABELS_LISTED = 1000
-NO_TRANSFORMER = {"attention": False, "depth": 0, "heads": 0, "width": 0, "tokens_in_front": 0, "positions": "none"}
+NO_TRANSFORMER = {
+    "attention": False,
+    "depth": 0,
+    "heads": 0,
+    "width": 0,
+    "tokens_in_front": 0,
+    "positions": "none",
+    "transformer": None,
+}
 
 
 class Served:
@@ -130,6 +141,32 @@ def _inside(model: Model) -> dict[str, Any]:
         "width": config.encoder.width,
         "tokens_in_front": config.prefix,
         "positions": config.embedding.positions,
+        "transformer": _transformer(model),
+    }
+
+
+def _transformer(model: ViT) -> dict[str, Any]:
+    """What the lesson needs to tell this model from others. map: channels, rows and columns before the tokens."""
+    config, e = model.config, model.config.encoder
+    seen = architecture.window(model.stem, config.image_size)
+    is_in_attention = POSITION_KINDS[config.embedding.positions].in_attention
+    return {
+        "stem": config.embedding.stem,
+        "piece": architecture.place(config),
+        "patch": list(model.embedding.patch),
+        "numbers": model.embedding.projection.in_features,
+        "window": None if seen is None else asdict(seen),
+        "front": architecture.front_tokens(config.embedding),
+        "positions_at": "attention" if is_in_attention else config.embedding.positions_at,
+        "covered": 0 if config.embedding.positions == "sincos-2d" else config.covered,
+        "norm_before_blocks": config.embedding.norm_before_blocks,
+        "norm": e.norm,
+        "scale": e.attention_scale,
+        "qk_norm": e.qk_norm,
+        "layer_scale": e.layer_scale is not None,
+        "skips": sorted(set(e.skips)),
+        "pool": config.readout.pool,
+        "distillation_head": config.readout.distillation_head,
     }
 
 

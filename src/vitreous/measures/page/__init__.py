@@ -15,6 +15,8 @@ from vitreous.measures.figures import Figures, draw, figures_of, title_of
 from vitreous.measures.inspection import Inspection
 from vitreous.measures.measure import Found
 from vitreous.measures.page.looker import fitting, looker
+from vitreous.models.architecture import drawing
+from vitreous.models.config import from_json
 from vitreous.report import page as pages
 from vitreous.report.page import Block, Drawing, Drawings, Note, Page, Point, Points, Section, Table, Text
 from vitreous.words import counted, sentence, unbroken
@@ -49,7 +51,7 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
         over="vitreous look",
         lead=f"{_kind(inspection)}, {inspection.model['parameters']:,} parameters, on {inspection.seen}.",
         top=[*(Note(note, "warn") for note in inspection.notes), *_untrained(inspection)],
-        sections=[*_sections(inspection, figures, bool(maps)), _about(inspection)],
+        sections=[*_sections(inspection, figures, bool(maps)), _architecture(inspection), _about(inspection)],
         foot=f"Made by vitreous look. {PAPERS_NOTE} {FILES_NOTE}",
         has_column=True,
         style=(PAGE_FOLDER / "look.css").read_text("utf-8"),
@@ -229,6 +231,17 @@ def _cells(figures: Figures) -> list[dict[str, Any]]:
                 names = {"rows": cells.rows, "columns": cells.columns}
                 out.append({"section": name, "title": title, "place": place, **names, "thousandths": numbers})
     return out
+
+
+def _architecture(inspection: Inspection) -> Section:
+    """Each model drawn whole."""
+    drawings = [
+        Drawing(drawing(from_json(model["config"]), name), heading=name if inspection.against else "")
+        for model, name in zip(_models(inspection), inspection.names, strict=True)
+    ]
+    words = Text("From image to answer: each part, what leaves it, and how many numbers it learns.")
+    captions: list[Block] = [Text(f"{each.chart.title}.") for each in drawings]
+    return Section("The whole model", [words, *captions, Drawings(drawings)], anchor="architecture")
 
 
 def _about(inspection: Inspection) -> Section:

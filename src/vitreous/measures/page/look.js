@@ -132,7 +132,7 @@ function looker(root, told, parts) {
     models.forEach((model, i) => {
       const own = owns[i], isRollout = state.show in model.parts.rollouts;
       const find = (name) => own.root.querySelector(name);
-      find("[data-layer]").disabled = find("[data-head]").disabled = isRollout;
+      find("[data-layer]").disabled = find("[data-head]").disabled = find("[data-play]").disabled = isRollout;
       find("[data-layer-said]").textContent = isRollout ? "all blocks" : `${own.layer + 1} of ${model.layers}`;
       find("[data-head-said]").textContent = isRollout ? "all heads" : own.head < 0 ? "mean of all" : `${own.head + 1} of ${model.heads}`;
       find("[data-layer]").setAttribute("aria-valuetext", `block ${own.layer + 1}`);
@@ -159,6 +159,36 @@ function looker(root, told, parts) {
     made.addEventListener("click", () => { act(); draw(); });
     parent.append(made);
     return made;
+  }
+
+  // The blocks one after the other. For people who asked for less motion, each click shows the next.
+  function player(model, own) {
+    const made = own.root.querySelector("[data-play]"), slider = own.root.querySelector("[data-layer]");
+    const less = matchMedia("(prefers-reduced-motion: reduce)");
+    let timer = 0;
+    const stop = () => {
+      clearInterval(timer);
+      timer = 0;
+      made.textContent = less.matches ? "next block" : "play the blocks";
+      own.root.querySelector(".said").setAttribute("aria-live", "polite");
+    };
+    const step = () => {
+      if (state.show in model.parts.rollouts) return stop();
+      slider.value = own.layer = (own.layer + 1) % model.layers;
+      draw();
+    };
+    made.addEventListener("click", () => {
+      if (timer) return stop();
+      step();
+      if (less.matches) return;
+      timer = setInterval(step, 900);
+      made.textContent = "pause";
+      own.root.querySelector(".said").setAttribute("aria-live", "off"); // a reader would never come to an end
+    });
+    slider.addEventListener("input", stop);
+    less.addEventListener("change", stop);
+    made.hidden = model.layers < 2;
+    stop();
   }
 
   models[0].images.forEach((address, i) => {
@@ -191,6 +221,7 @@ function looker(root, told, parts) {
       });
       made.append(`head ${head + 1}`);
     }
+    player(model, own);
     canvas.addEventListener("click", (e) => {
       const frame = canvas.getBoundingClientRect(), [left, top, right, bottom] = model.boxes[state.image];
       const y = ((e.clientY - frame.top) / frame.height - top) / (bottom - top);

@@ -47,6 +47,12 @@ export function send(path, file, given = {}) {
   return ask(path, given, { body: form });
 }
 
+/** The drawing of the whole model, as an element of the page: it takes the page's colours. */
+export async function drawing() {
+  const text = await (await call("/api/architecture")).text();
+  return document.importNode(new DOMParser().parseFromString(text, "image/svg+xml").documentElement, true);
+}
+
 const bitmap = async (path, image) => createImageBitmap(await (await call(`${path}?${words({ image })}`)).blob());
 
 /** The image as the model sees it, ready to draw. */

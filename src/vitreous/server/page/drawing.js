@@ -89,6 +89,23 @@ function line(paint, x, y, toX, toY) {
   paint.stroke();
 }
 
+/** Mark pixels of an image that was drawn.  box: x, y, width, height.  dots: x, y of each. */
+export function mark(canvas, image, box, dots = []) {
+  const paint = canvas.getContext("2d"), scale = canvas.width / image.width;
+  for (const [x, y] of dots)
+    for (const [style, radius] of [["#000", 4.5], ["#fff", 3]]) {
+      paint.fillStyle = style;
+      paint.beginPath();
+      paint.arc(x * scale, y * scale, radius, 0, 2 * Math.PI);
+      paint.fill();
+    }
+  for (const [style, wide] of [["#000", 5], ["#fff", 2.5]]) {
+    paint.strokeStyle = style;
+    paint.lineWidth = wide;
+    paint.strokeRect(...box.map((n) => n * scale));
+  }
+}
+
 export const percent = (share) => (share >= 0.9995 ? "100 %" : `${(100 * share).toFixed(1)} %`);
 
 /** Rows of labels with bars. */
@@ -107,10 +124,10 @@ export function list(element, top, said = null) {
 }
 
 /** What a map says, in words. */
-export function told(map, [rows, columns]) {
+export function told(map, [rows, columns], what = "patches") {
   const best = map.indexOf(Math.max(...map)), sum = map.reduce((a, b) => a + b, 0) || 1;
   const where = `row ${Math.floor(best / columns) + 1}, column ${(best % columns) + 1}`;
-  return `most: ${where}, ${((map[best] / sum) * map.length).toFixed(1)} times the mean of the ${rows} × ${columns} patches`;
+  return `most: ${where}, ${((map[best] / sum) * map.length).toFixed(1)} times the mean of the ${rows} × ${columns} ${what}`;
 }
 
 /** Let people pick patches of a stage: by pointer, arrow keys, and Enter or space.  area: where the patches lie. */

@@ -1,75 +1,91 @@
-// The lesson: one picture on its way through the model, in six steps.
+// The lesson: one picture on its way through the model, in six steps. Words, formulas and pictures follow the model.
 
-import { ask, get, Refused, seen, send } from "./api.js";
-import { colour, draw, list, percent, pickable, stretched, told } from "./drawing.js";
+import { ask, drawing, get, Refused, seen, send } from "./api.js";
+import { colour, draw, list, mark, percent, pickable, stretched, told } from "./drawing.js";
+import { film } from "./film.js";
 
 const $ = (id) => document.getElementById(id);
-const NAMES = ["image", "patches", "tokens", "attention", "layers", "answer"];
-const state = { model: null, image: null, bitmap: null, answer: null, tokens: null, maps: null, patch: 0, layer: 1, at: 1, turn: 0 };
+const SQUARE = 8; // pixels of a side whose numbers are shown
+const state = { model: null, image: null, bitmap: null, answer: null, tokens: null, maps: null, stem: null, patch: 0, layer: 1, channel: 0, at: 1, turn: 0, stop: null };
 
 const paragraph = (text, kind = "") => Object.assign(document.createElement("p"), { textContent: text, className: kind });
 const canvas = () => $("view");
+const number = (n) => n.toLocaleString("en");
+const isHybrid = (m) => m.transformer.stem !== "patch";
+const piece = (m) => m.transformer.piece;
+const pieces = (m) => (piece(m) === "patch" ? "patches" : "places");
 
 const STEPS = [
   {
-    heading: "An image is a table of numbers",
+    name: () => "image",
+    heading: () => "An image is a table of numbers",
     words: ({ model: m }) => [
-      `The model takes every picture at ${m.image_size[0]} × ${m.image_size[1]} pixels. Each pixel is ${m.channels === 1 ? "one number" : `${m.channels} numbers`} from 0 to 255, so it is given ${(m.image_size[0] * m.image_size[1] * m.channels).toLocaleString("en")} numbers, and nothing else: no name, no place, no time.`,
+      `The model takes every picture at ${m.image_size[0]} × ${m.image_size[1]} pixels. Each pixel is ${{ 1: "one number from 0 (black) to 255 (white)", 3: "3 numbers from 0 to 255 (red, green, blue)" }[m.channels] ?? `${m.channels} numbers from 0 to 255`}, so it is given ${number(m.image_size[0] * m.image_size[1] * m.channels)} numbers, and nothing else: no name, no place, no time.`,
       "A person sees a thing at once. The model must find out which of these numbers belong together.",
     ],
-    paint: (s) => draw(canvas(), s.bitmap, {}),
-    caption: "What the model gets.",
-  },
-  {
-    heading: "The image is cut into patches",
-    words: ({ model: m }) => [
-      `${m.grid[0]} rows of ${m.grid[1]} patches: ${m.grid[0] * m.grid[1]} pieces. From here on the model reads them like the words of a sentence.`,
-      "That is the idea of the paper: an image is worth 16 × 16 words.",
-      "Click a patch; we follow it through the next steps.",
-    ],
-    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, lines: true, patch: s.patch }),
-    caption: (s) => `Patch ${s.patch + 1} is chosen.`,
+    paint: (s) => {
+      draw(canvas(), s.bitmap, {});
+      mark(canvas(), s.bitmap, square(s));
+    },
+    more: pixels,
+    caption: "What the model gets. Click to read the numbers of another square.",
     picks: true,
   },
   {
-    heading: "Every patch becomes a token",
+    name: (m) => (isHybrid(m) ? "convolutions" : "patches"),
+    heading: (m) => (isHybrid(m) ? "Convolutions read the image first" : "The image is cut into patches"),
+    words: (s) => (isHybrid(s.model) ? convolved(s) : cut(s.model)),
+    paint: (s) => {
+      draw(canvas(), s.bitmap, isHybrid(s.model) ? {} : { grid: s.model.grid, lines: true, patch: s.patch });
+      if (isHybrid(s.model)) mark(canvas(), s.bitmap, windowOf(s.model, s.patch), centres(s.model));
+    },
+    more: (s) => (isHybrid(s.model) ? maps(s) : []),
+    caption: (s) => (isHybrid(s.model) ? `Each dot is the middle of a ${piece(s.model)}. The frame is what ${piece(s.model)} ${s.patch + 1} sees.` : `Patch ${s.patch + 1} is chosen.`),
+    picks: true,
+  },
+  {
+    name: () => "tokens",
+    heading: (m) => `Every ${piece(m)} becomes a token`,
     words: ({ model: m }) => [
-      `One learned table turns each patch into ${m.width} numbers. Another adds where it stood, since a Transformer does not know the order of its tokens${m.positions === "none" ? " (this model goes without)" : ""}.`,
-      m.tokens_in_front ? `In front ${m.tokens_in_front === 1 ? "stands a class token, which is no patch: it" : `stand ${m.tokens_in_front} tokens that are no patches: they`} will collect what the answer needs.` : "The answer will be read from the mean of all of them.",
+      `One learned table turns the ${number(m.transformer.numbers)} numbers of each ${piece(m)} into ${number(m.width)}. ${placed(m)}`,
+      `${inFront(m)}${read(m)}`,
     ],
-    formula: "z₀ = [class; x₁E; x₂E; …] + positions",
-    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, lines: true, patch: s.patch }),
+    formula: ({ model: m }) => embedding(m),
+    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, lines: !isHybrid(s.model), patch: s.patch }),
     more: tokens,
-    caption: (s) => `Patch ${s.patch + 1}, and beside it its numbers.`,
+    caption: (s) => `${isHybrid(s.model) ? `Where ${piece(s.model)}` : "Patch"} ${s.patch + 1}${isHybrid(s.model) ? " stands" : ""}, and beside it its numbers.`,
     picks: true,
   },
   {
-    heading: "Tokens look at each other",
+    name: () => "attention",
+    heading: () => "Tokens look at each other",
     words: ({ model: m }) => [
       "Each token asks a question (query), and each offers a key and a value. Where a question fits a key, the value flows. The shares of one token sum to 1: that is attention.",
-      `In every layer ${m.heads} heads ask different questions at once.`,
+      m.heads > 1 ? `In every layer ${m.heads} heads ask different questions at once.` : "One head asks in every layer.",
     ],
-    formula: "softmax(q kᵀ / √d) v",
-    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: mean(s), patch: s.patch }),
+    formula: ({ model: m }) => attention(m),
+    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: mean(s.maps, s.layer), patch: s.patch }),
     more: layers,
-    caption: (s) => `Where patch ${s.patch + 1} looks in layer ${s.layer}, mean of its heads; ${told(mean(s), s.model.grid)}.`,
+    caption: (s) => `Where ${piece(s.model)} ${s.patch + 1} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid, pieces(s.model))}.${elsewhere(s)}`,
     picks: true,
   },
   {
-    heading: "Layer upon layer",
+    name: () => "layers",
+    heading: (m) => (m.depth > 1 ? "Layer upon layer" : "One layer"),
     words: ({ model: m }) => [
-      `The ${m.depth} layers are alike: look around, think for yourself, and keep what you had (the skip connection).`,
-      "Following the shares through all layers (rollout) tells which patches are in the answer at the end.",
+      `${m.depth > 1 ? `The ${m.depth} layers are alike: look` : "The layer does this: look"} around, think for yourself, and keep what you had (the skip connection).${cutSkips(m)}`,
+      `The film goes through the layers and shows where ${reader(m)}. Its last picture follows the shares through all layers (rollout): which ${pieces(m)} are in the answer at the end.`,
     ],
-    formula: "z′ = attention(norm(z)) + z      z = mlp(norm(z′)) + z′",
-    paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
-    caption: (s) => `What came into the answer; ${told(s.whole.rollout, s.model.grid)}.`,
+    formula: ({ model: m }) => block(m),
+    more: playing,
+    caption: (s) => (s.frame < s.model.depth ? `Layer ${s.frame + 1}: where ${reader(s.model)}; ${told(mean(s.whole, s.frame + 1), s.model.grid, pieces(s.model))}.` : `All layers: what came into the answer; ${told(s.whole.rollout, s.model.grid, pieces(s.model))}.`),
   },
   {
-    heading: "The answer",
+    name: () => "answer",
+    heading: () => "The answer",
     words: ({ model: m, answer: a }) => [
-      `One more table turns what was collected into a score for each of the ${m.classes.toLocaleString("en")} classes, and the scores into shares that sum to 1.`,
-      a.said.length ? `It says ${a.said.join(", ")}, at ${percent(a.top[0].probability)}: of all the times it is that sure, it should be right in so many.` : "It says: none of these. The image resembles no class that it learned.",
+      `${m.transformer.distillation_head ? "Two more tables turn" : "One more table turns"} ${collected(m)} into a score for each of the ${number(m.classes)} classes, ${m.answers === "several" ? "and each score into a share of its own: an image may have several labels" : "and the scores into shares that sum to 1"}.`,
+      a.said.length ? `It says ${a.said.join(", ")}, at ${percent(a.top[0].probability)}: of all the times it is that sure, it should be right in so many.` : a.is_unlike ? "It says: none of these. The image resembles no class that it learned." : "It says nothing: no class reaches one half.",
     ],
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
     more: (s) => {
@@ -83,8 +99,188 @@ const STEPS = [
   },
 ];
 
+// What the model is, in words ------------------------------------------------------------------------------------------
+
+function cut(m) {
+  const [p, q] = m.transformer.patch, words = p === 16 && q === 16 ? "" : ` Here a word has ${p} × ${q} pixels.`;
+  return [
+    `${m.grid[0]} rows of ${m.grid[1]} patches: ${number(m.grid[0] * m.grid[1])} pieces of ${p} × ${q} pixels. From here on the model reads them like the words of a sentence.`,
+    `That is the idea of the paper: an image is worth 16 × 16 words.${words}`,
+    "Click a patch; we follow it through the next steps.",
+  ];
+}
+
+function convolved({ model: m, stem, patch }) {
+  const sizes = [m.image_size, ...stem.map(({ shape }) => shape.slice(1))].map((size) => size.join(" × ")).join(" → ");
+  const last = stem.at(-1).shape, [p, q] = m.transformer.patch, [, , w, h] = windowOf(m, patch);
+  const few = m.transformer.stem === "convolutions";
+  const by = few ? `${stem.length === 1 ? "One convolution, a window of 3 × 3 that takes" : `${stem.length} convolutions, windows of 3 × 3 that take`} every second pixel, ${stem.length === 1 ? "makes" : "make"}` : "A ResNet makes";
+  const all = w >= m.image_size[1] && h >= m.image_size[0];
+  return [
+    `This model is a hybrid: it does not cut the image itself into patches. ${by} a map of fewer places, with more numbers each: ${sizes}.`,
+    `Each of the ${last[1]} × ${last[2]} places of the last map has ${number(last[0])} numbers.${p * q > 1 ? ` The map is cut into patches of ${p} × ${q} places.` : ""} The model reads the ${number(m.grid[0] * m.grid[1])} ${pieces(m)} like the words of a sentence.`,
+    `Windows upon windows overlap: this ${piece(m)} sees ${all ? "the whole image" : `${h} × ${w} pixels`}. Click another; we follow it through the next steps.`,
+  ];
+}
+
+function placed(m) {
+  if (m.positions === "none") return "Nothing tells where it stood: this model goes without positions.";
+  if (m.transformer.positions_at === "attention") return "Where it stands comes in later, inside attention.";
+  const by = m.positions === "sincos-2d" ? "Fixed waves of row and column say" : m.positions === "learned" || m.positions === "learned-2d" ? "Another table says" : "Positions say";
+  const again = m.transformer.positions_at === "stem" ? "" : " They come in at the start of every layer.";
+  return `${by} where it stands, since a Transformer does not know the order of its tokens.${again}`;
+}
+
+function named(front) {
+  const count = front.filter((name) => name.startsWith("register")).length;
+  const names = front.filter((name) => !name.startsWith("register")).map((name) => `a ${name}`);
+  return [...names, ...(count ? [count === 1 ? "a register" : `${count} registers`] : [])].join(" and ");
+}
+
+function inFront({ transformer: { front, piece: one } }) {
+  if (!front.length) return "";
+  return front.length === 1 ? `In front stands ${named(front)}, which is no ${one}. ` : `In front stand ${named(front)}, which are no ${one === "patch" ? "patches" : "places"}. `;
+}
+
+const read = (m) => ({
+  cls: "The class token will collect what the answer needs.",
+  gap: `The answer will be read from the mean of all ${pieces(m)}.`,
+  max: `The answer will be read from the largest of each number over all ${pieces(m)}.`,
+  map: `At the end one more question asks all ${pieces(m)} for the answer.`,
+  "cls-and-gap": `The answer will be read from the class token and the mean of all ${pieces(m)}.`,
+  "cls-and-distillation": "Both will collect what the answer needs.",
+}[m.transformer.pool] ?? "At the end a pool makes one list of numbers of them.");
+
+const reader = (m) => ({
+  cls: "the class token looks",
+  gap: `the ${pieces(m)} look, on average`,
+  "cls-and-distillation": "these two tokens look",
+}[m.transformer.pool] ?? "the answer comes from");
+
+const collected = (m) => ({ cls: "what the class token collected", gap: `the mean of all ${pieces(m)}` }[m.transformer.pool] ?? "what was collected");
+
+function cutSkips({ transformer: { skips }, depth }) {
+  if (!skips.length) return "";
+  return skips.length === depth ? " In this model the skips are cut." : ` The skips of layer ${skips.map((i) => i + 1).join(", ")} are cut.`;
+}
+
+function elsewhere({ model: { transformer: { front } }, maps: found, layer }) {
+  if (!front.length) return "";
+  const rest = 1 - mean(found, layer).reduce((sum, share) => sum + share, 0);
+  return ` ${percent(Math.max(rest, 0))} of its look goes to ${front.length === 1 ? `the ${front[0]}` : "the tokens in front"}.`;
+}
+
+// Its formulas ---------------------------------------------------------------------------------------------------------
+
+const SHORT = { "class token": "class", "distillation token": "distillation" };
+
+function embedding({ positions, transformer: t }) {
+  const added = positions !== "none" && t.positions_at === "stem", whole = added && t.covered === t.front.length;
+  const registers = t.front.length - t.front.filter((name) => name in SHORT).length;
+  const front = t.front.slice(0, t.front.length - registers + Math.min(registers, 1)).map((name, i) => `${SHORT[name] ?? (registers > 1 ? "registers" : "register")}${added && !whole && i < t.covered ? " + p" : ""}`);
+  const tokens = ["x₁E", "x₂E"].map((name, i) => `${name}${added && !whole ? ` + p${"₁₂"[i]}` : ""}`);
+  const line = `[${[...front, ...tokens, "…"].join("; ")}]${whole ? " + positions" : ""}`;
+  return [`z₀ = ${t.norm_before_blocks ? `norm(${line})` : line}`];
+}
+
+function attention({ width, heads, transformer: t }) {
+  const product = t.qk_norm ? "norm(q) norm(k)ᵀ" : "q kᵀ", both = t.positions_at === "attention" ? `${product} + q rᵀ` : product;
+  const sum = t.positions_at === "attention" ? `(${both})` : both;
+  return [
+    t.scale === null ? `softmax(${sum} / √d) v` : `softmax(${t.scale} · ${sum}) v`,
+    ...(t.scale === null ? [`d = ${width} / ${heads} = ${width / heads}`] : []),
+  ];
+}
+
+function block({ depth, transformer: t }) {
+  const gain = t.layer_scale ? "γ · " : "", [skip, then] = t.skips.length === depth ? ["", ""] : [" + z", " + z′"];
+  if (t.norm === "post") return [`z′ = norm(${gain}attention(z)${skip})`, `z = norm(${gain}mlp(z′)${then})`];
+  return [`z′ = ${gain}attention(norm(z))${skip}`, `z = ${gain}mlp(norm(z′))${then}`];
+}
+
+// Its pictures ---------------------------------------------------------------------------------------------------------
+
+/** x, y, width, height of the pixels whose numbers are shown. */
+function square({ model: { grid, image_size: [h, w] }, patch }) {
+  const y = Math.floor((Math.floor(patch / grid[1]) * h) / grid[0]), x = Math.floor(((patch % grid[1]) * w) / grid[1]);
+  return [x, y, Math.min(SQUARE, Math.ceil(w / grid[1])), Math.min(SQUARE, Math.ceil(h / grid[0]))];
+}
+
+/** The pixels that a place of a hybrid sees, within the image. */
+function windowOf({ grid, image_size: [h, w], transformer: { window: { first, step, size } } }, patch) {
+  const place = [Math.floor(patch / grid[1]), patch % grid[1]];
+  const [y, x] = place.map((i, side) => Math.max(first[side] + i * step[side], 0));
+  const [toY, toX] = place.map((i, side) => Math.min(first[side] + i * step[side] + size[side], [h, w][side]));
+  return [x, y, toX - x, toY - y];
+}
+
+function centres({ grid, image_size: [h, w], transformer: { window: { first, step, size } } }) {
+  return [...Array(grid[0] * grid[1]).keys()].map((patch) => {
+    const [y, x] = [Math.floor(patch / grid[1]), patch % grid[1]].map((i, side) => first[side] + i * step[side] + size[side] / 2);
+    return [Math.min(Math.max(x, 0), w), Math.min(Math.max(y, 0), h)];
+  });
+}
+
+function pixels(s) {
+  const { bitmap, model } = s, [x, y, w, h] = square(s);
+  const small = new OffscreenCanvas(bitmap.width, bitmap.height), paint = small.getContext("2d");
+  paint.drawImage(bitmap, 0, 0);
+  const { data } = paint.getImageData(x, y, w, h), table = document.createElement("table");
+  table.className = "pixels";
+  table.createCaption().textContent = `Rows ${y + 1} to ${y + h}, columns ${x + 1} to ${x + w}${model.channels === 3 ? `: ${["red", "green", "blue"][s.channel]}` : ""}`;
+  for (let row = 0; row < h; row++) {
+    const line = table.insertRow();
+    for (let column = 0; column < w; column++) {
+      const rgb = [...data.slice(4 * (row * w + column), 4 * (row * w + column) + 3)], value = rgb[s.channel];
+      const shade = model.channels === 3 ? rgb.map((n, i) => (i === s.channel ? n : 0)) : rgb;
+      const cell = line.insertCell();
+      cell.textContent = value;
+      cell.style.background = `rgb(${shade.join(",")})`;
+      cell.style.color = luminance(shade) > 0.179 ? "#000" : "#fff";
+    }
+  }
+  return [...(model.channels === 3 ? [channels(s)] : []), table];
+}
+
+function luminance(rgb) {
+  const [r, g, b] = rgb.map((n) => n / 255).map((n) => (n <= 0.03928 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+function channels(s) {
+  const row = paragraph("", "buttons");
+  ["red", "green", "blue"].forEach((name, i) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: name });
+    button.setAttribute("aria-pressed", String(i === s.channel));
+    button.addEventListener("click", () => {
+      s.channel = i;
+      again();
+    });
+    row.append(button);
+  });
+  return row;
+}
+
+/** Some maps of each convolution. */
+function maps({ stem }) {
+  return stem.flatMap(({ shape: [count, rows, columns], size: [h, w], maps: some }, i) => {
+    const row = document.createElement("div");
+    row.className = "maps";
+    row.setAttribute("role", "img");
+    row.setAttribute("aria-label", `Step ${i + 1}: ${some.length} of ${count} maps`);
+    row.append(...some.map((map) => {
+      const one = document.createElement("canvas"), pixels = new ImageData(w, h);
+      [one.width, one.height] = [w, h];
+      stretched(map).forEach((share, k) => pixels.data.set([...colour(share), 255], 4 * k));
+      one.getContext("2d").putImageData(pixels, 0, 0);
+      return one;
+    }));
+    return [paragraph(`Step ${i + 1}: ${some.length} of ${number(count)} maps of ${rows} × ${columns}; light is much.`, "hint"), row];
+  });
+}
+
 function tokens({ tokens: t, model, patch }) {
-  const rows = [["this patch", model.tokens_in_front + patch], ...(model.tokens_in_front ? [["class token", 0]] : []), ["its neighbour", model.tokens_in_front + ((patch + 1) % (model.grid[0] * model.grid[1]))]];
+  const rows = [[`this ${piece(model)}`, model.tokens_in_front + patch], ...(model.tokens_in_front ? [[model.transformer.front[0], 0]] : []), ["its neighbour", model.tokens_in_front + ((patch + 1) % (model.grid[0] * model.grid[1]))]];
   const list = document.createElement("div");
   for (const [name, row] of rows) {
     const bars = document.createElement("canvas"), numbers = t.tokens[row];
@@ -104,8 +300,8 @@ function tokens({ tokens: t, model, patch }) {
   return [list];
 }
 
-function mean({ maps, layer }) {
-  const heads = maps.maps[layer - 1];
+function mean(found, layer) {
+  const heads = found.maps[layer - 1];
   return heads[0].map((_, i) => heads.reduce((sum, each) => sum + each[i], 0) / heads.length);
 }
 
@@ -120,17 +316,35 @@ function layers(s) {
     paint();
   });
   label.append(name, slider);
-  return [label, paragraph("Click another patch: each looks elsewhere.", "hint")];
+  return [label, paragraph(`Click another ${piece(s.model)}: each looks elsewhere.`, "hint")];
+}
+
+/** Attention over the layers, then through all of them, as a film. */
+function playing(s) {
+  const frames = [...Array(s.model.depth).keys()].map((i) => mean(s.whole, i + 1)).concat([s.whole.rollout]).map(stretched);
+  const names = frames.map((_, i) => (i < s.model.depth ? `layer ${i + 1}` : "all layers"));
+  s.frame = -1;
+  const { controls, stop } = film(names, (at, turned) => {
+    const map = frames[at].map((share, i) => share + turned * ((frames[at + 1] ?? frames[at])[i] - share));
+    draw(canvas(), s.bitmap, { grid: s.model.grid, map });
+    if (s.frame !== at) {
+      s.frame = at;
+      caption();
+    }
+  });
+  s.stop = stop;
+  return controls;
 }
 
 function turn(to) {
   if (!state.bitmap) return; // no picture yet
+  state.stop?.();
+  state.stop = null;
   state.at = Math.min(Math.max(to, 1), STEPS.length);
   history.replaceState(null, "", `#${state.at}`);
   const step = STEPS[state.at - 1];
   $("count").textContent = `Step ${state.at} of ${STEPS.length}`;
-  $("heading").textContent = step.heading;
-  $("words").replaceChildren(...step.words(state).map((text) => paragraph(text)), ...(step.formula ? [paragraph(step.formula, "formula")] : []));
+  $("heading").textContent = step.heading(state.model);
   $("back").disabled = state.at === 1;
   $("next").disabled = state.at === STEPS.length;
   [...$("steps").querySelectorAll("button")].forEach((button, i) => (i + 1 === state.at ? button.setAttribute("aria-current", "step") : button.removeAttribute("aria-current")));
@@ -139,17 +353,30 @@ function turn(to) {
   if (step.picks) stage.tabIndex = 0;
   else stage.removeAttribute("tabindex");
   stage.setAttribute("role", step.picks ? "application" : "presentation");
-  if (step.picks) stage.setAttribute("aria-label", "Choose a patch with the arrow keys");
+  if (step.picks) stage.setAttribute("aria-label", `Choose a ${piece(state.model)} with the arrow keys`);
   else stage.removeAttribute("aria-label");
+  again();
+}
+
+/** Words, formula, picture and more of this step; a lone formula stands on as many lines as it has. */
+function again() {
+  const step = STEPS[state.at - 1], lines = step.formula?.(state).map((line) => Object.assign(document.createElement("span"), { textContent: line }));
+  const formula = paragraph("", "formula");
+  formula.append(...(lines ?? []));
+  $("words").replaceChildren(...step.words(state).map((text) => paragraph(text)), ...(lines ? [formula] : []));
   $("more").replaceChildren(...(step.more?.(state) ?? []));
   paint();
 }
 
 function paint() {
-  const step = STEPS[state.at - 1], caption = typeof step.caption === "string" ? step.caption : step.caption(state);
-  step.paint(state);
-  $("caption").textContent = caption;
-  canvas().setAttribute("aria-label", caption);
+  STEPS[state.at - 1].paint?.(state);
+  caption();
+}
+
+function caption() {
+  const step = STEPS[state.at - 1], text = typeof step.caption === "string" ? step.caption : step.caption(state);
+  $("caption").textContent = text;
+  canvas().setAttribute("aria-label", text);
 }
 
 async function pick(patch) {
@@ -159,22 +386,23 @@ async function pick(patch) {
   const maps = await ask("/api/attention", { image: state.image, patch });
   if (mine !== state.turn) return;
   state.maps = maps;
-  if (step.more === tokens) $("more").replaceChildren(...tokens(state));
-  paint();
+  again();
 }
 
 async function take(image) {
   const { grid } = state.model;
   state.patch = Math.floor(grid[0] / 2) * grid[1] + Math.floor(grid[1] / 2);
   state.layer = Math.max(Math.ceil(state.model.depth / 2), 1);
-  const [{ images }, bitmap, inside, maps, whole] = await Promise.all([
+  const [{ images }, bitmap, inside, maps, whole, stem] = await Promise.all([
     ask("/api/predict", { image }),
     seen(image),
     ask("/api/tokens", { image }),
     ask("/api/attention", { image, patch: state.patch }),
     ask("/api/attention", { image }),
+    isHybrid(state.model) ? ask("/api/stem", { image }) : { steps: [] },
   ]);
-  Object.assign(state, { image, bitmap, answer: images[0], tokens: inside, maps, whole });
+  Object.assign(state, { image, bitmap, answer: images[0], tokens: inside, maps, whole, stem: stem.steps });
+  $("to-worksheet").href = `/worksheet?image=${encodeURIComponent(image)}`;
   for (const button of $("examples").children) button.setAttribute("aria-pressed", String(button.dataset.image === image));
   $("step").hidden = false;
   $("invite").hidden = $("message").hidden = true;
@@ -193,18 +421,31 @@ function complain(error) {
   $("step").hidden = state.bitmap === null;
 }
 
+/** The drawing of the whole model, below the steps. */
+async function whole() {
+  const svg = await drawing();
+  $("whole-says").textContent = `${svg.getAttribute("aria-label")}. Numbers beside a part are its parameters, and the bar is its share of all.`;
+  $("architecture").replaceChildren(svg);
+  $("whole").hidden = false;
+}
+
 async function begin() {
   try {
     const asked = Number(location.hash.slice(1)) || 1;
     const [model, { examples }] = await Promise.all([get("/api/model"), get("/api/examples")]);
     Object.assign(state, { model, at: asked });
     if (model.exported) throw new Refused(`${model.exported.closed}; the lesson looks inside, too`);
+    whole().catch(complain);
     if (!model.depth) throw new Refused("this model is a network of convolutions; the lesson is about Vision Transformers: serve one");
     if (!model.attention) throw new Refused("this model's pool does not say which tokens it reads, and the lesson shows them: serve another model");
-    NAMES.forEach((name, i) => {
+    if (isHybrid(model)) {
+      $("title").textContent = "How a hybrid answers: convolutions, then a Transformer";
+      document.title = "A lesson on a hybrid · vitreous";
+    }
+    STEPS.forEach((step, i) => {
       const item = document.createElement("li"), button = document.createElement("button");
       button.type = "button";
-      button.textContent = `${i + 1} ${name}`;
+      button.textContent = `${i + 1} ${step.name(model)}`;
       button.addEventListener("click", () => turn(i + 1));
       item.append(button);
       $("steps").append(item);

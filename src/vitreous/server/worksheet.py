@@ -1,0 +1,171 @@
+"""Questions for a class about one model. Each answer follows from the model itself, and shows how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vitreous.models import architecture
+from vitreous.models.architecture import ModelPart
+from vitreous.models.convolutions import halved
+from vitreous.models.layers import HIDDEN_WIDTHS_READ
+from vitreous.models.model import Model
+from vitreous.models.vit import ViT
+
+
+@dataclass(frozen=True)
+class Question:
+    """answer: the result, with the way to it."""
+
+    question: str
+    answer: str
+
+
+def questions(model: Model) -> list[Question]:
+    """From the image to the answer, in the order of the lesson."""
+    parts = architecture.parts(model.config)
+    inside = _of_vit(model, parts) if isinstance(model, ViT) else _of_bit(parts)
+    return [_pixels(model), *inside, *_answer(model, parts)]
+
+
+def _pixels(model: Model) -> Question:
+    (h, w), channels = model.config.image_size, model.config.channels
+    each = "1 number" if channels == 1 else f"{channels} numbers"
+    return Question(
+        f"The model takes an image of {h} × {w} pixels, and each pixel is {each}. How many numbers does it get?",
+        f"{_times(h, w, *([] if channels == 1 else [channels]))}",
+    )
+
+
+def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
+    config, encoder = model.config, model.config.encoder
+    what, one, width = architecture.places(config), architecture.place(config), encoder.width
+    (rows, columns), front = model.grid, architecture.front_tokens(config.embedding)
+    yield from _cut(model, parts)
+    in_front = f" and puts {architecture.listed(front)} in front" if front else ""
+    tokens = rows * columns + len(front)
+    yield Question(
+        f"Every {one} becomes a token. The model has {rows} × {columns} {what}{in_front}. How many tokens are there?",
+        f"{_times(rows, columns)}" + (f", and {rows * columns:,} + {len(front)} = {tokens:,}" if front else ""),
+    )
+    table, numbers = model.embedding.projection, model.embedding.projection.in_features
+    bias = table.bias is not None
+    yield Question(
+        f"One table turns the {numbers:,} numbers of a {one} into the {width:,} numbers of a token"
+        f"{f', and adds {width:,} more (the bias)' if bias else ''}. How many numbers has the model learned for it?",
+        _sum([(numbers, width)], [width] if bias else []),
+    )
+    if config.readout.pool in architecture.POOL_SENTENCES:  # none of these reads an order
+        yield Question(
+            f"Somebody shuffles the {what} before they become tokens. Can the model notice? Why?",
+            "No. It has no positions, so the tokens are a bag: the same ones in another order give the same answer."
+            if config.embedding.positions == "none"
+            else "Yes. Its positions tell each token where it stands. Without them it would see a bag of tokens. "
+            "Try it: the first page of this server shuffles patches and takes positions away.",
+        )
+    each = width // encoder.heads
+    yield Question(
+        f"In each block {encoder.heads} attention head{'s' * (encoder.heads > 1)} share the {width:,} numbers of a "
+        "token evenly. How many numbers does one head work with?",
+        f"{width:,} ÷ {encoder.heads} = {each:,}",
+    )
+    shares = tokens * tokens
+    yield Question(
+        f"In a head every token gives every token a share of its look. How many shares is that in one head? And in "
+        f"all heads of all {encoder.depth} blocks?",
+        f"{_times(tokens, tokens)}; {_times(shares, encoder.heads, encoder.depth)}",
+    )
+    yield Question(
+        "If a token looked at all tokens alike, how large would each share be?",
+        f"1 ÷ {tokens:,} = {_share(1 / tokens)}",
+    )
+    wide = encoder.mlp * HIDDEN_WIDTHS_READ.get(encoder.activation, 1)
+    back = "these" if wide == encoder.mlp else f"{encoder.mlp:,} numbers made of them"
+    yield Question(
+        f"The MLP of a block turns the {width:,} numbers of a token into {wide:,} by one table, and {back} back into "
+        f"{width:,} by another. Each table adds a bias. How many numbers has one block learned for it?",
+        _sum([(width, wide), (encoder.mlp, width)], [wide, width]),
+    )
+    pooled = next(part for part in parts if part.name == "pool")
+    yield Question("From what does the model read its answer after the last block?", f"From {pooled.about}.")
+
+
+def _cut(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
+    """How the image becomes patches, or a map of places."""
+    config, patch, (rows, columns) = model.config, model.embedding.patch, model.grid
+    (h, w), maps = config.image_size, [part for part in parts if len(part.shape) == 3]
+    if not maps:
+        yield Question(
+            f"It cuts the image into patches of {patch[0]} × {patch[1]} pixels. How many patches lie below each "
+            "other, and how many beside each other?",
+            f"{h} ÷ {patch[0]} = {rows}; {w} ÷ {patch[1]} = {columns}",
+        )
+        return
+    sizes = " → ".join(f"{a} × {b}" for a, b in [(h, w), *(part.shape[1:] for part in maps)])
+    if config.embedding.stem == "convolutions":
+        yield Question(
+            f"{len(maps)} convolution{'s' * (len(maps) > 1)} come first. Each takes every second pixel, so rows and "
+            f"columns are halved and rounded up. How large is the map after each of them?",
+            sizes,
+        )
+    else:
+        left, halvings = h, 0
+        while left > maps[-1].shape[1]:
+            left, halvings = halved(left), halvings + 1
+        yield Question(
+            f"A ResNet comes first. It halves the rows again and again, until {left} of {h} are left. How often?",
+            f"{halvings} times ({sizes})",
+        )
+
+
+def _of_bit(parts: list[ModelPart]) -> Iterator[Question]:
+    maps = [part for part in parts if part.kind == "convolution"]
+    for part in maps:
+        channels, rows, columns = part.shape
+        yield Question(
+            f"After {'the root' if part.name == 'root' else part.name} there are {channels:,} maps of {rows} × "
+            f"{columns} places. How many numbers is that?",
+            _times(channels, rows, columns),
+        )
+    channels, rows, columns = maps[-1].shape
+    yield Question(
+        f"The mean over all places is taken of each of the {channels:,} maps. How many numbers are left, and the mean "
+        "of how many is each?",
+        f"{channels:,} numbers; each is the mean of {_times(rows, columns)}",
+    )
+    largest = max(maps, key=lambda part: part.parameters)
+    yield Question("Which of its stages has learned most numbers?", f"{largest.name}: {largest.parameters:,}")
+
+
+def _answer(model: Model, parts: list[ModelPart]) -> Iterator[Question]:
+    total, classes = sum(part.parameters for part in parts), model.config.readout.classes
+    if classes and model.answers == "one":
+        yield Question(
+            f"The model tells {classes:,} classes apart. If it knew nothing, what share would it give each class?",
+            f"1 ÷ {classes:,} = {_share(1 / classes)}",
+        )
+    largest = max(parts, key=lambda part: part.parameters)
+    name = f"the {largest.copies} blocks" if largest.legs and largest.copies > 1 else largest.name
+    yield Question(
+        f"The model has learned {total:,} numbers, and {largest.parameters:,} of them in {name}. What share is that?",
+        f"{largest.parameters:,} ÷ {total:,} = {_share(largest.parameters / total)}",
+    )
+
+
+def _share(share: float) -> str:
+    """6.25 %"""
+    return f"{100 * share:.3g} %"
+
+
+def _times(*factors: int) -> str:
+    """4 × 4 = 16"""
+    product = 1
+    for factor in factors:
+        product *= factor
+    return f"{' × '.join(f'{factor:,}' for factor in factors)} = {product:,}"
+
+
+def _sum(tables: list[tuple[int, int]], biases: list[int]) -> str:
+    """64 × 128 + 128 = 8,320"""
+    terms = [f"{a:,} × {b:,}" for a, b in tables] + [f"{bias:,}" for bias in biases]
+    return f"{' + '.join(terms)} = {sum(a * b for a, b in tables) + sum(biases):,}"

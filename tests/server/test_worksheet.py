@@ -1,0 +1,116 @@
+"""A worksheet's answers are the model's own numbers, and its questions are about what the model has."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import serving
+import torch
+from serving import encoded, need_extra, picture
+from tiny_models import BIT, awake
+from torch.testing import assert_close
+
+need_extra()
+
+from vitreous.images.pixels import decode  # noqa: E402
+from vitreous.images.pixels.preprocess import normalise  # noqa: E402
+from vitreous.models.taps import taps  # noqa: E402
+from vitreous.server.worksheet import questions  # noqa: E402
+
+HYBRID = {"stem": "convolutions", "pool": "gap", "image_size": 28, "channels": 1, "patch": 8}
+
+
+def asked(model):
+    return {each.question: each.answer for each in questions(model)}
+
+
+def answer_to(model, words):
+    (answer,) = [answer for question, answer in asked(model).items() if words in question]
+    return answer
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"registers": 2}, {"pool": "gap"}, {"patch_bias": False}, {"activation": "swiglu"}, HYBRID],
+    ids=["plain", "registers", "gap", "no bias", "swiglu", "hybrid"],
+)
+def test_answers_are_the_numbers_of_the_model(changes):
+    model = serving.tiny(**changes)
+    config, block = model.config, model.blocks[0]
+    tokens = config.prefix + model.grid[0] * model.grid[1]
+    last = {
+        "How many numbers does it get": config.channels * config.image_size[0] * config.image_size[1],
+        "How many tokens are there": tokens,
+        "one head work with": config.encoder.width // config.encoder.heads,
+        "How many shares": config.encoder.depth * config.encoder.heads * tokens**2,
+    }
+    for words, number in last.items():
+        assert answer_to(model, words).endswith(f"= {number:,}")
+    assert answer_to(model, "One table turns").endswith(f"= {count(model.embedding.projection):,}")
+    mlp = count(block.mlp.expand) + count(block.mlp.contract)
+    assert answer_to(model, "The MLP of a block").endswith(f"= {mlp:,}")
+    share = re.search(r"([\d,]+) ÷ ([\d,]+)", answer_to(model, "What share is that"))
+    assert share[2] == f"{count(model):,}"
+
+
+def test_questions_follow_what_the_model_is():
+    plain, hybrid, bit = (" ".join(asked(model)) for model in (serving.tiny(), serving.tiny(**HYBRID), awake(BIT)))
+    assert "cuts the image into patches of 4 × 4" in plain
+    assert "puts a class token in front" in plain
+    assert "convolutions come first" not in plain
+    assert "3 convolutions come first" in hybrid
+    assert "class token" not in hybrid
+    assert "patch" not in hybrid
+    assert answer_to(serving.tiny(**HYBRID), "How large is the map") == "28 × 28 → 14 × 14 → 7 × 7 → 4 × 4"
+    assert "head" not in bit
+    assert "After stage 2" in bit
+    assert answer_to(awake(BIT), "mean over all places").endswith("each is the mean of 4 × 3 = 12")
+
+
+def test_whether_a_shuffle_is_noticed_follows_from_the_positions():
+    assert answer_to(serving.tiny(positions="none"), "shuffles").startswith("No.")
+    assert answer_to(serving.tiny(), "shuffles").startswith("Yes.")
+
+
+def test_a_class_that_excludes_no_other_has_no_share_of_all():
+    model = serving.tiny()
+    assert answer_to(model, "what share would it give") == "1 ÷ 5 = 20 %"
+    model.answers = "several"
+    assert not [question for question in asked(model) if "what share would it give" in question]
+
+
+def test_drawing_worksheet_and_facts_are_served():
+    with serving.thread() as (caller, _, _):
+        reply = caller.get("/api/architecture")
+        assert reply.headers["content-type"] == "image/svg+xml"
+        assert "patches to tokens" in " ".join(ElementTree.fromstring(reply.body).itertext())
+        rows = caller.get("/api/worksheet").json["questions"]
+        assert [row["question"] for row in rows] == list(asked(serving.tiny()))
+        told = caller.get("/api/model").json["transformer"]
+        assert (told["stem"], told["piece"], told["patch"], told["window"]) == ("patch", "patch", [4, 4], None)
+        assert (told["front"], told["numbers"], told["pool"]) == (["class token"], 48, "cls")
+        assert "no convolutions come before" in caller.send("/api/stem", encoded(picture(1))).error
+        assert caller.get("/worksheet").status == 200
+
+
+def test_maps_of_the_stem_are_those_of_the_model():
+    model = serving.tiny(**HYBRID)
+    with serving.thread(model, examples=()) as (caller, _, _):
+        found = caller.send("/api/stem?maps=4", encoded(picture(1))).json["steps"]
+        told = caller.get("/api/model").json["transformer"]
+    seen = decode.finish(np.array(picture(1)), model.preprocess)
+    with torch.inference_mode(), taps(model, "stem.layers.*") as expected:
+        model(normalise(seen, model.preprocess)[None])
+    assert [step["shape"] for step in found] == [list(each.shape[1:]) for each in expected.values()]
+    for step, tensor in zip(found, expected.values(), strict=True):
+        assert len(step["maps"]) == min(4, tensor.shape[1])
+        assert_close(torch.tensor(step["maps"]), tensor[0, :4].flatten(1), rtol=1e-4, atol=1e-4)
+    assert (told["stem"], told["piece"], told["front"]) == ("convolutions", "place", [])
+    assert told["window"] == {"first": [-7, -7], "step": [8, 8], "size": [15, 15]}
