@@ -50,7 +50,7 @@ def test_the_page_needs_nothing_beside_itself(html):
 def test_what_people_came_for_is_first_and_what_has_no_numbers_last(seen, html):
     sections = re.findall(r'<section id="([\w-]+)">', html)
     measured = [name for name in MEASURES if name in seen.found or name in seen.found_against]
-    assert sections == ["attention-maps", "rollout", "short", *measured[2:], "missing", "about"]
+    assert sections == ["attention-maps", "rollout", "short", *measured[2:], "missing", "architecture", "about"]
     assert re.findall(r'<a href="#([\w-]+)">', html.split("<nav")[1].split("</nav>")[0]) == sections
     parts = dict(zip(sections, re.split(r'<section id="', html)[1:], strict=True))
     for name in measured:
@@ -144,7 +144,7 @@ def test_every_kind_of_network_has_a_page(changes):
     found = vitreous.look(model, arrays(8, side=16, channels=changes.get("channels", 3)), batch=8, images=6)
     html = pages.render(page(found))
     is_told = not found.model["is_untrained"]
-    assert html.count("<section") == len(found.found) + is_told + 2  # in short; not measured, how to repeat it
+    assert html.count("<section") == len(found.found) + is_told + 3  # in short; not measured, drawn, how to repeat it
     for why in found.skipped.values():
         assert why.split(";")[0][:30].replace("'", "&#39;") in html
 
