@@ -258,7 +258,7 @@ def test_without_dev_the_last_state_is_kept_and_nothing_is_fitted(test, tmp_path
     assert (found.load().temperature, found.load().threshold) == (1.0, None)
     assert found.metrics["judged_by"] == ("test" if test else "none")
     assert ("judged" in found.metrics) == bool(test)
-    assert found.model in str(found)
+    assert found.path in str(found)
     assert (tmp_path / "run" / "report.html").exists() == bool(test)
 
 
