@@ -77,7 +77,7 @@ vitreous.save(model, "house.safetensors", format="house")
 loaded = vitreous.load("house.safetensors")
 found["weight format"] = [loaded.source["format"], torch.equal(loaded(x), model(x))]
 
-run = vitreous.fit("a.greys", recipe="quick", folds=0, device="cpu")
+run = vitreous.fit("a.greys", recipe="quick", folds=0, device="cpu", check=False)
 recipe = json.loads(pathlib.Path(run.path, "config.json").read_text())["recipe"]
 found["recipe"] = [recipe["name"], recipe["length"], pathlib.Path(run.report).is_file()]
 found["recipes"] = json.loads(command("fit", "--recipe", "list", "--json"))["recipes"][-1]

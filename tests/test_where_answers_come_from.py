@@ -13,6 +13,7 @@ from vitreous.errors import ConfigError
 from vitreous.exports import onnx
 from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.target import WriteOptions, make_parts
+from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise, pixels
 from vitreous.measures.explain import attention_maps, look_at
 from vitreous.models.pooling import POOLS, MapPool, MeanOfPatches, Pool, find_pool
@@ -105,7 +106,7 @@ def test_report_serve_and_look_say_the_same(pool, order, pictures):
     report = [look.map for look in look_at(model, pictures, range(IMAGES)).looks]
     assert of_sum_one(attention_maps(model, inputs(model, pictures))) == pytest.approx(of_sum_one(report), abs=1e-5)
     with Engine(model, torch.device("cpu")).at_work() as engine:
-        served = [engine.attend(engine.pixels(pictures.read(i)))[1].rollout for i in range(IMAGES)]
+        served = [engine.attend(decode.finish(pictures.read(i), model.preprocess))[1].rollout for i in range(IMAGES)]
     assert of_sum_one(served) == pytest.approx(of_sum_one(report), abs=1e-5)
     looked = vitreous.look(model, pictures, only=["rollout"])["rollout"]["mean_map"]
     assert np.ravel(looked) == pytest.approx(of_sum_one(report).mean(0), abs=1e-5)
@@ -176,7 +177,7 @@ def test_a_pool_that_does_not_say_what_it_reads_is_never_explained(pool, picture
         explained(model, pictures, [], tmp_path / "explained")
     line_of(error.value, why, "leave --explain out")
     with Engine(model, torch.device("cpu")).at_work() as engine:
-        seen = engine.pixels(pictures.read(0))
+        seen = decode.finish(pictures.read(0), model.preprocess)
         assert engine.attend(seen)[1] is None
         assert engine.attend(seen, patch=3)[1].rollout.shape == (16,)
     with pytest.raises(ConfigError, match=f"rollout has no meaning here: {why}"):
