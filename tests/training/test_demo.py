@@ -133,7 +133,10 @@ def test_a_demo_goes_on_as_it_began(ended, monkeypatch):
     for command in (f"vitreous serve {ended}", f"vitreous look {ended}", "vitreous fit FOLDER"):
         assert f"\n  {command} " in str(result)
     share = 100 * result.run.metrics["judged"]["top1"]
-    assert str(result).splitlines()[-1].lstrip().startswith(f"{share:.1f} % right"), "its last words, also in a pipe"
+    last = str(result).splitlines()[-1].lstrip()
+    assert last.startswith(f"{share:.1f} % right"), "its last words, also in a pipe"
+    assert last.endswith(f"a hybrid of {result.run.metrics['parameters']:,} parameters")
+    assert vitreous.load(ended).config.embedding.stem != "patch"  # which a hybrid is not
     assert str(vitreous.demo(ended, resume=True)) == str(result), "a finished one shows its number again"
 
 
