@@ -85,3 +85,15 @@ def test_a_trained_page_says_no_such_thing(looked, tmp_path):
     page = (tmp_path / "look.html").read_text()
     assert "What this model does" in page
     assert "random weights" not in page
+
+
+def test_a_comparison_with_random_weights_is_no_line_about_the_model(tmp_path):
+    trained = small()
+    with torch.no_grad():
+        trained.head.weight.normal_()
+    trained.source = {}
+    pair = {"only": ["similarity-across", "skip-ratio"], "images": 8}
+    page = vitreous.look(trained, "fashion", against=small(1), out=tmp_path / "random", **pair)
+    text = (tmp_path / "random" / "look.html").read_text(encoding="utf-8")
+    assert "similarity-across" in page.found
+    assert "find a match of" not in text.split('id="short"')[1].split("<section")[0]

@@ -214,3 +214,15 @@ def test_a_picture_of_the_train_set_is_answered_as_the_model_answers(place):
     found = dict(zip(answer.labels, answer.probabilities, strict=True))
     wanted = dict(zip(model.labels, (logits / 1.5).softmax(-1)[0].tolist(), strict=True))
     assert found == pytest.approx(wanted, abs=0.02)  # to bytes and back: half a level
+
+
+def test_predict_tells_what_it_assumes_of_weights_without_a_config(tmp_path):
+    vitreous.save(awake(classes=3, width=192, heads=3), tmp_path / "theirs", format="timm")
+    (tmp_path / "0.png").write_bytes(encoded(0))
+    (tmp_path / "bare").mkdir()
+    file = tmp_path / "bare" / "model.safetensors"
+    file.write_bytes((tmp_path / "theirs" / "model.safetensors").read_bytes())
+    whole, bare = (run("predict", str(model), str(tmp_path / "0.png")) for model in (tmp_path / "theirs", file))
+    assert "assumed" not in whole.stderr
+    assert "no config lies beside" in bare.stderr
+    assert "assumed: preprocessing: timm's" in bare.stderr

@@ -251,7 +251,7 @@ def test_a_hidden_patch_is_its_own_place_in_the_image(grid):
         row, column = divmod(patch, grid[1])
         wanted = x.clone()
         wanted[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 0
-        assert torch.equal(Break(hide=(patch,)).covered(x, grid), wanted)
+        assert torch.equal(Break(hide=(patch,)).shown(x, grid), wanted)
 
 
 def test_a_training_image_is_most_like_itself(server, photos):

@@ -454,3 +454,21 @@ def test_every_kind_of_transformer_can_be_looked_into_and_broken(changes):
         shuffled = engine.attend(seen, None, Break(positions=True, shuffle=5))[0]
         np.testing.assert_allclose(shuffled, without, rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(engine.attend(seen)[0], whole)  # nothing stays behind
+
+
+def test_a_shuffle_moves_the_patches_of_the_image_itself():
+    """What the page shows is what the model gets, also where convolutions come first."""
+    from vitreous.server.interventions import Break
+
+    hybrid = tiny(stem="resnet", image_size=32, patch=1, units=(1,), resnet_width=0.25)
+    seen = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    rows, columns = hybrid.grid
+    order = Break(shuffle=5).order(rows * columns)
+    high, wide = 32 // rows, 32 // columns
+    moved = np.zeros_like(seen)
+    for place, patch in enumerate(order):
+        (r, c), (y, x) = divmod(place, columns), divmod(patch, columns)
+        moved[r * high :, c * wide :][:high, :wide] = seen[y * high :, x * wide :][:high, :wide]
+    with Engine(hybrid, CPU).at_work() as engine:
+        shuffled = engine.attend(seen, None, Break(shuffle=5))[0]
+        np.testing.assert_allclose(shuffled, engine.answers_to([moved])[0], rtol=1e-3, atol=1e-3)

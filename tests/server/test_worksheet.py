@@ -76,7 +76,7 @@ def test_questions_follow_what_the_model_is():
 
 def test_whether_a_shuffle_is_noticed_follows_from_the_positions():
     assert answer_to(serving.tiny(positions="none"), "shuffles").startswith("No.")
-    assert answer_to(serving.tiny(), "shuffles").startswith("Yes.")
+    assert answer_to(serving.tiny(), "shuffles").startswith("Yes, it can:")
 
 
 def test_a_class_that_excludes_no_other_has_no_share_of_all():

@@ -21,6 +21,7 @@ import vitreous
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.evaluation.accuracy import wilson
 from vitreous.training.plan import estimate as estimates
+from vitreous.training.plan import plan as plans
 from vitreous.training.plan import starting_weights
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import closed_form
@@ -429,3 +430,9 @@ def test_a_gpu_solves_the_same_head_and_trains_every_layer(alike, weights, auto,
     assert trained.metrics["recipe"] == "fine-tune"
     assert trained.metrics["estimate"]["right"] == pytest.approx(0.8 * auto[0].metrics["estimate"]["right"], rel=0.1)
     assert [rival["seen"] for rival in trained.metrics["rivals"]] == [trained.metrics["judged"]["images"]]
+
+
+def test_a_plan_that_trains_names_the_quick_way_and_what_it_is_worth(unlike, weights, alike):
+    trained = job_of(unlike, weights)
+    assert f"in seconds, about {100 * trained.estimate.accuracy:.0f} % right: --policy head" in plans._in_words(trained)
+    assert "--policy head" not in plans._in_words(job_of(alike, weights))

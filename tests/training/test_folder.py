@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import vitreous
 from vitreous.errors import BusyError, CheckpointError, DataError, ExistsError
 from vitreous.training.run.folder import RunFolder, differences, next_name, read, read_state, without_clocks
 
@@ -631,3 +632,12 @@ def test_differences_are_plain_lines():
         "model: S/16 then, B/16 now",
     ]
     assert differences(then, then) == []
+
+
+def test_a_run_that_has_not_ended_is_no_model_yet_and_says_how_to_go_on(tmp_path):
+    folder = tmp_path / "runs" / "mine-1"
+    folder.mkdir(parents=True)
+    for name in ("config.json", "events.jsonl"):
+        (folder / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=r"has not ended; go on with it: vitreous fit .*mine-1 --resume"):
+        vitreous.load(folder)

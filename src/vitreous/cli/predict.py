@@ -45,6 +45,9 @@ def run(
     if format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}; say {', '.join(FORMATS)}")
     loaded = load_trained(model, untrained=untrained)
+    for note in loaded.source.get("assumed", ()):
+        if str(note).startswith("preprocessing"):  # a wrong one costs accuracy in silence
+            say(f"no config lies beside {model}, so this is assumed: {note}", file=sys.stderr)
     named = images[0] if len(images) == 1 else images
     answers: Iterator[Prediction] = vitreous.predict(
         loaded, named, top=top, device=device, batch=batch, workers=workers

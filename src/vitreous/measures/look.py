@@ -194,7 +194,8 @@ def _plan(
             else:
                 skipped[side][measure.name] = why
                 if is_asked and side == 0:
-                    raise ConfigError(f"{measure.name} has no meaning here: {why}; leave it out, or name another model")
+                    cure = "give more images" if "image" in why else "name another model"
+                    raise ConfigError(f"{measure.name} has no meaning here: {why}; leave it out, or {cure}")
     lent = dict.fromkeys((name, job.side) for job in jobs if (name := job.measure.arrays_of) is not None)
     return jobs + [Job(MEASURES[name], side) for name, side in lent if name not in measures], skipped
 

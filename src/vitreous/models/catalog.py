@@ -177,7 +177,7 @@ def _split(name: str) -> tuple[Config, dict[str, Any]]:
     return config, changes
 
 
-def _of_other_libraries(word: str) -> list[str]:
+def of_other_libraries(word: str) -> list[str]:
     """resnet50 -> BiT-R50x1; vit_base_patch16_224, ViT-Base-16 or deit-base -> B/16."""
     name = word.lower()
     if match := re.search(r"resnet(?:v2)?\D*(50|101|152)(?!\d)", name):
@@ -197,7 +197,7 @@ def _named(word: str) -> Config:
     if not match or match[1] not in SIZES or (front and plain not in HYBRID_STEMS) or int(match[2]) < 1:
         alike = [name for name in names() if name.lower() == plain.lower()]
         bare = {name.removeprefix("BiT-"): name for name in names()}
-        near = alike or _of_other_libraries(word) or [bare[name] for name in nearest(plain.removeprefix("BiT-"), bare)]
+        near = alike or of_other_libraries(word) or [bare[name] for name in nearest(plain.removeprefix("BiT-"), bare)]
         raise ModelNameError(f"no model is called {word!r}; near: {', '.join(near) or 'B/16'} (all: vitreous models)")
     width, depth, heads, mlp = SIZES[match[1]]
     patch = int(match[2])

@@ -236,7 +236,7 @@ def _add_inside(app: FastAPI, served: Served, limits: Limits) -> None:
         one = await queue.image_of(request, image)
         _check_place(served)
         if served.about()["transformer"]["stem"] == "patch":
-            raise Refusal(501, "this model cuts its patches from the image; no convolutions come before them")
+            raise Refusal(422, "this model cuts its patches from the image; no convolutions come before them")
         return await queue.tell(request, one, lambda worker, kept: {"steps": worker.inside.stem(kept.seen, maps)})
 
 

@@ -1,6 +1,6 @@
 """Ways to break a model while it answers: the change of its answer shows what it needs.
 
-shuffle     patches change places, positions stay
+shuffle     patches of the image change places, positions stay
 positions   no token knows its place
 heads       a head outputs zero
 blocks      a block returns its input
@@ -62,8 +62,16 @@ class Break:
                     422, f"there is no skip {skip}; a block has skip 1, around attention, and 2, around the MLP"
                 )
 
-    def covered(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Images B C H W with the hidden patches at 0, the mean of the training images."""
+    def shown(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Images B C H W as the model gets them: hidden patches at 0, the mean of training images; then shuffled."""
+        x, order = self._covered(x, grid), self.order(grid[0] * grid[1])
+        if order is None or not _is_even(x, grid):
+            return x
+        high, wide = x.shape[2] // grid[0], x.shape[3] // grid[1]
+        cells = x.unfold(2, high, high).unfold(3, wide, wide).flatten(2, 3)[:, :, order]  # B C P h w
+        return cells.unflatten(2, grid).transpose(3, 4).reshape(x.shape)
+
+    def _covered(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         if not self.hide:
             return x
         x = x.clone()
@@ -73,13 +81,13 @@ class Break:
             x[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]] = 0
         return x
 
-    def edits(self, model: Model) -> dict[str, Edit]:
-        """The edits for `taps`."""
+    def edits(self, model: Model, x: Tensor) -> dict[str, Edit]:
+        """The edits for `taps`.  x: images, whose patches `shown` shuffles if they are all of one size."""
         edits: dict[str, Edit] = {}
         if not isinstance(model, ViT):
             return edits
         order = self.order(model.grid[0] * model.grid[1])
-        if order is not None:
+        if order is not None and not _is_even(x, model.grid):
             edits["embedding.patches"] = lambda x: x[:, order]
         for block in self.blocks:
             edits |= {f"blocks.{block}.{part}.output": torch.zeros_like for part in ("attention", "mlp")}
@@ -99,6 +107,10 @@ class Break:
         words += [f"skip {skip} of block {block + 1} cut" for block, skip in self.skips]
         hidden = f"{len(self.hide)} patch{'es' if len(self.hide) > 1 else ''} hidden"
         return words + ([hidden] if self.hide else [])
+
+
+def _is_even(x: Tensor, grid: tuple[int, int]) -> bool:
+    return x.shape[2] % grid[0] == 0 and x.shape[3] % grid[1] == 0
 
 
 def unplaced(model: Model) -> Model:

@@ -52,7 +52,8 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
     bias = table.bias is not None
     yield Question(
         f"One table turns the {numbers:,} numbers of a {one} into the {width:,} numbers of a token"
-        f"{f', and adds {width:,} more (the bias)' if bias else ''}. How many numbers has the model learned for it?",
+        f"{', and adds one learned number (the bias) to each' if bias else ''}. How many numbers has the model "
+        "learned for it?",
         _sum([(numbers, width)], [width] if bias else []),
     )
     if config.readout.pool in architecture.POOL_SENTENCES:  # none of these reads an order
@@ -60,8 +61,8 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
             f"Somebody shuffles the {what} before they become tokens. Can the model notice? Why?",
             "No. It has no positions, so the tokens are a bag: the same ones in another order give the same answer."
             if config.embedding.positions == "none"
-            else "Yes. Its positions tell each token where it stands. Without them it would see a bag of tokens. "
-            "Try it: the first page of this server shuffles patches and takes positions away.",
+            else "Yes, it can: its positions tell each token where it stands. Without them it would see a bag of "
+            "tokens. How much it does, its training decides. Try it: the first page of this server shuffles the image.",
         )
     each = width // encoder.heads
     yield Question(

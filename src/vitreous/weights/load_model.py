@@ -13,7 +13,7 @@ import torch
 from vitreous.errors import CheckpointError, ConfigError, FormatError, ModelNameError, nearest
 from vitreous.files import digest, restore_folder
 from vitreous.models import config as configs
-from vitreous.models.catalog import blueprint, build, is_in_catalog
+from vitreous.models.catalog import blueprint, build, is_in_catalog, of_other_libraries
 from vitreous.models.config import BiTConfig, Size, as_size
 from vitreous.models.model import Model, is_untrained
 from vitreous.weights import formats, hub, imagenet, pretrained, starter
@@ -165,8 +165,14 @@ def is_new(text: str) -> bool:
             f"no weights are called {one_line(text)!r}; did you mean {' or '.join(near)}? "
             f"(all: vitreous models --weights)"
         )
-    if re.fullmatch(r"(vit|deit|deit3|eva|resnetv2|flexivit)_\w+(\.\w+)?", text, re.ASCII):
-        raise ModelNameError(f"no model here is called {text!r}; timm's of that name is timm:{text}")
+    is_timm = re.fullmatch(r"(vit|deit|deit3|eva|resnetv2|flexivit)_\w+(\.\w+)?", text, re.ASCII) is not None
+    alike = [] if is_in_catalog(text) else of_other_libraries(text)
+    if is_timm or (alike and re.fullmatch(r"[\w.-]+", text, re.ASCII)):
+        trained = [row.name for row in PRETRAINED.values() if row.network in alike]
+        ways = [f"timm's of that name is timm:{text}"] if is_timm else []
+        ways += [f"trained weights: {' or '.join(trained)} (all: vitreous models --weights)"] if trained else []
+        ways += [f"untrained: {alike[0]}"] if alike else []
+        raise ModelNameError(f"no model here is called {text!r}; {'; '.join(ways)}")
     if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number after the slash
         raise CheckpointError(f"{text} is not there, and no name of the catalog; on the hub it would be hf:{text}")
     if os.sep in text and " " not in text and text.count("/") > 1:

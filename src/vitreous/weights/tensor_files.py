@@ -142,7 +142,12 @@ def _weights_in(folder: Path) -> Path:
     only = sorted(p for p in folder.iterdir() if p.suffix in READERS and p.is_file())
     if len(only) != 1:
         several = f"{len(only)} files of weights ({', '.join(p.name for p in only[:3])}, …)"
-        raise CheckpointError(f"{folder} holds {several if only else 'no weights'}; name the file")
+        if not only and (folder / "config.json").is_file() and (folder / "events.jsonl").is_file():
+            raise CheckpointError(
+                f"{folder} is a run that has not ended; go on with it: vitreous fit {folder} --resume"
+            )
+        found = f"{several}; name the file" if only else "no weights; name a file of weights, or a finished run"
+        raise CheckpointError(f"{folder} holds {found}")
     return only[0]
 
 

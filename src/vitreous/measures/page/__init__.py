@@ -128,7 +128,8 @@ def _ranked(inspection: Inspection) -> list[str]:
 
 def _telling(inspection: Inspection) -> list[tuple[str, str]]:
     """At most ten lines with numbers, in the order of the measures."""
-    known = _ranked(inspection)[:TOP_LINES]
+    has_random = any(model.get("is_untrained") for model in _models(inspection))
+    known = [name for name in _ranked(inspection) if not (has_random and inspection.measures[name].is_pair)][:TOP_LINES]
     told = {name: inspection.measures[name].says(inspection.found[name]) for name in inspection.found if name in known}
     return [(name, unbroken(sentence(text))) for name, text in told.items()]
 

@@ -118,13 +118,13 @@ function looker(root, told, parts) {
   function say(model, own, { values, grid }) {
     const most = values.indexOf(Math.max(...values)), columns = grid[1];
     const where = at(most, columns);
-    if (state.show in model.parts.rollouts) return `Most of what the head reads comes from ${where}.`;
+    const sum = values.reduce((a, b) => a + b, 0);
+    if (state.show in model.parts.rollouts) return `Of all patches, ${where} gives the head most: ${percent(values[most] / sum)}; an even share is ${percent(1 / values.length)}.`;
     const query = place(model, state.token), patch = query - model.front.length;
     const token = patch < 0 ? `the ${model.front[query]}` : `the patch at ${at(patch, columns)}`;
     const whose = `Block ${own.layer + 1}, ${own.head < 0 ? "mean of heads" : `head ${own.head + 1}`}: `;
     if (state.show === "seen" && patch < 0) return `${whose}who looks at ${token} is not in the page; shown is where it looks.`;
     if (state.show === "seen") return `${whose}${token} is looked at most from ${where}, which gives it ${percent(values[most])}.`;
-    const sum = values.reduce((a, b) => a + b, 0);
     return `${whose}${token} looks most at ${where} (${percent(values[most])}); ${percent(Math.min(sum, 1))} of its look goes to patches.`;
   }
 

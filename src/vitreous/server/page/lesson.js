@@ -85,7 +85,7 @@ const STEPS = [
     heading: () => "The answer",
     words: ({ model: m, answer: a }) => [
       `${m.transformer.distillation_head ? "Two more tables turn" : "One more table turns"} ${collected(m)} into a score for each of the ${number(m.classes)} classes, ${m.answers === "several" ? "and each score into a share of its own: an image may have several labels" : "and the scores into shares that sum to 1"}.`,
-      a.said.length ? `It says ${a.said.join(", ")}, at ${percent(a.top[0].probability)}: of all the times it is that sure, it should be right in so many.` : a.is_unlike ? "It says: none of these. The image resembles no class that it learned." : "It says nothing: no class reaches one half.",
+      a.said.length ? `It says ${a.said.join(", ")}, at ${percent(a.top[0].probability)}: of 100 such answers to images like those it learned, about ${Math.round(100 * a.top[0].probability)} should be right.` : a.is_unlike ? "It says: none of these. The image resembles no class that it learned." : "It says nothing: no class reaches one half.",
     ],
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
     more: (s) => {

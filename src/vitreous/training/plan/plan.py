@@ -349,7 +349,10 @@ def _in_words(plan: Plan) -> str:
         do = f"train {which} of {network}, {r.length}"
     if plan.rates:
         return f"{do}, at each of {len(plan.rates)} learning rates; the best is kept"
-    return f"{do}; {plan.folds} times to judge it, once more to keep" if plan.protocol == "folds" else do
+    told = f"{do}; {plan.folds} times to judge it, once more to keep" if plan.protocol == "folds" else do
+    if plan.estimate is None or r.policy == "head":
+        return told
+    return f"{told}; in seconds, about {100 * plan.estimate.accuracy:.0f} % right: --policy head"
 
 
 def _network_in_words(weights: Weights | None) -> str:
