@@ -79,8 +79,8 @@ def test_how_many_strangers_it_notices_is_told_if_they_were_shown():
     """Classes that were left out are harder than strangers that come with vitreous."""
     counts = {"blank images": {"caught": 6, "seen": 6}, "drawn scenes": {"caught": 24, "seen": 34}}
     left_out = {LEFT_OUT: {"caught": 6, "seen": 60}}
-    assert told(strangers=counts)["unknown"] == "75 % of strangers are called none of these"
-    both = "75 % of strangers are called none of these, 10 % of a class left out"
+    assert told(strangers=counts)["unknown"] == "none of these: 75 % of strangers"
+    both = "none of these: 75 % of strangers, 10 % of a class it never learned"
     assert told(strangers=counts | left_out)["unknown"] == both
     assert "unknown" not in told(strangers={})
     assert "unknown" not in told()

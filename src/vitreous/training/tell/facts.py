@@ -83,8 +83,8 @@ def _unknown(run: Run) -> Fact | None:
     if not seen:
         return None
     new = strangers.get(LEFT_OUT)
-    classes = f", {percent(new.caught / new.seen, 0)} of a class left out" if new and new.seen else ""
-    return Fact("unknown", f"{percent(caught / seen, 0)} of strangers are called none of these{classes}")
+    classes = f", {percent(new.caught / new.seen, 0)} of a class it never learned" if new and new.seen else ""
+    return Fact("unknown", f"none of these: {percent(caught / seen, 0)} of strangers{classes}")
 
 
 def _weakest(run: Run) -> Fact | None:
