@@ -259,3 +259,9 @@ vitreous.cli.main(["doctor"])
     _, errors = process.communicate()
     assert (process.returncode, errors) == (code, "")
     assert not any(tmp_path.iterdir())
+
+
+def test_a_name_with_spaces_wants_quotes():
+    done = run("check", "my", "photos")
+    assert done.returncode == 2
+    assert "put quotes around a name with spaces" in done.stderr

@@ -184,7 +184,10 @@ def _line(error: BaseException) -> str:
         case VitreousError():
             return str(error)
         case typer.TyperException():  # how the command line was written
-            return f"{error.format_message().rstrip('.')}; see: vitreous {_command(error)}--help"
+            text = error.format_message().rstrip(".")
+            if "unexpected extra argument" in text and _command(error) in ("fit ", "check ", "pack ", "serve "):
+                text += "; put quotes around a name with spaces"
+            return f"{text}; see: vitreous {_command(error)}--help"
         case typer.Abort():
             return "aborted"
         case OSError(strerror=str(reason), filename=str(name)):

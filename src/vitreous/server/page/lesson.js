@@ -356,6 +356,7 @@ function turn(to) {
   if (step.picks) stage.setAttribute("aria-label", `Choose a ${piece(state.model)} with the arrow keys`);
   else stage.removeAttribute("aria-label");
   again();
+  if ($("count").getBoundingClientRect().top < 0) $("step").scrollIntoView(); // "next" lies below a long picture
 }
 
 /** Words, formula, picture and more of this step; a lone formula stands on as many lines as it has. */

@@ -27,7 +27,7 @@ async function begin() {
     camera = new Camera((file) => show({ file }), complain);
     listen();
     if (!model.exported) breaking = new Breaking(model, complain);
-    $("to-lesson").hidden = Boolean(model.exported);
+    $("to-lesson").hidden = $("to-worksheet").hidden = Boolean(model.exported);
     if (examples.length && state.image === null && !state.turn) await show({ image: examples[0].image });
   } catch (error) {
     complain(error);
