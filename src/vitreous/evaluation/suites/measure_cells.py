@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol, get_args, get_type_hints
 
 import msgspec
-import numpy as np
 import torch
 
 from vitreous.errors import ConfigError, DataError, VitreousError, advice
@@ -21,7 +20,7 @@ from vitreous.evaluation.evaluate import evaluate
 from vitreous.evaluation.features import Features, extract, model_digest, unread_notes
 from vitreous.evaluation.few_shot import fewshot
 from vitreous.evaluation.inference import Precision
-from vitreous.evaluation.learning_curve import nested_rows
+from vitreous.evaluation.learning_curve import first_images
 from vitreous.evaluation.probes import probe_features
 from vitreous.evaluation.suites.file import (
     AccuracyTask,
@@ -36,7 +35,7 @@ from vitreous.evaluation.suites.file import (
 )
 from vitreous.files import digest, write_json
 from vitreous.images import open_data
-from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, doctor
 from vitreous.models.catalog import build
 from vitreous.models.model import Model
@@ -159,7 +158,7 @@ class Bench:
         source = self.suite.data[name]
         wanted = Data(source) if isinstance(source, str) else source
         found = open_data.open(wanted.path, limit=wanted.limit, classes=wanted.classes, seed=wanted.seed)
-        return found if wanted.train is None else _fewer(found, wanted.train, wanted.seed)
+        return found if wanted.train is None else first_images(found, wanted.train, wanted.seed)
 
     def _extract(self, model_name: str, data_name: str) -> tuple[Features, Features]:
         """Features of train and test, computed once for all probes; keeps the time beside the cells."""
@@ -270,15 +269,6 @@ def _fields(fit: Trainer) -> list[str]:
                 fields = kind().to_json()
                 return sorted({*fields, *fields["augment"]} - {"augment", "size", *GIVEN_TO_FIT})
     return []
-
-
-def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:
-    """That many training images, spread over the classes, and all test images; smaller choices are nested."""
-    places = np.flatnonzero(data.splits == TRAIN)
-    if train > len(places):
-        raise ConfigError(f"{data.path} has {len(places):,} training images, not {train:,}; say fewer")
-    chosen = places[nested_rows(data.labels[places], seed)[:train]]
-    return data.take(np.sort(np.concatenate([chosen, np.flatnonzero(data.splits != TRAIN)])))
 
 
 def _read(file: Path, key: str) -> Cell | None:
