@@ -12,7 +12,7 @@ from typing import Any
 from vitreous.errors import ConfigError, nearest
 from vitreous.papers.experiment import SCALES, Experiment, ScaleName
 from vitreous.papers.experiments import EXPERIMENTS
-from vitreous.papers.outcome import Outcome
+from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import Results
 from vitreous.papers.verdict import NOT_RUN
 from vitreous.words import aligned, counted
@@ -23,7 +23,7 @@ TESTED, WRITTEN, NOT_YET = "tested", "written", "not yet"
 
 
 @dataclass(frozen=True)
-class Row:
+class LedgerRow:
     """A row of the ledger. tags: U has a unit test, G an experiment, D a written answer."""
 
     name: str
@@ -33,10 +33,10 @@ class Row:
 
 
 @cache
-def ledger() -> Mapping[str, Row]:
+def ledger() -> Mapping[str, LedgerRow]:
     sections: dict[str, Any] = tomllib.loads(LEDGER_FILE.read_text())["claims"]
     rows = [(title, name, row) for title, section in sections.items() for name, row in section.items()]
-    return {name: Row(name, title, tuple(row["tags"]), row["statement"]) for title, name, row in rows}
+    return {name: LedgerRow(name, title, tuple(row["tags"]), row["statement"]) for title, name, row in rows}
 
 
 @cache
@@ -46,17 +46,17 @@ def answers() -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class State:
+class RowState:
     """Where a row of the ledger stands."""
 
-    row: Row
+    row: LedgerRow
     parts: tuple[str, ...]  # by tag: tested, a verdict with its experiment and scale, written, or not yet
 
     def to_json(self) -> dict[str, Any]:
         return {"row": self.row.name, "tags": list(self.row.tags), "state": list(self.parts)}
 
 
-class States(list[State]):
+class States(list[RowState]):
     """All rows. As text: a line each."""
 
     def to_json(self) -> dict[str, Any]:
@@ -96,13 +96,13 @@ def find(name: str) -> list[Experiment]:
     raise ConfigError(f"there is no experiment or row {name!r}; {hint} (all: vitreous paper list)")
 
 
-def verify(name: str, *, scale: ScaleName | None = None, results: Results | None = None) -> list[Outcome]:
+def verify(name: str, *, scale: ScaleName | None = None, results: Results | None = None) -> list[PaperOutcome]:
     """Tables and verdicts again, from finished cells alone. scale: None is every scale that has cells."""
     results = results or Results()
     outcomes = []
     for experiment in find(name):
         for each in [scale] if scale else experiment.scales:
-            outcome = Outcome(experiment, each, experiment.placed(each), results)
+            outcome = PaperOutcome(experiment, each, experiment.placed(each), results)
             if outcome.records or scale:
                 outcomes.append(outcome)
     return outcomes
@@ -111,10 +111,10 @@ def verify(name: str, *, scale: ScaleName | None = None, results: Results | None
 def states(results: Results | None = None) -> States:
     """Every row of the ledger with its state."""
     verdicts = _verdicts(results or Results())
-    return States(State(row, tuple(_state(row, tag, verdicts) for tag in row.tags)) for row in ledger().values())
+    return States(RowState(row, tuple(_state(row, tag, verdicts) for tag in row.tags)) for row in ledger().values())
 
 
-def _state(row: Row, tag: str, verdicts: Mapping[str, list[str]]) -> str:
+def _state(row: LedgerRow, tag: str, verdicts: Mapping[str, list[str]]) -> str:
     if tag == "U":
         return TESTED
     if tag == "D":
@@ -127,7 +127,7 @@ def _verdicts(results: Results) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for experiment in EXPERIMENTS.values():
         for scale in (each for each in SCALES if each in experiment.scales):
-            for claim, judged in Outcome(experiment, scale, experiment.placed(scale), results).claims:
+            for claim, judged in PaperOutcome(experiment, scale, experiment.placed(scale), results).claims:
                 if judged.verdict != NOT_RUN:
                     found.setdefault(claim.row, []).append(f"{judged.verdict} ({experiment.name}, {scale})")
     return found

@@ -17,7 +17,7 @@ import numpy as np
 
 from vitreous.errors import ConfigError
 from vitreous.files import digest
-from vitreous.papers.verdict import Effect, Rule
+from vitreous.papers.verdict import Effect, VerdictRule
 
 ScaleName = Literal["laptop", "gpu", "full"]
 SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full")
@@ -53,7 +53,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Placed:
+class GridCell:
     """A cell at its place in the grid. Cells of one arm and seed join their readings."""
 
     arm: str
@@ -61,7 +61,7 @@ class Placed:
     cell: Cell
 
 
-class Table:
+class ArmTable:
     """The readings of a grid by arm and seed, as far as they are known."""
 
     def __init__(self, rows: Mapping[str, Mapping[int, Mapping[str, Any]]]):
@@ -122,8 +122,8 @@ class Claim:
 
     row: str  # of claims.toml
     words: str
-    rule: Rule
-    effects: Callable[[Table], Iterable[Effect]]
+    rule: VerdictRule
+    effects: Callable[[ArmTable], Iterable[Effect]]
     published: str = ""  # the paper's numbers
     part: str = ""  # of a row with several claims: a, b
     scales: tuple[ScaleName, ...] = SCALES  # at which it can be asked
@@ -142,7 +142,7 @@ class Experiment:
     family: str  # of the ledger: E-POS
     title: str
     claims: tuple[Claim, ...]
-    grid: Callable[[ScaleName, Sequence[int]], Iterable[Placed]]
+    grid: Callable[[ScaleName, Sequence[int]], Iterable[GridCell]]
     seeds: Mapping[ScaleName, int] = field(default_factory=lambda: {"laptop": 3, "gpu": 3, "full": 3})
     columns: tuple[str, ...] = ("accuracy",)  # readings that the table shows
     matched: str = ""  # what the arms have in common: parameters, compute, images seen
@@ -156,7 +156,7 @@ class Experiment:
     def claims_at(self, scale: ScaleName) -> list[Claim]:
         return [claim for claim in self.claims if scale in claim.scales]
 
-    def placed(self, scale: ScaleName, seeds: int | None = None) -> list[Placed]:
+    def placed(self, scale: ScaleName, seeds: int | None = None) -> list[GridCell]:
         """The whole grid."""
         if scale not in self.scales:
             raise ConfigError(f"{self.name} has no scale {scale!r}; give --scale {' or '.join(self.scales)}")
@@ -178,6 +178,6 @@ def walk(cells: Iterable[Cell]) -> Iterator[Cell]:
         yield from visit(cell)
 
 
-def renamed(placed: Iterable[Placed], arm: Callable[[str], str]) -> list[Placed]:
+def renamed(placed: Iterable[GridCell], arm: Callable[[str], str]) -> list[GridCell]:
     """The same cells under other names, for a grid that two experiments share."""
     return [replace(one, arm=arm(one.arm)) for one in placed]

@@ -7,11 +7,11 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-import vitreous
-from vitreous.papers.experiment import POINTS, Claim, Experiment, Placed, ScaleName, Table
+from vitreous.machine import doctor
+from vitreous.papers.experiment import POINTS, ArmTable, Claim, Experiment, GridCell, ScaleName
 from vitreous.papers.results import DIVERGED, Record, Results, stale
 from vitreous.papers.sets import named_sets
 from vitreous.papers.verdict import Effect, Judgement, judge
@@ -21,17 +21,17 @@ NO_SPREAD = "–"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PaperOutcome:
     """An experiment at one scale, as far as its cells are finished."""
 
     experiment: Experiment
     scale: ScaleName
-    placed: list[Placed]
+    placed: list[GridCell]
     results: Results
     failures: dict[str, str] = field(default_factory=dict)  # arm and seed: why the cell could not be computed
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> ArmTable:
         return self.results.table(self.placed)
 
     @cached_property
@@ -80,20 +80,26 @@ class Outcome:
         return "\n".join(lines)
 
 
-def _effects(claim: Claim, table: Table) -> list[Effect]:
+@cache
+def _version() -> str:
+    return doctor().vitreous
+
+
+def _effects(claim: Claim, table: ArmTable) -> list[Effect]:
     """A claim's effects; those without any value have not run."""
     return [effect for effect in claim.effects(table) if effect.numbers]
 
 
-def _notes(outcome: Outcome) -> Iterable[str]:
+def _notes(outcome: PaperOutcome) -> Iterable[str]:
     experiment, records = outcome.experiment, outcome.records
     if (missing := outcome.cells - len(records)) > 0:
         yield f"{counted(missing, 'cell')} of {outcome.cells} not run: {command(experiment, outcome.scale)}"
     if diverged := sum(record.status == DIVERGED for record in records):
         yield f"{counted(diverged, 'training')} diverged and counts as right by chance"
-    others = Counter(record.vitreous for record in records if record.vitreous != vitreous.__version__)
+    this = _version()
+    others = Counter(record.vitreous for record in records if record.vitreous != this)
     for version, count in others.items():
-        yield f"{counted(count, 'cell')} of vitreous {version}, this is {vitreous.__version__}"
+        yield f"{counted(count, 'cell')} of vitreous {version}, this is {this}"
     if old := stale(experiment, outcome.scale, outcome.results):
         yield f"{counted(len(old), 'cell')} of an older definition kept and not used"
     used = {str(record.options["data"]) for record in records if "data" in record.options}
@@ -116,7 +122,7 @@ def shown(value: float, unit: str = "", *, is_signed: bool = False) -> str:
     return text.replace("-", "−")
 
 
-def readings_lines(outcome: Outcome) -> list[str]:
+def readings_lines(outcome: PaperOutcome) -> list[str]:
     """A row for each arm: mean and deviation over seeds of the readings that the experiment shows."""
     rows = [["", *(name.replace("_", " ") for name in outcome.experiment.columns), "seeds"]]
     for arm in outcome.table.arms:
@@ -174,5 +180,5 @@ def _claim_json(claim: Claim, found: Judgement) -> dict[str, Any]:
     }
 
 
-def cost_line(outcome: Outcome) -> str:
+def cost_line(outcome: PaperOutcome) -> str:
     return f"{counted(len(outcome.records), 'cell')}, {duration(outcome.seconds)} one after the other"

@@ -15,7 +15,7 @@ from typing import Any
 from vitreous.errors import DataError
 from vitreous.files import lock, write_json
 from vitreous.machine import record as machine_record
-from vitreous.papers.experiment import Cell, Experiment, Placed, ScaleName, Table
+from vitreous.papers.experiment import ArmTable, Cell, Experiment, GridCell, ScaleName
 
 COMMITTED = Path(__file__).parent / "results"
 SCHEMA = "vitreous.paper-results/1"
@@ -64,18 +64,18 @@ class Results:
     def get(self, cell: Cell) -> Record | None:
         return self.records.get(cell.key)
 
-    def missing(self, placed: Iterable[Placed]) -> list[Cell]:
+    def missing(self, placed: Iterable[GridCell]) -> list[Cell]:
         """The cells that have no record, each once, in the grid's order."""
         cells = {one.cell.key: one.cell for one in placed}
         return [cell for key, cell in cells.items() if key not in self.records]
 
-    def table(self, placed: Iterable[Placed]) -> Table:
+    def table(self, placed: Iterable[GridCell]) -> ArmTable:
         rows: dict[str, dict[int, dict[str, Any]]] = {}
         for one in placed:
             row = rows.setdefault(one.arm, {}).setdefault(one.seed, {})
             if (found := self.get(one.cell)) is not None:
                 row |= found.readings
-        return Table(rows)
+        return ArmTable(rows)
 
     def add(self, name: str, new: Record) -> None:
         """Append a record to NAME.json of the user's folder, whole or not at all."""

@@ -18,8 +18,8 @@ from typing import Any
 
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.machine import choose_device, core_count
-from vitreous.papers.experiment import Cell, Experiment, Placed, ScaleName
-from vitreous.papers.outcome import Outcome
+from vitreous.papers.experiment import Cell, Experiment, GridCell, ScaleName
+from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import Record, Results, new_record
 from vitreous.papers.sets import Sets
 from vitreous.papers.verdict import smallest_effect
@@ -36,7 +36,7 @@ Step = Callable[[int, int], None]
 class Rerun:
     """One cell computed again, beside the committed value."""
 
-    cell: Placed
+    cell: GridCell
     before: Record | None
     now: Mapping[str, Any]
     spread: Mapping[str, float]  # of the committed readings of its arm, over seeds
@@ -70,7 +70,7 @@ def run(
     device: str | None = None,
     tell: Tell | None = None,
     step: Step | None = None,
-) -> Outcome:
+) -> PaperOutcome:
     """Compute what is missing, then judge. Finished cells are in OUT/NAME.json; a stopped experiment goes on there.
 
     data: the folder of the sets that are not in the package.  seeds: more or fewer than the experiment says.
@@ -81,7 +81,7 @@ def run(
         raise ConfigError(f"--seeds {seeds} gives no interval; give 2 or more")
     placed = experiment.placed(scale, seeds)
     results = Results(out)
-    outcome = Outcome(experiment, scale, placed, results)
+    outcome = PaperOutcome(experiment, scale, placed, results)
     missing = results.missing(placed)
     refuse_early(missing, Sets(data))
     is_gpu = choose_device(device).type == "cuda"
@@ -97,7 +97,7 @@ def run(
         else:
             results.add(experiment.name, new_record(cell, answer["readings"], answer["status"], answer["seconds"]))
         step(done, len(missing))
-    return Outcome(experiment, scale, placed, results, failures)
+    return PaperOutcome(experiment, scale, placed, results, failures)
 
 
 def rerun(
@@ -128,7 +128,7 @@ def _has_spread(column: Iterable[Any]) -> bool:
     return len(numbers) > 1 and all(isinstance(value, int | float) for value in numbers)
 
 
-def _chosen(experiment: Experiment, placed: Sequence[Placed], which: str) -> Placed:
+def _chosen(experiment: Experiment, placed: Sequence[GridCell], which: str) -> GridCell:
     if which.isdigit() and 1 <= int(which) <= len(placed):
         return placed[int(which) - 1]
     found = [one for one in placed if one.cell.key.startswith(which)] if len(which) >= 4 else []
@@ -147,7 +147,7 @@ def refuse_early(cells: Iterable[Cell], sets: Sets) -> None:
                 sets.part(one.options, int(one.options.get("seed", 0)))
 
 
-def announced(outcome: Outcome, missing: int, at_once: int) -> Iterator[str]:
+def announced(outcome: PaperOutcome, missing: int, at_once: int) -> Iterator[str]:
     """Time, the smallest effect that can be found, and the verdict so far."""
     experiment, known = outcome.experiment, [record.seconds for record in outcome.records]
     text = f"{experiment.name}: {counted(outcome.cells, 'cell')}, {missing} to run, {at_once} at once"

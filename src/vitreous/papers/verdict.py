@@ -19,7 +19,7 @@ INCONCLUSIVE, NOT_RUN = "INCONCLUSIVE", "NOT RUN"
 
 
 @dataclass(frozen=True)
-class Rule:
+class VerdictRule:
     """What a claim says of an effect; critical values are those that an interval must leave out to decide it."""
 
     words: str  # with {m} for the margin
@@ -35,19 +35,21 @@ class Rule:
         return -far if self.is_inside else far
 
 
-POSITIVE = Rule("the effect is above 0", "SUPPORTED", "CONTRADICTED")
+POSITIVE = VerdictRule("the effect is above 0", "SUPPORTED", "CONTRADICTED")
 
 
-def alike(margin: float) -> Rule:
-    return Rule("the effect lies within ±{m}", "EQUIVALENT", "DIFFERENT", margin, is_two_sided=True, is_inside=True)
+def alike(margin: float) -> VerdictRule:
+    return VerdictRule(
+        "the effect lies within ±{m}", "EQUIVALENT", "DIFFERENT", margin, is_two_sided=True, is_inside=True
+    )
 
 
-def unlike(margin: float) -> Rule:
-    return Rule("the effect lies outside ±{m}", "SUPPORTED", "CONTRADICTED", margin, is_two_sided=True)
+def unlike(margin: float) -> VerdictRule:
+    return VerdictRule("the effect lies outside ±{m}", "SUPPORTED", "CONTRADICTED", margin, is_two_sided=True)
 
 
-def not_worse(margin: float) -> Rule:
-    return Rule("the effect is above −{m}", "NOT WORSE", "WORSE", -margin)
+def not_worse(margin: float) -> VerdictRule:
+    return VerdictRule("the effect is above −{m}", "NOT WORSE", "WORSE", -margin)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Judgement:
         return self.verdict not in (INCONCLUSIVE, NOT_RUN)
 
 
-def judge(claims: Sequence[tuple[Rule, Sequence[Effect]]]) -> list[Judgement]:
+def judge(claims: Sequence[tuple[VerdictRule, Sequence[Effect]]]) -> list[Judgement]:
     """The verdict on each claim of one experiment.
 
     Holm: of m claims the k-th smallest p is judged at 0.05 / (m − k + 1), and after the first that is open all are.
@@ -110,7 +112,7 @@ def smallest_effect(spread: float, seeds: int, claims: int) -> float:
     return math.inf if seeds < 2 else quantile(1 - ALPHA / max(claims, 1), seeds - 1) * spread / math.sqrt(seeds)
 
 
-def _evidence(rule: Rule, effects: Sequence[Effect]) -> tuple[float, float]:
+def _evidence(rule: VerdictRule, effects: Sequence[Effect]) -> tuple[float, float]:
     """The error levels at which the claim holds, and at which it fails."""
     if not effects:
         return 1.0, 1.0
@@ -120,7 +122,7 @@ def _evidence(rule: Rule, effects: Sequence[Effect]) -> tuple[float, float]:
     return holds, min(fails, 1.0)
 
 
-def _tested(rule: Rule, effect: Effect) -> tuple[float, float]:
+def _tested(rule: VerdictRule, effect: Effect) -> tuple[float, float]:
     """(distance from the critical value, its p): p < α where the interval of level 1 − α leaves the value out."""
     numbers = np.asarray(effect.numbers, np.float64)
     if len(numbers) < 2:

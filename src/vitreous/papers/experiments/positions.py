@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-from vitreous.papers.experiment import Claim, Effect, Experiment, Placed, ScaleName, Table
+from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.verdict import POSITIVE, alike
 from vitreous.papers.works.probe import few_shot
 from vitreous.papers.works.train import train
@@ -46,26 +46,26 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[Placed]:
+def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     how = SETTINGS[scale]
     for arm in LAPTOP_ARMS if scale == "laptop" else ARMS:
         for seed in seeds:
             trained = train(f"{how['model']} {ARMS[arm]}", how["data"], seed, recipe=how["recipe"])
-            yield Placed(arm, seed, trained)
+            yield GridCell(arm, seed, trained)
             for data in how["down"]:
-                yield Placed(arm, seed, few_shot(trained, data))
+                yield GridCell(arm, seed, few_shot(trained, data))
 
 
-def better_than_none(table: Table) -> Iterable[Effect]:
+def better_than_none(table: ArmTable) -> Iterable[Effect]:
     return [table.difference(arm, NONE, "accuracy") for arm in table.arms if arm != NONE]
 
 
-def between_kinds(table: Table) -> Iterable[Effect]:
+def between_kinds(table: ArmTable) -> Iterable[Effect]:
     kinds = [arm for arm in table.arms if arm != NONE]
     return [table.difference(one, other, "accuracy") for one, other in combinations(kinds, 2)]
 
 
-POSITIONS = Experiment(
+EXPERIMENT = Experiment(
     name="positions",
     family="E-POS",
     title="Which position embedding?",
