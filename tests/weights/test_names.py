@@ -10,7 +10,8 @@ from torch.testing import assert_close
 
 import vitreous
 from vitreous.errors import FormatError, VitreousError
-from vitreous.weights import huggingface, timm
+from vitreous.weights import timm
+from vitreous.weights.huggingface.families import REFUSED_MODEL_TYPES
 from vitreous.weights.layouts import write_with
 from vitreous.weights.timm_names import BIT_BY_HAND, HYBRID_BY_HAND, Implied, refused, runs
 
@@ -284,15 +285,13 @@ def hugging(tmp_path, **changes):
     return tmp_path / "m"
 
 
-@pytest.mark.parametrize("kind", [*huggingface.REFUSED_MODEL_TYPES, "clip", "a_later_type", 7, ["vit"]])
+@pytest.mark.parametrize("kind", [*REFUSED_MODEL_TYPES, "a_later_type", 7, ["vit"]])
 def test_a_model_type_of_another_function_is_refused_by_name(kind, tmp_path):
     folder = hugging(tmp_path, model_type=kind)
     with pytest.raises(FormatError) as caught:
         vitreous.load(folder)
     word = kind if isinstance(kind, str) else ""
-    line_of(
-        caught.value, folder, word, huggingface.REFUSED_MODEL_TYPES.get(word, "not among those known"), "architecture="
-    )
+    line_of(caught.value, folder, word, REFUSED_MODEL_TYPES.get(word, "not among those known"), "architecture=")
     model = vitreous.load(folder, architecture="vit")
     assert any(
         note.startswith("architecture vit: as given, though the config names") for note in model.source["assumed"]

@@ -199,7 +199,9 @@ def _of_vit(model: ViT, made: _Shapes) -> Iterator[ModelPart]:
     yield ModelPart("pool", about + after, "read", made[model.pool], _count(model.pool))
     if readout.representation:
         held_by = _count(model.representation)
-        yield ModelPart("hidden layer", "one table, then tanh", "read", made[model.representation], held_by)
+        is_tanh = readout.representation_kind == "tanh"
+        named = ("hidden layer", "one table, then tanh") if is_tanh else ("projection", "one table, no bias")
+        yield ModelPart(*named, "read", made[model.representation], held_by)
     yield from _head(model, made)
 
 

@@ -78,6 +78,8 @@ def unread(config: ViTConfig) -> dict[str, str]:
     out = {name: f"stem={b.stem}" for name in vars(config.resnet) if name not in read}
     if b.positions in ("none", "sincos-2d"):
         out["position_start"] = f"positions={b.positions}, which learn nothing"
+    if not config.readout.representation:
+        out["representation_kind"] = "representation=0"
     if not b.class_token:
         out["token_start"] = "class_token=False"
     return out

@@ -100,7 +100,7 @@ class EncoderConfig:
     norm: str = option("pre", "norm at the branch's input, or after the sum", "pre", "post")
     norm_kind: str = option("layer", "layer norm, or batch norm over all tokens", "layer", "batch")
     norm_eps: float = option(1e-6, "added to the variance in every norm", above=0)
-    activation: str = option("gelu-tanh", "inside the MLP", "gelu", "gelu-tanh", "relu", "swiglu")
+    activation: str = option("gelu-tanh", "inside the MLP", "gelu", "gelu-tanh", "quick-gelu", "silu", "relu", "swiglu")
     qkv_bias: bool = option(True, "whether queries, keys and values have a bias")
     qk_norm: bool = option(False, "layer norm of each query and key")
     attention_scale: float | None = option(None, "factor on q·k; none is 1/√(width / heads)")
@@ -122,7 +122,10 @@ class ReadoutConfig:
     pool_order: str = option(
         "norm-first", "final norm on the tokens, or on the pooled vector", "norm-first", "mean-first"
     )
-    representation: int = option(0, "width of the tanh layer before the head; 0 is none", at_least=0)
+    representation: int = option(0, "width of the layer before the head; 0 is none", at_least=0)
+    representation_kind: str = option(
+        "tanh", "that layer: tanh (the paper's), or linear without a bias (CLIP's projection)", "tanh", "linear"
+    )
     distillation_head: bool = option(False, "a second head on the distillation token; the answer is their mean (DeiT)")
 
 

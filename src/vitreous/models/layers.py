@@ -15,6 +15,8 @@ from vitreous.models.config import ViTConfig
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick-gelu": lambda x: x * torch.sigmoid(1.702 * x),  # OpenAI's CLIP
+    "silu": F.silu,
     "relu": F.relu,
     "swiglu": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],  # two halves in, one out: DINOv2-giant
 }
@@ -29,7 +31,7 @@ class Linear(nn.Linear):
 
 
 class Activation(nn.Module):
-    """x Φ(x), its tanh form, max(x, 0), or a gated pair."""
+    """x Φ(x), its tanh form, x σ(1.702 x), x σ(x), max(x, 0), or a gated pair."""
 
     def __init__(self, kind: str):
         super().__init__()

@@ -206,20 +206,23 @@ def make_readout(config: ViTConfig) -> tuple[nn.Module, nn.Module]:
 
 
 class Representation(nn.Module):
-    """tanh(y R + r): the hidden layer of the pre-training head."""
+    """tanh(y R + r), the hidden layer of the pre-training head; or y R, the projection of CLIP."""
 
     is_tap = True
 
-    def __init__(self, width: int, size: int):
+    def __init__(self, width: int, size: int, kind: str):
         super().__init__()
-        self.linear = Linear(width, size)
+        self.kind = kind
+        self.linear = Linear(width, size, bias=kind == "tanh")
 
     def start(self) -> None:
         lecun(self.linear.weight, self.linear.in_features)
-        nn.init.zeros_(self.linear.bias)
+        if self.linear.bias is not None:
+            nn.init.zeros_(self.linear.bias)
 
     def forward(self, y: Tensor) -> Tensor:                                     # B D
-        return torch.tanh(self.linear(y))                                       # B R
+        y = self.linear(y)                                                      # B R
+        return torch.tanh(y) if self.kind == "tanh" else y                      # B R
 
 
 class TwoHeads(nn.Module):
@@ -261,7 +264,9 @@ class ViT(Model):
         self.blocks = nn.ModuleList(block(config, self.grid, i) for i in range(e.depth))
         self.norm, self.pool = make_readout(config)
         width = POOLS[r.pool].width(config)
-        self.representation = Representation(width, r.representation) if r.representation else Tap()
+        self.representation = (
+            Representation(width, r.representation, r.representation_kind) if r.representation else Tap()
+        )
         self.add_head(r.representation or width)
         if r.distillation_head:
             self.head = TwoHeads(e.width, r.classes)

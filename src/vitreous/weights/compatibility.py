@@ -49,6 +49,7 @@ PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
     "pool": ("cls",),
     "pool_order": ("norm-first",),
     "representation": (0,),
+    "representation_kind": ("tanh",),
     "classes": None,
     "distillation_head": (False,),
 }

@@ -241,10 +241,14 @@ def open_foreign(found: RawCheckpoint, known: Format, hints: Hints) -> Opened:
         draft.assumed = []
         stated = usage(record, found)
     state = read_with(
-        known.rules(draft.config), draft.tensors, lambda: blueprint(draft.config).state_dict(), ignore=known.ignores
+        (draft.rules or known.rules)(draft.config),
+        draft.tensors,
+        lambda: blueprint(draft.config).state_dict(),
+        ignore=known.ignores,
     )
     path = found.path if found.path.startswith(hub.SCHEMES) else Path(found.path).name
-    source = {"format": known.name, "path": path, "assumed": [*draft.assumed, *note]}
+    source: dict[str, Any] = {"format": known.name, "path": path, "assumed": [*draft.assumed, *note]}
+    source |= {"left_out": draft.left_out} if draft.left_out else {}
     stated = dataclasses.replace(stated, preprocess=stated.preprocess.with_channels(draft.config.channels))
     return Opened(draft.config, state, stated, source)
 

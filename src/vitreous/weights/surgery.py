@@ -23,7 +23,7 @@ def swap_head(config: Config, state: Mapping[str, Tensor], classes: int) -> tupl
     if isinstance(config, BiTConfig):
         pass
     elif classes:
-        changes["representation"] = 0
+        changes |= {"representation": 0, "representation_kind": "tanh"}
     elif config.readout.distillation_head:
         changes["distillation_head"] = False
     gone = ("head.", "representation.") if classes else ("head.",)
