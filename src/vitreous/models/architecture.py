@@ -150,8 +150,9 @@ class _Shapes:
         for hook in hooks:
             hook.remove()
 
-    def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        self._of[module] = tuple(output.shape[1:])
+    def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            self._of[module] = tuple(output.shape[1:])
 
     def __getitem__(self, module: nn.Module) -> tuple[int, ...]:
         return self._of[module]
