@@ -409,14 +409,15 @@ def file_name(name: str, names: Names) -> str:
     return plain
 
 
-def fitting(config: Config, rows: tuple[Family, ...] | None = None) -> Family:
+def lacks(family: Family, config: ViTConfig) -> int:
+    """How many options of a model a family cannot hold; positions can be moved to the tokens that it covers."""
+    return len(family.differences(config.change(positions_cover=family.positions_cover)))
+
+
+def fitting(config: Config) -> Family:
     """The model type that holds a model, or that lacks the least of it; best one that adds no pooler of its own."""
-
-    def lacks(row: Family) -> tuple[int, bool]:
-        if not isinstance(config, ViTConfig):
-            return 1, False
-        covered, r = config.change(positions_cover=row.positions_cover), config.readout
-        return len(row.differences(covered)), row.adds_pooler and not (r.classes or r.representation)
-
-    written = [row for row in FAMILIES.values() if not row.runs_as] if rows is None else rows
-    return min(written, key=lacks)
+    rows = [row for row in FAMILIES.values() if not row.runs_as]
+    if not isinstance(config, ViTConfig):
+        return rows[0]
+    is_bare = not (config.readout.classes or config.readout.representation)
+    return min(rows, key=lambda row: (lacks(row, config), row.adds_pooler and is_bare))

@@ -29,7 +29,7 @@ from vitreous.weights.huggingface.families import (
     Names,
     Readout,
     file_name,
-    fitting,
+    lacks,
     strip,
 )
 from vitreous.weights.huggingface.layout import rules_of, split_map
@@ -213,7 +213,8 @@ def rotation(found: RawCheckpoint, facts: Facts) -> dict[str, Any]:
 def family_of(found: RawCheckpoint, config: ViTConfig, names: Names, stated: str | None, assumed: list[str]) -> Family:
     """The model type that the config names, which its tensors must have; else the first that has these tensors."""
     if stated is None:
-        family = fitting(config, tuple(row for row in FAMILIES.values() if row.names is names))
+        rows = [row for row in FAMILIES.values() if row.names is names]
+        family = min(rows, key=lambda row: lacks(row, config))
         assumed.append(f"model type {family.model_type}: by its tensors")
         return family
     family = FAMILIES[stated]
