@@ -293,6 +293,7 @@ SOME = {  # for options that take numbers: one value besides the default
     "rotary_base": [10.0],
     "rotary_start": [1.0],
     "rotary_grid": [(2, 2)],
+    "attention_bias_mlp": [6],
     "pool_heads": [4],
     "pool_mlp": [6],
 }

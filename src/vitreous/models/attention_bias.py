@@ -14,7 +14,6 @@ from vitreous.models.layers import Linear, start_linear
 from vitreous.models.positions import resize_positions
 
 CLASS_ROWS = 3  # of a table: class token to patch, patch to class token, class token to itself
-MLP_WIDTH = 128  # of timm's relpos
 
 
 class BiasTable(nn.Module):
@@ -29,9 +28,9 @@ class BiasTable(nn.Module):
     def start(self) -> None:
         nn.init.zeros_(self.table)
 
-    def forward(self, grid: Size, index: Tensor) -> Tensor:  # N N
+    def forward(self, grid: Size, index: Tensor) -> Tensor:                     # N N
         table = self.table if grid == self.grid else resize_bias(self.table, self.grid, grid, rule=self.rule)
-        return table[index].permute(2, 0, 1)  # H N N
+        return table[index].permute(2, 0, 1)                                    # H N N
 
 
 class BiasMLP(nn.Module):
@@ -39,16 +38,17 @@ class BiasMLP(nn.Module):
 
     def __init__(self, config: ViTConfig, grid: Size):
         super().__init__()
+        e = config.encoder
         self.prefix = config.prefix
-        self.expand, self.contract = Linear(2, MLP_WIDTH), Linear(MLP_WIDTH, config.encoder.heads)
+        self.expand, self.contract = Linear(2, e.attention_bias_mlp), Linear(e.attention_bias_mlp, e.heads)
 
     def start(self) -> None:
         for layer in (self.expand, self.contract):
             start_linear(layer)
 
-    def forward(self, grid: Size, index: Tensor) -> Tensor:  # P P
+    def forward(self, grid: Size, index: Tensor) -> Tensor:                     # P P
         rows, columns = (torch.arange(1 - n, n, dtype=torch.float32, device="cpu") for n in grid)
-        offsets = torch.cartesian_prod(rows, columns).to(self.expand.weight)  # (2h−1)(2w−1) 2
+        offsets = torch.cartesian_prod(rows, columns).to(self.expand.weight)    # (2h−1)(2w−1) 2
         values = self.contract(self.expand(offsets.sign() * offsets.abs().log1p()).relu())
         return F.pad(values[index].permute(2, 0, 1), [self.prefix, 0, self.prefix, 0])  # H N N
 
@@ -71,7 +71,7 @@ class AttentionBias(nn.Module):
     def forward(self, layer: int, grid: Size) -> Tensor:
         index = self.index if grid == self.grid else offset_index(grid, self.prefix).to(self.index.device)
         first, *more = [part(grid, index) for part in [*self.layers[layer : layer + 1], *self.shared]]
-        return first + more[0] if more else first  # H N N
+        return first + more[0] if more else first                               # H N N
 
 
 def offset_index(grid: Size, prefix: int) -> Tensor:
@@ -80,11 +80,11 @@ def offset_index(grid: Size, prefix: int) -> Tensor:
     places = torch.cartesian_prod(torch.arange(h, device="cpu"), torch.arange(w, device="cpu"))
     rows, columns = places.unbind(1)
     down, right = rows[:, None] - rows + h - 1, columns[:, None] - columns + w - 1
-    index = down * (2 * w - 1) + right  # P P
+    index = down * (2 * w - 1) + right                                          # P P
     if not prefix:
         return index
     last = (2 * h - 1) * (2 * w - 1)
-    index = F.pad(index, [1, 0, 1, 0])  # N N
+    index = F.pad(index, [1, 0, 1, 0])                                          # N N
     index[0], index[:, 0], index[0, 0] = last, last + 1, last + 2
     return index
 

@@ -94,6 +94,8 @@ def unread(config: ViTConfig) -> dict[str, str]:
         out["rotary_grid"] = "rotary_places=image"
     if config.encoder.attention_bias == "none":
         out["attention_bias_at"] = "attention_bias=none"
+    if config.encoder.attention_bias != "mlp":
+        out["attention_bias_mlp"] = f"attention_bias={config.encoder.attention_bias}"
     if not config.encoder.qkv_bias:
         out["key_bias"] = "qkv_bias=False"
     if config.readout.pool != "map":

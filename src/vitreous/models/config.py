@@ -75,6 +75,7 @@ class EmbeddingConfig:
     )
     patch: Size = option((16, 16), "rows and columns of a patch; on the feature map for a resnet stem", read=as_size)
     patch_bias: bool = option(True, "whether the patch projection has a bias")
+    patch_norm: bool = option(False, "a norm of each patch, before its position (AIMv2)")
     positions: str = option("learned", "kind of position embedding", "@positions")
     positions_at: str = option("stem", "where positions enter", "stem", "every-layer", "every-layer-shared")
     positions_cover: str = option(
@@ -121,6 +122,7 @@ class EncoderConfig:
     attention_bias_at: str = option(
         "every-layer", "one for each layer, one for all, or both", "every-layer", "shared", "both"
     )
+    attention_bias_mlp: int = option(128, "hidden width of attention_bias=mlp", above=0)
     attention_scale: float | None = option(None, "factor on q·k; none is 1/√(width / heads)")
     skips: tuple[int, ...] = option((), "numbers of the blocks whose skip connections are cut")
     layer_scale: float | None = option(None, "first value of a learned gain on each branch; none is no gain")

@@ -35,26 +35,26 @@ class Rotation(nn.Module):
     def forward(self, layer: int, grid: Size) -> Turn:
         raise AssertionError("each kind says how its tokens turn")
 
-    def turn(self, angles: Tensor) -> Turn:  # … P d/2, patches alone
+    def turn(self, angles: Tensor) -> Turn:                                     # … P d/2, patches alone
         still = angles.new_zeros(*angles.shape[:-2], self.prefix, angles.shape[-1])
-        angles = torch.cat([still, angles], -2)  # … N d/2
+        angles = torch.cat([still, angles], -2)                                 # … N d/2
         return Turn(angles.cos(), angles.sin())
 
     def places(self, grid: Size) -> tuple[Tensor, Tensor]:
         """Each patch's place along the first axis and along the second, P numbers each, in raster order."""
         s = self.settings
-        first = s.rotary_grid or grid
-        along = [_line(n, stretched, s.rotary_places, s.rotary_start) for n, stretched in zip(grid, first, strict=True)]
+        stretched = s.rotary_grid or (None, None)
+        along = [_line(n, to, s.rotary_places, s.rotary_start) for n, to in zip(grid, stretched, strict=True)]
         rows, columns = (axis.flatten() for axis in torch.meshgrid(*along, indexing="ij"))
         return (rows, columns) if s.rotary_first == "rows" else (columns, rows)
 
 
-def _line(n: int, stretched: int, places: str, start: float) -> Tensor:
+def _line(n: int, stretched: int | None, places: str, start: float) -> Tensor:
     """n places along a side: counted and stretched to another number, or −1 … 1 at the patches' centres."""
     if places == "image":
         return 2 * ((torch.arange(0.5, n, device="cpu") + start) / n) - 1
     counted = torch.arange(n, dtype=torch.float32, device="cpu") + start
-    return counted if stretched == n else counted / n * stretched
+    return counted if stretched is None else counted / n * stretched
 
 
 class AxialRotation(Rotation):
@@ -104,8 +104,8 @@ class MixedRotation(Rotation):
 
     def forward(self, layer: int, grid: Size) -> Turn:
         first, second = (place[:, None].to(self.frequencies.device) for place in self.places(grid))  # P 1
-        one, two = self.frequencies[:, layer, :, None].float()  # each H 1 d/2
-        made = self.turn(first * one + second * two)  # H P d/2
+        one, two = self.frequencies[:, layer, :, None].float()                  # each H 1 d/2
+        made = self.turn(first * one + second * two)                            # H P d/2
         return Turn(made.cosine.to(self.frequencies.dtype), made.sine.to(self.frequencies.dtype))
 
 
@@ -127,6 +127,6 @@ class Rotate(nn.Module):
 def turned(x: Tensor, turn: Turn, pairs: str) -> Tensor:  # B H N d
     """Each pair (a, b) becomes (a cos − b sin, b cos + a sin)."""
     axis, shape = (-1, (-1, 2)) if pairs == "neighbours" else (-2, (2, -1))
-    a, b = x.unflatten(-1, shape).unbind(axis)  # each B H N d/2
+    a, b = x.unflatten(-1, shape).unbind(axis)                                  # each B H N d/2
     both = a * turn.cosine - b * turn.sine, b * turn.cosine + a * turn.sine
-    return torch.stack(both, axis).flatten(-2).to(x.dtype)  # B H N d
+    return torch.stack(both, axis).flatten(-2).to(x.dtype)                      # B H N d

@@ -56,6 +56,7 @@ class Embedding(nn.Module):
         e, width = config.embedding, config.encoder.width
         self.patch, self.token_start = patch, e.token_start
         self.projection = Linear(channels * patch[0] * patch[1], width, bias=e.patch_bias)
+        self.patch_norm = make_norm(config) if e.patch_norm else nn.Identity()
         self.patches = Tap()
         self.class_token = nn.Parameter(torch.empty(1, width)) if e.class_token else None
         self.distillation_token = nn.Parameter(torch.empty(1, width)) if e.distillation_token else None
@@ -84,7 +85,8 @@ class Embedding(nn.Module):
         return self.placed(self.embed(images), grid)                            # B N D
 
     def embed(self, images: Tensor) -> Tensor:                                  # B C H W
-        return self.patches(self.projection(patchify(images, self.patch)))      # B N D, patches alone
+        x = self.projection(patchify(images, self.patch))                       # B N D, patches alone
+        return self.patches(self.patch_norm(x))                                 # B N D
 
     def placed(self, x: Tensor, grid: Size) -> Tensor:                          # B N D, patches alone
         front = (self.class_token, self.distillation_token, self.registers)

@@ -19,6 +19,7 @@ PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
     "stem": ("patch",),
     "patch": None,
     "patch_bias": (True,),
+    "patch_norm": (False,),
     "positions": ("learned",),
     "positions_at": ("stem",),
     "positions_cover": ("all",),
@@ -43,6 +44,7 @@ PLAIN_VIT: dict[str, tuple[Any, ...] | None] = {
     "key_bias": (True,),
     "branch_bias": (True,),
     "attention_bias": ("none",),
+    "attention_bias_mlp": None,
     "attention_bias_at": None,  # read by attention_bias alone
     "qk_norm": (False,),
     "attention_scale": (None,),
