@@ -39,6 +39,7 @@ POOL_SENTENCES = {
     "map": "one learned question asks all {}, then an MLP",
     "cls-and-gap": "the class token and the mean of all {}",
     "cls-and-distillation": "the class token and the distillation token",
+    "cls-distillation-mean": "the mean of the class token and the distillation token",
 }
 
 
