@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -342,6 +343,8 @@ def choose_function(
         assumed += [] if hints.activation or stated else [f"activation {default}: timm's convention"]
         assumed += ["norm_eps 1e-6: timm's convention"] if hints.norm_eps is None else []
     usual = Implied("vit", activation=default) if known is None else known
+    if "swiglu" in (default, usual.activation) and default != usual.activation:  # a gate shows in the tensors
+        usual = dataclasses.replace(usual, activation=default)
     activation = hints.activation or (TIMM_ACTIVATIONS[stated] if stated else usual.activation)
     return activation, usual.norm_eps if hints.norm_eps is None else hints.norm_eps
 
