@@ -20,10 +20,10 @@ from typing import Any
 
 import timm
 import torch
+from safetensors.torch import load_file
 from timm.models import _hub as hub
 from timm.models import _registry as registry
 from timm.models import eva, resnetv2
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 MODULES = (
