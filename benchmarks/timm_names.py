@@ -1,8 +1,9 @@
 """Does every ViT and BiT name of timm run here as it runs there, or is it refused?   python benchmarks/timm_names.py
 
 Each name is built small, with and without a head, every weight drawn at random; saved as timm's hub saves it; loaded by
-us. In float64 the two answers agree, the folder is refused, or they differ, which must never happen. A name that cannot
-be built small is tried with a plain ViT's tensors under its own config, and its row says so.
+us. In float64 the two answers agree, the folder is refused, or they differ, which must never happen. What we load we
+save for timm again, which must give the same answers there and the same bits here, or be refused. A name that cannot be
+built small is tried with a plain ViT's tensors under its own config, and its row says so.
 --table FILE writes the table that `vitreous.load` reads instead: what each name implies that its tensors do not tell.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 import timm
 import torch
+from safetensors.torch import load_file
 from timm.models import _hub as hub
 from timm.models import _registry as registry
 from timm.models import eva, resnetv2
@@ -68,7 +70,7 @@ REASONS = {  # by a word in the name of a module's class
 }
 ROTARY_ARGUMENTS = (
     "use_rot_pos_emb", "rope_type", "rope_temperature", "rope_rotate_half", "rope_grid_indexing", "rope_grid_offset",
-    "ref_feat_shape",
+    "ref_feat_shape", "use_abs_pos_emb",
 )  # fmt: skip
 
 
@@ -235,13 +237,44 @@ def compare(name: str, classes: int) -> dict[str, Any]:
             ours = vitreous.load(folder)
         except vitreous.errors.VitreousError as error:
             return {"verdict": "refused", "why": str(error).replace(folder, "FOLDER"), **note}
+        back = saved(ours, Path(folder) / "back")
         sides = (64, 64) if name.endswith("_bit") else ours.config.image_size  # a BiT takes any
         size = (2, ours.config.channels, *sides)
         images = torch.randn(size, generator=torch.Generator().manual_seed(seed))
         rotary = ours.config.rotation.rotary if ours.config.family == "vit" else "none"
         if rotary != "mixed":
             images, ours, theirs = images.double(), ours.double(), theirs.double()
-        return {**verdict(ours(images), theirs(images), CLOSE_ROTARY.get(rotary, CLOSE)), **note}
+        want, close = theirs(images), CLOSE_ROTARY.get(rotary, CLOSE)
+        row = {**verdict(ours(images), want, close), **note}
+        if isinstance(back, str):
+            return {**row, "saved": "refused", "why not": back}
+        again = verdict(back.to(images.dtype)(images), want, close)
+        return {**row, "saved": again["verdict"]}
+
+
+def saved(model: nn.Module, folder: Path) -> nn.Module | str:
+    """timm's model of what we write, or why we do not write it; read here again, every bit is the same."""
+    import vitreous
+
+    try:
+        vitreous.save(model, folder, format="timm")
+    except vitreous.errors.FormatError as error:
+        return str(error)
+    (folder / "vitreous.json").unlink(missing_ok=True)
+    again = vitreous.load(folder).state_dict()
+    state = model.state_dict()
+    assert state.keys() == again.keys()
+    assert all(torch.equal(state[name], again[name]) for name in state)
+    said = json.loads((folder / "config.json").read_text())
+    if said["architecture"] not in timm.list_models():
+        return f"{said['architecture']} is a name of ours: timm has none for these sizes"
+    if said["architecture"].endswith("_bit"):
+        args = {"layers": list(model.config.resnet.units), "width_factor": 1}
+        theirs = resnetv2._create_resnetv2_bit(said["architecture"], num_classes=said["num_classes"], **args)
+    else:
+        theirs = timm.create_model(said["architecture"], num_classes=said["num_classes"], **said["model_args"])
+    theirs.load_state_dict(load_file(folder / "model.safetensors"))
+    return theirs.eval()
 
 
 def verdict(ours: Tensor, theirs: Tensor, close: float) -> dict[str, Any]:
@@ -269,12 +302,16 @@ def main() -> None:
         rows[name] = {f"{k} classes": compare(name, k) for k in (CLASSES, 0)}
     every = [row for name in rows.values() for row in name.values()]
     counts = {word: sum(row["verdict"] == word for row in every) for word in ("agree", "refused", "differ")}
+    written = {
+        f"saved, {word}": sum(row.get("saved") == word for row in every) for word in ("agree", "refused", "differ")
+    }
     agreeing = [row["difference"] for row in every if row["verdict"] == "agree"]
     result = {
         "counts": {
             "names": len(rows),
             "loads": len(every),
             **counts,
+            **written,
             "refused, with a plain ViT's tensors": sum("tensors" in row for row in every),
         },
         "largest difference of those that agree": max(agreeing, default=0.0),
@@ -285,7 +322,7 @@ def main() -> None:
     }
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    wrong = {n: r for n, r in rows.items() if any(row["verdict"] == "differ" for row in r.values())}
+    wrong = {n: r for n, r in rows.items() if any("differ" in (row["verdict"], row.get("saved")) for row in r.values())}
     print(json.dumps({**result, "names": wrong}))
 
 

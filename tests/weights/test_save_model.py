@@ -68,7 +68,7 @@ CANNOT = {  # format: changes, exactly the parts that are named
         ({**GELU, "positions": "sincos-2d"}, ["positions=sincos-2d"]),
         ({**GELU, "patch": (4, 2)}, ["patch=4x2"]),
         ({**GELU, "norm_kind": "batch"}, ["norm_kind=batch"]),
-        ({**GELU, "distillation_token": True}, ["distillation_token=True without its head"]),
+        ({**GELU, "distillation_token": True}, ["distillation_token=True with pool=cls"]),
     ],
     "huggingface": [
         ({**GELU, "pool": "max"}, ["pool=max"]),

@@ -63,8 +63,8 @@ def _contradictions(config: ViTConfig) -> Iterator[str]:
         yield f"pool={r.pool} reads the class token: class_token=False has no meaning; take pool=gap"
     if b.distillation_token and not b.class_token:
         yield "distillation_token=True stands beside a class token: class_token=False has no meaning"
-    if r.pool == "cls-and-distillation" and not b.distillation_token:
-        yield "pool=cls-and-distillation needs distillation_token=True"
+    if "distillation" in r.pool and not b.distillation_token:
+        yield f"pool={r.pool} needs distillation_token=True"
     if r.distillation_head and r.pool != "cls-and-distillation":
         yield f"distillation_head=True reads two tokens: pool={r.pool} has no meaning; take pool=cls-and-distillation"
     if r.distillation_head and not r.classes:

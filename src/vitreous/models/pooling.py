@@ -119,6 +119,18 @@ class ClassAndDistillation(Pool):
         return flow[:, :2].mean(1)                                              # B N
 
 
+class ClassDistillationMean(Pool):
+    """(z⁰ + z¹) / 2: a distilled DeiT without its heads."""
+
+    needs_class_token = True
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return z[:, :2].mean(1)                                                 # B D
+
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        return flow[:, :2].mean(1)                                              # B N
+
+
 class MapPool(Pool):
     """Multi-head attention pooling: one learned probe asks all patches, then x + MLP(LN(x))."""
 
@@ -171,6 +183,7 @@ POOLS: Registry[type[Pool]] = Registry(
         "max": MaxOfPatches,
         "cls-and-gap": ClassTokenAndMean,
         "cls-and-distillation": ClassAndDistillation,
+        "cls-distillation-mean": ClassDistillationMean,
     },
 )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     known = implied(found, hints, assumed)
     tensors, facts = tidy(found.tensors), settings(found, known)
     check_args(found, hints)
-    check_keys(tensors, found, hints, known)
+    check_keys(tensors, found, known)
     if "stem.conv.weight" in tensors:
         return draft_bit(found, tensors, facts, hints, assumed)
     width, channels, p, q = tensors.shape(PROJECTION_WEIGHT, 4)
@@ -191,7 +192,40 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     config = ViTConfig().change(**changes)
     config = add_stem(config, tensors)
     config = place_positions(config, tensors, found, hints, facts, assumed)
+    check_told(config, found, facts, known)
     return Draft(config, preprocess(found, facts, config.image_size, assumed), tensors, labels(facts), assumed)
+
+
+TOLD: dict[str, Callable[[ViTConfig], bool]] = {  # arguments that tensors tell too, and must not contradict
+    "final_norm": lambda c: c.readout.pool_order != "no-norm",
+    "use_post_transformer_norm": lambda c: c.readout.pool_order == "norm-first",
+    "use_fc_norm": lambda c: c.readout.pool_order == "mean-first",
+    "use_pre_transformer_norm": lambda c: c.embedding.norm_before_blocks,
+    "use_abs_pos_emb": lambda c: c.embedding.positions == "learned",
+    "proj_bias": lambda c: c.encoder.branch_bias,
+    "swiglu_mlp": lambda c: c.encoder.activation == "swiglu",
+    "scale_attn_norm": lambda c: c.encoder.inner_norm in ("attention", "both"),
+    "scale_attn_inner": lambda c: c.encoder.inner_norm in ("attention", "both"),
+    "scale_mlp_norm": lambda c: c.encoder.inner_norm in ("mlp", "both"),
+    "scale_mlp": lambda c: c.encoder.inner_norm in ("mlp", "both"),
+    "use_rel_pos_bias": lambda c: c.encoder.attention_bias == "table" and c.encoder.attention_bias_at != "shared",
+    "use_shared_rel_pos_bias": lambda c: c.encoder.attention_bias_at != "every-layer",
+    "shared_rel_pos": lambda c: c.encoder.attention_bias_at == "shared",
+}
+
+
+def check_told(config: ViTConfig, found: RawCheckpoint, facts: Facts, known: Implied | None) -> None:
+    """Refuse a name or a config that contradicts its tensors."""
+    mend = "mend config.json, or give the file that belongs to it"
+    kind = "vit" if known is None or known.family == "distilled" else known.family
+    if known is not None and class_of(config) != kind:
+        raise FormatError(
+            f"{found.path} has tensors of timm's class {class_of(config)}, and its name is of the class {kind}; {mend}"
+        )
+    for name, value in facts.items():
+        is_rms = name != "norm_layer" or config.encoder.norm_kind == "rms" or value != "rmsnorm"
+        if (name in TOLD and value is not None and value != TOLD[name](config)) or not is_rms:
+            raise FormatError(f"{found.path} says {name}={one_line(value)}, and its tensors say otherwise; {mend}")
 
 
 def parts_of(tensors: Tensors) -> dict[str, Any]:
@@ -204,17 +238,22 @@ def parts_of(tensors: Tensors) -> dict[str, Any]:
         "distillation_token": "dist_token" in tensors,
         "registers": tensors.shape("reg_token", 3)[1] if "reg_token" in tensors else 0,
         "norm_before_blocks": "norm_pre.weight" in tensors,
-        "norm_kind": "layer" if "blocks.0.norm1.bias" in tensors else "rms",
+        "norm_kind": "layer" if has_any(tensors, "norm1.bias", "norm2.bias") else "rms",
         "inner_norm": "both" if len(inside) == 2 else (inside or ["none"])[0],
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors or "blocks.0.attn.q_bias" in tensors,
         "key_bias": "blocks.0.attn.q_bias" not in tensors,
-        "branch_bias": "blocks.0.attn.proj.bias" in tensors,
+        "branch_bias": has_any(tensors, "attn.proj.bias", "mlp.fc1.bias", "mlp.fc2.bias"),
         "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
         "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else None,
         "representation": tensors.shape("pre_logits.fc.weight", 2)[0] if "pre_logits.fc.weight" in tensors else 0,
         "classes": tensors.shape("head.weight", 2)[0] if "head.weight" in tensors else 0,
         **bias_of(tensors),
     }
+
+
+def has_any(tensors: Tensors, *names: str) -> bool:
+    """True if the first block has one of these: a file that lacks another is not whole."""
+    return any(f"blocks.0.{name}" in tensors for name in names)
 
 
 OFFSET_TABLE = "relative_position_bias_table"
@@ -249,7 +288,7 @@ UNTOLD = {  # parts whose function no tensor tells: a name must
 }
 
 
-def check_keys(tensors: Tensors, found: RawCheckpoint, hints: Hints, known: Implied | None) -> None:
+def check_keys(tensors: Tensors, found: RawCheckpoint, known: Implied | None) -> None:
     """Refuse a file whose tensors contradict its name, or do not make a ViT that we build."""
     has_tables = any(OFFSET_TABLE in name for name in tensors)
     for name in tensors:
@@ -265,12 +304,6 @@ def check_keys(tensors: Tensors, found: RawCheckpoint, hints: Hints, known: Impl
     if known is not None and is_bit != (known.family == "bit"):
         here, there = ("BiT", "ViT") if is_bit else ("ViT", "BiT")
         raise FormatError(f"{found.path} has the tensors of a {here} and the name of a {there}; mend config.json")
-    takes_the_blame = hints.architecture is not None and known is not None and known.family == "vit"
-    if "dist_token" in tensors and "head_dist.weight" not in tensors and not takes_the_blame:
-        raise FormatError(
-            f"{found.path} is a distilled DeiT without its heads, whose answer is the mean of two tokens, and no pool "
-            f"here gives that; to read the class token alone, say architecture=deit_base_patch16_224"
-        )
     if known is None and PROJECTION_WEIGHT in tensors and "pos_embed" not in tensors and not has_tables:
         raise FormatError(
             f"{found.path} has no pos_embed: its positions may be rotary, which leave no tensor; say architecture= "
@@ -310,6 +343,8 @@ def choose_function(
         assumed += [] if hints.activation or stated else [f"activation {default}: timm's convention"]
         assumed += ["norm_eps 1e-6: timm's convention"] if hints.norm_eps is None else []
     usual = Implied("vit", activation=default) if known is None else known
+    if "swiglu" in (default, usual.activation) and default != usual.activation:  # a gate shows in the tensors
+        usual = dataclasses.replace(usual, activation=default)
     activation = hints.activation or (TIMM_ACTIVATIONS[stated] if stated else usual.activation)
     return activation, usual.norm_eps if hints.norm_eps is None else hints.norm_eps
 
@@ -318,9 +353,12 @@ def choose_pool(
     found: RawCheckpoint, tensors: Tensors, facts: Facts, known: Implied | None, assumed: list[str]
 ) -> dict[str, Any]:
     """The pool, from the tensors (attn_pool, fc_norm, a second head), the config or timm's default, in this order."""
-    order = "mean-first" if "fc_norm.weight" in tensors else "norm-first" if "norm.weight" in tensors else "no-norm"
+    has_norm = "norm.weight" in tensors or "norm.bias" in tensors
+    order = "mean-first" if "fc_norm.weight" in tensors else "norm-first" if has_norm else "no-norm"
     if "head_dist.weight" in tensors:
         return {"pool": "cls-and-distillation", "distillation_head": True}
+    if "dist_token" in tensors and (known is None or known.family == "distilled"):
+        return {"pool": "cls-distillation-mean"}
     reads_all = facts.get("pool_include_prefix") or (known is not None and known.pool_tokens == "all")
     tokens = {"pool_tokens": "all"} if reads_all else {}
     if "attn_pool.latent" in tensors:
@@ -590,7 +628,7 @@ HELD: dict[
         "inner_norm": None,
         "branch_bias": None,
         "qk_norm": None,
-        "pool": ("cls", "gap", "map", "max", "cls-and-distillation"),
+        "pool": ("cls", "gap", "map", "max", "cls-and-distillation", "cls-distillation-mean"),
         "pool_order": None,
         "pool_tokens": None,
         "distillation_head": None,
@@ -652,8 +690,8 @@ def refuses(config: Config) -> list[Difference]:
 def combinations(config: ViTConfig, kind: str) -> list[Difference]:
     """Parts that a class of timm's holds, but not together."""
     r, b, e, out = config.readout, config.embedding, config.encoder, list[Difference]()
-    if b.distillation_token and not r.distillation_head:
-        out.append(Difference("distillation_token", True, "without its head"))
+    if b.distillation_token and not (r.distillation_head or (r.pool == "cls-distillation-mean" and not r.classes)):
+        out.append(Difference("distillation_token", True, f"with pool={r.pool}"))
     if kind == "vit" and e.activation == "swiglu" and (e.layer_scale is None or e.norm_eps != 1e-6):
         out.append(Difference("activation", "swiglu", "without layer_scale, or with another norm_eps than 1e-6"))
     if kind == "vit" and (e.norm == "branch" or e.norm_kind == "rms" or b.stem == "resnet") and e.norm_eps != 1e-6:
@@ -740,7 +778,7 @@ def base_name(config: ViTConfig) -> str:
         return "beit_base_patch16_224"
     if kind == "relpos":
         return "vit_relpos_small_patch16_rpn_224" if e.norm == "branch" else "vit_relpos_small_patch16_224"
-    if config.readout.distillation_head:
+    if b.distillation_token:
         return "deit_base_distilled_patch16_224"
     if e.norm == "branch":
         return "vit_base_patch16_rpn_224"
