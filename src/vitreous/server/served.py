@@ -9,6 +9,7 @@ from vitreous.exports.card import terms_of
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import seen_box
 from vitreous.models import architecture
+from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.positions import POSITION_KINDS
@@ -140,16 +141,25 @@ def _inside(model: Model) -> dict[str, Any]:
         "heads": config.encoder.heads,
         "width": config.encoder.width,
         "tokens_in_front": config.prefix,
-        "positions": config.embedding.positions,
+        "positions": _positions(config),
         "transformer": _transformer(model),
     }
+
+
+def _positions(config: ViTConfig) -> str:
+    """The kind of positions; where none are added to the tokens, what attention is told instead."""
+    told = (
+        "rotary" if config.rotation.rotary != "none" else "bias" if config.encoder.attention_bias != "none" else "none"
+    )
+    return told if config.embedding.positions == "none" else config.embedding.positions
 
 
 def _transformer(model: ViT) -> dict[str, Any]:
     """What the lesson needs to tell this model from others. map: channels, rows and columns before the tokens."""
     config, e = model.config, model.config.encoder
     seen = architecture.window(model.stem, config.image_size)
-    is_in_attention = POSITION_KINDS[config.embedding.positions].in_attention
+    b = config.embedding
+    is_in_attention = POSITION_KINDS[b.positions].in_attention or _positions(config) != b.positions
     return {
         "stem": config.embedding.stem,
         "piece": architecture.place(config),
@@ -163,6 +173,8 @@ def _transformer(model: ViT) -> dict[str, Any]:
         "norm": e.norm,
         "scale": e.attention_scale,
         "qk_norm": e.qk_norm,
+        "rotary": config.rotation.rotary != "none",
+        "bias": e.attention_bias != "none",
         "layer_scale": e.layer_scale is not None,
         "skips": sorted(set(e.skips)),
         "pool": config.readout.pool,

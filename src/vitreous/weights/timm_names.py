@@ -24,11 +24,15 @@ BIT_BY_HAND, HYBRID_BY_HAND = "resnetv2_bit", "vit_hybrid"  # our names for size
 class Implied:
     """What a name tells beyond the tensors."""
 
-    family: str  # vit, distilled or bit
+    family: str  # vit, distilled, eva, beit, relpos or bit
     activation: str = "gelu"
     norm_eps: float = 1e-6
     pool: str = "token"
     no_embed_class: bool | None = False  # None: the position table tells
+    norm: str = "pre"  # pre or branch
+    pool_tokens: str = "patches"  # patches or all
+    pool_heads: int = 0  # of an attention pool; 0 is the encoder's
+    arguments: tuple[tuple[str, Any], ...] = ()  # other arguments of timm's
     width: int | None = None
     heads: int | None = None
 
@@ -40,10 +44,15 @@ def runs() -> dict[str, Implied]:
     out = {BIT_BY_HAND: Implied("bit"), HYBRID_BY_HAND: Implied("vit", no_embed_class=None)}
     for group in table["runs"]:
         facts: dict[str, Any] = {key: value for key, value in group.items() if key != "names"}
+        facts["arguments"] = tuple((key, _frozen(value)) for key, value in facts.get("arguments", {}).items())
         for size, names in group["names"].items():
             width, heads = map(int, size.split("/")) if size else (None, None)
             out |= {name: Implied(**facts, width=width, heads=heads) for name in names.split()}
     return out | {old: out[new] for old, new in table["renamed"].items()}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 @cache
