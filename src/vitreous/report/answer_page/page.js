@@ -268,6 +268,9 @@ function listen() {
     saved(new Blob([JSON.stringify({ answer: state.answer, attention: state.maps }, null, 1)], { type: "application/json" }), "attention.json"));
 }
 
+$("unopened").remove();
+addEventListener("failed", ({ detail }) => complain(detail));
+
 /** What is on its way, in words; empty when it is here. */
 addEventListener("loading", ({ detail }) => {
   $("loading").textContent = detail;
