@@ -6,6 +6,7 @@ import hashlib
 import html
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ def write_facts(
     facts = model_facts(model)
     if why_closed:
         facts["attention"] = False
-    rule = facts.pop("preprocess") | {"may_shrink_rows_first": PILLOW_MAY_SHRINK_ROWS_FIRST}
+    del facts["preprocess"]  # whose record may leave defaults out; JavaScript knows none
+    rule = asdict(model.preprocess) | {"may_shrink_rows_first": PILLOW_MAY_SHRINK_ROWS_FIRST}
     rows, columns = facts["grid"]
     is_even = model.preprocess.size[0] % rows == 0 and model.preprocess.size[1] % columns == 0
     facts["breaks"] = [each for each in facts["breaks"] if each == "hide" or (each == "shuffle" and is_even)]
