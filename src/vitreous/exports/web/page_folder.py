@@ -108,7 +108,7 @@ def write_service_worker(folder: Path, page: list[str]) -> None:
             content.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
     text = (OWN_FILES / "sw.js").read_text("utf-8")
     kept = json.dumps(["./", *(f"./{name}" for name in page if name != "index.html"), "./model.json"])
-    text = text.replace("{{version}}", f"vitreous-{content.hexdigest()[:16]}").replace("{{page}}", kept)
+    text = text.replace("{{version}}", content.hexdigest()[:16]).replace("{{page}}", kept)
     (folder / "sw.js").write_text(text, "utf-8")
 
 
