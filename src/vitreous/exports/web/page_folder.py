@@ -101,14 +101,19 @@ def write_examples(folder: Path, examples: list[tuple[str, NDArray[np.uint8]]]) 
 
 
 def write_service_worker(folder: Path, page: list[str]) -> None:
-    """sw.js, whose version changes with any file that it keeps."""
+    """sw.js, whose version changes with the page and the model. It keeps the other files when they are first asked for.
+
+    page: names of the page's own files.
+    """
     content = hashlib.sha256()
     for name in sorted([*page, "model.json", "tensor.onnx"]):
         with (folder / name).open("rb") as file:
             content.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
     text = (OWN_FILES / "sw.js").read_text("utf-8")
-    kept = json.dumps(["./", *(f"./{name}" for name in page if name != "index.html"), "./model.json"])
-    text = text.replace("{{version}}", content.hexdigest()[:16]).replace("{{page}}", kept)
+    others = [file.relative_to(folder).as_posix() for file in sorted(folder.glob("examples/*"))]
+    kept = ["", *(name for name in page if name != "index.html"), "model.json", "export.json", "parity.json", *others]
+    text = text.replace("{{version}}", content.hexdigest()[:16])
+    text = text.replace("{{page}}", json.dumps([f"./{name}" for name in kept]))
     (folder / "sw.js").write_text(text, "utf-8")
 
 
