@@ -1,7 +1,7 @@
 """Models as web pages in Chromium.   python benchmarks/web.py [--toy] [--out FILE] [NAME=MODEL=DATA …]
 
 For each model and precision: whether the page gives PyTorch's own first answer (the gate of `vitreous export --to web`,
-on real images of DATA, decoded and prepared by the browser), how far its pixels are off, and the size of the folder. For
+on real images of DATA, decoded and prepared by the browser), how far pixels are off, and the size of the folder. For
 float32 also times: from opening the page to its first answer with the attention drawn (a first visit; a second visit,
 from the browser's own store, with threads), and for one photograph after the other. The same page and photographs are
 then given to `vitreous serve`, so what differs is who answers. All comes from this machine: no network is in the times.
