@@ -413,6 +413,48 @@ def test_a_browser_without_simd_is_told_so(browser, address):
     page.close()
 
 
+LYING = """
+  const real = OffscreenCanvasRenderingContext2D.prototype.getImageData;
+  OffscreenCanvasRenderingContext2D.prototype.getImageData = function (...where) {
+    const found = real.apply(this, where);
+    found.data[8] ^= 1;
+    return found;
+  };
+"""
+
+
+def test_a_browser_that_changes_pixels_is_named(browser, address, folder):
+    page = browser.new_page(service_workers="block")
+    script = LYING + (folder / "worker.js").read_text()
+    page.route("**/worker.js", lambda route: route.fulfill(body=script, content_type="text/javascript"))
+    page.goto(address)
+    says(page, "#loading", "This browser changes the pixels that a page reads")
+    page.close()
+
+
+SOFTWARE_GPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan"]
+
+
+def test_a_graphics_card_answers_if_it_answers_alike_and_wasm_otherwise(browser, tmp_path):
+    flags = [*(flag for flag in FLAGS if flag != "--disable-gpu"), *SOFTWARE_GPU]
+    running = browser.browser_type.launch(executable_path=CHROMIUM, args=flags)
+    page = running.new_page()
+    with hosted(need_runtime().dist) as url:
+        page.goto(url)
+        if not page.evaluate("(async () => Boolean(await navigator.gpu?.requestAdapter()))()"):
+            pytest.skip("this Chromium has no WebGPU")
+    options = PageOptions(name="gpu", runtime=need_runtime().dist)
+    assert vitreous.export(tiny(), tmp_path / "page", to="web", images=4, page=options).passed
+    facts = json.loads((tmp_path / "page" / "model.json").read_text())
+    for limit, provider in ((facts["check"], "webgpu 1"), (0, "wasm 1")):  # nothing answers within 0
+        (tmp_path / "page" / "model.json").write_text(json.dumps(facts | {"check": limit}))
+        with hosted(tmp_path / "page") as url:
+            page.goto(url)
+            page.wait_for_selector("html[data-ready]")
+            assert page.evaluate("document.documentElement.dataset.ready") == provider
+    running.close()
+
+
 HEIC = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00heicmif1" + bytes(200)
 
 

@@ -25,7 +25,7 @@ from vitreous.exports.web.onnx_weights import halve_weights, quantise_weights
 from vitreous.exports.web.runtime_files import FETCHED_VERSION, WASM_FILES, WEBGPU_FILES, find_runtime
 from vitreous.models.pooling import POOLS, Pool
 from vitreous.report.page import ANSWER_PAGE
-from vitreous.server import pages
+from vitreous.server import exported, pages
 from vitreous.server.engine import attended
 
 needs_chromium = pytest.mark.skipif(find_chromium() is None, reason="no Chromium here")
@@ -254,6 +254,27 @@ def test_operators_that_the_runtime_lacks_are_named(tmp_path):
     with pytest.raises(ConfigError) as error:
         web_target.check_operators(tmp_path / "m.onnx")
     line_of(error.value, "my.own.Twist", "onnxruntime-web does not have")
+
+
+def test_serve_says_how_to_open_a_page(page):
+    _, folder, _ = page
+    with pytest.raises(ConfigError) as error:
+        exported.read(folder)
+    line_of(error.value, folder, "python -m http.server --directory")
+
+
+@pytest.mark.parametrize(
+    ("script", "why"), [("exit 3", "Chromium ended with exit 3"), ("", "Chromium ended with exit 0")]
+)
+def test_a_browser_that_does_not_start_is_a_note(tmp_path, monkeypatch, script, why):
+    false = tmp_path / "chromium"
+    false.write_text(f"#!/bin/sh\n{script}\n")
+    false.chmod(0o755)
+    monkeypatch.setattr(web_target, "find_chromium", lambda: str(false))
+    page = PageOptions(runtime=need_runtime().dist, wasm_only=True)
+    parity = vitreous.export(awake(VIT), tmp_path / "out", to="web", images=2, page=page)
+    assert parity.passed
+    assert f"the page was not tried: {why}" in parity.notes
 
 
 class Hidden(Pool):

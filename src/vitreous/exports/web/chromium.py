@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, VitreousError
 from vitreous.images.pixels.preprocess import normalise
 from vitreous.models.preprocess import Preprocess
 from vitreous.words import counted
@@ -45,8 +45,8 @@ GATE_PAGE = b'<!doctype html><meta charset="utf-8"><title>gate</title><script ty
 GATE_SCRIPT = Path(__file__).parent / "page" / "gate.js"
 
 
-class NoBrowserError(Exception):
-    """Why the page cannot be tried here; the export goes on without."""
+class NoBrowserError(VitreousError):
+    """Chromium does not start, ends, or is silent. If it never opened the page, the export goes on without it."""
 
 
 def find_chromium() -> str | None:
@@ -95,12 +95,12 @@ class PageInBrowser:
                 found = self._answers.get(timeout=0.25)
             except queue.Empty:
                 if self._process is not None and self._process.poll() is not None:
-                    raise NoBrowserError(f"Chromium ended with exit {self._process.returncode}") from None
+                    raise NoBrowserError(f"Chromium ended with exit {self._process.returncode}; export again") from None
                 continue
             if isinstance(found, Exception):
                 raise found
             return found
-        raise NoBrowserError(f"Chromium gave no answer within {seconds:.0f} s")
+        raise NoBrowserError(f"Chromium gave no answer within {seconds:.0f} s; export again")
 
     @contextmanager
     def at_work(self, chromium: str) -> Iterator[PageInBrowser]:
@@ -109,30 +109,37 @@ class PageInBrowser:
         server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, f"/{word}/"))
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-            own = [*CHROMIUM_FLAGS, f"--user-data-dir={profile}"]
-            if hasattr(os, "geteuid") and os.geteuid() == 0:
-                own.append("--no-sandbox")  # Chromium refuses to run as root with it
-            address = f"http://127.0.0.1:{server.server_address[1]}/{word}/gate.html"
-            try:
-                self._process = subprocess.Popen(
-                    [chromium, *own, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                )
-                self.opened = json.loads(self._next(OPENING_SECONDS))
-                yield self
-            except OSError as error:
-                raise NoBrowserError(f"Chromium cannot be started: {error.strerror}") from None
-            finally:
-                self._images.put(None)
-                if self._process is not None:
-                    self._process.terminate()
-                    try:
-                        self._process.wait(10)
-                    except subprocess.TimeoutExpired:
-                        self._process.kill()
-                        self._process.wait()
-                server.shutdown()
-                server.server_close()
+        try:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+                address = f"http://127.0.0.1:{server.server_address[1]}/{word}/gate.html"
+                self._process = _started([chromium, *CHROMIUM_FLAGS, f"--user-data-dir={profile}"], address)
+                try:
+                    self.opened = json.loads(self._next(OPENING_SECONDS))
+                    yield self
+                finally:
+                    self._images.put(None)
+                    _end(self._process)
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+def _started(command: list[str], address: str) -> subprocess.Popen[bytes]:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--no-sandbox")  # as root, Chromium refuses to run with one
+    try:
+        return subprocess.Popen([*command, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError as error:
+        raise NoBrowserError(f"Chromium cannot be started ({error.strerror}); install it again") from None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:

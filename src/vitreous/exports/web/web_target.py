@@ -11,7 +11,7 @@ from typing import Any
 from vitreous.errors import ConfigError
 from vitreous.exports import onnx
 from vitreous.exports.graphs import PageNetwork
-from vitreous.exports.target import ModelParts, Opened, Target, WriteOptions
+from vitreous.exports.target import ModelParts, Opened, Run, Target, WriteOptions
 from vitreous.exports.web import page_folder
 from vitreous.exports.web.chromium import NoBrowserError, PageInBrowser, find_chromium
 from vitreous.exports.web.onnx_weights import halve_weights, quantise_weights
@@ -20,6 +20,7 @@ from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 from vitreous.weights.tensor_files import read_json
+from vitreous.words import one_line
 
 MAX_ATTENTION_BYTES = 256_000_000  # of one image's attention in a page's memory
 HOST_DOMAINS = ("", "ai.onnx", "com.microsoft")  # of operators that the runtime has
@@ -88,7 +89,7 @@ def check_operators(file: Path) -> None:
 @contextmanager
 def open_all(model: Model, folder: Path, scratch: Path) -> Iterator[Opened]:
     """The model in ONNX Runtime here, and the page in Chromium if there is one."""
-    found = Opened({"tensor": onnx.open_file(folder / "tensor.onnx")}, None)
+    found = Opened({"tensor": _open(folder / "tensor.onnx")}, None)
     facts = read_json(folder / "model.json")
     runtime = facts["runtime"]
     size = sum(file.stat().st_size for file in (folder / "runtime").iterdir())
@@ -105,10 +106,19 @@ def open_all(model: Model, folder: Path, scratch: Path) -> Iterator[Opened]:
                 stack.enter_context(page.at_work(chromium))
                 found.forms["page"], found.prepare = page.run, page.prepare
             except NoBrowserError as error:
-                found.notes.append(f"the page was not tried: {error}")
+                found.notes.append(f"the page was not tried: {str(error).partition(';')[0]}")
         yield found
         if "page" in found.forms:
             found.notes.append(page.in_words)
+
+
+def _open(path: Path) -> Run:
+    try:
+        return onnx.open_file(path)
+    except Exception as error:  # ONNX Runtime has its own kinds; the browser's has the same operators
+        raise ConfigError(
+            f"ONNX Runtime cannot run this model: {one_line(error)[:200]}; write that part with other operators"
+        ) from None
 
 
 def describe(path: Path) -> dict[str, Any]:

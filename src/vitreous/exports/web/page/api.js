@@ -16,6 +16,7 @@ export class Refused extends Error {}
 // (module (func (result v128) i32.const 0 i8x16.splat i8x16.popcnt))
 const SIMD = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
 const pictures = new Map(); // id -> { photo, seen, name }
+const KEPT = 12; // pictures; the worker keeps some more
 let count = 0;
 
 // The worker ---------------------------------------------------------------------------------------------------------
@@ -102,8 +103,8 @@ function model() {
     worker = new Worker("./worker.js", { type: "module" });
     worker.addEventListener("message", heard);
     const lost = new Promise((_, failed) => worker.addEventListener("error", () => failed(new Refused("worker.js cannot be run; the host must send .js files as text/javascript"))));
-    const { provider, threads } = await Promise.race([ordered("open", { ...about, runtime: about.runtime_files }), lost]);
-    say("");
+    const { provider, threads, isTrue } = await Promise.race([ordered("open", { ...about, runtime: about.runtime_files }), lost]);
+    say(isTrue ? "" : "This browser changes the pixels that a page reads (against being recognised), so answers here may differ a little.");
     document.documentElement.dataset.ready = `${provider} ${threads}`;
     return about;
   })();
@@ -112,11 +113,11 @@ function model() {
 
 // The calls ----------------------------------------------------------------------------------------------------------
 
-async function predict(id, blob, name) {
+async function predict(id, blob, name, photo = true) {
   const about = await model();
-  const found = await ordered("answer", { id, blob, name, photo: true });
+  const found = await ordered("answer", { id, blob, name, photo });
   if (found.photo) pictures.set(id, { photo: found.photo, seen: found.small, name });
-  for (const old of [...pictures.keys()].slice(0, -12)) pictures.delete(old);
+  for (const old of [...pictures.keys()].slice(0, -KEPT)) pictures.delete(old);
   return { images: [{ ...answerOf(pictures.get(id)?.name ?? name, found.logits, found.score, about), image: id, box: found.box }] };
 }
 
@@ -135,7 +136,7 @@ const CALLS = {
       say("");
       dispatchEvent(new CustomEvent("failed", { detail: error }));
     });
-    return { ...about, runtime: "this browser" };
+    return { ...about, runtime: "in your browser" };
   },
   "/api/examples": async () => ({ examples: (await opening).examples }),
   "/api/predict": async ({ image }) => {
@@ -170,7 +171,7 @@ function shuffled(n, seed) {
 
 export const get = (path, given = {}) => CALLS[path](given);
 export const ask = get;
-export const send = (path, file) => predict(`picture-${++count}`, file, file.name || "pasted.png");
+export const send = (path, file, { photo = false } = {}) => predict(photo ? `picture-${++count}` : "moment", file, file.name || "pasted.png", photo);
 
 /** The image as the model sees it, ready to draw. */
 export const seen = async (image) => pictures.get(image).seen;
