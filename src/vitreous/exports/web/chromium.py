@@ -71,7 +71,7 @@ class PageInBrowser:
         head, _, seen = self._next(ANSWER_SECONDS).partition(b"\n")
         found = json.loads(head)
         rows, columns = self.rule.size
-        self._seen = np.frombuffer(seen, np.uint8).reshape(rows, columns, -1)
+        self._seen = np.frombuffer(bytearray(seen), np.uint8).reshape(rows, columns, -1)
         self.milliseconds.append(found["milliseconds"])
         return [np.array(found["probabilities"]), np.array(found["score"])]
 
