@@ -155,8 +155,8 @@ def test_the_tables_of_web_pages():
         "who answers",
         "opened to first answer",
         "second visit",
-        "each photo, 1 thread",
-        "second visit, 2 threads",
+        "each photo",
+        "at the second visit",
     )
     assert_block(DOCS / "guide" / "web.md", "web", whole + table(head, times))
 

@@ -53,6 +53,8 @@ def folder(tmp_path_factory):
     parity = vitreous.export(tiny(), root / "page", to="web", data=root / "photos", page=page)
     assert parity.passed, parity.faults
     assert [form.form for form in parity.forms] == ["tensor", "page"]
+    for name in ("parity.json", "CARD.md", "model.json"):
+        assert str(root) not in (root / "page" / name).read_text()  # the folder goes to other people
     return root / "page"
 
 

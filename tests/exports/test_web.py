@@ -90,7 +90,8 @@ def test_the_page_and_serve_are_one_source(page):
         assert pages.PAGE_FILES[f"/{file.name}"] == file
     both = [page_folder.OWN_FILES / "api.js", pages.PAGE_FILES["/api.js"]]
     offers = [
-        set(re.findall(r"^export (?:async )?(?:const|function|class) (\w+)", file.read_text(), re.M)) for file in both
+        set(re.findall(r"^export (?:(?:async )?(?:const|function|class) |{ )(\w+)", file.read_text(), re.M))
+        for file in both
     ]
     asked = {name for file in shared for names in re.findall(r'import {([^}]+)} from "./api.js"', file.read_text())
              for name in names.replace(" ", "").split(",")}  # fmt: skip

@@ -175,7 +175,8 @@ def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iter
         numbers: NDArray[np.int64] | None = match_classes(part, model.labels, model.config.readout.classes)[0]
     except DataError:
         numbers = None  # images of other classes show agreement too
-    return f"{len(part):,} images of {data.path} ({name})", _read(part, numbers)
+    place = Path(data.path).name or data.path  # the folder goes to other people: no paths of this machine
+    return f"{len(part):,} images of {place} ({name})", _read(part, numbers)
 
 
 def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]:

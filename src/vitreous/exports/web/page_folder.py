@@ -21,7 +21,7 @@ from vitreous.models.model import Model
 from vitreous.report.page import ANSWER_PAGE, TEMPLATES
 
 OWN_FILES = Path(__file__).parent / "page"
-OWN_SCRIPTS = ("answers.js", "api.js", "opened.js", "preprocess.js", "worker.js")
+OWN_SCRIPTS = ("answers.js", "api.js", "opened.js", "orders.js", "preprocess.js", "worker.js")
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'"

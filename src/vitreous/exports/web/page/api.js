@@ -1,6 +1,9 @@
 // Who answers the page here: the model itself, in this browser. The same calls as those to `vitreous serve`.
 
 import { answerOf } from "./answers.js";
+import { orders, Refused } from "./orders.js";
+
+export { Refused };
 
 /** Who answers, for the page.  isHere: no photo leaves this machine. */
 export const who = {
@@ -10,40 +13,18 @@ export const who = {
   isHere: true,
 };
 
-/** What people can mend, in one line. */
-export class Refused extends Error {}
-
 // (module (func (result v128) i32.const 0 i8x16.splat i8x16.popcnt))
 const SIMD = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
 const pictures = new Map(); // id -> { photo, seen, name }
 const KEPT = 12; // pictures; the worker keeps some more
 let count = 0;
 
-// The worker ---------------------------------------------------------------------------------------------------------
-
-const waiting = new Map(); // number of a message -> [done, failed]
-let worker = null, sent = 0;
-
-function ordered(kind, given) {
-  return new Promise((done, failed) => {
-    waiting.set(++sent, [done, failed]);
-    worker.postMessage({ number: sent, kind, given });
-  });
-}
-
-function heard({ data }) {
-  if (data.loading) return tell(data.loading);
-  if (data.fallback) return;
-  const [done, failed] = waiting.get(data.number);
-  waiting.delete(data.number);
-  if (data.line === undefined) done(data.found);
-  else failed(data.isRefused ? new Refused(data.line) : new Error(data.line));
-}
+// What is told meanwhile ----------------------------------------------------------------------------------------------
 
 const say = (detail) => dispatchEvent(new CustomEvent("loading", { detail }));
 const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
 
-function tell({ file, have, of }) {
+function tell({ loading: { file, have, of } }) {
   const what = file === "tensor.onnx" ? "The model" : "What runs the model";
   say(`${what} is coming: ${megabytes(have)} of ${megabytes(of)} MB.`);
 }
@@ -85,25 +66,23 @@ async function keep() {
 async function open() {
   able();
   const [facts, export_, parity] = await Promise.all([json("model.json"), json("export.json"), json("parity.json")]);
-  const tensor = parity.forms.find(({ form }) => form === "page") ?? parity.forms.find(({ form }) => form === "tensor");
-  const exported = { precision: export_.precision, agrees: parity.passed, faults: parity.faults, same_answers: tensor?.agreement ?? null, compared_images: tensor?.images ?? 0, closed: facts.closed };
-  const about = { ...facts, answers: export_.answers, temperature: export_.temperature, threshold: export_.threshold, exported };
-  about.runtime_files = facts.runtime;
-  return about;
+  const { agreement, images } = parity.forms.at(-1); // the page's own, if it was tried in a browser
+  const exported = { precision: export_.precision, agrees: parity.passed, faults: parity.faults, same_answers: agreement, compared_images: images, closed: facts.closed };
+  return { ...facts, answers: export_.answers, temperature: export_.temperature, threshold: export_.threshold, exported };
 }
 
 const opening = open();
-let working = null;
+let working = null, ordered = null;
 
 /** The model, ready to answer. */
 function model() {
   working ??= (async () => {
     const about = await opening;
     await keep();
-    worker = new Worker("./worker.js", { type: "module" });
-    worker.addEventListener("message", heard);
+    const worker = new Worker("./worker.js", { type: "module" });
+    ordered = orders(worker, tell);
     const lost = new Promise((_, failed) => worker.addEventListener("error", () => failed(new Refused("worker.js cannot be run; the host must send .js files as text/javascript"))));
-    const { provider, threads, isTrue } = await Promise.race([ordered("open", { ...about, runtime: about.runtime_files }), lost]);
+    const { provider, threads, isTrue } = await Promise.race([ordered("open", about), lost]);
     say(isTrue ? "" : "This browser changes the pixels that a page reads (against being recognised), so answers here may differ a little.");
     document.documentElement.dataset.ready = `${provider} ${threads}`;
     return about;

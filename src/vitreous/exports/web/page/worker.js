@@ -1,5 +1,6 @@
 // The model at work, beside the page: a picture is decoded, prepared and answered here, so the page never stands still.
 
+import { Refused } from "./orders.js";
 import { normalise, prepare, seenBox } from "./preprocess.js";
 
 const KEPT = 16; // pictures; the page keeps fewer
@@ -7,9 +8,6 @@ const STRIP = 2 ** 22; // pixels that a canvas holds at a time; phones have smal
 const PHOTO_SIDE = 1024; // of the longer side, for the page
 const pictures = new Map(); // id -> { seen, box }: bytes as the model gets them
 let about = null, session = null, ort = null, latest = { id: null, outputs: null };
-
-/** What people can mend, in one line. */
-class Refused extends Error {}
 
 // Opening ------------------------------------------------------------------------------------------------------------
 
@@ -56,9 +54,8 @@ async function open(given) {
       await start("webgpu", model);
       await check();
       return { provider: "webgpu", threads: 1, isTrue };
-    } catch (error) {
-      session = null;
-      self.postMessage({ fallback: String(error.message ?? error) }); // wasm answers instead
+    } catch {
+      session = null; // WebAssembly answers instead
     }
   }
   await start("wasm", model);
