@@ -135,19 +135,20 @@ def test_the_graph_has_where_the_answer_looks_for_every_pool(pool):
 
 
 @pytest.mark.parametrize("config", [VIT, BIT])
-@pytest.mark.parametrize(("shrink", "limit", "share"), [(halve_weights, 2e-2, 0.75), (quantise_weights, 0.25, 0.6)])
-def test_smaller_weights_answer_nearly_the_same(tmp_path, config, shrink, limit, share):
+def test_smaller_weights_answer_nearly_the_same(tmp_path, config):
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason="the extra `export` is not installed")
     model = awake(config, **({"width": 64, "mlp": 96} if config is VIT else {}))
-    file = tmp_path / "tensor.onnx"
-    onnx_files.write_network(make_parts(ready_to_export(model)), file, 18)
+    whole, file = tmp_path / "whole.onnx", tmp_path / "tensor.onnx"
+    onnx_files.write_network(make_parts(ready_to_export(model)), whole, 18)
     x = np.random.default_rng(0).normal(size=(2, 3, *model.config.image_size)).astype(np.float32)
-    before, size = onnx_files.open_file(file)(x)[0], file.stat().st_size
-    shrink(file)
-    after = onnx_files.open_file(file)(x)[0]
-    assert 0 < np.abs(after - before).max() <= limit * np.abs(before).max()
-    assert file.stat().st_size < share * size
+    before = onnx_files.open_file(whole)(x)[0]
+    for shrink, limit, share in ((halve_weights, 2e-2, 0.75), (quantise_weights, 0.25, 0.6)):
+        shutil.copyfile(whole, file)
+        shrink(file)
+        after = onnx_files.open_file(file)(x)[0]
+        assert 0 < np.abs(after - before).max() <= limit * np.abs(before).max()
+        assert file.stat().st_size < share * whole.stat().st_size
 
 
 def test_weights_beyond_float16_stay(tmp_path):
