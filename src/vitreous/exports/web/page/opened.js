@@ -5,6 +5,7 @@
     var place = document.getElementById("unopened");
     place.textContent = line;
     place.className = "note bad";
+    document.getElementById("give").hidden = true; // its buttons do nothing
   }
 
   function begin() {
