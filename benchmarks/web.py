@@ -5,7 +5,8 @@ on real images of DATA, decoded and prepared by the browser), how far pixels are
 float32 also times: from opening the page to its first answer with the attention drawn (a first visit; a second visit,
 from the browser's own store, with threads), and for one photograph after the other. The same page and photographs are
 then given to `vitreous serve`, so what differs is who answers. All comes from this machine: no network is in the times.
-Medians with the fastest and the slowest; load_before is the machine's load, which should be near 0.
+Medians with the fastest and the slowest; load is the machine's, before and after, which should be near 0. Models that
+are in FILE already stay there.
 """
 
 import argparse
@@ -170,15 +171,15 @@ def main() -> None:
     args = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
-    load_before = os.getloadavg()[0]
     if args.toy:
         args.images, args.rounds = 4, 1
     photos = photographs(4 if args.toy else 12, 640)
     found: dict[str, dict] = {}
+    before = json.loads(Path(args.out).read_text())["models"] if args.out and Path(args.out).exists() else {}
     for words in args.models or ["starter=starter="]:
         name, model, data = words.split("=", 2)
         with tempfile.TemporaryDirectory() as scratch:
-            row = found[name] = {}
+            row = found[name] = {"load": [round(os.getloadavg()[0], 1)]}
             for precision in ("float32", "fp16", *(["int8"] if data else [])):
                 folder = Path(scratch) / precision
                 row[precision] = exported(model, data or None, folder, args.images, args.runtime, precision)
@@ -190,13 +191,12 @@ def main() -> None:
                 with served(model) as url:
                     row["serve"] = timed(browser, url, photos, args.rounds)
                 browser.close()
+            row["load"].append(round(os.getloadavg()[0], 1))
     result = {
         "benchmark": "web",
         "photographs": "640 x 480, JPEG",
         "rounds": args.rounds,
-        "load_before": round(load_before, 2),
-        "load_after": round(os.getloadavg()[0], 2),
-        "models": found,
+        "models": before | found,
         **record(),
     }
     text = json.dumps(result, indent=1)
