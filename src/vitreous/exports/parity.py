@@ -20,7 +20,7 @@ from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, best_class
 from vitreous.exports.graphs import Network
-from vitreous.exports.target import Array, Opened
+from vitreous.exports.target import Array, OpenedForms
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
 
@@ -176,7 +176,7 @@ class Sample:
 
 def compare_files(
     model: Model,
-    opened: Opened,
+    opened: OpenedForms,
     samples: Iterator[Sample],
     count: int,
     progress: Callable[[int, int], None] | None = None,

@@ -87,7 +87,7 @@ class WriteOptions:
 
 
 @dataclass
-class Opened:
+class OpenedForms:
     """The files of an export, each ready to run.  prepare: its preprocessing.  notes: what people should know."""
 
     forms: dict[str, Run]
@@ -134,7 +134,7 @@ class Target:
     starts_with: bytes = b""  # the first bytes of every file with the suffix
     forms: tuple[str, ...] = ("image", "tensor", "fixed")
     file_names: Mapping[str, str] = field(default_factory=dict)  # of forms that are not called FORM + suffix
-    open_all: Callable[[Model, Path, Path], AbstractContextManager[Opened]] | None = None  # None: `open` for each
+    open_all: Callable[[Model, Path, Path], AbstractContextManager[OpenedForms]] | None = None  # None: `open` for each
     check: Callable[[Model, WriteOptions], None] = lambda model, options: None  # refuses before any work
     is_page: bool = False  # people open it in a browser: it takes PageOptions, and shows attention by itself
     runner: Runner | None = None  # None: PyTorch runs the files, so there is no run.py and nothing to serve
@@ -144,14 +144,14 @@ class Target:
         return self.file_names.get(form, f"{form}{self.suffix}")
 
     @contextmanager
-    def opened(self, model: Model, folder: Path, scratch: Path) -> Iterator[Opened]:
+    def opened(self, model: Model, folder: Path, scratch: Path) -> Iterator[OpenedForms]:
         """All forms of a folder, for as long as this context lasts."""
         if self.open_all is not None:
             with self.open_all(model, folder, scratch) as found:
                 yield found
         else:
             forms = {form: self.open(folder / self.file(form)) for form in ("tensor", "fixed", "image")}
-            yield Opened(forms, self.open(scratch / f"preprocessing{self.suffix}"))
+            yield OpenedForms(forms, self.open(scratch / f"preprocessing{self.suffix}"))
 
     def packages_for(self, *, int8: bool) -> tuple[Package, ...]:
         return self.packages + (self.int8_packages if int8 else ())

@@ -11,7 +11,7 @@ from typing import Any
 from vitreous.errors import ConfigError
 from vitreous.exports import onnx
 from vitreous.exports.graphs import PageNetwork
-from vitreous.exports.target import ModelParts, Opened, Run, Target, WriteOptions
+from vitreous.exports.target import ModelParts, OpenedForms, Run, Target, WriteOptions
 from vitreous.exports.web import page_folder
 from vitreous.exports.web.chromium import NoBrowserError, PageInBrowser, find_chromium
 from vitreous.exports.web.onnx_weights import halve_weights, quantise_weights
@@ -87,9 +87,9 @@ def check_operators(file: Path) -> None:
 
 
 @contextmanager
-def open_all(model: Model, folder: Path, scratch: Path) -> Iterator[Opened]:
+def open_all(model: Model, folder: Path, scratch: Path) -> Iterator[OpenedForms]:
     """The model in ONNX Runtime here, and the page in Chromium if there is one."""
-    found = Opened({"tensor": _open(folder / "tensor.onnx")}, None)
+    found = OpenedForms({"tensor": _open(folder / "tensor.onnx")}, None)
     facts = read_json(folder / "model.json")
     runtime = facts["runtime"]
     size = sum(file.stat().st_size for file in (folder / "runtime").iterdir())
