@@ -129,6 +129,38 @@ def anchors(page) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
+def test_the_tables_of_web_pages():
+    def span(found, unit):
+        return f"{found['median']:g} ({found['from']:g} to {found['to']:g}) {unit}"
+
+    rows = json.loads((ROOT / "benchmarks" / "results" / "web.json").read_text("utf-8"))["models"]
+    answers, times = [], []
+    for name, row in rows.items():
+        for precision in ("float32", "fp16", "int8"):
+            found = row[precision]
+            same = f"{100 * found['forms']['page']['same_answer']:g} % of {found['images']}"
+            sizes = (found["megabytes"][part] for part in ("model", "folder, wasm only", "folder"))
+            grey = f"{found['grey_levels']:g}"
+            answers.append(
+                (name, precision, same, grey, *(f"{size:g}" for size in sizes), "yes" if found["passed"] else "no")
+            )
+        for who in ("page", "serve"):
+            seen = row[who]
+            visits = (span(seen["first_visit_s"], "s"), span(seen["second_visit_s"], "s"))
+            times.append((name, who, *visits, span(seen["image_ms"], "ms"), span(seen["image_second_visit_ms"], "ms")))
+    head = ("model", "weights", "first answer as PyTorch's", "grey levels off", "model, MB", "folder, wasm only, MB")
+    whole = table((*head, "folder, MB", "kept"), answers) + "\n"
+    head = (
+        "model",
+        "who answers",
+        "opened to first answer",
+        "second visit",
+        "each photo",
+        "at the second visit",
+    )
+    assert_block(DOCS / "guide" / "web.md", "web", whole + table(head, times))
+
+
 def test_the_table_of_series():
     def share(row, name):
         return f"{100 * row[name]['accuracy']:.1f}" if name in row else "–"

@@ -26,10 +26,9 @@ from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtr
 
 need_extra()
 
-from vitreous.images import open_data  # noqa: E402
+from vitreous.images import examples, open_data  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
 from vitreous.server.errors import Busy  # noqa: E402
-from vitreous.server.images import examples  # noqa: E402
 from vitreous.server.queue import Batcher, WorkQueue, share_cores  # noqa: E402
 from vitreous.server.runtimes import OtherRuntime  # noqa: E402
 from vitreous.server.serve import Address, _listen, serve  # noqa: E402
