@@ -1,7 +1,8 @@
 """Build the site.   python -m website [--out build/site] [--runtime FOLDER]   (make docs)
 
 Pages of docs/ are copied, commands and Python pages are made, models are trained (once for each state of the code), notebooks
-are run, and the whole is built and checked. --runtime: files of onnxruntime-web for the model in the browser.
+are run, and the whole is built and checked. --runtime: onnxruntime-web's folder, or npm to fetch it, for the model in
+the browser; without it that page is left out.
 """
 
 import argparse
@@ -15,16 +16,24 @@ from website import check_site, live, navigation, notebooks, reference, sources
 from website.places import ROOT
 
 WORK = ROOT / "build" / "website"
+CELL_STYLE = (
+    "pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: 13px } "
+    ".vitreous.fragment { max-height: none !important }"
+)
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--out", type=Path, default=ROOT / "build" / "site")
-    arguments.add_argument("--runtime")
+    arguments.add_argument("--runtime", type=lambda name: name if name == "npm" else str(Path(name).resolve()))
     given = arguments.parse_args()
-    shown = prepare(WORK / "pages", given.runtime)
+    made = live.computed(WORK / "computed", tell)
+    web = live.exported(made, given.runtime, tell)
+    shown = prepare(WORK / "pages", made, with_web=web is not None)
     build(WORK / "pages", given.out.resolve())
     finish(given.out, shown)
+    if web is not None:  # after the build, which would take its Markdown for pages
+        shutil.copytree(web, given.out / "live" / live.WEB_FOLDER)
     lines = check_site.faults(given.out.resolve())
     for line in lines:
         tell(f"fault    {line}")
@@ -36,16 +45,16 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def prepare(pages: Path, runtime: str | None) -> notebooks.Shown:
+def prepare(pages: Path, made: Path, *, with_web: bool) -> notebooks.Shown:
     """All sources of the site; what the notebooks show comes back, to be put in at the end."""
     shutil.rmtree(pages, ignore_errors=True)
     sources.copy_pages(pages)
     reference.write_commands(pages)
     reference.write_python(pages)
-    shutil.copyfile(ROOT / "website" / "style.css", pages / "style.css")
-    made = live.computed(WORK / "computed", tell)
+    for name in ("style.css", "favicon.svg"):
+        shutil.copyfile(ROOT / "website" / name, pages / name)
     live.write_gallery(made, pages)
-    live.write_live(made, pages, live.exported(made, runtime, tell))
+    live.write_live(made, pages, with_web=with_web)
     tell("run      the notebooks")
     scratch = WORK / "notebooks"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -68,9 +77,15 @@ def finish(out: Path, shown: notebooks.Shown) -> None:
     for page in out.rglob("*.html"):
         text = page.read_text("utf-8")
         fresh = re.sub(r"<code[^>]*>[^<]*</code>", lambda found: found[0].replace("\\|", "|"), text)  # in tables
-        fresh = re.sub(r'(<div class="cell-output" id="(output-\d+)">)', lambda found: found[1] + shown[found[2]], fresh)
+        fresh = re.sub(r'(<div class="cell-output" id="(output-\d+)">)', lambda found: found[1] + alone(shown[found[2]]), fresh)
         if fresh != text:
             page.write_text(fresh, "utf-8")
+
+
+def alone(output: str) -> str:
+    """What a cell shows, out of reach of the site's style: it looks as in a notebook."""
+    sized = re.sub(r"([\d.]+)rem\b", lambda found: f"{16 * float(found[1]):g}px", output)  # the site's rem is larger
+    return f'<template shadowrootmode="open"><style>{CELL_STYLE}</style>{sized}</template>'
 
 
 if __name__ == "__main__":

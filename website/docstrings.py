@@ -2,18 +2,7 @@
 
 import re
 
-import griffe
-
 CODE_OR_MARK = re.compile(r"(`[^`]*`)|([*<])")
-
-
-class PlainDocstrings(griffe.Extension):
-    """Reads the docstring of every function and class anew."""
-
-    def on_object(self, *, obj: griffe.Object, **_: object) -> None:
-        if obj.docstring is not None:
-            names = [each.name for each in obj.parameters] if obj.is_function else list(obj.members)
-            obj.docstring.value = as_markdown(obj.docstring.value, names)
 
 
 def as_markdown(text: str, names: list[str]) -> str:

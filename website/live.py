@@ -17,8 +17,9 @@ SCENES = "python benchmarks/scenes.py scenes"
 FIT = "vitreous fit scenes"
 LOOK = "vitreous look runs/scenes-1 scenes"
 DEMO = "vitreous demo"
-WEB = "vitreous export runs/demo demo-web --to web"
+WEB = "vitreous export runs/demo demo-web --to web --wasm-only"
 DRAW = 'vitreous models "S/16 depth=4" --draw s16.svg'
+COMPUTED = (SCENES, FIT, f"{LOOK} --out looks/scenes-1", DEMO, DRAW)
 
 Tell = Callable[[str], None]
 
@@ -29,7 +30,7 @@ def computed(cache: Path, tell: Tell) -> Path:
     if not (folder / "done").exists():
         shutil.rmtree(cache, ignore_errors=True)
         folder.mkdir(parents=True)
-        for command in (SCENES, FIT, f"{LOOK} --out looks/scenes-1", DEMO, DRAW):
+        for command in COMPUTED:
             tell(f"run      {command}")
             run(command, folder)
         (folder / "done").touch()
@@ -38,8 +39,8 @@ def computed(cache: Path, tell: Tell) -> Path:
 
 def digest() -> str:
     """Of all code that decides what is computed."""
-    code = [*(ROOT / "src" / "vitreous").rglob("*"), ROOT / "benchmarks" / "scenes.py", Path(__file__)]
-    found = hashlib.sha256()
+    code = [*(ROOT / "src" / "vitreous").rglob("*"), ROOT / "benchmarks" / "scenes.py"]
+    found = hashlib.sha256(repr(COMPUTED).encode())
     for file in sorted(each for each in code if each.is_file() and "__pycache__" not in each.parts):
         found.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
     return found.hexdigest()[:16]
@@ -65,9 +66,9 @@ Every figure here was drawn when this site was built, by the command under it. T
 package, which learned 120 painted scenes; nothing was fetched. A click opens a figure by itself.
 
 ```sh
-{SCENES}      # 24 landscapes of each of five kinds
-{FIT}                          # the model: runs/scenes-1
-{LOOK}       # all of the figures below, as one page
+{SCENES:<42}# 24 landscapes of each of five kinds
+{FIT:<42}# the model: runs/scenes-1
+{LOOK:<42}# all of the figures below, as one page
 ```
 """
 PAGES = {  # of docs/gallery, which benchmarks/gallery.py makes
@@ -82,11 +83,13 @@ PAGES = {  # of docs/gallery, which benchmarks/gallery.py makes
 
 def write_gallery(made: Path, out: Path) -> None:
     """The figures of the look, each with what it shows, what the papers saw and its command."""
-    shutil.copytree(made / "looks" / "scenes-1" / "figures", out / "gallery" / "figures")
-    shutil.copyfile(made / "s16.svg", out / "gallery" / "figures" / "s16.svg")
+    figures = out / "gallery" / "figures"
+    figures.mkdir(parents=True)
+    for file in [*(made / "looks" / "scenes-1" / "figures").glob("*.svg"), made / "s16.svg"]:
+        shutil.copyfile(file, figures / file.name)
     parts = [GALLERY_HEAD]
     for measure in MEASURES.values():
-        files = figures_of(measure.name, out / "gallery" / "figures")
+        files = figures_of(measure.name, figures)
         if files:
             parts.append(f"## {measure.name.replace('-', ' ').capitalize()}\n\n{measure.sentence} {seen(measure)}")
             parts += [plate(file, measure.sentence, f"{LOOK} --only {measure.name}") for file in files]
@@ -124,14 +127,15 @@ def page_command(name: str) -> str:
 
 # Live pages ----------------------------------------------------------------------------------------------------------
 
+WEB_FOLDER = "demo"  # beside live/index.html
 LIVE_HEAD = """# Live pages
 
 These are whole pages as the commands wrote them, not pictures of them. Each needs nothing beside itself.
 """
 
 
-def write_live(made: Path, out: Path, web: Path | None) -> None:
-    """web: the folder of the demo model as a page in the browser; None leaves it out."""
+def write_live(made: Path, out: Path, *, with_web: bool) -> None:
+    """The pages in frames. with_web: the model in the browser too, whose folder is laid into the built site."""
     pages = {
         "A report": ("report.html", FIT, "What `fit` writes: the number, how it was measured, what goes wrong."),
         "A look": ("look.html", LOOK, "What `look` writes: choose an image, a block and a head; click a patch."),
@@ -139,14 +143,14 @@ def write_live(made: Path, out: Path, web: Path | None) -> None:
     (out / "live").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(made / "runs" / "scenes-1" / "report.html", out / "live" / "report.html")
     shutil.copyfile(made / "looks" / "scenes-1" / "look.html", out / "live" / "look.html")
-    if web is not None:
-        shutil.copytree(web, out / "live" / "demo")
+    if with_web:
         words = "The demo's model, in your browser: no server answers. It knows clothes, as small grey pictures."
-        pages = {"A model": ("demo/index.html", f"{DEMO}\n{WEB}", words)} | pages
+        pages = {"A model": (f"{WEB_FOLDER}/index.html", f"{DEMO}\n{WEB}", words)} | pages
     parts = [LIVE_HEAD]
     for title, (file, command, words) in pages.items():
-        frame = f'<iframe class="live" src="{file}" title="{title}" loading="lazy"></iframe>'
-        parts.append(f"## {title}\n\n{words} [Open it by itself]({file}).\n\n{frame}\n\n```sh\n{command}\n```")
+        frame = f'<iframe class="live" src="{file}" title="{title}" allow="camera" loading="lazy"></iframe>'
+        link = f'<a href="{file}">Open it by itself</a>.'
+        parts.append(f"## {title}\n\n{words} {link}\n\n{frame}\n\n```sh\n{command}\n```")
     write(out / "live" / "index.md", "\n\n".join(parts) + "\n")
 
 

@@ -41,7 +41,7 @@ def write_notebooks(out: Path, folder: Path) -> Shown:
         place = place_on_site(file)
         write(out / place, page(executed(file, folder), file, out, shown))
         (out / place).with_suffix(".ipynb").write_bytes(file.read_bytes())
-    return shown
+    return {mark: text.replace(str(folder.resolve()), "/…") for mark, text in shown.items()}
 
 
 def page(book: nbformat.NotebookNode, file: Path, out: Path, shown: Shown) -> str:

@@ -2,7 +2,9 @@
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -68,7 +70,7 @@ def command_page(name: str, command: Any) -> str:
             default = "Arguments" if each.param_type_name == "argument" else "Options"
             panels.setdefault(getattr(each, "rich_help_panel", None) or default, []).append(row(each, context))
     for title, rows in panels.items():
-        parts.append(f"## {title}\n\n| name | meaning | default |\n|---|---|---|\n" + "\n".join(rows))
+        parts.append(f"## {title}\n\n| name | meaning |\n|---|---|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -79,7 +81,8 @@ def row(each: Any, context: typer.Context) -> str:
     called = ", ".join(f"`{name}`" for name in names) + (f" `{value}`" if value else "")
     is_shown = isinstance(each.default, int | float | str) and not isinstance(each.default, bool)
     meaning = re.sub(r"\[/?\w+\]", "", each.help or "")  # colours of the terminal
-    return "| " + " | ".join(_cell(text) for text in (called, meaning, f"`{each.default}`" if is_shown else "")) + " |"
+    default = f" Default: `{each.default}`." if is_shown else ""
+    return f"| {_cell(called)} | {_cell(meaning)}{default} |"
 
 
 def _cell(text: str) -> str:
@@ -104,10 +107,16 @@ def python_pages() -> dict[str, tuple[str, dict[str, list[str]]]]:
         "Evaluation": (evaluation.__doc__, {"": [f"vitreous.evaluation.{name}" for name in evaluation.HOME]}),
         "Measures": (
             "Pure functions on arrays, which `look` calls.",
-            {"": [f"vitreous.measures.{name}" for name in functions]},
+            {"": [address(measures, name) for name in functions]},
         ),
         "Errors": (vitreous.errors.__doc__, {"": ["vitreous.errors"]}),
     }
+
+
+def address(room: ModuleType, name: str) -> str:
+    """A function's dotted name; that of its own file where the file is called like it."""
+    short = f"{room.__name__}.{name}"
+    return f"{short}.{name}" if find_spec(short) else short
 
 
 def write_python(out: Path) -> None:
