@@ -106,8 +106,9 @@ def test_a_look(data):
     text = harmless(found._repr_html_(), HOSTILE, "rollout", "positions")
     assert "<svg" in found._repr_html_()
     assert "Where the answer came from" in text
-    plain = vitreous.look(model, data, images=8, only=["positions"])
-    assert "<svg" not in plain._repr_html_()
+    charts = vitreous.look(model, data, images=8, only=["positions", "skip-ratio"])
+    assert "Cosine of each place" in harmless(charts._repr_html_())
+    assert charts._repr_html_().count('class="chart"') == 2  # the first, no more
 
 
 def test_answers(run, data):

@@ -1,1 +1,1 @@
-"""The documentation site: `python -m website`, or `make docs`. Words lie in docs/; this folder turns them into pages."""
+"""The documentation site: `make docs`. The words lie in docs/; this folder turns them into pages."""

@@ -1,8 +1,8 @@
 """Build the site.   python -m website [--out build/site] [--runtime FOLDER]   (make docs)
 
-Pages of docs/ are copied, commands and Python pages are made, models are trained (once for each state of the code), notebooks
-are run, and the whole is built and checked. --runtime: onnxruntime-web's folder, or npm to fetch it, for the model in
-the browser; without it that page is left out.
+Pages of docs/ are copied, pages on commands and Python are made, models are trained (once for each state of the code),
+notebooks are run, and the whole is built and checked. --runtime: onnxruntime-web's folder, or npm to fetch it, for the
+model in the browser; without it that page is left out.
 """
 
 import argparse
@@ -67,7 +67,9 @@ def build(pages: Path, out: Path) -> None:
     config, built = WORK / "zensical.toml", WORK / "site"
     config.write_text(navigation.config(pages, built, WORK), "utf-8")
     shutil.rmtree(built, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", config], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", config], cwd=ROOT, check=True
+    )
     shutil.rmtree(out, ignore_errors=True)
     shutil.move(built, out)
 
@@ -77,7 +79,9 @@ def finish(out: Path, shown: notebooks.Shown) -> None:
     for page in out.rglob("*.html"):
         text = page.read_text("utf-8")
         fresh = re.sub(r"<code[^>]*>[^<]*</code>", lambda found: found[0].replace("\\|", "|"), text)  # in tables
-        fresh = re.sub(r'(<div class="cell-output" id="(output-\d+)">)', lambda found: found[1] + alone(shown[found[2]]), fresh)
+        fresh = re.sub(
+            r'(<div class="cell-output" id="(output-\d+)">)', lambda found: found[1] + alone(shown[found[2]]), fresh
+        )
         if fresh != text:
             page.write_text(fresh, "utf-8")
 

@@ -14,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 LOADS = {"src", "srcset", "poster", "data"}  # attributes that make a browser fetch
 LOADING_LINKS = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch", "manifest", "modulepreload", "prefetch"}
 IN_STYLE = re.compile(r"url\(\s*['\"]?(https?:)?//|@import\s+['\"]?(https?:)?//")
-OUTSIDE_LINKS = ("http", "https", "mailto", "data", "blob", "javascript")
 
 
 @dataclass
@@ -52,14 +51,18 @@ def faults_of(page: Path, site: Path) -> list[str]:
     lines = [f"{name}: loads {each} from another host" for each in found.loads if is_outside(each)]
     if IN_STYLE.search(page.read_text("utf-8")):
         lines.append(f"{name}: a style loads from another host")
-    for each in [*found.links, *found.loads]:
-        if urlsplit(each).scheme not in OUTSIDE_LINKS and not is_outside(each) and (why := fault(each, page, site)):
-            lines.append(f"{name}: {each} {why}")
+    inside = [each for each in [*found.links, *found.loads] if not is_outside(each) and not is_held(each)]
+    lines += [f"{name}: {each} {why}" for each in inside if (why := fault(each, page, site))]
     return list(dict.fromkeys(lines))
 
 
 def is_outside(address: str) -> bool:
     return bool(urlsplit(address).netloc)
+
+
+def is_held(address: str) -> bool:
+    """Whether the address leads to no file: data in the page itself, a mail."""
+    return urlsplit(address).scheme in ("mailto", "data", "blob", "javascript")
 
 
 def fault(address: str, page: Path, site: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""What must be computed: models, a look, a report, a page in the browser. Their commands are run here and shown under them."""
+"""What must be computed: models, a look, a report, a page in the browser. Their commands are run, and shown."""
 
 import hashlib
 import os
@@ -71,6 +71,13 @@ package, which learned 120 painted scenes; nothing was fetched. A click opens a 
 {LOOK:<42}# all of the figures below, as one page
 ```
 """
+WHOLE_PAGES = """## Whole pages of other weights
+
+Pages of `vitreous look`, to click into: sliders, patches, two models side by side.
+
+| page | command |
+|---|---|
+"""
 PAGES = {  # of docs/gallery, which benchmarks/gallery.py makes
     "deit-tiny": "DeiT-Ti, the whole page",
     "deit-tiny-against-vit-tiny": "DeiT-Ti against ViT-Ti of AugReg",
@@ -95,8 +102,7 @@ def write_gallery(made: Path, out: Path) -> None:
             parts += [plate(file, measure.sentence, f"{LOOK} --only {measure.name}") for file in files]
     parts.append("## A model, drawn whole\n\n" + plate("s16.svg", "A small ViT, from image to answer.", DRAW))
     rows = [f"| [{title}]({name}.html) | `{page_command(name)}` |" for name, title in PAGES.items()]
-    head = "## Whole pages of other weights\n\nPages of `vitreous look`, to click into: sliders, patches, two models side by side.\n\n"
-    parts.append(head + "| page | command |\n|---|---|\n" + "\n".join(rows))
+    parts.append(WHOLE_PAGES + "\n".join(rows))
     write(out / "gallery" / "index.md", "\n\n".join(parts) + "\n")
 
 
@@ -112,10 +118,8 @@ def seen(measure: Measure) -> str:
 
 def plate(file: str, words: str, command: str) -> str:
     """A figure, and the command that draws it."""
-    return (
-        f'<figure class="plate"><a href="figures/{file}"><img src="figures/{file}" alt="{words}" loading="lazy"></a></figure>\n\n'
-        f"```sh\n{command}\n```"
-    )
+    picture = f'<img src="figures/{file}" alt="{words}" loading="lazy">'
+    return f'<figure class="plate"><a href="figures/{file}">{picture}</a></figure>\n\n```sh\n{command}\n```'
 
 
 def page_command(name: str) -> str:

@@ -30,7 +30,13 @@ def nav() -> list[Any]:
     project = [{title: place_on_site(ROOT / name)} for title, name in PROJECT.items()]
     seen = [{"Gallery": ["gallery/index.md"]}, {"Live": ["live/index.md"]}]
     parts = [{title: pages} for title, pages in found.items()]
-    return [{"Home": "index.md"}, *parts[:2], *seen, *parts[2:], {"Project": [{"The map": place_on_site(MAP)}, *project]}]
+    return [
+        {"Home": "index.md"},
+        *parts[:2],
+        *seen,
+        *parts[2:],
+        {"Project": [{"The map": place_on_site(MAP)}, *project]},
+    ]
 
 
 def config(pages: Path, out: Path, where: Path) -> str:

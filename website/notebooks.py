@@ -29,6 +29,7 @@ def executed(file: Path, folder: Path) -> nbformat.NotebookNode:
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(folder)}},
         timeout=SECONDS_A_CELL,
+        startup_timeout=SECONDS_A_CELL,
     )
     client.execute(env=os.environ | {"PYTHONPATH": paths})
     return book
@@ -46,8 +47,8 @@ def write_notebooks(out: Path, folder: Path) -> Shown:
 
 def page(book: nbformat.NotebookNode, file: Path, out: Path, shown: Shown) -> str:
     first, *rest = (part for cell in book.cells for part in parts_of(cell, file, out, shown))
-    download = f'*This page is a notebook that was run when the site was built: <a href="{file.name}" download>download it</a>.*'
-    return "\n\n".join([first, download, *rest]) + "\n"
+    link = f'<a href="{file.name}" download>download it</a>'
+    return "\n\n".join([first, f"*A notebook, run when this site was built: {link}.*", *rest]) + "\n"
 
 
 def parts_of(cell: nbformat.NotebookNode, file: Path, out: Path, shown: Shown) -> list[str]:

@@ -22,7 +22,7 @@ THINGS = {  # what the functions take and return
     "Answers": ["vitreous.evaluation.predict.Answers", "vitreous.evaluation.predict.Prediction"],
     "A judgement": ["vitreous.evaluation.accuracy.Result"],
     "A look": ["vitreous.measures.inspection.Inspection", "vitreous.measures.measure.Measure"],
-    "A model": ["vitreous.models.model.Model", "vitreous.models.config.ViTConfig", "vitreous.models.preprocess.Preprocess"],
+    "A model": [f"vitreous.models.{name}" for name in ("model.Model", "config.ViTConfig", "preprocess.Preprocess")],
     "An export": ["vitreous.exports.parity.Parity"],
 }  # fmt: skip
 
@@ -39,6 +39,7 @@ def write_commands(out: Path) -> None:
     rows = [f"| [`vitreous {name}`]({name}.md) | {about(commands[name])[0]} |" for name in COMMANDS]
     head = "# Commands\n\nEvery page here is made from `vitreous COMMAND --help`.\n\n| command | does |\n|---|---|\n"
     write(out / COMMAND_PAGES / "index.md", head + "\n".join(rows) + "\n" + EXIT_CODES)
+
 
 EXIT_CODES = """
 | exit code | means |

@@ -97,7 +97,7 @@ def section(inspection: Inspection) -> Section:
 
 
 def notebook(inspection: Inspection) -> str:
-    """For a notebook's cell: where the model looks on the first images, or the first charts; and a line for each measure."""
+    """For a notebook's cell: where the model looks on images, or the first charts; and a line for each measure."""
     title = f"{' against '.join(inspection.names)} on {inspection.seen}"
     blocks: list[Block] = [Text(title), *(Note(note, "warn") for note in inspection.notes), *_untrained(inspection)]
     names = dict.fromkeys([*PICTURED_FIRST, *inspection.found])
