@@ -1,4 +1,4 @@
-"""The ledger of claims: every marked test names a row of docs/claims.toml, and shown rows are never lost again."""
+"""The ledger of claims: every marked test names a row of it, and shown rows are never lost again."""
 
 import ast
 import tomllib
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from shared_files import ROOT
 
-LEDGER = tomllib.loads((ROOT / "docs" / "claims.toml").read_text())
+LEDGER = tomllib.loads((ROOT / "src" / "vitreous" / "papers" / "claims.toml").read_text())
 CLAIMS = {name: row for section in LEDGER["claims"].values() for name, row in section.items()}
 
 
@@ -39,7 +39,7 @@ def test_no_row_stands_in_two_sections():
 
 def test_every_mark_names_a_row():
     unknown = [f"{place}: {name}" for place, name in MARKS if name not in CLAIMS]
-    assert not unknown, f"not in docs/claims.toml: {unknown}"
+    assert not unknown, f"not in src/vitreous/papers/claims.toml: {unknown}"
 
 
 def test_the_number_of_shown_rows_is_the_one_written_down():
@@ -49,7 +49,7 @@ def test_the_number_of_shown_rows_is_the_one_written_down():
     covered = len(rows) - len(missing)
     print(f"U rows without a test ({len(missing)} of {len(rows)}): {' '.join(missing)}")
     assert covered >= LEDGER["covered"], "rows have lost their test; give it back"
-    assert covered <= LEDGER["covered"], f"more rows are shown; set covered = {covered} in docs/claims.toml"
+    assert covered <= LEDGER["covered"], f"more rows are shown; set covered = {covered} in claims.toml"
 
 
 def test_marks_are_found_wherever_they_stand(tmp_path):

@@ -9,7 +9,7 @@ from shared_files import ROOT
 SOURCE = ROOT / "src" / "vitreous"
 TREES = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
 SAME_CLASS_ROLE = {"Root", "Unit"}  # the ResNet parts of BiT and of the hybrid stem, each as its own paper draws them
-SAME_CONSTANT_ROLE = {"EXAMPLE"}  # every command has one, shown by its --help
+SAME_CONSTANT_ROLE = {"EXAMPLE", "EXPERIMENT", "SETTINGS"}  # each command's example; each experiment and its scales
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vitreous import images as images
     from vitreous import measures as measures
     from vitreous import models as models
+    from vitreous import papers as papers
     from vitreous import report as report
     from vitreous import server as server
     from vitreous import training as training
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-ROOMS = ["errors", "report", "models", "weights", "images", "evaluation", "measures", "training", "exports", "server"]
+ROOMS = ["errors", "report", "models", "weights", "images", "evaluation", "measures", "training"]
+ROOMS += ["papers", "exports", "server"]
 HOME = {
     "build": "models.catalog",
     "load": "weights.load_model",

@@ -37,6 +37,7 @@ COMMANDS = {  # in the order and under the titles of --help
     "check": "Data",
     "pack": "Data",
     "eval": "Science",
+    "paper": "Science",
     "export": "Ship",
     "convert": "Ship",
     "models": "Machine",
@@ -56,7 +57,7 @@ OTHER_WORDS = {  # other tools' commands: what to type here
     "inspect": "look",
     "explain": "look",
     "visualize": "look",
-    "reproduce": "look --figures P1",
+    "reproduce": "paper run",
     "ui": "serve",
 }
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.labelled_rows import Rows, checked, count_classes, known_rows, ranked_in_class
 from vitreous.evaluation.ridge_regression import DEFAULT_L2, count_right, nested_ridges
+from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.randomness import uniform
 from vitreous.words import percent, percent_range
 
@@ -193,6 +194,15 @@ def nested_rows(y: NDArray[Any], seed: int) -> Rows:
     order, rank, size = ranked_in_class(labels, key)
     when = np.where(rank == 0, -1.0, (rank + 0.5) / size)  # the first row of each class comes before all others
     return order[np.lexsort((key[order], when))]
+
+
+def first_images(data: ImageSet, train: int, seed: int) -> ImageSet:
+    """That many training images, spread over the classes, and all test images; smaller choices are nested."""
+    places = np.flatnonzero(data.splits == TRAIN)
+    if train > len(places):
+        raise ConfigError(f"{data.path} has {len(places):,} training images, not {train:,}; say fewer")
+    chosen = places[nested_rows(data.labels[places], seed)[:train]]
+    return data.take(np.sort(np.concatenate([chosen, np.flatnonzero(data.splits != TRAIN)])))
 
 
 def power_law(sizes: Sequence[float] | Numbers, error: Sequence[float] | Numbers) -> PowerLaw:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol, get_args, get_type_hints
 
 import msgspec
-import numpy as np
 import torch
 
 from vitreous.errors import ConfigError, DataError, VitreousError, advice
@@ -21,7 +20,7 @@ from vitreous.evaluation.evaluate import evaluate
 from vitreous.evaluation.features import Features, extract, model_digest, unread_notes
 from vitreous.evaluation.few_shot import fewshot
 from vitreous.evaluation.inference import Precision
-from vitreous.evaluation.learning_curve import nested_rows
+from vitreous.evaluation.learning_curve import first_images
 from vitreous.evaluation.probes import probe_features
 from vitreous.evaluation.suites.file import (
     AccuracyTask,
@@ -36,7 +35,7 @@ from vitreous.evaluation.suites.file import (
 )
 from vitreous.files import digest, write_json
 from vitreous.images import open_data
-from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, doctor
 from vitreous.models.catalog import build
 from vitreous.models.model import Model
@@ -67,7 +66,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SuiteCell:
     """One piece of work, done or failed."""
 
     measured: tuple[Measured, ...] = ()
@@ -80,7 +79,7 @@ class Cell:
     left_out: str | None = None  # why there is nothing to measure: other classes
 
 
-class Bench:
+class SuiteBench:
     """What neighbouring cells share: one model, one set, its features."""
 
     def __init__(
@@ -103,7 +102,7 @@ class Bench:
         for cache in (self.model, self.data, self._features):
             cache.cache_clear()
 
-    def cells(self, plan: PlannedCell) -> Iterator[Cell]:
+    def cells(self, plan: PlannedCell) -> Iterator[SuiteCell]:
         """The seeds of a task: one, or one per training."""
         if isinstance(plan.task, FitTask):
             for seed in range(plan.task.seeds or self.suite.seeds):
@@ -111,7 +110,7 @@ class Bench:
         else:
             yield self._cell(plan, None)
 
-    def _cell(self, plan: PlannedCell, seed: int | None) -> Cell:
+    def _cell(self, plan: PlannedCell, seed: int | None) -> SuiteCell:
         """Load the cell or measure it; a failure is reported and not kept, so the next call retries."""
         try:
             key = self._key(plan, seed)
@@ -119,17 +118,17 @@ class Bench:
             if (kept := _read(file, key)) is not None:
                 return kept
             if isinstance(plan.task, AccuracyTask) and (why := self._unlike(plan)) is not None:
-                return Cell(left_out=why)
+                return SuiteCell(left_out=why)
             task = plan.task
             cell = self._fitted(plan, task, seed or 0, key) if isinstance(task, FitTask) else self._measured(plan)
             body = {"format": CELL_VERSION, "key": key, "cell": asdict(cell)}
             write_json(file, body, force=True, indent=1, allow_nan=True)
         except torch.OutOfMemoryError:
-            return Cell(error="the device's memory is too small; say a smaller batch, or device=cpu")
+            return SuiteCell(error="the device's memory is too small; say a smaller batch, or device=cpu")
         except VitreousError as error:
-            return Cell(error=str(error))
+            return SuiteCell(error=str(error))
         except Exception as error:
-            return Cell(error=f"unexpected {type(error).__name__}: {' '.join(str(error).split())}")
+            return SuiteCell(error=f"unexpected {type(error).__name__}: {' '.join(str(error).split())}")
         return cell
 
     # What decides the numbers ------------------------------------------------------------------------------------
@@ -159,7 +158,7 @@ class Bench:
         source = self.suite.data[name]
         wanted = Data(source) if isinstance(source, str) else source
         found = open_data.open(wanted.path, limit=wanted.limit, classes=wanted.classes, seed=wanted.seed)
-        return found if wanted.train is None else _fewer(found, wanted.train, wanted.seed)
+        return found if wanted.train is None else first_images(found, wanted.train, wanted.seed)
 
     def _extract(self, model_name: str, data_name: str) -> tuple[Features, Features]:
         """Features of train and test, computed once for all probes; keeps the time beside the cells."""
@@ -193,7 +192,7 @@ class Bench:
             return str(error).partition(";")[0]
         return None
 
-    def _measured(self, plan: PlannedCell) -> Cell:
+    def _measured(self, plan: PlannedCell) -> SuiteCell:
         device = choose_device(self.device, near=self.model(plan.model))
         is_probe = not isinstance(plan.task, AccuracyTask)
         features = self._features(plan.model, plan.data) if is_probe else None  # its time counts apart
@@ -203,7 +202,7 @@ class Bench:
             else:
                 result = evaluate(self.model(plan.model), self.data(plan.data), **self._how)
                 measured, notes = (Measured((result.right,), result.images),), result.notes
-        return Cell(measured, None, cost.seconds, cost.peak_memory, notes, {"device": device.type})
+        return SuiteCell(measured, None, cost.seconds, cost.peak_memory, notes, {"device": device.type})
 
     def _probed(
         self, task: Task, train: Features, test: Features, device: torch.device
@@ -222,7 +221,7 @@ class Bench:
             probed = probe_features(train, test, by="logistic", l2=task.l2 if isinstance(task, LogisticTask) else None)
         return (Measured((probed.rows[0].right,), probed.images),), notes
 
-    def _fitted(self, plan: PlannedCell, task: FitTask, seed: int, key: str) -> Cell:
+    def _fitted(self, plan: PlannedCell, task: FitTask, seed: int, key: str) -> SuiteCell:
         """Run `fit` in its own folder, resuming an earlier run."""
         assert self.fit is not None, "suite() refuses a task that trains without a trainer"
         where = self.folder / "fits" / f"{plan.model}-{plan.data}-{seed}-{key[:8]}"
@@ -245,7 +244,7 @@ class Bench:
         judged = run.metrics["judged"]
         told = {"device": device.type, "run": str(where), "judged_by": run.metrics["judged_by"], "seed": seed}
         measured = Measured((int(judged["right"]),), int(judged["images"]))
-        return Cell((measured,), run.metrics["steps"], run.metrics["seconds"], cost.peak_memory, (), told)
+        return SuiteCell((measured,), run.metrics["steps"], run.metrics["seconds"], cost.peak_memory, (), told)
 
 
 def check_set(tasks: Iterable[Any], fit: Trainer) -> None:
@@ -272,22 +271,13 @@ def _fields(fit: Trainer) -> list[str]:
     return []
 
 
-def _fewer(data: ImageSet, train: int, seed: int) -> ImageSet:
-    """That many training images, spread over the classes, and all test images; smaller choices are nested."""
-    places = np.flatnonzero(data.splits == TRAIN)
-    if train > len(places):
-        raise ConfigError(f"{data.path} has {len(places):,} training images, not {train:,}; say fewer")
-    chosen = places[nested_rows(data.labels[places], seed)[:train]]
-    return data.take(np.sort(np.concatenate([chosen, np.flatnonzero(data.splits != TRAIN)])))
-
-
-def _read(file: Path, key: str) -> Cell | None:
+def _read(file: Path, key: str) -> SuiteCell | None:
     """Load a cell that is whole and has this key."""
     try:
         body = json.loads(file.read_bytes())
         if body["format"] != CELL_VERSION or body["key"] != key:
             return None
-        return msgspec.convert(body["cell"], Cell)
+        return msgspec.convert(body["cell"], SuiteCell)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -23,7 +23,7 @@ from vitreous.evaluation.accuracy import wilson
 from vitreous.evaluation.few_shot import mean_interval
 from vitreous.evaluation.inference import Precision
 from vitreous.evaluation.suites.file import Data, FewShotTask, FitTask, PlannedCell, Suite, read
-from vitreous.evaluation.suites.measure_cells import Bench, Cell, Measured, Trainer, check_set
+from vitreous.evaluation.suites.measure_cells import Measured, SuiteBench, SuiteCell, Trainer, check_set
 from vitreous.files import lock, write_json
 from vitreous.machine import record
 from vitreous.words import aligned, percent_range
@@ -178,14 +178,14 @@ def suite(
         check_set(wanted.tasks, fit)
     _refuse_strangers(folder)
     try:
-        bench = Bench(wanted, folder, fit, device, workers, precision)
+        bench = SuiteBench(wanted, folder, fit, device, workers, precision)
         with lock(folder / "lock", seconds=0), closing(bench):
             return _measure(wanted, plans, bench, tell)
     except BusyError:
         raise BusyError(f"another process uses {folder}; wait until it ends, or name another --out") from None
 
 
-def _measure(wanted: Suite, plans: Sequence[PlannedCell], bench: Bench, tell: Tell | None) -> SuiteTable:
+def _measure(wanted: Suite, plans: Sequence[PlannedCell], bench: SuiteBench, tell: Tell | None) -> SuiteTable:
     rows: list[SuiteRow] = []
     for done, plan in enumerate(plans, 1):
         new = _rows(plan, list(bench.cells(plan)))
@@ -208,7 +208,7 @@ def _measure(wanted: Suite, plans: Sequence[PlannedCell], bench: Bench, tell: Te
     return table
 
 
-def _rows(plan: PlannedCell, cells: Sequence[Cell]) -> list[SuiteRow]:
+def _rows(plan: PlannedCell, cells: Sequence[SuiteCell]) -> list[SuiteRow]:
     """Trainings of several seeds make one row; few-shot makes one for each number of shots."""
     first = SuiteRow(plan.model, plan.data, plan.title, plan.kind)
     error = next((cell.error for cell in cells if cell.error is not None), None)
@@ -222,7 +222,7 @@ def _rows(plan: PlannedCell, cells: Sequence[Cell]) -> list[SuiteRow]:
     return [_with(first, tuple(cell.measured[0] for cell in done), done, error)]
 
 
-def _with(row: SuiteRow, measured: Sequence[Measured], cells: Sequence[Cell], error: str | None) -> SuiteRow:
+def _with(row: SuiteRow, measured: Sequence[Measured], cells: Sequence[SuiteCell], error: str | None) -> SuiteRow:
     steps = [cell.steps for cell in cells if cell.steps is not None]
     seconds = [cell.seconds for cell in cells if cell.seconds is not None]
     memory = [cell.peak_memory for cell in cells if cell.peak_memory is not None]

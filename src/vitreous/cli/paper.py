@@ -1,0 +1,96 @@
+"""vitreous paper"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from vitreous.cli.show import Json, progress, say_line, show
+from vitreous.errors import ConfigError
+
+EXAMPLE = "vitreous paper run positions"
+ACTIONS = "list|run|verify|report"
+
+
+def run(
+    action: Annotated[str, typer.Argument(metavar=ACTIONS, help="What to do.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An experiment, or a row of the ledger such as C18.")
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="laptop|gpu|full", help="How large: laptop takes minutes on two cores.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where the sets lie that are not in the package.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help="Trainings of each kind; the experiment says.")] = None,
+    cell: Annotated[
+        str | None, typer.Option(metavar="K", help="Run this cell again, beside its committed value.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="Cells at once.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where results go (papers/results); the page of report.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Test a claim of the papers: run its experiment, and read the verdict.
+
+    list: every claim and where it stands. run: compute what is missing; a stopped run goes on. verify: derive the
+    verdict again from finished cells. report: one page of all claims.
+    """
+    from vitreous import papers
+
+    if action not in ACTIONS.split("|"):
+        raise ConfigError(f"paper cannot {action!r}; give {', '.join(ACTIONS.split('|'))}")
+    if scale not in (None, "laptop", "gpu", "full"):
+        raise ConfigError(f"--scale {scale} is unknown; give laptop, gpu or full")
+    which = cast(Literal["laptop", "gpu", "full"] | None, scale)
+    if action == "list":
+        show("paper", papers.states(papers.Results(out)), json=json)
+    elif action == "report":
+        say_line(f"page: {papers.report(out)}")
+    elif name is None:
+        raise ConfigError(f"name an experiment or a row: vitreous paper {action} positions (all: vitreous paper list)")
+    elif action == "verify":
+        found = papers.verify(name, scale=which, results=papers.Results(out))
+        _show_all(found, json=json)
+    elif cell is not None:
+        where: dict[str, Any] = {"out": out or papers.OUT, "data": data, "seeds": seeds, "device": device}
+        show("paper", papers.rerun(papers.find(name)[0], cell, scale=which or "laptop", **where), json=json)
+    else:
+        found = [_run(each, which or "laptop", data, seeds, jobs, device, out) for each in papers.find(name)]
+        _show_all(found, json=json)
+        if any(outcome.failures for outcome in found):
+            raise typer.Exit(1)
+
+
+def _run(
+    experiment: Any,
+    scale: Literal["laptop", "gpu", "full"],
+    data: str | None,
+    seeds: int | None,
+    jobs: int | None,
+    device: str | None,
+    out: str | None,
+) -> Any:
+    from vitreous import papers
+
+    def tell(line: str) -> None:
+        say_line(line, file=sys.stderr)
+
+    with progress(f"{experiment.name}: cells") as step:
+        how: dict[str, Any] = {"scale": scale, "data": data, "seeds": seeds, "jobs": jobs, "device": device}
+        return papers.run(experiment, out=out or papers.OUT, tell=tell, step=step, **how)
+
+
+def _show_all(outcomes: list[Any], *, json: bool) -> None:
+    if json:
+        show("paper", {"outcomes": [outcome.to_json() for outcome in outcomes]}, json=True)
+        return
+    for outcome in outcomes:
+        show("paper", outcome, json=False)
+    if not outcomes:
+        say_line("no cell of it has run; run it: vitreous paper run NAME")

@@ -1,0 +1,133 @@
+"""The ledger: every row that the papers claim or their readers ask, and where it stands."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import ConfigError, nearest
+from vitreous.papers.experiment import SCALES, Experiment, ScaleName
+from vitreous.papers.experiments import EXPERIMENTS
+from vitreous.papers.outcome import PaperOutcome
+from vitreous.papers.results import Results
+from vitreous.papers.verdict import NOT_RUN
+from vitreous.words import aligned, counted
+
+LEDGER_FILE = Path(__file__).parent / "claims.toml"
+ANSWERS_FILE = Path(__file__).parent / "answers.toml"
+TESTED, WRITTEN, NOT_YET = "tested", "written", "not yet"
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """A row of the ledger. tags: U has a unit test, G an experiment, D a written answer."""
+
+    name: str
+    section: str
+    tags: tuple[str, ...]
+    statement: str
+
+
+@cache
+def ledger() -> Mapping[str, LedgerRow]:
+    sections: dict[str, Any] = tomllib.loads(LEDGER_FILE.read_text())["claims"]
+    rows = [(title, name, row) for title, section in sections.items() for name, row in section.items()]
+    return {name: LedgerRow(name, title, tuple(row["tags"]), row["statement"]) for title, name, row in rows}
+
+
+@cache
+def answers() -> Mapping[str, Any]:
+    """The written answers of D rows."""
+    return tomllib.loads(ANSWERS_FILE.read_text()) if ANSWERS_FILE.is_file() else {}
+
+
+@dataclass(frozen=True)
+class RowState:
+    """Where a row of the ledger stands."""
+
+    row: LedgerRow
+    parts: tuple[str, ...]  # by tag: tested, a verdict with its experiment and scale, written, or not yet
+
+    def to_json(self) -> dict[str, Any]:
+        return {"row": self.row.name, "tags": list(self.row.tags), "state": list(self.parts)}
+
+
+class States(list[RowState]):
+    """All rows. As text: a line each."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rows": [state.to_json() for state in self]}
+
+    def __str__(self) -> str:
+        rows = [[state.row.name, "; ".join(state.parts), state.row.statement] for state in self]
+        width = 118 - max(len(row[0]) for row in rows) - max(len(row[1]) for row in rows)
+        short = [[name, state, _cut(text, max(width, 30))] for name, state, text in rows]
+        open_rows = sum(NOT_YET in state.parts for state in self)
+        return "\n".join([*aligned(short, "lll"), f"{counted(len(self), 'row')}, {open_rows} not yet shown whole"])
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
+
+
+def names() -> list[str]:
+    """The experiments."""
+    return list(EXPERIMENTS)
+
+
+def find(name: str) -> list[Experiment]:
+    """The experiments of that name, family, or row of the ledger."""
+    if name in EXPERIMENTS:
+        return [EXPERIMENTS[name]]
+    word = name.upper()
+    if found := [one for one in EXPERIMENTS.values() if word == one.family or word in map(str.upper, one.rows)]:
+        return found
+    rows = {row.upper(): row for row in ledger()}
+    if word in rows:
+        row = ledger()[rows[word]]
+        shown = "a unit test shows it" if "U" in row.tags else "its answer: docs/evidence/questions.md"
+        raise ConfigError(f"{row.name} has no experiment; {shown} (all rows: vitreous paper list)")
+    near = nearest(name, [*EXPERIMENTS, *ledger()], 3)
+    hint = f"near: {', '.join(near)}" if near else f"there are: {', '.join(EXPERIMENTS)}"
+    raise ConfigError(f"there is no experiment or row {name!r}; {hint} (all: vitreous paper list)")
+
+
+def verify(name: str, *, scale: ScaleName | None = None, results: Results | None = None) -> list[PaperOutcome]:
+    """Tables and verdicts again, from finished cells alone. scale: None is every scale that has cells."""
+    results = results or Results()
+    outcomes = []
+    for experiment in find(name):
+        for each in [scale] if scale else experiment.scales:
+            outcome = PaperOutcome(experiment, each, experiment.placed(each), results)
+            if outcome.records or scale:
+                outcomes.append(outcome)
+    return outcomes
+
+
+def states(results: Results | None = None) -> States:
+    """Every row of the ledger with its state."""
+    verdicts = _verdicts(results or Results())
+    return States(RowState(row, tuple(_state(row, tag, verdicts) for tag in row.tags)) for row in ledger().values())
+
+
+def _state(row: LedgerRow, tag: str, verdicts: Mapping[str, list[str]]) -> str:
+    if tag == "U":
+        return TESTED
+    if tag == "D":
+        return WRITTEN if row.name in answers() else NOT_YET
+    return ", ".join(verdicts.get(row.name, [])) or NOT_YET
+
+
+def _verdicts(results: Results) -> dict[str, list[str]]:
+    """By row: `SUPPORTED (positions, laptop)` for each claim that has run."""
+    found: dict[str, list[str]] = {}
+    for experiment in EXPERIMENTS.values():
+        for scale in (each for each in SCALES if each in experiment.scales):
+            for claim, judged in PaperOutcome(experiment, scale, experiment.placed(scale), results).claims:
+                if judged.verdict != NOT_RUN:
+                    found.setdefault(claim.row, []).append(f"{judged.verdict} ({experiment.name}, {scale})")
+    return found

@@ -1,0 +1,184 @@
+"""What an experiment found: its table, its intervals and its verdicts, derived from finished cells alone."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+from vitreous.machine import doctor
+from vitreous.papers.experiment import POINTS, ArmTable, Claim, Experiment, GridCell, ScaleName
+from vitreous.papers.results import DIVERGED, Record, Results, stale
+from vitreous.papers.sets import named_sets
+from vitreous.papers.verdict import Effect, Judgement, judge
+from vitreous.words import aligned, counted, duration
+
+NO_SPREAD = "–"
+
+
+@dataclass(frozen=True)
+class PaperOutcome:
+    """An experiment at one scale, as far as its cells are finished."""
+
+    experiment: Experiment
+    scale: ScaleName
+    placed: list[GridCell]
+    results: Results
+    failures: dict[str, str] = field(default_factory=dict)  # arm and seed: why the cell could not be computed
+
+    @cached_property
+    def table(self) -> ArmTable:
+        return self.results.table(self.placed)
+
+    @cached_property
+    def claims(self) -> list[tuple[Claim, Judgement]]:
+        claims = self.experiment.claims_at(self.scale)
+        effects = [_effects(claim, self.table) for claim in claims]
+        return list(zip(claims, judge([(c.rule, e) for c, e in zip(claims, effects, strict=True)]), strict=True))
+
+    @property
+    def records(self) -> list[Record]:
+        """The finished cells of the grid, each once."""
+        found = {one.cell.key: self.results.get(one.cell) for one in self.placed}
+        return [record for record in found.values() if record is not None]
+
+    @property
+    def cells(self) -> int:
+        return len({one.cell.key for one in self.placed})
+
+    @property
+    def seconds(self) -> float:
+        """What the finished cells took, one after the other."""
+        return sum(record.seconds for record in self.records)
+
+    @property
+    def notes(self) -> list[str]:
+        return list(_notes(self))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "experiment": self.experiment.name,
+            "scale": self.scale,
+            "cells": {"finished": len(self.records), "of": self.cells, "seconds": round(self.seconds, 1)},
+            "table": {arm: {seed: dict(row) for seed, row in rows.items()} for arm, rows in self.table.rows.items()},
+            "claims": [_claim_json(claim, found) for claim, found in self.claims],
+            "notes": self.notes,
+            "failures": dict(self.failures),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.experiment.title} ({self.experiment.family}, {self.scale} scale)", ""]
+        lines += [*readings_lines(self), ""]
+        for claim, found in self.claims:
+            lines += [f"{claim.name}  {found.verdict}: {claim.words}", *effect_lines(claim, found)]
+        lines += [f"note: {note}" for note in self.notes]
+        lines += [f"failed: {where}: {why}" for where, why in self.failures.items()]
+        return "\n".join(lines)
+
+
+@cache
+def _version() -> str:
+    return doctor().vitreous
+
+
+def _effects(claim: Claim, table: ArmTable) -> list[Effect]:
+    """A claim's effects; those without any value have not run."""
+    return [effect for effect in claim.effects(table) if effect.numbers]
+
+
+def _notes(outcome: PaperOutcome) -> Iterable[str]:
+    experiment, records = outcome.experiment, outcome.records
+    if (missing := outcome.cells - len(records)) > 0:
+        yield f"{counted(missing, 'cell')} of {outcome.cells} not run: {command(experiment, outcome.scale)}"
+    if diverged := sum(record.status == DIVERGED for record in records):
+        yield f"{counted(diverged, 'training')} diverged and counts as right by chance"
+    this = _version()
+    others = Counter(record.vitreous for record in records if record.vitreous != this)
+    for version, count in others.items():
+        yield f"{counted(count, 'cell')} of vitreous {version}, this is {this}"
+    if old := stale(experiment, outcome.scale, outcome.results):
+        yield f"{counted(len(old), 'cell')} of an older definition kept and not used"
+    used = {str(record.options["data"]) for record in records if "data" in record.options}
+    for name in sorted(used & set(named_sets())):
+        if not named_sets()[name].is_rebuildable:
+            yield f"{name}: a stranger can rebuild the set, but not the same bytes"
+
+
+def command(experiment: Experiment, scale: ScaleName) -> str:
+    return f"vitreous paper run {experiment.name} --scale {scale}" + ("" if scale == "laptop" else " --data FOLDER")
+
+
+# For people --------------------------------------------------------------------------------------------------------
+
+
+def shown(value: float, unit: str = "", *, is_signed: bool = False) -> str:
+    """`+1.3` points, or three digits."""
+    sign = "+" if is_signed else ""
+    text = f"{100 * value:{sign}.1f}" if unit == POINTS else f"{value:{sign}.3g}"
+    return text.replace("-", "−")
+
+
+def readings_lines(outcome: PaperOutcome) -> list[str]:
+    """A row for each arm: mean and deviation over seeds of the readings that the experiment shows."""
+    rows = [["", *(name.replace("_", " ") for name in outcome.experiment.columns), "seeds"]]
+    for arm in outcome.table.arms:
+        columns = [outcome.table.values(arm, name) for name in outcome.experiment.columns]
+        rows.append([arm, *(spread(list(column.values())) for column in columns), str(max(map(len, columns)))])
+    return aligned(rows, "l" + "r" * (len(rows[0]) - 1))
+
+
+def spread(values: list[Any]) -> str:
+    """Shares as percent, other numbers with three digits."""
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    if not numbers:
+        return NO_SPREAD
+    mean = statistics.mean(numbers)
+    deviation = f" ± {_number(statistics.stdev(numbers), mean)}" if len(numbers) > 1 else ""
+    return f"{_number(mean, mean)}{deviation}"
+
+
+def _number(value: float, like: float) -> str:
+    return f"{100 * value:.1f} %" if 0 <= like <= 1 else f"{value:.3g}"
+
+
+def effect_lines(claim: Claim, found: Judgement) -> list[str]:
+    rows = []
+    for effect in found.effects:
+        interval, mean = effect.interval(found.level), statistics.mean(effect.numbers)
+        low, high = ("?", "?") if interval is None else (shown(end, effect.unit, is_signed=True) for end in interval)
+        unit = f" {effect.unit}" if effect.unit else ""
+        rows.append([f"    {effect.name}", shown(mean, effect.unit, is_signed=True) + unit, f"({low} to {high})"])
+    if claim.published:
+        rows.append(["    published", claim.published, ""])
+    return aligned(rows, "lll") if rows else []
+
+
+def _claim_json(claim: Claim, found: Judgement) -> dict[str, Any]:
+    return {
+        "row": claim.row,
+        "part": claim.part,
+        "claim": claim.words,
+        "rule": claim.rule.words.format(m=abs(claim.rule.margin)),
+        "verdict": found.verdict,
+        "p": found.p,
+        "level": found.level,
+        "published": claim.published,
+        "effects": [
+            {
+                "name": effect.name,
+                "unit": effect.unit,
+                "mean": statistics.mean(effect.numbers),
+                "interval": effect.interval(found.level),
+                "by_seed": {str(seed): value for seed, value in effect.values.items() if math.isfinite(value)},
+            }
+            for effect in found.effects
+        ],
+    }
+
+
+def cost_line(outcome: PaperOutcome) -> str:
+    return f"{counted(len(outcome.records), 'cell')}, {duration(outcome.seconds)} one after the other"

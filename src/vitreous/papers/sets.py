@@ -1,0 +1,86 @@
+"""The sets of images that experiments name, each with its public source and its content id (`data.toml`)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import DataError
+from vitreous.evaluation.learning_curve import first_images
+from vitreous.images import open_data
+from vitreous.images.imageset import TRAIN, ImageSet
+
+DATA_FILE = Path(__file__).parent / "data.toml"
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A set by the name that cells use."""
+
+    name: str
+    places: tuple[str, ...]  # names or patterns inside the folder of --data; the first that is there
+    about: str
+    source: str
+    licence: str
+    build: str  # how a stranger makes the same files
+    content_id: str  # of the copy that our results used
+    is_rebuildable: bool
+    is_embedded: bool = False  # part of the package: needs no --data
+
+
+@cache
+def named_sets() -> Mapping[str, NamedSet]:
+    body = tomllib.loads(DATA_FILE.read_text())
+    return {name: NamedSet(name, **{**row, "places": tuple(row["places"])}) for name, row in body.items()}
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Opens sets by name.  folder: where those lie that are not embedded."""
+
+    folder: str | None = None
+
+    def place(self, name: str) -> str:
+        """What `images.open` takes, or one line that says what is missing."""
+        known = named_sets()
+        if name not in known:
+            raise DataError(f"there is no set {name!r} in data.toml; there are: {', '.join(known)}")
+        wanted = known[name]
+        if wanted.is_embedded:
+            return wanted.places[0]
+        if self.folder is None:
+            raise DataError(f"the set {name} ({wanted.about}) is not in the package; give its folder: --data FOLDER")
+        for pattern in wanted.places:
+            if any(Path(self.folder).glob(pattern)):
+                return str(Path(self.folder) / pattern)
+        names = " or ".join(wanted.places)
+        raise DataError(f"{self.folder} has no {names}, the set {name}; how to make it: {wanted.build}")
+
+    def open(self, name: str) -> ImageSet:
+        return _opened(self.place(name))
+
+    def differs(self, name: str) -> bool:
+        """True if the copy here is not the one of the committed results."""
+        return self.open(name).content_id != named_sets()[name].content_id
+
+    def part(self, options: Mapping[str, Any], seed: int) -> ImageSet:
+        """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`."""
+        data = self.open(options["data"])
+        if (classes := options.get("classes")) is not None:
+            data = open_data.open(self.place(options["data"]), classes=tuple(classes))
+        count, there = options.get("images"), data.split_counts.get(TRAIN, 0)
+        if count is not None and count > there:
+            raise DataError(
+                f"{data.path} has {there:,} training images, too few for the grid; "
+                f"give a set of at least {count:,}, or --scale laptop"
+            )
+        return data if count is None else first_images(data, int(count), seed)
+
+
+@cache
+def _opened(place: str) -> ImageSet:
+    return open_data.open(place)

@@ -1,0 +1,48 @@
+"""A process that computes cells: one JSON line in for each, one out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from vitreous.errors import VitreousError
+from vitreous.papers.experiment import Cell
+from vitreous.papers.results import DIVERGED, DONE
+from vitreous.papers.sets import Sets
+from vitreous.papers.works import WORKS, Bench
+from vitreous.papers.works.train import run_training
+from vitreous.words import one_line
+
+
+def compute(cell: Cell, bench: Bench) -> dict[str, Any]:
+    """The cell's readings, status and seconds; or an error in one line."""
+    began = time.monotonic()
+    try:
+        readings = WORKS[cell.work].run(cell, bench)
+    except VitreousError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        return {"error": f"unexpected {type(error).__name__}: {one_line(error)}"}
+    status = DIVERGED if readings.get("diverged") else DONE
+    return {"readings": readings, "status": status, "seconds": time.monotonic() - began}
+
+
+def new_bench(settings: dict[str, Any]) -> Bench:
+    models = {"models": Path(settings["models"])} if settings.get("models") else {}
+    device, workers = settings.get("device"), settings.get("workers")
+    return Bench(Sets(settings.get("data")), device, workers, train=run_training, **models)
+
+
+def main() -> None:
+    """Cells come on stdin; answers go where stdout was, and whatever else prints goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    bench = new_bench(json.loads(sys.argv[1]))
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        for line in sys.stdin:
+            print(json.dumps(compute(Cell.from_json(json.loads(line)), bench)), file=answers, flush=True)

@@ -1,0 +1,72 @@
+"""What cells are computed with: sets of images, trained models, a device."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitreous.files import cache_folder, replace
+from vitreous.models.model import Model
+from vitreous.papers.experiment import Cell
+from vitreous.papers.sets import Sets
+from vitreous.weights.load_model import load
+
+Readings = dict[str, Any]  # plain numbers by name
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a cell does. Another version is another cell: raise it when the numbers change their meaning."""
+
+    run: Callable[[Cell, Bench], Readings]
+    version: int = 1
+
+
+@dataclass
+class Bench:
+    """models: where trained models are kept by the key of their cell; the user's cache, unless told."""
+
+    sets: Sets = field(default_factory=Sets)
+    device: str | None = None
+    workers: int | None = None
+    models: Path = field(default_factory=lambda: cache_folder() / "papers")
+    train: Callable[[Cell, Bench], Readings] | None = None  # makes a model that is not there
+
+    def model_file(self, cell: Cell) -> Path:
+        """The trained model of a cell; trained again if it is not there."""
+        file = self.models / f"{cell.key}.safetensors"
+        if not file.is_file():
+            assert self.train is not None, "the runner says how to train"
+            self.train(cell, self)
+        return file
+
+    def model(self, cell: Cell) -> Model:
+        return load(self.model_file(cell))
+
+    def keep(self, cell: Cell, model: str | os.PathLike[str]) -> None:
+        """Keep a trained model for the cells that need it."""
+        self.models.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.models) as scratch:
+            part = Path(scratch) / "model.safetensors"
+            shutil.copyfile(model, part)
+            replace(part, self.models / f"{cell.key}.safetensors")
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where to compute, as keyword arguments of our public functions."""
+        return {"device": self.device, "workers": self.workers}
+
+
+def seed_of(options: Mapping[str, Any]) -> int:
+    return int(options["seed"])
+
+
+def is_cuda(bench: Bench) -> bool:
+    return torch.cuda.is_available() if bench.device is None else bench.device.startswith("cuda")
