@@ -112,8 +112,9 @@ def figures_of(name: str, folder: Path) -> list[str]:
 
 def seen(measure: Measure) -> str:
     """Where the figure stands in the papers, and what they saw."""
-    saw = f" They saw: {measure.saw[0].lower()}{measure.saw[1:]}" if measure.saw else ""
-    return f"*{measure.figure}.*{saw}"
+    is_theirs = measure.figure.startswith(("P1", "P2")) and measure.saw
+    saw = f" They saw: {measure.saw[0].lower()}{measure.saw[1:]}" if is_theirs else ""
+    return f"*{measure.figure[0].upper()}{measure.figure[1:]}.*{saw}"
 
 
 def plate(file: str, words: str, command: str) -> str:
