@@ -30,7 +30,7 @@ from vitreous.errors import ConfigError
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "NOTES.md", *sorted(DOCS.rglob("*.md"))]
 OF_EXPORTS = ("birds-onnx/run.py",)  # scripts that an export writes; tests/exports run them
 REFERENCE = DOCS / "reference"
-KINDS = ("pools", "positions", "sources", "formats", "recipes", "measures", "targets", "commands")
+KINDS = ("pools", "positions", "sources", "formats", "recipes", "measures", "experiments", "targets", "commands")
 GROUPS = {f"vitreous.{kind}" for kind in KINDS} | {"vitreous.json"}
 
 

@@ -60,6 +60,14 @@ def test_links_that_leave_the_docs_lead_to_copies(pages):
             assert made or (page.parent / target).exists(), f"{page.relative_to(pages)}: {target}"
 
 
+def test_a_page_and_a_file_of_the_same_name_are_both_there(pages):
+    twins = [page for page in DOCS.rglob("*.html") if page.with_suffix(".md").exists()]
+    for twin in twins:
+        there = pages / twin.relative_to(DOCS)
+        assert not there.exists()
+        assert there.with_stem(f"{twin.stem}-page").read_bytes() == twin.read_bytes()
+
+
 def test_a_link_in_code_is_code(tmp_path):
     text = "```python\nx[0](a.md)\n```\n[b](../NOTES.md#x)\n"
     turned = sources.rewritten(text, DOCS / "README.md", tmp_path)

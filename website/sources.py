@@ -15,7 +15,10 @@ SHOWN_AS_TEXT = {".py", ".toml", ".jsonl"}  # a browser would offer them as a do
 
 def copy_pages(out: Path) -> None:
     """Everything under docs/, and the pages beside it."""
-    shutil.copytree(DOCS, out, ignore=shutil.ignore_patterns("*.md", "*.ipynb"))
+    for file in DOCS.rglob("*"):
+        if file.is_file() and file.suffix not in (".md", ".ipynb"):
+            (out / place_on_site(file)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, out / place_on_site(file))
     for page in [*DOCS.rglob("*.md"), *(page for page in MOVED if page != ROOT / "README.md")]:
         write(out / place_on_site(page), as_source(page, out))
 
