@@ -23,8 +23,11 @@ def place_on_site(file: Path) -> str:
     """The path of a file of the repository within the site's sources."""
     if file in MOVED:
         return MOVED[file]
-    if file.suffix == ".html" and file.with_suffix(".md").exists():  # both would be the same page
-        return file.relative_to(DOCS).with_stem(f"{file.stem}-page").as_posix()
-    if file.is_relative_to(DOCS):
-        return file.relative_to(DOCS).with_suffix(".md" if file.suffix == ".ipynb" else file.suffix).as_posix()
-    return f"{COPIED}/{file.relative_to(ROOT).as_posix()}"
+    if not file.is_relative_to(DOCS):
+        return f"{COPIED}/{file.relative_to(ROOT).as_posix()}"
+    place = file.relative_to(DOCS)
+    if file.suffix == ".ipynb":
+        place = place.with_suffix(".md")
+    elif file.suffix == ".html" and file.with_suffix(".md").exists():  # both would be the same page
+        place = place.with_stem(f"{file.stem}-page")
+    return place.as_posix()
