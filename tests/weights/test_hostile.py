@@ -494,7 +494,7 @@ NONSENSE = {
     "image of three": ({"image_size": [1, 2, 3]}, ["image size"]),
     "image of words": ({"image_size": ["a", "b"]}, ["image size"]),
     "infinite image": ({"image_size": [float("inf"), 2]}, ["image size"]),
-    "unknown activation": ({"hidden_act": "quick_gelu"}, ["quick_gelu", "activation="]),
+    "unknown activation": ({"hidden_act": "mish"}, ["mish", "activation="]),
     "strange activation": ({"hidden_act": ["gelu"]}, ["activation="]),
     "eps as a word": ({"layer_norm_eps": "small"}, ["layer_norm_eps small"]),
     "no eps": ({"layer_norm_eps": 0}, ["norm_eps"]),
@@ -511,10 +511,21 @@ def test_a_config_that_says_nonsense_is_refused(case, tmp_path):
 
 
 def test_huge_numbers_that_tensors_contradict_change_nothing(tmp_path):
-    folder = with_config("hf_vit", tmp_path, image_size=10**30, num_hidden_layers=10**30, hidden_size=10**30)
+    folder = with_config("hf_vit", tmp_path, image_size=10**30)
     model = vitreous.load(folder)
     assert model.config == golden.load("hf_vit").config
     assert any("image size" in note for note in model.source["assumed"])
+
+
+@pytest.mark.parametrize(
+    "name", ["hidden_size", "num_hidden_layers", "intermediate_size", "patch_size", "num_channels"]
+)
+@pytest.mark.parametrize("value", [1, 10**30])
+def test_a_size_that_tensors_contradict_is_refused_by_name(name, value, tmp_path):
+    folder = with_config("hf_vit", tmp_path, **{name: value})
+    with pytest.raises(VitreousError) as caught:
+        vitreous.load(folder)
+    line_of(caught.value, folder, f"says {name} {value}", "its tensors have", "mend config.json")
 
 
 PREPROCESSORS = [

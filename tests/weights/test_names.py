@@ -244,7 +244,6 @@ def test_a_file_alone_without_positions_may_be_rotary_and_is_refused(tmp_path):
         ("storage_tokens", "it is DINOv3's own file; load timm's or transformers'"),
         ("blocks.0.attn.rel_pos.mlp.fc1.weight", "say which, architecture="),
         ("blocks.0.attn.q_bias", "positions may be rotary; say which, architecture="),
-        ("decoder_embed.weight", "decoder is not built here"),
     ],
 )
 def test_a_file_alone_with_the_parts_of_another_model_is_refused_by_them(key, why, tmp_path):

@@ -34,19 +34,28 @@ class Names:
     mlp: tuple[str, str] = ("intermediate.dense", "output.dense")
     gated: tuple[str, ...] = ()  # the maps into a gated MLP: one for both halves, or two
     gated_out: str = ""
-    gains: tuple[str, str] = ("", "")
+    gains: tuple[str, str] = ("lambda_1", "lambda_2")
+    bias_table: str = "attention.attention.relative_position_bias.relative_position_bias_table"
+    shared_bias_table: str = "encoder.relative_position_bias.relative_position_bias_table"
     norm: str = "layernorm"
+    pooled_norm: str = "pooler.layernorm"
     representation: str = "pooler.dense"
     map_pool: str = ""
     head: str = "classifier"
     is_flat: bool = False  # class token and positions have no leading axis of length 1
+    mask_axes: int = 2  # of the mask token
     in_memory: tuple[tuple[str, str], ...] = ()  # patterns of a module's names in transformers 5, and names in files
 
     def in_block(self, part: str, i: int = 0) -> str:
         return f"{self.block}.{i}.{part}"
 
+    def of_qkv(self, kind: str, i: int = 0) -> list[str]:
+        return [self.in_block(f"{part}.{kind}", i) for part in self.qkv]
+
 
 OF_VIT_IN_MEMORY = (
+    (r"^shared_position_bias\.", "encoder.relative_position_bias."),
+    (r"^layers\.(\d+)\.relative_position_bias\.", r"encoder.layer.\1.attention.attention.relative_position_bias."),
     (r"^layers\.", "encoder.layer."),
     (r"\.attention\.q_proj\.", ".attention.attention.query."),
     (r"\.attention\.k_proj\.", ".attention.attention.key."),
@@ -88,7 +97,24 @@ CLIP_NAMES = Names(
     map_pool="head",
     is_flat=True,
 )
-SCHEMES = (VIT_NAMES, DINOV2_NAMES, CLIP_NAMES)
+DINOV3_NAMES = Names(
+    patch="embeddings.patch_embeddings",
+    distillation_token="",
+    positions="",
+    block="layer",
+    qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+    merge="attention.o_proj",
+    norms=("norm1", "norm2"),
+    mlp=("mlp.up_proj", "mlp.down_proj"),
+    gated=("mlp.gate_proj", "mlp.up_proj"),
+    gated_out="mlp.down_proj",
+    gains=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+    norm="norm",
+    representation="",
+    mask_axes=3,
+    in_memory=((r"^model\.layer\.", "layer."),),
+)
+SCHEMES = (VIT_NAMES, DINOV2_NAMES, DINOV3_NAMES, CLIP_NAMES)
 
 TRANSFORMERS_ACTIVATIONS = {
     "gelu": "gelu",
@@ -106,6 +132,11 @@ TRANSFORMERS_ACTIVATIONS = {
 ANY_ACTIVATION = tuple(dict.fromkeys(TRANSFORMERS_ACTIVATIONS.values()))
 
 
+Readout = tuple[str, str]  # pool and pool_order
+CLASS_TOKEN, MEAN, BOTH = ("cls", "norm-first"), ("gap", "norm-first"), ("cls-and-gap", "norm-first")
+MEAN_THEN_NORM, BARE_MEAN = ("gap", "mean-first"), ("gap", "no-norm")
+
+
 @dataclass(frozen=True)
 class Family:
     """A model type of transformers."""
@@ -118,29 +149,34 @@ class Family:
     activation: str = "gelu"  # the config class's default
     heads: int = 12  # the config class's default
     processor: str = "ViT"  # whose preprocessing goes without preprocessor_config.json
-    pool: str = "cls"  # what an encoder without a classifier answers with
-    why_pool: str = ""  # if transformers itself names no such vector: why this one
-    head_pool: str = "cls"  # what the classifier reads; none if there is no classifier
+    answers: tuple[Readout, ...] = (CLASS_TOKEN,)  # of an encoder without a classifier, the usual one first
+    why: str = ""  # if transformers itself names no such vector: why the first of `answers`
+    classifies: tuple[Readout, ...] = (CLASS_TOKEN,)  # what the classifier reads; empty without one
     positions_cover: str = "all"
     position_resize: str = "huggingface"
+    has_gains: bool | None = False  # None: with or without
     square: tuple[str, ...] = ()  # what has one side alone in its config: patch, image_size
     holds: Mapping[str, tuple[Any, ...] | None] = field(default_factory=dict)  # options beyond a plain ViT's
     words: Callable[[ViTConfig], dict[str, Any]] = lambda config: {}  # of config.json, beyond those that all share
     adds_pooler: bool = False  # its bare class has a pooler, at random if the file holds none
+    whole_classifier: str = ""  # the model type whose classifier holds this tower
+    gate_is_silu: bool = True  # whatever hidden_act says
     runs_as: str = ""  # the model type that is written, if transformers runs this one with something at random
 
     def differences(self, config: Config) -> list[Difference]:
         """The options of a model that this model type cannot hold."""
         if not isinstance(config, ViTConfig):
             return [Difference("a BiT")]
-        b, r = config.embedding, config.readout
-        pools = (self.head_pool,) if r.classes else (self.pool,)
+        b, e, r = config.embedding, config.encoder, config.readout
+        readouts = self.classifies if r.classes else self.answers
         allowed: dict[str, tuple[Any, ...] | None] = {
             "norm_eps": None,
             "activation": ANY_ACTIVATION,
             "qkv_bias": None,
             "positions_cover": (self.positions_cover,),
-            "pool": ("cls-and-distillation",) if r.distillation_head else pools,
+            "layer_scale": None,
+            "pool": ("cls-and-distillation",) if r.distillation_head else tuple(pool for pool, _ in readouts),
+            "pool_order": tuple(order for pool, order in readouts if pool == r.pool) or None,
             **self.holds,
         }
         if r.classes:
@@ -148,8 +184,10 @@ class Family:
         out = vit_differences(config, **allowed)
         sides = {"patch": b.patch, "image_size": config.image_size}
         out += [Difference(name, by(sides[name])) for name in self.square if sides[name][0] != sides[name][1]]
+        if self.has_gains is not None and self.has_gains != (e.layer_scale is not None):
+            out.append(Difference("layer_scale", e.layer_scale))
         if self.words is words_of_dinov2 and whole_ratio(config) is None:
-            out.append(Difference("mlp", config.encoder.mlp, f"at width={config.encoder.width}"))
+            out.append(Difference("mlp", e.mlp, f"at width={e.width}"))
         return out
 
 
@@ -198,6 +236,47 @@ def words_of_clip(config: ViTConfig) -> dict[str, Any]:
     return {"intermediate_size": e.mlp, "attention_dropout": e.attention_dropout, **projection}
 
 
+def words_of_dinov3(config: ViTConfig) -> dict[str, Any]:
+    e = config.encoder
+    gate = {"hidden_act": "silu"} if e.activation == "swiglu" else {}
+    return {
+        "intermediate_size": e.mlp,
+        "use_gated_mlp": bool(gate),
+        **gate,
+        "num_register_tokens": config.embedding.registers,
+        "query_bias": e.qkv_bias,
+        "key_bias": e.qkv_bias and e.key_bias,
+        "value_bias": e.qkv_bias,
+        "proj_bias": e.branch_bias,
+        "mlp_bias": e.branch_bias,
+        "layerscale_value": e.layer_scale,
+        "rope_theta": config.rotation.rotary_base,
+        "attention_dropout": e.attention_dropout,
+        "drop_path_rate": e.drop_path,
+    }
+
+
+def words_of_beit(config: ViTConfig) -> dict[str, Any]:
+    e = config.encoder
+    at = e.attention_bias_at if e.attention_bias == "table" else ""
+    return {
+        "intermediate_size": e.mlp,
+        "use_absolute_position_embeddings": config.embedding.positions == "learned",
+        "use_relative_position_bias": at in ("every-layer", "both"),
+        "use_shared_relative_position_bias": at in ("shared", "both"),
+        "use_mean_pooling": config.readout.pool == "gap",
+        "layer_scale_init_value": e.layer_scale or 0.0,
+        "drop_path_rate": e.drop_path,
+        **words_of_dropout(config),
+    }
+
+
+OF_BEIT: dict[str, tuple[Any, ...] | None] = {
+    "positions": ("learned", "none"),
+    "attention_bias": ("none", "table"),
+    "qkv_bias": (True,),
+    "key_bias": (False,),
+}
 TWO_TOWERS = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}  # of text and images
 FAMILIES = {
     row.model_type: row
@@ -212,28 +291,28 @@ FAMILIES = {
         ),
         Family("vit_msn", "ViTMSN", VIT_NAMES, "vit.", 1e-6, words=words_of_vit),
         Family(
-            "vit_mae", "ViTMAE", VIT_NAMES, "vit.", 1e-12, processor="MAE", head_pool="", runs_as="vit",
-            why_pool="an MAE has no pooled vector, and its linear probe reads the class token",
+            "vit_mae", "ViTMAE", VIT_NAMES, "vit.", 1e-12, processor="MAE", classifies=(), runs_as="vit",
+            why="an MAE has no pooled vector, and its linear probe reads the class token",
         ),
         Family(
-            "ijepa", "IJepa", VIT_NAMES, "ijepa.", 1e-12, pool="gap", head_pool="gap",
-            why_pool="an I-JEPA has no pooled vector, and its classifier reads this mean",
+            "ijepa", "IJepa", VIT_NAMES, "ijepa.", 1e-12, answers=(MEAN,), classifies=(MEAN,),
+            why="an I-JEPA has no pooled vector, and its classifier reads this mean",
             words=words_of_vit, holds={"class_token": (False,)},
         ),
         Family(
-            "dinov2", "Dinov2", DINOV2_NAMES, "dinov2.", 1e-6, processor="Dinov2", head_pool="cls-and-gap",
+            "dinov2", "Dinov2", DINOV2_NAMES, "dinov2.", 1e-6, processor="Dinov2", classifies=(BOTH,), has_gains=True,
             positions_cover="class", position_resize="timm", square=("patch",),
-            words=words_of_dinov2, holds={"layer_scale": None, "activation": (*ANY_ACTIVATION, "swiglu")},
+            words=words_of_dinov2, holds={"activation": (*ANY_ACTIVATION, "swiglu")},
         ),
         Family(
             "dinov2_with_registers", "Dinov2WithRegisters", DINOV2_NAMES, "dinov2_with_registers.", 1e-6,
-            processor="Dinov2", head_pool="cls-and-gap", positions_cover="class", position_resize="timm",
+            processor="Dinov2", classifies=(BOTH,), has_gains=True, positions_cover="class", position_resize="timm",
             square=("patch",), words=words_of_dinov2,
-            holds={"layer_scale": None, "registers": None, "activation": (*ANY_ACTIVATION, "swiglu")},
+            holds={"registers": None, "activation": (*ANY_ACTIVATION, "swiglu")},
         ),
         Family(
             "clip_vision_model", "CLIPVision", CLIP_NAMES, "vision_model.", 1e-5, "quick_gelu", processor="CLIP",
-            head_pool="", square=("patch", "image_size"), words=words_of_clip,
+            classifies=(BARE_MEAN,), whole_classifier="clip", square=("patch", "image_size"), words=words_of_clip,
             holds={
                 "patch_bias": (False,), "norm_before_blocks": (True,), "qkv_bias": (True,), "representation": None,
                 "representation_kind": ("linear", "tanh"),
@@ -241,9 +320,30 @@ FAMILIES = {
         ),
         Family(
             "siglip_vision_model", "SiglipVision", CLIP_NAMES, "vision_model.", 1e-6, "gelu_pytorch_tanh",
-            processor="Siglip", pool="map", head_pool="gap", square=("patch", "image_size"),
-            words=words_of_clip,
+            processor="Siglip", answers=(("map", "norm-first"), MEAN), classifies=(MEAN,),
+            square=("patch", "image_size"), words=words_of_clip,
             holds={"class_token": (False,), "qkv_bias": (True,)},
+        ),
+        Family(
+            "dinov3_vit", "DINOv3ViT", DINOV3_NAMES, "", 1e-5, heads=6, processor="DINOv3ViT", classifies=(),
+            has_gains=True, gate_is_silu=False, words=words_of_dinov3,
+            holds={
+                "positions": ("none",), "positions_cover": None, "rotary": ("axial",), "rotary_places": ("image",),
+                "rotary_pairs": ("halves",), "rotary_first": ("rows",), "rotary_start": (0.0,),
+                "rotary_grid": (None,), "registers": None, "key_bias": None, "branch_bias": None,
+                "activation": (*ANY_ACTIVATION, "swiglu"),
+            },
+        ),
+        Family(
+            "beit", "Beit", VIT_NAMES, "beit.", 1e-12, processor="Beit", answers=(MEAN_THEN_NORM, CLASS_TOKEN),
+            classifies=(MEAN_THEN_NORM, CLASS_TOKEN), square=("patch", "image_size"), words=words_of_beit,
+            has_gains=None, holds=OF_BEIT,
+        ),
+        Family(
+            "data2vec-vision", "Data2VecVision", VIT_NAMES, "data2vec_vision.", 1e-12, processor="Beit",
+            answers=(BARE_MEAN, CLASS_TOKEN), classifies=(MEAN_THEN_NORM, CLASS_TOKEN),
+            why="a Data2Vec encoder has no pooled vector and no last norm, and its classifier reads this mean",
+            square=("patch", "image_size"), words=words_of_beit, has_gains=None, holds=OF_BEIT,
         ),
     )
 }  # fmt: skip
@@ -286,7 +386,7 @@ LEFT_OUT = {
     "lm_head.": "head for hidden patches",
 }
 FOREIGN_PARTS = {"decode_head.": "segmentation", "auxiliary_head.": "segmentation", "neck.": "a dense head"}
-PREFIXES = tuple(dict.fromkeys(["vision_model.", *(row.prefix for row in FAMILIES.values())]))
+PREFIXES = tuple(dict.fromkeys(row.prefix for row in FAMILIES.values() if row.prefix))
 
 
 def is_ignored(name: str) -> bool:
@@ -309,14 +409,15 @@ def file_name(name: str, names: Names) -> str:
     return plain
 
 
-def fitting(config: Config, rows: tuple[Family, ...] | None = None) -> Family:
+def lacks(family: Family, config: ViTConfig) -> int:
+    """How many options of a model a family cannot hold; positions can be moved to the tokens that it covers."""
+    return len(family.differences(config.change(positions_cover=family.positions_cover)))
+
+
+def fitting(config: Config) -> Family:
     """The model type that holds a model, or that lacks the least of it; best one that adds no pooler of its own."""
-
-    def lacks(row: Family) -> tuple[int, bool]:
-        if not isinstance(config, ViTConfig):
-            return 1, False
-        covered, r = config.change(positions_cover=row.positions_cover), config.readout
-        return len(row.differences(covered)), row.adds_pooler and not (r.classes or r.representation)
-
-    written = [row for row in FAMILIES.values() if not row.runs_as] if rows is None else rows
-    return min(written, key=lacks)
+    rows = [row for row in FAMILIES.values() if not row.runs_as]
+    if not isinstance(config, ViTConfig):
+        return rows[0]
+    is_bare = not (config.readout.classes or config.readout.representation)
+    return min(rows, key=lambda row: (lacks(row, config), row.adds_pooler and is_bare))

@@ -22,13 +22,16 @@ def rules_of(config: ViTConfig, names: Names) -> list[Rule]:
     if b.distillation_token:
         out.append(rule("embedding.distillation_token", names.distillation_token, move=LEADING_AXIS))
     out += [rule("embedding.registers", names.registers, move=LEADING_AXIS)] if b.registers else []
-    out += [rule("embedding.mask_token", names.mask_token)] if b.mask_token else []
-    table = rule("embedding.positions.table", names.positions, move=None if names.is_flat else LEADING_AXIS)
-    out.append(table)
+    if b.mask_token:
+        out.append(rule("embedding.mask_token", names.mask_token, move=LEADING_AXIS if names.mask_axes == 3 else None))
+    if b.positions == "learned":
+        out.append(rule("embedding.positions.table", names.positions, move=None if names.is_flat else LEADING_AXIS))
     out += pair("embedding.norm", names.first_norm) if b.norm_before_blocks else []
     for i in range(config.encoder.depth):
         out += block_rules(config, names, i)
-    out += pair("norm", names.norm)
+    out += bias_rules(config, names) if config.encoder.attention_bias == "table" else []
+    out += pair("norm", names.norm) if r.pool_order == "norm-first" else []
+    out += pair("pool.norm", names.pooled_norm) if r.pool_order == "mean-first" else []
     out += map_rules(names.map_pool) if r.pool == "map" else []
     if r.representation:
         out += pair("representation.linear", names.representation)[: 2 if r.representation_kind == "tanh" else 1]
@@ -42,24 +45,37 @@ def rules_of(config: ViTConfig, names: Names) -> list[Rule]:
 def block_rules(config: ViTConfig, names: Names, i: int) -> list[Rule]:
     e, ours = config.encoder, f"blocks.{i}"
     is_gated = e.activation == "swiglu"
-    out: list[Rule] = []
-    for kind in ("weight", "bias")[: 2 if e.qkv_bias else 1]:
-        three = [names.in_block(f"{part}.{kind}", i) for part in names.qkv]
-        out.append(rule(f"{ours}.attention.qkv.{kind}", *three, move=STACKED_QKV))
-    out += pair(f"{ours}.attention.merge", names.in_block(names.merge, i))
+
+    def mapped(mine: str, theirs: str) -> list[Rule]:
+        return pair(f"{ours}.{mine}", names.in_block(theirs, i))[: 2 if e.branch_bias else 1]
+
+    out = [rule(f"{ours}.attention.qkv.weight", *names.of_qkv("weight", i), move=STACKED_QKV)]
+    if e.qkv_bias and e.key_bias:
+        out.append(rule(f"{ours}.attention.qkv.bias", *names.of_qkv("bias", i), move=STACKED_QKV))
+    elif e.qkv_bias:
+        query, _, value = names.of_qkv("bias", i)
+        out.append(rule(f"{ours}.attention.qkv.bias", query, value, move=STACKED_HALVES))
+    out += mapped("attention.merge", names.merge)
     for k in (0, 1):
         out += pair(f"{ours}.norm{k + 1}", names.in_block(names.norms[k], i))
-    if is_gated:
-        for kind in ("weight", "bias"):
+    if is_gated and len(names.gated) == 2:
+        for kind in ("weight", "bias")[: 2 if e.branch_bias else 1]:
             parts = [names.in_block(f"{part}.{kind}", i) for part in names.gated]
-            out.append(rule(f"{ours}.mlp.expand.{kind}", *parts, move=STACKED_HALVES if len(parts) == 2 else None))
+            out.append(rule(f"{ours}.mlp.expand.{kind}", *parts, move=STACKED_HALVES))
     else:
-        out += pair(f"{ours}.mlp.expand", names.in_block(names.mlp[0], i))
-    out += pair(f"{ours}.mlp.contract", names.in_block(names.gated_out if is_gated else names.mlp[1], i))
+        out += mapped("mlp.expand", names.gated[0] if is_gated else names.mlp[0])
+    out += mapped("mlp.contract", names.gated_out if is_gated else names.mlp[1])
     if e.layer_scale is not None:
         out.append(rule(f"{ours}.attention.end.scale.gain", names.in_block(names.gains[0], i)))
         out.append(rule(f"{ours}.mlp.end.scale.gain", names.in_block(names.gains[1], i)))
     return out
+
+
+def bias_rules(config: ViTConfig, names: Names) -> list[Rule]:
+    at, depth = config.encoder.attention_bias_at, config.encoder.depth
+    own = range(depth if at in ("every-layer", "both") else 0)
+    out = [rule(f"places.bias.layers.{i}.table", names.in_block(names.bias_table, i)) for i in own]
+    return out + ([rule("places.bias.shared.0.table", names.shared_bias_table)] if at in ("shared", "both") else [])
 
 
 def map_rules(theirs: str) -> list[Rule]:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from vitreous.errors import CheckpointError, FormatError
+from vitreous.models.attention_bias import CLASS_ROWS
 from vitreous.models.config import ViTConfig
-from vitreous.weights.formats import Draft, Hints, choose_heads, choose_image_size
+from vitreous.weights.formats import Draft, Hints, choose_heads, choose_image_size, stated_size
 from vitreous.weights.huggingface.families import (
+    BARE_MEAN,
+    CLASS_TOKEN,
+    DINOV3_NAMES,
     FAMILIES,
     FOREIGN_PARTS,
     LEFT_OUT,
+    MEAN,
+    MEAN_THEN_NORM,
     REFUSED_MODEL_TYPES,
     SCHEMES,
     TRANSFORMERS_ACTIVATIONS,
     TWO_TOWERS,
     Family,
     Names,
+    Readout,
     file_name,
-    fitting,
+    lacks,
     strip,
 )
 from vitreous.weights.huggingface.layout import rules_of, split_map
@@ -145,6 +153,8 @@ def tidy(found: RawCheckpoint, names: Names) -> tuple[Tensors, list[str]]:
                 new[gate.replace("gate_proj", "weights_in")] = torch.cat([new.pop(gate), new.pop(up)])
     if names.map_pool:
         split_map(new, names.map_pool)
+    for name in [name for name, tensor in new.items() if not tensor.numel()]:
+        del new[name]  # no registers
     return new, [f"{what} ({count} tensors)" for what, count in left.items()]
 
 
@@ -161,8 +171,10 @@ def structure(
     def has(name: str) -> bool:
         return bool(name) and name in tensors
 
-    is_gated = bool(names.gated) and has(first(f"{names.gated[0]}.weight"))
+    is_gated = len(names.gated) > 0 and has(first(f"{names.gated[0]}.weight"))
     hidden = names.gated_out if is_gated else names.mlp[1]
+    query, key, _ = names.of_qkv("bias")
+    own, shared = has(first(names.bias_table)), has(names.shared_bias_table)
     return ViTConfig().change(
         width=width,
         depth=tensors.depth(f"{names.block}.{{}}."),
@@ -171,28 +183,45 @@ def structure(
         channels=channels,
         patch=(p, q),
         patch_bias=has(f"{names.patch}.bias"),
+        positions="learned" if has(names.positions) else "none",
         activation="swiglu" if is_gated else "gelu",
         class_token=has(names.class_token),
         distillation_token=has(names.distillation_token),
         registers=tensors.shape(names.registers, 3)[1] if has(names.registers) else 0,
         mask_token=has(names.mask_token),
         norm_before_blocks=has(f"{names.first_norm}.weight"),
-        qkv_bias=has(first(f"{names.qkv[0]}.bias")),
+        qkv_bias=has(query),
+        key_bias=has(key) or not has(query),
+        branch_bias=has(first(f"{names.merge}.bias")),
+        attention_bias="table" if own or shared else "none",
+        attention_bias_at="both" if own and shared else "shared" if shared else "every-layer",
         layer_scale=1.0 if has(first(names.gains[0])) else None,
         pool="cls" if has(names.class_token) else "gap",
         classes=0,
+        **(rotation(found, facts) if names is DINOV3_NAMES else {}),
     )
+
+
+def rotation(found: RawCheckpoint, facts: Facts) -> dict[str, Any]:
+    """DINOv3's: places from -1 to 1 across the image, rows first, the first half of the numbers with the second."""
+    base = facts.get("rope_theta", 100.0)
+    if type(base) not in (int, float):
+        raise CheckpointError(f"the config of {found.path} says rope_theta {one_line(base)}; mend config.json")
+    return {"rotary": "axial", "rotary_places": "image", "rotary_pairs": "halves", "rotary_base": float(base)}
 
 
 def family_of(found: RawCheckpoint, config: ViTConfig, names: Names, stated: str | None, assumed: list[str]) -> Family:
     """The model type that the config names, which its tensors must have; else the first that has these tensors."""
     if stated is None:
-        family = fitting(config, tuple(row for row in FAMILIES.values() if row.names is names))
+        rows = [row for row in FAMILIES.values() if row.names is names]
+        family = min(rows, key=lambda row: lacks(row, config))
         assumed.append(f"model type {family.model_type}: by its tensors")
         return family
     family = FAMILIES[stated]
     parts = [] if family.names is names else [f"tensors named like {names.patch}"]
-    parts += [str(part) for part in family.differences(config) if part.name not in ("pool", "positions_cover")]
+    parts += [
+        str(part) for part in family.differences(config) if part.name not in ("pool", "pool_order", "positions_cover")
+    ]
     if parts:
         raise FormatError(
             f"{found.path} is a {stated} by its config and not by its tensors ({', '.join(parts)}); mend config.json"
@@ -214,22 +243,45 @@ def read_out(
         return out | {"classes": classes, "pool": "cls-and-distillation", "distillation_head": True}
     has_map = bool(names.map_pool) and f"{names.map_pool}.probe" in tensors
     if f"{names.head}.weight" in tensors:
-        if not family.head_pool:
+        if not family.classifies:
             raise FormatError(
                 f"{found.path} has a classifier, which transformers' {family.model_type} has not; "
                 f"take the tensors {names.head}.* out of the file"
             )
+        out |= choose_readout(family.classifies, tensors, names, facts)
         if has_map:
+            drop(tensors, f"{names.map_pool}.")
             left_out.append("MAP head, which its classifier does not read")
-            for name in [name for name in tensors if name.startswith(f"{names.map_pool}.")]:
-                del tensors[name]
-        return out | {"classes": tensors.shape(f"{names.head}.weight", 2)[0], "pool": family.head_pool}
-    if family.pool == "map" and not has_map:
+        if out["pool_order"] == "no-norm" and f"{names.norm}.weight" in tensors:
+            drop(tensors, f"{names.norm}.")
+            left_out.append("last norm, which its classifier does not read")
+        return out | {"classes": tensors.shape(f"{names.head}.weight", 2)[0]}
+    out |= choose_readout(family.answers, tensors, names, facts)
+    if family.answers[0][0] == "map" and not has_map:
         assumed.append("pool gap: the file has no MAP head, and transformers gives no pooled vector then")
         return out | {"pool": "gap"}
-    if family.why_pool:
-        assumed.append(f"pool {family.pool}: {family.why_pool}")
-    return out | {"pool": family.pool, **representation(found, tensors, names, facts)}
+    if family.why and (out["pool"], out["pool_order"]) == family.answers[0]:
+        assumed.append(f"pool {out['pool']}: {family.why}")
+    return out | representation(found, tensors, names, facts)
+
+
+def choose_readout(readouts: tuple[Readout, ...], tensors: Tensors, names: Names, facts: Facts) -> dict[str, Any]:
+    """The family's usual one, unless the norms in the file are those of another: BEiT with or without mean pooling."""
+    usual = readouts[0]
+    if len(readouts) > 1 and usual[0] == "gap":
+        has_norm, has_pooled = f"{names.norm}.weight" in tensors, f"{names.pooled_norm}.weight" in tensors
+        if has_norm and not has_pooled:
+            usual = MEAN if facts.get("use_mean_pooling") is True else CLASS_TOKEN
+        elif has_pooled:
+            usual = MEAN_THEN_NORM
+        else:
+            usual = BARE_MEAN
+    return {"pool": usual[0], "pool_order": usual[1]}
+
+
+def drop(tensors: Tensors, start: str) -> None:
+    for name in [name for name in tensors if name.startswith(start)]:
+        del tensors[name]
 
 
 def representation(found: RawCheckpoint, tensors: Tensors, names: Names, facts: Facts) -> dict[str, Any]:
@@ -253,6 +305,11 @@ def choose_function(
     stated = facts.get("hidden_act")
     if config.encoder.activation == "swiglu":
         activation = "swiglu"
+        if not family.gate_is_silu and stated not in ("silu", "swish"):
+            raise FormatError(
+                f"{found.path} gates its MLP by {one_line(stated or family.activation)}, and only silu is built here; "
+                f"run it with transformers"
+            )
     elif hints.activation:
         activation = hints.activation
     elif stated is None:
@@ -277,9 +334,17 @@ def image_size(
     found: RawCheckpoint, tensors: Tensors, names: Names, config: ViTConfig, hints: Hints, facts: Facts,
     assumed: list[str],
 ) -> tuple[int, int]:  # fmt: skip
-    table = tensors.shape(names.positions, 2 if names.is_flat else 3)
-    places = table[-2] - config.covered
-    return choose_image_size(places, config.embedding.patch, found, hints, facts.get("image_size"), assumed=assumed)
+    patch, stated = config.embedding.patch, facts.get("image_size")
+    if config.embedding.positions == "learned":
+        places = tensors.shape(names.positions, 2 if names.is_flat else 3)[-2] - config.covered
+        return choose_image_size(places, patch, found, hints, stated, assumed=assumed)
+    if config.encoder.attention_bias == "table":
+        at = names.shared_bias_table if names.shared_bias_table in tensors else names.in_block(names.bias_table)
+        side = (math.isqrt(tensors.shape(at, 2)[0] - CLASS_ROWS) + 1) // 2  # (2 side - 1)² offsets
+        return choose_image_size(side * side, patch, found, hints, stated, assumed=assumed)
+    if stated is None and hints.image_size is None:
+        assumed.append("image size 224x224: transformers' default, and no tensor tells another")
+    return hints.image_size or ((224, 224) if stated is None else stated_size(stated, found))
 
 
 def check_sizes(found: RawCheckpoint, facts: Facts, config: ViTConfig, hints: Hints) -> None:

@@ -45,10 +45,22 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
     has_more = any(name.startswith(OUTSIDE_THE_ENCODER) for name in named)
     prefix = family.prefix if has_more else ""
     named = {n if n.startswith(OUTSIDE_THE_ENCODER) else prefix + n: t for n, t in named.items()}
-    mask = family.names.mask_token
-    if mask and not config.embedding.mask_token:
-        named[prefix + mask] = torch.zeros(1, config.encoder.width)  # plays no part in the function
+    for name, tensor in unread(config, family).items():
+        named.setdefault(prefix + name, tensor)
     return write_hub_folder(path, named, config=hf_config(model, family), preprocessor_config=hf_preprocessor(model))
+
+
+def unread(config: ViTConfig, family: Family) -> dict[str, Tensor]:
+    """Tensors that the class has, and that play no part in the function."""
+    names, width = family.names, config.encoder.width
+    out: dict[str, Tensor] = {}
+    if names.mask_token:
+        out[names.mask_token] = torch.zeros([1] * (names.mask_axes - 1) + [width])
+    if family.model_type == "dinov3_vit":
+        out[names.registers] = torch.zeros(1, 0, width)
+    if config.readout.pool_order == "no-norm" and family.whole_classifier:
+        out |= {f"{names.norm}.weight": torch.ones(width), f"{names.norm}.bias": torch.zeros(width)}
+    return out
 
 
 def hf_config(model: Model, family: Family) -> dict[str, Any]:
@@ -56,8 +68,7 @@ def hf_config(model: Model, family: Family) -> dict[str, Any]:
     assert isinstance(config, ViTConfig)
     e, r = config.encoder, config.readout
     back = {ours: theirs for theirs, ours in reversed(TRANSFORMERS_ACTIVATIONS.items())}
-    out: dict[str, Any] = {
-        "architectures": [class_name(config, family)],
+    tower: dict[str, Any] = {
         "model_type": family.model_type,
         "hidden_size": e.width,
         "num_hidden_layers": e.depth,
@@ -70,6 +81,9 @@ def hf_config(model: Model, family: Family) -> dict[str, Any]:
         "dtype": "float32",
         **family.words(config),
     }
+    out = {"architectures": [class_name(config, family)], **tower}
+    if r.classes and family.whole_classifier:
+        out |= {"model_type": family.whole_classifier, "vision_config": tower}
     if r.classes:
         named = model.labels or tuple(f"LABEL_{i}" for i in range(r.classes))
         out |= {"id2label": {str(i): n for i, n in enumerate(named)}, "label2id": {n: i for i, n in enumerate(named)}}
@@ -79,7 +93,8 @@ def hf_config(model: Model, family: Family) -> dict[str, Any]:
 def class_name(config: ViTConfig, family: Family) -> str:
     r = config.readout
     if r.classes:
-        return f"{family.title}ForImageClassification{'WithTeacher' if r.distillation_head else ''}"
+        title = family.title.removesuffix("Vision") if family.whole_classifier else family.title
+        return f"{title}ForImageClassification{'WithTeacher' if r.distillation_head else ''}"
     return f"{family.title}Model{'WithProjection' if r.representation_kind == 'linear' else ''}"
 
 
