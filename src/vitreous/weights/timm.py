@@ -636,6 +636,7 @@ HELD: dict[
     "eva": {
         "positions": ("learned", "none"),
         "norm": ("pre", "branch"),
+        "norm_kind": ("layer", "rms"),
         "norm_eps": (1e-6, 1e-5),
         "activation": ("gelu", "swiglu"),
         "inner_norm": None,
@@ -700,6 +701,8 @@ def combinations(config: ViTConfig, kind: str) -> list[Difference]:
         out.append(Difference("norm, activation and stem", "", "of names that timm has no common one for"))
     if e.norm == "branch" and e.layer_scale is not None:
         out.append(Difference("norm", "branch", "with layer_scale"))
+    if kind == "eva" and e.norm_kind == "rms" and (e.norm_eps, e.norm, e.layer_scale is None) != (1e-6, "pre", False):
+        out.append(Difference("norm_kind", "rms", "without layer_scale, or with other norms than Sapiens2's"))
     if kind == "eva" and config.rotation.rotary == "axial":
         is_image, is_half = config.rotation.rotary_places == "image", config.rotation.rotary_pairs == "halves"
         if is_image != is_half or (is_image and config.rotation.rotary_first == "columns"):
@@ -776,6 +779,8 @@ def base_name(config: ViTConfig) -> str:
     """A name whose norms and blocks are the model's; model_args hold the rest."""
     b, e, kind = config.embedding, config.encoder, class_of(config)
     if kind == "eva":
+        if e.norm_kind == "rms":
+            return "vit_base_patch16_sapiens2"
         with_gain = "vit_small_patch16_dinov3" if e.layer_scale is not None else "vit_pe_core_base_patch16_224"
         return with_gain if e.norm_eps == 1e-5 else "eva_giant_patch14_224"
     if kind == "beit":
@@ -857,6 +862,7 @@ def eva_arguments(config: ViTConfig) -> dict[str, Any]:
         "attn_pool_num_heads": r.pool_heads or e.heads,
         "attn_pool_mlp_ratio": hidden_ratio(e.width, r.pool_mlp or e.mlp),
         "dynamic_img_size": False,
+        **({"num_kv_heads": e.heads, "attn_only_layer_scale": False} if e.norm_kind == "rms" else {}),
         **rotation_arguments(config),
     }
 
