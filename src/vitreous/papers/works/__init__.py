@@ -3,6 +3,7 @@
 from vitreous.papers.works.bench import Bench, Readings, Work
 from vitreous.papers.works.channels import CHANNELS
 from vitreous.papers.works.gradients import GRADIENTS
+from vitreous.papers.works.look import LOOK
 from vitreous.papers.works.patterns import PATTERNS
 from vitreous.papers.works.probe import FEW_SHOT
 from vitreous.papers.works.train import TRAINING
@@ -12,5 +13,12 @@ __all__ = ["WORKS", "Bench", "Readings", "Work"]
 
 WORKS: Registry[Work] = Registry(
     "works",
-    {"train": TRAINING, "few-shot": FEW_SHOT, "gradients": GRADIENTS, "patterns": PATTERNS, "channels": CHANNELS},
+    {
+        "train": TRAINING,
+        "few-shot": FEW_SHOT,
+        "look": LOOK,
+        "gradients": GRADIENTS,
+        "patterns": PATTERNS,
+        "channels": CHANNELS,
+    },
 )
