@@ -268,6 +268,12 @@ def heads_against(found: Found) -> Readings:
     return {"heads_trend": each, "heads_trend_low": float(np.mean(lower_half(each))) if each else None}
 
 
+def removal(found: Found) -> Readings:
+    """Share of answers that stay when one block loses its skips: by block, and their mean."""
+    kept = [row["same_answer"] for row in found["rows"]]
+    return {"removal_same_answer": kept, "removal_kept": float(np.mean(kept)) if None not in kept else None}
+
+
 def change(found: Found) -> Readings:
     return {name: found[name] for name in ("filter_space", "position_pattern")}
 
@@ -287,6 +293,7 @@ READ: Mapping[str, Callable[[Found], Readings]] = {
     "similarity-across": across,
     "heads-against-layers": heads_against,
     "embeddings-change": change,
+    "skip-removal": removal,
 }
 
 
