@@ -201,6 +201,7 @@ CLASS_TOKEN = Experiment(
 
 # CLS or GAP: what tokens hold --------------------------------------------------------------------------------------
 
+TOKEN_MEASURES = ("localisation", "probes", "token-probes", "similarity-across")
 SAME_METHOD, OTHER_METHOD = "CLS against CLS of another seed", "CLS against GAP"
 
 
@@ -211,9 +212,7 @@ def tokens_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
         gap, resnet = trained(scale, seed, GAP_CHANGE), trained(scale, seed, is_resnet=True)
         for name, cell in ((CLS, cls[seed]), (GAP, gap)):
             yield GridCell(name, seed, cell)
-            yield GridCell(name, seed, looked(cell, how.data, ["localisation"]))
-            yield GridCell(name, seed, looked(cell, how.probed, ["probes", "token-probes"], seen=how.seen))
-            yield GridCell(name, seed, looked(cell, how.data, ["similarity-across"], against=resnet))
+            yield GridCell(name, seed, looked(cell, how.probed, TOKEN_MEASURES, against=resnet, seen=how.seen))
         yield GridCell(RESNET, seed, resnet)
         other = cls[seeds[(list(seeds).index(seed) + 1) % len(seeds)]]
         yield GridCell(SAME_METHOD, seed, looked(cls[seed], how.data, ["similarity-across"], against=other))

@@ -50,7 +50,7 @@ SETTINGS: dict[ScaleName, Setting] = {
     ),
     "full": Setting(
         model="B/16",
-        resnet="BiT-R50x2",
+        resnet="BiT-R50x2 resnet_width=1.9",
         data="imagenet",
         recipe={"length": "300 epochs", "batch": 4096, "peak_lr": 1e-3, "weight_decay": 0.3},
         rates=GPU_RATES,
