@@ -1,4 +1,4 @@
-"""The families E-POS, E-HEAD and E-ABL: their grids can run, their arms are fair, and their verdicts follow the data."""
+"""The families E-POS, E-HEAD and E-ABL: grids can run, arms are fair, verdicts follow the data."""
 
 import math
 from collections.abc import Callable
@@ -153,12 +153,12 @@ def test_what_decides_the_pattern_of_positions():
     assert set(reversed_.values()) == {"CONTRADICTED"}
 
 
-@pytest.mark.parametrize(("apart", "start", "pool"), [(0.0, "EQUIVALENT", "EQUIVALENT"), (0.2, "DIFFERENT", "DIFFERENT")])
-def test_starts_and_pools_that_are_alike_or_not(apart, start, pool):
+@pytest.mark.parametrize(("apart", "verdict"), [(0.0, "EQUIVALENT"), (0.2, "DIFFERENT")])
+def test_starts_and_pools_that_are_alike_or_not(apart, verdict):
     starts = {name: {"accuracy": 0.7 + apart * (name == "zeros")} for name in position_patterns.STARTS}
-    assert verdicts(position_patterns.POSITION_STARTS, table(starts)) == {"Q03": start}
+    assert verdicts(position_patterns.POSITION_STARTS, table(starts)) == {"Q03": verdict}
     pools = {name: {"accuracy": 0.7 + apart * (name == "GAP")} for name in ("CLS", "GAP", "max", "attention (MAP)")}
-    assert verdicts(readouts.POOLS_COMPARED, table(pools)) == {"Q04a": pool}
+    assert verdicts(readouts.POOLS_COMPARED, table(pools)) == {"Q04a": verdict}
 
 
 def class_token(rise: float, patch: float, unread: float) -> ArmTable:

@@ -102,7 +102,7 @@ def test_decorrelation_can_be_turned_back(colours):
 
 
 def test_an_unknown_view_is_named_with_those_there_are(fashion):
-    with pytest.raises(DataError, match=r"no view 'sepia'; give grey, decorrelated \(of colours\) or shuffled-patches-P"):
+    with pytest.raises(DataError, match=r"no view 'sepia'; give grey, .* or shuffled-patches-P"):
         viewed(fashion, "sepia")
     with pytest.raises(DataError, match="no view 'decorrelated'"):
         viewed(fashion, "decorrelated")

@@ -66,7 +66,7 @@ def pre_better(table: ArmTable) -> Iterable[Effect]:
 
 
 def stable_rates(table: ArmTable) -> Iterable[Effect]:
-    """lg of the largest rate that learns, pre − post. A place that learns at no rate counts as a step below the least."""
+    """lg of the largest rate that learns, pre − post. One that learns at no rate counts as a step below the least."""
     rates = sorted({float(arm.rpartition(" ")[2]) for arm in table.arms if ", rate " in arm})
     found = {
         place: {rate: table.values(stable_arm(place, rate), "accuracy") for rate in rates} for place in ("pre", "post")
@@ -421,7 +421,13 @@ COLOUR = Experiment(
             rule=POSITIVE,
             effects=colours_repeat,
         ),
-        Claim(row="Q02", part="b", words="they are not useless: RGB is better than grey", rule=POSITIVE, effects=colours_help),
+        Claim(
+            row="Q02",
+            part="b",
+            words="they are not useless: RGB is better than grey",
+            rule=POSITIVE,
+            effects=colours_help,
+        ),
         Claim(
             row="Q02",
             part="c",
