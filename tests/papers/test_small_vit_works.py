@@ -69,6 +69,7 @@ def test_gradients_are_read_at_the_start_and_after_training(bench):
     fresh, trained = (found[f"gradient_{when}"] for when in ("start", "trained"))
     assert len(fresh) == len(trained) == 3
     assert fresh != trained
+    assert min(fresh) > 0
     assert found["gradient_spread_trained"] == pytest.approx(spread_of_logs(trained))
 
 
