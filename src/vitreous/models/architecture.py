@@ -44,6 +44,7 @@ POOL_SENTENCES = {
     "cls": "the class token alone",
     "gap": "the mean of all {}",
     "max": "the largest of each number over all {}",
+    "middle": "the one in the middle of the {}",
     "map": "one learned question asks all {}, then an MLP",
     "cls-and-gap": "the class token and the mean of all {}",
     "cls-and-distillation": "the class token and the distillation token",

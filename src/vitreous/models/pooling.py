@@ -93,6 +93,19 @@ class MaxOfPatches(Pool):
         return flow[:, self.left_out :].mean(1)                                   # B N
 
 
+class MiddlePatch(Pool):
+    """The state of the patch in the middle of the sequence: an ordinary token in the class token's place."""
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return z[:, self._middle(z)]                                            # B D
+
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        return flow[:, self._middle(flow)]                                      # B N
+
+    def _middle(self, z: Tensor) -> int:
+        return self.prefix + (z.shape[1] - self.prefix) // 2
+
+
 class ClassTokenAndMean(Pool):
     """[z⁰; mean of the patches]: what DINOv2's linear classifier reads."""
 
@@ -181,6 +194,7 @@ POOLS: Registry[type[Pool]] = Registry(
         "gap": MeanOfPatches,
         "map": MapPool,
         "max": MaxOfPatches,
+        "middle": MiddlePatch,
         "cls-and-gap": ClassTokenAndMean,
         "cls-and-distillation": ClassAndDistillation,
         "cls-distillation-mean": ClassDistillationMean,

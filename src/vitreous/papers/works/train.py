@@ -79,6 +79,7 @@ def run_training(cell: Cell, bench: Bench) -> Readings:
             "macs": macs(trained.config),
             "steps": run.metrics["steps"],
             "train_seconds": round(run.metrics["seconds"], 3),
+            **_on_dev(run.metrics["dev"]),
             **_chosen(run.metrics["sweep"]),
         }
 
@@ -88,6 +89,11 @@ def _on_train(model: Any, data: ImageSet, bench: Bench) -> float:
     mine = data.split(TRAIN)
     found = evaluate(model, mine.take(range(min(len(mine), TRAIN_IMAGES_JUDGED))), split="train", **bench.place)
     return found.right / found.images
+
+
+def _on_dev(dev: Mapping[str, Any] | None) -> Readings:
+    """What a choice between trainings, such as that of a rate, may look at."""
+    return {} if dev is None else {"dev_accuracy": dev["accuracy"]}
 
 
 def _chosen(sweep: list[dict[str, Any]]) -> Readings:
