@@ -1,11 +1,22 @@
 """What a cell can do, by name."""
 
 from vitreous.papers.works.bench import Bench, Readings, Work
+from vitreous.papers.works.likeness import LIKENESS
 from vitreous.papers.works.look import LOOK
 from vitreous.papers.works.probe import FEW_SHOT
+from vitreous.papers.works.shift import SHIFT_WORK
+from vitreous.papers.works.speed import SPEED
 from vitreous.papers.works.train import TRAINING
 from vitreous.registry import Registry
 
 __all__ = ["WORKS", "Bench", "Readings", "Work"]
 
-WORKS: Registry[Work] = Registry("works", {"train": TRAINING, "few-shot": FEW_SHOT, "look": LOOK})
+OUR_WORKS = {
+    "train": TRAINING,
+    "few-shot": FEW_SHOT,
+    "look": LOOK,
+    "likeness": LIKENESS,
+    "shift": SHIFT_WORK,
+    "speed": SPEED,
+}
+WORKS: Registry[Work] = Registry("works", OUR_WORKS)

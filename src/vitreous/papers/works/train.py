@@ -35,8 +35,8 @@ def train(
     """A training as a cell.
 
     model: a catalog name with changes; None keeps that of the weights.  images: that many of the training images,
-    nested and balanced.  classes: of the set; all by default.  recipe: a name, or fields of a plain one; changes are fields too.  rates: of which dev
-    chooses.  weights: the training to begin from, or what `vitreous.load` takes.
+    nested and balanced.  classes: of the set; all by default.  recipe: a name, or fields of a plain one; changes are
+    fields too.  rates: of which dev chooses.  weights: the training to begin from, or what `vitreous.load` takes.
     """
     options: dict[str, Any] = {"model": model, "data": data, "seed": seed, "recipe": recipe, "fields": changes}
     options |= {} if images is None else {"images": images}
