@@ -39,7 +39,9 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def gap(table: ArmTable, share: str, reading: str, *, of: str = VIT, over: str = RESNET) -> Effect:
-    return downstream(table).difference(arm_of(of, share), arm_of(over, share), reading, POINTS, f"{of} − {over}, {share}")
+    return downstream(table).difference(
+        arm_of(of, share), arm_of(over, share), reading, POINTS, f"{of} − {over}, {share}"
+    )
 
 
 def gap_by_data(table: ArmTable, reading: str) -> Effect:
@@ -85,16 +87,16 @@ class CrossingPoint:
             low, high = (end / 100 * self.images for end in (min(self.percents), max(self.percents)))
             return f"the ViT meets the ResNet at {low:,.0f} to {high:,.0f} images"
         known = [percent / 100 * self.images for percent in self.percents if math.isfinite(percent)]
-        where = f"lines through the seeds meet at {min(known):,.0f} images or more" if known else "the gap does not close"
+        where = (
+            f"lines through the seeds meet at {min(known):,.0f} images or more" if known else "the gap does not close"
+        )
         return f"the ViT meets the ResNet beyond our {self.images:,} images: {where}"
 
 
 def crossing_point(table: ArmTable, scale: ScaleName, reading: str = "transfer") -> CrossingPoint:
     """The C04 row's numbers. A line through ViT − ResNet over log data, seed by seed."""
     logs = list(shares_in(table, VIT).values())
-    mine, theirs = (
-        [downstream(table).values(arm, reading) for arm in by_data(table, kind)] for kind in (VIT, RESNET)
-    )
+    mine, theirs = ([downstream(table).values(arm, reading) for arm in by_data(table, kind)] for kind in (VIT, RESNET))
     seeds = [seed for seed in (mine[0] if mine else ()) if all(seed in column for column in [*mine, *theirs])]
     percents = []
     for seed in seeds:
@@ -105,7 +107,9 @@ def crossing_point(table: ArmTable, scale: ScaleName, reading: str = "transfer")
     return CrossingPoint(tuple(percents), LEARNING[scale]["shares"][ALL])
 
 
-SCALE_NOTE = "at our scale all data are fewer than P1's smallest set, so a ViT ahead of the ResNet is not to be expected"
+SCALE_NOTE = (
+    "at our scale all data are fewer than P1's smallest set, so a ViT ahead of the ResNet is not to be expected"
+)
 LAPTOP_NOTE = "laptop: transfer is least squares by 100 images of each of 4 kinds of clothes that were not learned"
 FIGURE_4 = "B/32 below ResNet50 at 9 M images, above from 90 M (ImageNet 5-shot)"
 
@@ -164,7 +168,15 @@ EXPERIMENT = Experiment(
         ),
     ),
     grid=grid,
-    columns=("accuracy", "100_shot_fashion", "5_shot_fashion", "5_shot_imagenette", "5_shot_pets", "parameters", "macs"),
+    columns=(
+        "accuracy",
+        "100_shot_fashion",
+        "5_shot_fashion",
+        "5_shot_imagenette",
+        "5_shot_pets",
+        "parameters",
+        "macs",
+    ),
     matched=f"{MATCHED}; laptop: rate 3e-3 for all, chosen on other seeds",
     seeds={"laptop": 5, "gpu": 3, "full": 3},
 )

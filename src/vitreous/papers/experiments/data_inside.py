@@ -54,8 +54,10 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
                     yield GridCell(arm, seed, looked(trained, PROBED_ON[scale], ["probes"], seen=PROBED_IMAGES))
     for share in LEARNING[scale]["shares"]:
         for seed, other in zip(seeds, [*seeds[1:], *seeds[:1]], strict=True):
-            pair = [learned(scale, NETWORKS[scale][MIDDLE][VIT], *which) for which in ((share, seed), (ALL, other))]
-            yield GridCell(BASELINE if share == ALL else arm_of(VIT, share), seed, likeness(*pair, data))
+            less, most = (
+                learned(scale, NETWORKS[scale][MIDDLE][VIT], *which) for which in ((share, seed), (ALL, other))
+            )
+            yield GridCell(BASELINE if share == ALL else arm_of(VIT, share), seed, likeness(less, most, data))
 
 
 def pixels(scale: ScaleName) -> list[int]:

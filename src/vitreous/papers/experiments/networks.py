@@ -77,7 +77,7 @@ LEARNING: Mapping[ScaleName, dict[str, Any]] = {
     },
     "gpu": {
         "data": "tiny-imagenet",
-        "classes": (),
+        "classes": None,
         "shares": {"1 %": 500, "3 %": 1500, "10 %": 5000, "30 %": 15000, ALL: 50000},
         "recipe": {"length": "2000 steps", "batch": 256, "peak_lr": 1e-3, "weight_decay": 0.1},
         "rates": (5e-4, 2e-3),
@@ -86,7 +86,7 @@ LEARNING: Mapping[ScaleName, dict[str, Any]] = {
     },
     "full": {
         "data": "imagenet21k",
-        "classes": (),
+        "classes": None,
         "shares": {"1 %": 142_000, "3 %": 426_000, "10 %": 1_420_000, "30 %": 4_260_000, ALL: 14_200_000},
         "recipe": {"length": "310000 steps", "batch": 4096, "peak_lr": 1e-3, "weight_decay": 0.03},
         "rates": (3e-4, 1e-3, 3e-3),
@@ -156,14 +156,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def shares_in(table: ArmTable, kind: str, size: str = MIDDLE) -> dict[str, float]:
-    """The shares that the table has of a kind, smallest first, each with its log10: slopes are per ten times the data."""
+    """The shares that the table has of a kind, smallest first, with their log10: slopes are per ten times the data."""
     return {share: math.log10(float(share.split()[0])) for share in SHARES if arm_of(kind, share, size) in table.arms}
 
 
 def by_data(table: ArmTable, kind: str, size: str = MIDDLE) -> dict[str, float]:
     """The arms of a kind, with the log10 of their share."""
     return {arm_of(kind, share, size): log for share, log in shares_in(table, kind, size).items()}
-
-
-def kinds_in(table: ArmTable, size: str = MIDDLE) -> list[str]:
-    return [kind for kind in KINDS if arm_of(kind, ALL, size) in table.arms]

@@ -18,11 +18,11 @@ def few_shot(
     *,
     shots: tuple[int, ...] = (5,),
     images: int | None = None,
-    classes: tuple[str, ...] = (),
+    classes: tuple[str, ...] | None = None,
 ) -> Cell:
-    """images: of train, to draw the shots from; all by default.  classes: of the set; all by default."""
+    """images: of train, to draw the shots from; all by default.  classes: only these of the set."""
     options: dict[str, Any] = {"data": data, "shots": list(shots)} | ({} if images is None else {"images": images})
-    options |= {"classes": list(classes)} if classes else {}
+    options |= {} if classes is None else {"classes": list(classes)}
     return Cell("few-shot", options, (trained,), FEW_SHOT.version)
 
 

@@ -19,8 +19,8 @@ from vitreous.models.cost import macs
 from vitreous.papers.experiment import Cell
 from vitreous.papers.works.bench import Bench, Readings, Work
 
-ROUNDS = 5  # the fastest counts: what slows a round down is other work
-LEAST_SECONDS = 0.2  # of a round
+ROUNDS = 10  # the fastest counts: what slows a round down is other work
+LEAST_SECONDS = 0.05  # of a round
 MIB = 2**20
 
 
