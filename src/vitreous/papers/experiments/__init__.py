@@ -1,8 +1,18 @@
 """All experiments by name, in the order of the ledger's families."""
 
 from vitreous.papers.experiment import Experiment
-from vitreous.papers.experiments import positions
+from vitreous.papers.experiments import attention, embeddings, place, positions, receptive_field, skips, uniformity
 from vitreous.registry import Registry
 
-OUR_EXPERIMENTS = [positions.EXPERIMENT]
+OUR_EXPERIMENTS = [
+    positions.EXPERIMENT,
+    embeddings.EXPERIMENT,
+    attention.EXPERIMENT,
+    attention.LOCAL_HEADS,
+    skips.EXPERIMENT,
+    uniformity.EXPERIMENT,
+    place.EXPERIMENT,
+    place.READOUTS,
+    receptive_field.EXPERIMENT,
+]
 EXPERIMENTS: Registry[Experiment] = Registry("experiments", {one.name: one for one in OUR_EXPERIMENTS})
