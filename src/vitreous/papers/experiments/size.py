@@ -289,7 +289,7 @@ COMPUTE = Experiment(
             rule=POSITIVE,
             effects=compute_ratio,
             published="2 to 4 times less (P1)",
-            note="compute is multiply-adds by images seen; the seconds in the table are of trainings that share a machine",
+            note="compute is multiply-adds; the seconds in the table are of trainings that shared a machine",
         ),
         Claim(
             row="C11",

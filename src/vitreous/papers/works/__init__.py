@@ -6,6 +6,7 @@ from vitreous.papers.works.look import LOOK
 from vitreous.papers.works.probe import FEW_SHOT
 from vitreous.papers.works.shift import SHIFT_WORK
 from vitreous.papers.works.speed import SPEED
+from vitreous.papers.works.tokens import TOKENS
 from vitreous.papers.works.train import TRAINING
 from vitreous.registry import Registry
 
@@ -15,6 +16,7 @@ OUR_WORKS = {
     "train": TRAINING,
     "few-shot": FEW_SHOT,
     "look": LOOK,
+    "tokens": TOKENS,
     "likeness": LIKENESS,
     "shift": SHIFT_WORK,
     "speed": SPEED,
