@@ -47,12 +47,13 @@ def run_speed(cell: Cell, bench: Bench) -> Readings:
                 model(inputs)
 
         rate = options["batch"] / seconds_of(answer, place)
-    training = _trained(model.to(place).train(), inputs.clone(), cast, place)
+    training = training_cost(model.to(place).train(), inputs.clone(), cast, place)
     work = macs(config)
     return {"images_per_second": rate, "macs_per_second": rate * work, "macs": work, **training}
 
 
-def _trained(model: nn.Module, inputs: Tensor, cast: Any, place: torch.device) -> Readings:
+def training_cost(model: nn.Module, inputs: Tensor, cast: Any, place: torch.device) -> Readings:
+    """Of forward and backward."""
     saved = 0
 
     def count(kept: Tensor) -> Tensor:
