@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from vitreous.machine import doctor
-from vitreous.papers.experiment import POINTS, ArmTable, Claim, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import POINTS, RELEASED, ArmTable, Claim, Experiment, GridCell, ScaleName
 from vitreous.papers.results import DIVERGED, Record, Results, stale
 from vitreous.papers.sets import named_sets, plain_name
 from vitreous.papers.verdict import Effect, Judgement, judge
@@ -92,6 +92,8 @@ def _effects(claim: Claim, table: ArmTable) -> list[Effect]:
 
 def _notes(outcome: PaperOutcome) -> Iterable[str]:
     experiment, records = outcome.experiment, outcome.records
+    if outcome.scale == RELEASED:
+        yield "one set of weights each: intervals are over groups of images or places, not over trainings"
     if (missing := outcome.cells - len(records)) > 0:
         yield f"{counted(missing, 'cell')} of {outcome.cells} not run: {command(experiment, outcome.scale)}"
     if diverged := sum(record.status == DIVERGED for record in records):

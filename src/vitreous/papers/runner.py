@@ -24,6 +24,7 @@ from vitreous.papers.results import Record, Results, new_record
 from vitreous.papers.sets import Sets
 from vitreous.papers.verdict import smallest_effect
 from vitreous.papers.worker import compute, new_bench
+from vitreous.papers.works import WORKS
 from vitreous.words import counted, duration
 
 OUT = "papers/results"
@@ -86,6 +87,7 @@ def run(
     refuse_early(missing, Sets(data))
     is_gpu = choose_device(device).type == "cuda"
     at_once = jobs if jobs is not None else 0 if _is_under_torchrun() else GPU_JOBS if is_gpu else core_count()
+    at_once = min(at_once, 1) if any(WORKS[cell.work].is_alone for cell in missing) else at_once
     for line in announced(outcome, len(missing), max(at_once, 1)):
         tell(line)
     settings = {"data": data, "device": device, "workers": None if at_once == 0 else 1}

@@ -3,22 +3,28 @@
 from vitreous.papers.works.bench import Bench, Readings, Work
 from vitreous.papers.works.channels import CHANNELS
 from vitreous.papers.works.gradients import GRADIENTS
+from vitreous.papers.works.likeness import LIKENESS
 from vitreous.papers.works.look import LOOK
 from vitreous.papers.works.patterns import PATTERNS
 from vitreous.papers.works.probe import FEW_SHOT
+from vitreous.papers.works.shift import SHIFT_WORK
+from vitreous.papers.works.speed import SPEED
+from vitreous.papers.works.tokens import TOKENS
 from vitreous.papers.works.train import TRAINING
 from vitreous.registry import Registry
 
 __all__ = ["WORKS", "Bench", "Readings", "Work"]
 
-WORKS: Registry[Work] = Registry(
-    "works",
-    {
-        "train": TRAINING,
-        "few-shot": FEW_SHOT,
-        "look": LOOK,
-        "gradients": GRADIENTS,
-        "patterns": PATTERNS,
-        "channels": CHANNELS,
-    },
-)
+OUR_WORKS = {
+    "train": TRAINING,
+    "few-shot": FEW_SHOT,
+    "look": LOOK,
+    "tokens": TOKENS,
+    "likeness": LIKENESS,
+    "shift": SHIFT_WORK,
+    "speed": SPEED,
+    "gradients": GRADIENTS,
+    "patterns": PATTERNS,
+    "channels": CHANNELS,
+}
+WORKS: Registry[Work] = Registry("works", OUR_WORKS)

@@ -27,6 +27,7 @@ class Work:
 
     run: Callable[[Cell, Bench], Readings]
     version: int = 1
+    is_alone: bool = False  # it measures time, so nothing else may run beside it
 
 
 @dataclass

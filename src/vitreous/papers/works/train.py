@@ -26,6 +26,7 @@ def train(
     seed: int,
     *,
     images: int | None = None,
+    classes: tuple[str, ...] | None = None,
     recipe: Mapping[str, Any] | str = "auto",
     rates: tuple[float, ...] = (),
     weights: Cell | str | None = None,
@@ -34,11 +35,12 @@ def train(
     """A training as a cell.
 
     model: a catalog name with changes; None keeps that of the weights.  images: that many of the training images,
-    nested and balanced.  recipe: a name, or fields of a plain one; changes are fields too.  rates: of which dev
-    chooses.  weights: the training to begin from, or what `vitreous.load` takes.
+    nested and balanced.  classes: only these of the set.  recipe: a name, or fields of a plain one; changes are
+    fields too.  rates: of which dev chooses.  weights: the training to begin from, or what `vitreous.load` takes.
     """
     options: dict[str, Any] = {"model": model, "data": data, "seed": seed, "recipe": recipe, "fields": changes}
     options |= {} if images is None else {"images": images}
+    options |= {} if classes is None else {"classes": list(classes)}
     options |= {"rates": list(rates)} if rates else {}
     options |= {"weights": weights} if isinstance(weights, str) else {}
     return Cell("train", options, (weights,) if isinstance(weights, Cell) else (), TRAINING.version)
