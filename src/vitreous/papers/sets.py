@@ -68,12 +68,15 @@ class Sets:
         return self.open(name).content_id != named_sets()[name].content_id
 
     def part(self, options: Mapping[str, Any], seed: int) -> ImageSet:
-        """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`."""
+        """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`.
+
+        draw: the seed of which images are first; by default the cell's own, so that every seed draws others.
+        """
         data = self.open(options["data"])
         if (classes := options.get("classes")) is not None:
             data = open_data.open(self.place(options["data"]), classes=tuple(classes))
         count = options.get("images")
-        return data if count is None else first_images(data, int(count), seed)
+        return data if count is None else first_images(data, int(count), int(options.get("draw", seed)))
 
 
 @cache
