@@ -42,8 +42,8 @@ def at_size(weights: str | os.PathLike[str], resized: Resized) -> Model:
         raise ConfigError(f"positions move {how!r}; give {', '.join(POSITION_MOVES)}")
     if how == "2-D":  # as load does
         return model
-    table, before = _table(model), _table(load(weights))
     front = _config(model).covered
+    table, before = _table(model), _table(load(weights))
     with torch.no_grad():
         if how == "1-D":
             table[front:] = resize_line(before[front:], len(table) - front)
