@@ -109,6 +109,14 @@ def test_a_planted_trend_is_found_and_its_reverse_is_too(name):
         assert judged.verdict == verdict
 
 
+def test_guessing_falls_with_the_classes_and_not_when_chance_is_taken_off():
+    rows = {seed: {reading_name(k, n): 1 / k for k in (2, 3, 4) for n in (1, 5, 20)} for seed in range(3)}
+    guessing = ArmTable({"untrained": rows})
+    (raw,), (corrected,) = (of(guessing) for of in (shots.falls_with_ways, shots.corrected_falls_with_ways))
+    assert min(raw.numbers) > 0.1
+    assert corrected.numbers == pytest.approx([0.0] * 3, abs=1e-9)
+
+
 def test_likeness_that_goes_with_accuracy_is_found_and_its_reverse_is_too():
     claim = next(one for one in shots.EXPERIMENT.claims if one.row == "F07")
     for likeness, correlation in ((1, 1.0), (-1, -1.0)):
