@@ -14,9 +14,11 @@ from vitreous.papers.experiments import (
     readouts,
     receptive_field,
     scaling,
+    shots,
     size,
     skips,
     speed,
+    transfer,
     uniformity,
 )
 from vitreous.registry import Registry
@@ -43,6 +45,8 @@ OUR_EXPERIMENTS = [
     ablations.SKIPS,
     ablations.NEIGHBOURS,
     ablations.COLOUR,
+    *transfer.TRANSFER_EXPERIMENTS,
+    shots.EXPERIMENT,
     embeddings.EXPERIMENT,
     attention.EXPERIMENT,
     attention.LOCAL_HEADS,
