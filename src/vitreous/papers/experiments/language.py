@@ -85,7 +85,7 @@ SEQUENCE = Experiment(
             words="the encoder with a table of letters for patches tells the next letter better than a bag of letters",
             rule=POSITIVE,
             effects=lambda table: [table.difference(ENCODER, arm, "accuracy") for arm in (NO_ORDER, BAG)],
-            note="without positions the encoder is itself a bag of tokens (M14); 27 letters, the end of the text unseen",
+            note="without positions the encoder is itself a bag of tokens (M14); judged on the unseen end of the text",
         ),
     ),
     grid=letter_grid,
