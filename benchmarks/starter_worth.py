@@ -27,8 +27,8 @@ import numpy as np
 
 import vitreous
 from vitreous.evaluation import extract, ridge
-from vitreous.evaluation.few_shot import T95
 from vitreous.evaluation.ridge_regression import decompose
+from vitreous.evaluation.student import quantile
 from vitreous.files import digest
 from vitreous.images import splits
 from vitreous.images.imageset import ImageSet
@@ -128,7 +128,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def spread(values: np.ndarray) -> dict[str, Any]:
     mean, interval = float(values.mean()), None
     if len(values) > 1:
-        half = T95[len(values) - 2] * float(values.std(ddof=1)) / len(values) ** 0.5
+        half = quantile(0.95, len(values) - 1) * float(values.std(ddof=1)) / len(values) ** 0.5
         interval = [mean - half, mean + half]
     return {"mean": mean, "interval_95": interval, "each": values.tolist()}
 

@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING, all eight in one package from outside: each is found by name and does what it says."""
+"""The examples of CONTRIBUTING, all nine in one package from outside: each is found by name and does what it says."""
 
 import json
 import os
@@ -25,6 +25,7 @@ PARTS = {  # what to add: where its table is, the table, the example's name ther
     "weight format": ("weights.formats", "FORMATS", "house", "HOUSE"),
     "recipe": ("training.recipes", "RECIPES", "quick", "quick"),
     "measure": ("measures", "MEASURES", "token-norm", "TOKEN_NORM"),
+    "experiment": ("papers.experiments", "EXPERIMENTS", "depth", "DEPTH"),
     "export target": ("exports.export", "TARGETS", "pt2-gzip", "PT2_GZIP"),
     "command": ("cli", "COMMANDS", "size", ""),
 }
@@ -85,6 +86,10 @@ found["recipes"] = json.loads(command("fit", "--recipe", "list", "--json"))["rec
 looked = vitreous.look(build(), "a.greys", only=["token-norm"], out="inside")["token-norm"]
 found["measure"] = [looked["images"], [row["layer"] for row in looked["rows"]], looked["rows"][0]["norm"] > 0]
 found["drawn"] = [pathlib.Path("inside", name).read_text() for name in ("figures/token-norm.svg", "look.html")]
+
+depth = vitreous.papers.run(vitreous.papers.EXPERIMENTS["depth"], seeds=2, out="results", jobs=0)
+found["experiment"] = [depth.table.arms, len(depth.records), len(depth.claims[0][1].effects[0].numbers),
+                       [one.title for one in vitreous.papers.find("E-MINE")]]
 
 parity = vitreous.export(build(), "exported", to="pt2-gzip", data="a.greys")
 found["export target"] = [parity.passed, sorted(path.name for path in pathlib.Path("exported").glob("*.gz"))]
@@ -172,6 +177,10 @@ def test_a_measure_draws_its_own_figure(found):
     assert figure.startswith("<svg")
     assert "norm of the tokens" in figure
     assert "norm of the tokens" in page
+
+
+def test_an_experiment_runs_its_grid_and_judges(found):
+    assert found["experiment"] == [["depth 1", "depth 2"], 4, 2, ["Do two blocks beat one?"]]
 
 
 def test_a_target_is_written_and_says_the_same(found):

@@ -17,7 +17,7 @@ import vitreous
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "NOTES.md", *sorted(DOCS.rglob("*.md"))]
 REFERENCE = DOCS / "reference"
-KINDS = ("pools", "positions", "sources", "formats", "recipes", "measures", "targets", "commands")
+KINDS = ("pools", "positions", "sources", "formats", "recipes", "measures", "experiments", "targets", "commands")
 GROUPS = {f"vitreous.{kind}" for kind in KINDS} | {"vitreous.json"}
 
 

@@ -13,7 +13,8 @@ import pytest
 from doc_blocks import DOCS, assert_block
 from shared_files import ROOT
 
-from vitreous.evaluation.few_shot import T95, mean_interval
+from vitreous.evaluation.few_shot import mean_interval
+from vitreous.evaluation.student import quantile
 from vitreous.models.catalog import parse
 from vitreous.models.cost import macs
 from vitreous.report.charts import Line, lines
@@ -87,7 +88,7 @@ def mean_of(several: list[dict[int, float]]) -> dict[int, float]:
 def spread(values: dict[int, float]) -> tuple[float, float]:
     """Mean and half of the 95 % interval (Student) of numbers of either sign."""
     n = len(values)
-    return statistics.mean(values.values()), T95[n - 2] * statistics.stdev(values.values()) / math.sqrt(n)
+    return statistics.mean(values.values()), quantile(0.95, n - 1) * statistics.stdev(values.values()) / math.sqrt(n)
 
 
 def chance(values: dict[int, float], against: float = 0.0) -> float:

@@ -73,8 +73,8 @@ def rows_of(found):
 def count(monkeypatch):
     """Of cells that are really measured."""
     done = []
-    work = suite_cells.Bench._measured
-    monkeypatch.setattr(suite_cells.Bench, "_measured", lambda self, plan: done.append(plan) or work(self, plan))
+    work = suite_cells.SuiteBench._measured
+    monkeypatch.setattr(suite_cells.SuiteBench, "_measured", lambda self, plan: done.append(plan) or work(self, plan))
     return done
 
 
@@ -111,7 +111,7 @@ def test_a_row_says_what_it_cost_and_over_what_its_interval_is(found):
 def test_fewer_training_images_lie_within_more_and_test_stays_whole(place, asked):
     parts = {f"n{n}": {"path": str(place / "set"), "train": n} for n in (6, 12)}
     wanted = suite_file.read(asked | {"data": parts, "tasks": [{"kind": "knn"}]})
-    bench = suite_cells.Bench(wanted, place, None, None, 0, "auto")
+    bench = suite_cells.SuiteBench(wanted, place, None, None, 0, "auto")
     six, twelve = bench.data("n6"), bench.data("n12")
     assert [int((d.splits == "test").sum()) for d in (six, twelve)] == [18, 18]
     assert set(six.ids) < set(twelve.ids)
@@ -305,7 +305,7 @@ def test_a_cell_is_known_by_all_that_decides_it(asked, place, tmp_path, monkeypa
         only = {"models": {"m": str(tmp_path / "m.safetensors")}, "data": {"set": asked["data"]["set"]}}
         wanted = suite_file.read(asked | only | {"tasks": tasks})
         monkeypatch.setattr(suite_cells, "doctor", lambda: SimpleNamespace(vitreous=version))
-        bench = suite_cells.Bench(wanted, tmp_path, None, device, 0, "auto")
+        bench = suite_cells.SuiteBench(wanted, tmp_path, None, device, 0, "auto")
         return [bench._key(plan, 0) for plan in wanted.plans()]
 
     first = keys()

@@ -11,7 +11,7 @@ from vitreous.cli.show import Json, progress, say_line, show
 from vitreous.errors import ConfigError
 
 EXAMPLE = "vitreous paper run positions"
-ACTIONS = "list|run|verify"
+ACTIONS = "list|run|verify|report"
 
 
 def run(
@@ -54,6 +54,8 @@ def run(
     which = cast(Literal["laptop", "gpu", "full", "released"] | None, scale)
     if action == "list":
         show("paper", papers.states(papers.Results(out)), json=json)
+    elif action == "report":
+        say_line(f"page: {papers.report(out)}")
     elif name is None:
         raise ConfigError(f"name an experiment or a row: vitreous paper {action} positions (all: vitreous paper list)")
     elif action == "verify":

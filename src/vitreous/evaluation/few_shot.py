@@ -5,7 +5,6 @@ Each seed draws so many rows of every class, the probe of `ridge_regression` is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.labelled_rows import Rows, checked, known_rows, refuse_constant
 from vitreous.evaluation.ridge_regression import DEFAULT_L2, Ridge, count_right, nested_ridges, penalties
+from vitreous.evaluation.student import interval_of_mean
 from vitreous.report.page import Note, Table, fragment
 from vitreous.words import aligned, few, percent_range
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SHOTS = (1, 5, 10, 25)
 WEIGHTS_AT_ONCE = 2**26  # weights held at once while counting answers
-# Student's t for 95 %, by degrees of freedom from 1
-T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120]
-T95 += [2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,11 +195,8 @@ def _notes(names: Sequence[str], counts: Rows, tests: Rows, shots: Sequence[int]
 
 def mean_interval(values: NDArray[np.float64]) -> tuple[float, float] | None:
     """The 95 % interval (Student) of the mean of a few numbers; None for one."""
-    if len(values) < 2:
-        return None
-    t = T95[len(values) - 2] if len(values) - 2 < len(T95) else 1.96
-    half = t * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return max(float(values.mean()) - half, 0.0), min(float(values.mean()) + half, 1.0)
+    found = interval_of_mean(values)
+    return None if found is None else (max(found[0], 0.0), min(found[1], 1.0))
 
 
 def shot_counts(shots: int | Sequence[int]) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ vitreous.papers.verify("C18")                    # from the committed cells, in 
 
 from vitreous.papers.claims import find, names, states, verify
 from vitreous.papers.experiments import EXPERIMENTS
+from vitreous.papers.page import report
 from vitreous.papers.results import Results
 from vitreous.papers.runner import OUT, rerun, run
 
-__all__ = ["EXPERIMENTS", "OUT", "Results", "find", "names", "rerun", "run", "states", "verify"]
+__all__ = ["EXPERIMENTS", "OUT", "Results", "find", "names", "report", "rerun", "run", "states", "verify"]

@@ -129,11 +129,11 @@ def readings_lines(outcome: PaperOutcome) -> list[str]:
     rows = [["", *(name.replace("_", " ") for name in outcome.experiment.columns), "seeds"]]
     for arm in outcome.table.arms:
         columns = [outcome.table.values(arm, name) for name in outcome.experiment.columns]
-        rows.append([arm, *(_spread(list(column.values())) for column in columns), str(max(map(len, columns)))])
+        rows.append([arm, *(spread(list(column.values())) for column in columns), str(max(map(len, columns)))])
     return aligned(rows, "l" + "r" * (len(rows[0]) - 1))
 
 
-def _spread(values: list[Any]) -> str:
+def spread(values: list[Any]) -> str:
     """Shares as percent, other numbers with three digits."""
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     if not numbers:

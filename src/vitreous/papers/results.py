@@ -83,7 +83,7 @@ class Results:
         self.records[new.key] = new
         file = self.out / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        with lock(file.with_suffix(".lock")):
+        with lock(file.with_name(f".{name}.lock")):
             kept = [one for one in read(file) if one.key != new.key] if file.exists() else []
             write(file, name, [*kept, new])
 

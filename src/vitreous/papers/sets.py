@@ -12,7 +12,7 @@ from typing import Any
 from vitreous.errors import DataError
 from vitreous.evaluation.learning_curve import first_images
 from vitreous.images import open_data
-from vitreous.images.imageset import ImageSet
+from vitreous.images.imageset import TRAIN, ImageSet
 
 DATA_FILE = Path(__file__).parent / "data.toml"
 
@@ -72,7 +72,12 @@ class Sets:
         data = self.open(options["data"])
         if (classes := options.get("classes")) is not None:
             data = open_data.open(self.place(options["data"]), classes=tuple(classes))
-        count = options.get("images")
+        count, there = options.get("images"), data.split_counts.get(TRAIN, 0)
+        if count is not None and count > there:
+            raise DataError(
+                f"{data.path} has {there:,} training images, too few for the grid; "
+                f"give a set of at least {count:,}, or --scale laptop"
+            )
         return data if count is None else first_images(data, int(count), seed)
 
 

@@ -1,4 +1,4 @@
-"""Charts of numbers: lines, bars, matrices, heatmaps and tiles, each a `Chart` that a page or a file shows.
+"""Charts of numbers: lines, bars, intervals, matrices, heatmaps and tiles, each a `Chart` that a page or a file shows.
 
 A chart is about as wide as a phone, so that its words stay legible there; a page puts several side by side. Every eye
 tells the hues apart, and lines differ in their dashes too.
@@ -59,6 +59,18 @@ class ShareBar:
     low: float | None = None
     high: float | None = None
     is_ours: bool = True
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """A named number with its interval. text: the numbers in words.  dots: single values behind it, such as seeds."""
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    text: str = ""
+    dots: Sequence[float] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +199,38 @@ def bars(rows: Sequence[ShareBar], *, title: str) -> Chart:
             marks += [Stroke([(end, y + 19), (end, y + 27)], TEXT, 1.5) for end in (a, b)]
         marks.append(Words(CHART_WIDTH - 2, y + 28, f"{100 * bar.value:.1f} %", anchor="end", size=13, weight=600))
     return _chart(title, marks, height=44 * len(rows) + 4)
+
+
+def intervals(
+    rows: Sequence[IntervalRow], *, title: str, x_title: str, at: Sequence[float] = (0.0,), is_share: bool = False
+) -> Chart:
+    """Numbers below each other with their intervals; dashed lines at the values that decide.
+
+    is_share: the numbers are shares, written in points of percent.
+    """
+    ends = [end for row in rows for end in (row.low, row.high, row.value, *row.dots) if end is not None]
+    axis = Axis(*_around(np.asarray([*ends, *at]), 0.06), 12, CHART_WIDTH - 12)
+    bottom = 38 * len(rows) + 6
+    marks: list[Mark] = []
+    for tick in axis.ticks():
+        x = float(axis.at(tick))
+        marks += [Stroke([(x, 0), (x, bottom)], RULE, 1)]
+        marks += [
+            Words(x, bottom + 16, _short(round(100 * tick, 9) if is_share else tick), anchor="middle", colour=MUTED)
+        ]
+    marks += [Stroke([(x, 0), (x, bottom)], MUTED, 1.2, LEVEL_DASHES) for x in map(float, axis.at(list(at)))]
+    for i, row in enumerate(rows):
+        y = 38 * i + 27
+        marks.append(Words(2, y - 12, _cut(row.name, 40), tooltip=_whole(row.name, 40)))
+        marks.append(Words(CHART_WIDTH - 2, y - 12, row.text, anchor="end", colour=MUTED))
+        marks += [Dot(float(axis.at(dot)), y, MUTED, 0.7, 2.2) for dot in row.dots]
+        if row.low is not None and row.high is not None:
+            a, b = map(float, axis.at([row.low, row.high]))
+            marks.append(Stroke([(a, y), (b, y)], FIRST_HUE, 2))
+            marks += [Stroke([(end, y - 4), (end, y + 4)], FIRST_HUE, 2) for end in (a, b)]
+        marks.append(Dot(float(axis.at(row.value)), y, FIRST_HUE, 1.0, 4.0))
+    marks.append(Words(CHART_WIDTH / 2, bottom + 34, x_title, anchor="middle", colour=MUTED))
+    return _chart(title, marks, height=bottom + 42)
 
 
 def confusion(matrix: NDArray[np.integer], names: Sequence[str], *, title: str) -> Chart:

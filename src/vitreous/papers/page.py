@@ -1,0 +1,286 @@
+"""`vitreous paper report`: every claim with its verdict as a page, and as Markdown for the docs, from results alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitreous.errors import ConfigError
+from vitreous.files import write_bytes
+from vitreous.papers.claims import LedgerRow, RowState, States, answers, ledger, states
+from vitreous.papers.experiment import POINTS, Claim, Experiment, ScaleName
+from vitreous.papers.experiments import EXPERIMENTS
+from vitreous.papers.outcome import PaperOutcome, command, cost_line, shown, spread
+from vitreous.papers.results import Results
+from vitreous.papers.verdict import NOT_RUN, Effect, Judgement
+from vitreous.report.charts import IntervalRow, intervals
+from vitreous.report.marks import Chart
+from vitreous.report.page import Block, Code, Drawing, Drawings, Fold, Note, Page, Section, Table, Text, Tone, write
+from vitreous.words import counted
+
+FOLDER = "papers"
+PAGE, MARKDOWN, QUESTIONS = "papers.html", "papers.md", "questions.md"
+P2_FINDINGS = {  # the nine details of P2, as rows of the ledger
+    "Layers are alike throughout a ViT": ("C30",),
+    "Late layers learn what a ResNet does not": ("C31", "C32"),
+    "Low layers look near and far": ("C33", "C34"),
+    "Local heads see as low ResNet layers do": ("C35",),
+    "Class token and patches use skips in opposite ways": ("C36", "C37"),
+    "Skips make layers alike": ("C38",),
+    "Tokens keep their place": ("C39", "C40", "C41", "C42", "C43"),
+    "Class token and mean differ in late layers": ("C44",),
+    "Little data teaches low layers alone": ("C45", "C46"),
+}
+TONES: Mapping[str, Tone] = {"SUPPORTED": "good", "EQUIVALENT": "good", "NOT WORSE": "good"}
+TONES = {**TONES, "CONTRADICTED": "bad", "DIFFERENT": "bad", "WORSE": "bad"}
+REFERENCE = re.compile(r"\[\[([^\]]+)\]\]")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A claim with its verdict, and the outcome it comes from."""
+
+    claim: Claim
+    judged: Judgement
+    outcome: PaperOutcome
+
+    @property
+    def where(self) -> str:
+        return f"{self.outcome.experiment.name}, {self.outcome.scale}"
+
+
+def report(out: str | os.PathLike[str] | None = None, results: Results | None = None) -> Path:
+    """Write papers.html, papers.md and questions.md into a folder; returns the page."""
+    folder, results = Path(FOLDER if out is None else out), results or Results()
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes = all_outcomes(results)
+    rows = states(results)
+    write(page(outcomes, rows), folder / PAGE, force=True)
+    write_bytes(folder / MARKDOWN, markdown(outcomes, rows).encode(), force=True)
+    write_bytes(folder / QUESTIONS, questions(outcomes).encode(), force=True)
+    return folder / PAGE
+
+
+def all_outcomes(results: Results) -> list[PaperOutcome]:
+    """Every experiment at every scale, run or not."""
+    return [
+        PaperOutcome(experiment, scale, experiment.placed(scale), results)
+        for experiment in EXPERIMENTS.values()
+        for scale in experiment.scales
+    ]
+
+
+def answered(outcomes: Iterable[PaperOutcome]) -> dict[str, list[Answered]]:
+    """By row of the ledger: its claims, those that have run first."""
+    found: dict[str, list[Answered]] = {}
+    for outcome in outcomes:
+        for claim, judged in outcome.claims:
+            found.setdefault(claim.row, []).append(Answered(claim, judged, outcome))
+    return {row: sorted(each, key=lambda one: one.judged.verdict == NOT_RUN) for row, each in found.items()}
+
+
+# The page ------------------------------------------------------------------------------------------------------------
+
+
+def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
+    found = answered(outcomes)
+    ran = [one for each in found.values() for one in each if one.judged.verdict != NOT_RUN]
+    decided = sum(one.judged.is_decided for one in ran)
+    with_cells = [outcome for outcome in outcomes if outcome.records]
+    return Page(
+        title="The papers' claims",
+        over="vitreous paper",
+        answer=f"{counted(len(ran), 'claim')} asked, {decided} decided",
+        lead="Each verdict comes from a rule that stood before the runs: Student's t over seeds, Holm over the claims "
+        "of an experiment. Verdicts hold at our scale, far below the papers' own. The page is made from results alone.",
+        sections=[
+            Section("All claims", [_claims_table(found), Fold("Every row of the ledger", [_ledger_table(rows)])]),
+            Section("What P2 found, in nine panels", [_panels(found)]),
+            *(_experiment(outcome) for outcome in with_cells),
+            Section("Not run", [_not_run(outcomes)]),
+        ],
+        foot="vitreous paper run NAME computes what is missing; vitreous paper verify NAME derives a verdict again.",
+        has_column=True,
+    )
+
+
+def _claims_table(found: Mapping[str, Sequence[Answered]]) -> Table:
+    ran = [one for row in ledger() for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
+    rows = [[one.claim.name, one.claim.words, one.judged.verdict, one.where, one.claim.published] for one in ran]
+    return Table(["row", "claim", "verdict", "experiment, scale", "published"], rows, "lllll")
+
+
+def _ledger_table(rows: Sequence[RowState]) -> Table:
+    body = [[state.row.name, state.row.statement, "; ".join(state.parts)] for state in rows]
+    return Table(["row", "statement", "state"], body, "lll")
+
+
+def _panels(found: Mapping[str, Sequence[Answered]]) -> Block:
+    panels = [_panel(title, rows, found) for title, rows in P2_FINDINGS.items()]
+    return Drawings(panels)
+
+
+def _panel(title: str, rows: Sequence[str], found: Mapping[str, Sequence[Answered]]) -> Drawing:
+    """The effects of a finding at the largest scale that has run; without any, an empty panel says so."""
+    ran = [one for row in rows for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
+    verdicts = "; ".join(f"{one.claim.name} {one.judged.verdict} ({one.where})" for one in ran)
+    drawn = [row for one in ran for row in _interval_rows(one.judged.effects, one.judged.level, one.claim.name, 1)]
+    if not drawn:
+        return Drawing(Chart(title, (), 390, 20), f"{', '.join(rows)}: not run", title)
+    chart = intervals(drawn, title=title, x_title="effect over its largest value")
+    return Drawing(chart, verdicts, title)
+
+
+def _interval_rows(effects: Sequence[Effect], level: float, name: str, is_scaled: int = 0) -> Iterator[IntervalRow]:
+    for effect in effects:
+        mean, interval = statistics.mean(effect.numbers), effect.interval(level)
+        ends = (None, None) if interval is None else interval
+        size = max(abs(value) for value in (mean, *effect.numbers, *(end for end in ends if end is not None))) or 1.0
+        size = size if is_scaled else 1.0
+        low, high = (None if end is None else end / size for end in ends)
+        text = shown(mean, effect.unit, is_signed=True) + (f" {effect.unit}" if effect.unit else "")
+        title = f"{name}: {effect.name}" if is_scaled else effect.name
+        yield IntervalRow(title, mean / size, low, high, text, [value / size for value in effect.numbers])
+
+
+def _experiment(outcome: PaperOutcome) -> Section:
+    experiment = outcome.experiment
+    blocks: list[Block] = [_arms_table(outcome)]
+    for claim, judged in outcome.claims:
+        blocks.append(Note(f"{claim.name}: {judged.verdict}. {claim.words}", TONES.get(judged.verdict, "plain")))
+        rule = claim.rule.words.format(m=_margin(claim, judged))
+        about = f"Rule: {rule}, at {100 * judged.level:.2f} %."
+        about += f" Published: {claim.published}." if claim.published else ""
+        about += f" {claim.note}" if claim.note else ""
+        blocks.append(Text(about))
+        if judged.effects:
+            blocks.append(Drawing(effects_chart(claim, judged)))
+    blocks += [Text(f"Note: {note}.") for note in outcome.notes]
+    blocks += [Text(f"{cost_line(outcome)}. Arms share: {experiment.matched or 'see the grid'}.")]
+    blocks += [Code(command(experiment, outcome.scale))]
+    verdicts = ", ".join(judged.verdict for _, judged in outcome.claims)
+    return Section(f"{experiment.title} {outcome.scale} scale", blocks, badge=experiment.family, summary=verdicts)
+
+
+def _margin(claim: Claim, judged: Judgement) -> str:
+    unit = judged.effects[0].unit if judged.effects else ""
+    return shown(abs(claim.rule.margin), unit) + (f" {unit}" if unit else "")
+
+
+def effects_chart(claim: Claim, judged: Judgement) -> Chart:
+    """A claim's effects with their intervals, and the values that decide it."""
+    margin, unit = claim.rule.margin, judged.effects[0].unit
+    at = (-margin, margin) if claim.rule.is_two_sided else (margin,)
+    rows = list(_interval_rows(judged.effects, judged.level, claim.name))
+    return intervals(rows, title=claim.words, x_title=unit or "effect", at=at, is_share=unit == POINTS)
+
+
+def _arms_table(outcome: PaperOutcome) -> Table:
+    head, rows = _arm_rows(outcome)
+    return Table(head, rows, "l" + "r" * (len(head) - 1))
+
+
+def _arm_rows(outcome: PaperOutcome) -> tuple[list[str], list[list[str]]]:
+    """Columns that no arm has are left out."""
+    table = outcome.table
+    columns = [name for name in outcome.experiment.columns if any(table.values(arm, name) for arm in table.arms)]
+    rows = [[arm, *(spread(list(table.values(arm, name).values())) for name in columns)] for arm in table.arms]
+    return ["arm", *(name.replace("_", " ") for name in columns)], rows
+
+
+def _not_run(outcomes: Sequence[PaperOutcome]) -> Table:
+    rows = [
+        [outcome.experiment.name, outcome.scale, " ".join(outcome.experiment.rows), command(*_at(outcome))]
+        for outcome in outcomes
+        if len(outcome.records) < outcome.cells
+    ]
+    return Table(["experiment", "scale", "rows", "command"], rows, "llll")
+
+
+def _at(outcome: PaperOutcome) -> tuple[Experiment, ScaleName]:
+    return outcome.experiment, outcome.scale
+
+
+# For the docs --------------------------------------------------------------------------------------------------------
+
+
+def markdown(outcomes: Sequence[PaperOutcome], rows: States) -> str:
+    """docs/evidence/papers.md."""
+    found = answered(outcomes)
+    lines = ["# The papers' claims, tested", ""]
+    lines += ["`vitreous paper report` makes this page from the committed cells. Verdicts hold at our scale.", ""]
+    lines += ["| row | claim | verdict | experiment, scale | effect | published |", "|---|---|---|---|---|---|"]
+    for row in ledger().values():
+        lines += [_markdown_row(one) for one in found.get(row.name, []) if one.judged.verdict != NOT_RUN]
+    for outcome in (outcome for outcome in outcomes if outcome.records):
+        lines += ["", f"## {outcome.experiment.title} ({outcome.experiment.family}, {outcome.scale} scale)", ""]
+        head, body = _arm_rows(outcome)
+        lines += [_piped(head), _piped(["---"] * len(head)), *(_piped(row) for row in body), ""]
+        lines += [f"- {note}" for note in outcome.notes]
+        lines += [f"- {cost_line(outcome)}; arms share: {outcome.experiment.matched or 'see the grid'}", ""]
+        lines += ["```", command(*_at(outcome)), "```"]
+    lines += ["", "## Not run", "", "| experiment | scale | command |", "|---|---|---|"]
+    lines += [_piped([row[0], row[1], f"`{row[3]}`"]) for row in _not_run(outcomes).rows if isinstance(row[3], str)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_row(one: Answered) -> str:
+    worst = min(one.judged.effects, key=lambda effect: one.claim.rule.distance(statistics.mean(effect.numbers)))
+    mean, interval = statistics.mean(worst.numbers), worst.interval(one.judged.level)
+    low, high = ("?", "?") if interval is None else (shown(end, worst.unit, is_signed=True) for end in interval)
+    unit = f" {worst.unit}" if worst.unit else ""
+    effect = f"{worst.name}: {shown(mean, worst.unit, is_signed=True)}{unit} ({low} to {high})"
+    return _piped([one.claim.name, one.claim.words, one.judged.verdict, one.where, effect, one.claim.published])
+
+
+def _piped(cells: Iterable[object]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def questions(outcomes: Sequence[PaperOutcome]) -> str:
+    """docs/evidence/questions.md: the written answers, with the verdicts and numbers they rest on."""
+    found = answered(outcomes)
+    lines = ["# Questions, answered", ""]
+    lines += ["What readers of the papers ask. `vitreous paper report` puts measured numbers into written answers.", ""]
+    for name, answer in answers().items():
+        row = ledger()[name]
+        lines += [f"## {name}: {row.statement}", "", filled(answer["answer"].strip(), found, outcomes), ""]
+        if tests := answer.get("tests"):
+            lines += [f"Tests: {', '.join(f'`{test}`' for test in tests)}.", ""]
+    return "\n".join(lines)
+
+
+def filled(text: str, found: Mapping[str, Sequence[Answered]], outcomes: Sequence[PaperOutcome]) -> str:
+    """[[C18]] becomes the row's verdicts; [[positions laptop | none | accuracy]] a mean over seeds."""
+    return REFERENCE.sub(lambda match: _reference(match[1], found, outcomes), text)
+
+
+def _reference(text: str, found: Mapping[str, Sequence[Answered]], outcomes: Sequence[PaperOutcome]) -> str:
+    parts = [part.strip() for part in text.split("|")]
+    if len(parts) == 1:
+        return _verdicts(parts[0], found)
+    name, _, scale = parts[0].partition(" ")
+    for outcome in outcomes:
+        if (outcome.experiment.name, outcome.scale) == (name, scale):
+            return spread(list(outcome.table.values(parts[1], parts[2]).values()))
+    raise ConfigError(f"an answer refers to {parts[0]!r}, which is not an experiment and a scale; mend answers.toml")
+
+
+def _verdicts(row: str, found: Mapping[str, Sequence[Answered]]) -> str:
+    if row not in ledger():
+        raise ConfigError(f"an answer refers to the row {row!r}, which the ledger lacks; mend answers.toml")
+    ran = [one for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
+    if not ran:
+        return f"{row}: not run yet"
+    return "; ".join(f"{one.claim.name} {one.judged.verdict} ({one.where})" for one in ran)
+
+
+def rows_without_home() -> list[LedgerRow]:
+    """G rows that no experiment answers, and D rows without a written answer."""
+    asked = {claim.row for experiment in EXPERIMENTS.values() for claim in experiment.claims}
+    homeless = [row for row in ledger().values() if "G" in row.tags and row.name not in asked]
+    return homeless + [row for row in ledger().values() if "D" in row.tags and row.name not in answers()]

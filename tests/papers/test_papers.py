@@ -1,0 +1,237 @@
+"""Experiments: cells by content, results that survive, verdicts from files alone, and one clear line for bad input."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from commands import run_all
+from papers.small_experiment import EXPERIMENT, STEPS, TINY
+
+from vitreous import papers
+from vitreous.errors import ConfigError, DataError
+from vitreous.papers import results as files
+from vitreous.papers.claims import find, states
+from vitreous.papers.experiment import ArmTable, Cell, rank_correlation
+from vitreous.papers.outcome import PaperOutcome
+from vitreous.papers.results import DIVERGED, DONE, Results, new_record, read
+from vitreous.papers.sets import Sets, named_sets
+from vitreous.papers.worker import compute, new_bench
+from vitreous.papers.works.train import train
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The small experiment, run in this process, and its folder."""
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITREOUS_CACHE", str(folder / "cache"))
+        return papers.run(EXPERIMENT, out=folder, jobs=0), folder
+
+
+# Cells ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_known_by_all_that_decides_its_numbers():
+    one = train(TINY, "fashion", 0, recipe=STEPS)
+    others = [
+        train(TINY, "fashion", 1, recipe=STEPS),
+        train(TINY + " mlp=17", "fashion", 0, recipe=STEPS),
+        train(TINY, "fashion", 0, recipe=STEPS, images=100),
+        train(TINY, "fashion", 0, recipe=STEPS, mixup=0.2),
+        train(TINY, "fashion", 0, recipe=STEPS, weights=one),
+        replace(one, version=2),
+    ]
+    assert len({cell.key for cell in [one, *others]}) == 7
+    assert train(TINY, "fashion", 0, recipe=dict(reversed(STEPS.items()))).key == one.key
+    assert Cell.from_json(json.loads(json.dumps(others[4].to_json()))).key == others[4].key
+
+
+def test_a_finished_cell_never_runs_again(ran, monkeypatch):
+    outcome, folder = ran
+    monkeypatch.setattr("vitreous.papers.runner.compute", lambda cell, bench: pytest.fail("ran again"))
+    again = papers.run(EXPERIMENT, out=folder, jobs=0)
+    assert again.to_json() == outcome.to_json()
+
+
+def test_a_record_says_what_it_was_computed_on(ran):
+    outcome, folder = ran
+    records = read(folder / "small.json")
+    assert len(records) == outcome.cells == 4
+    for record in records:
+        assert {"command", "versions", "hardware", "commit"} <= set(record.environment)
+        assert record.status == DONE
+        assert record.options["seed"] in (0, 1)
+        assert 0 <= record.readings["accuracy"] <= 1
+        assert record.readings["steps"] == 3
+
+
+def test_the_same_cell_gives_the_same_numbers_and_is_set_beside_the_committed_one(ran):
+    outcome, folder = ran
+    found = papers.rerun(EXPERIMENT, "1", out=folder)
+    first = outcome.table.values("with", "accuracy")
+    assert found.before.readings["accuracy"] == first[0]
+    assert found.now["accuracy"] == pytest.approx(first[0], abs=0.02)  # one image or two, on another thread count
+    assert "committed" in str(found)
+    assert found.spread["accuracy"] == pytest.approx(abs(first[0] - first[1]) / 2**0.5)
+    with pytest.raises(ConfigError, match="has no cell '9'; give a number from 1 to 4"):
+        papers.rerun(EXPERIMENT, "9", out=folder)
+
+
+def test_a_diverged_cell_is_recorded_and_counts_as_chance(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    cell = train(TINY, "fashion", 0, images=200, recipe=STEPS, peak_lr=1e30, clip="none", warmup=0.0, optimizer="sgd")
+    answer = compute(cell, new_bench({}))
+    assert answer["status"] == DIVERGED
+    assert answer["readings"]["accuracy"] == pytest.approx(0.1)
+    results = Results(tmp_path, committed=tmp_path / "none")
+    results.add("small", new_record(cell, answer["readings"], answer["status"], 1.0))
+    grid = EXPERIMENT.placed("laptop")
+    outcome = PaperOutcome(EXPERIMENT, "laptop", [replace(grid[0], cell=cell), *grid[1:]], results)
+    assert any("1 training diverged" in note for note in outcome.notes)
+    assert outcome.table.values("with", "accuracy") == {0: pytest.approx(0.1)}
+
+
+# Verdicts from files --------------------------------------------------------------------------------------------------
+
+
+def with_accuracies(folder, by_arm):
+    """A results file whose accuracies are these, seed by seed."""
+    results = Results(folder, committed=folder / "none")
+    for one in EXPERIMENT.placed("laptop", 3):
+        results.add("small", new_record(one.cell, {"accuracy": by_arm[one.arm][one.seed]}, DONE, 1.0))
+    return PaperOutcome(EXPERIMENT, "laptop", EXPERIMENT.placed("laptop", 3), results)
+
+
+def test_a_verdict_flips_when_the_committed_numbers_flip(tmp_path):
+    high, low = (0.9, 0.91, 0.89), (0.5, 0.51, 0.495)
+    one = with_accuracies(tmp_path / "one", {"with": high, "without": low})
+    other = with_accuracies(tmp_path / "other", {"with": low, "without": high})
+    assert one.claims[0][1].verdict == "SUPPORTED"
+    assert other.claims[0][1].verdict == "CONTRADICTED"
+    text = str(one)
+    assert "C17  SUPPORTED: positions help" in text
+    assert "+39.8 points" in text
+    assert "2.6 points" in text
+
+
+def test_verifying_derives_the_same_from_the_file_alone(ran):
+    outcome, folder = ran
+    again = PaperOutcome(EXPERIMENT, "laptop", EXPERIMENT.placed("laptop"), Results(folder))
+    assert again.to_json() == outcome.to_json()
+
+
+def test_what_has_not_run_says_so_with_its_command(tmp_path):
+    results = Results(tmp_path, committed=tmp_path / "none")
+    outcome = PaperOutcome(EXPERIMENT, "gpu", EXPERIMENT.placed("gpu"), results)
+    assert {found.verdict for _, found in outcome.claims} == {"NOT RUN"}
+    assert outcome.notes[0] == "8 cells of 8 not run: vitreous paper run small --scale gpu --data FOLDER"
+
+
+def test_results_of_another_version_are_kept_and_marked(tmp_path):
+    results = Results(tmp_path, committed=tmp_path / "none")
+    one, two, *_ = EXPERIMENT.placed("laptop")
+    old = new_record(replace(one.cell, version=0), {"accuracy": 0.9}, DONE, 1.0)
+    results.add("small", old)
+    elsewhere = replace(
+        new_record(two.cell, {"accuracy": 0.2}, DONE, 1.0), environment={"versions": {"vitreous": "0.0"}}
+    )
+    results.add("small", elsewhere)
+    outcome = PaperOutcome(EXPERIMENT, "laptop", EXPERIMENT.placed("laptop"), Results(tmp_path))
+    assert any("1 cell of an older definition kept and not used" in note for note in outcome.notes)
+    assert any("1 cell of vitreous 0.0, this is" in note for note in outcome.notes)
+    assert outcome.table.values("with", "accuracy") == {1: 0.2}
+    assert len(read(tmp_path / "small.json")) == 2
+
+
+def test_a_results_file_cut_in_half_is_named(ran, tmp_path):
+    _, folder = ran
+    whole = (folder / "small.json").read_bytes()
+    (tmp_path / "small.json").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"small\.json is not a whole results file .*; restore it, or delete it"):
+        Results(tmp_path)
+    (tmp_path / "small.json").write_text('{"schema": "other/1"}')
+    with pytest.raises(DataError, match="schema 'other/1'"):
+        Results(tmp_path)
+
+
+def test_equal_environments_are_written_once(ran):
+    _, folder = ran
+    body = json.loads((folder / "small.json").read_text())
+    assert len(body["environments"]) < len(body["cells"])
+    files.write(folder / "copy.json", "small", read(folder / "small.json"))
+    assert json.loads((folder / "copy.json").read_text()) == body
+    (folder / "copy.json").unlink()
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def test_differences_and_slopes_pair_seeds():
+    table = ArmTable({"a": {0: {"x": 1.0}, 1: {"x": 2.0}, 2: {}}, "b": {0: {"x": 0.5}, 1: {"x": 0.0}, 2: {"x": 9.0}}})
+    assert table.difference("a", "b", "x").values == {0: 0.5, 1: 2.0}
+    assert table.slope("s", {"a": 0.0, "b": 1.0}, "x").values == pytest.approx({0: -0.5, 1: -2.0})
+    assert table.slope("s", {"a": 0.0, "b": 1.0}, "x", is_falling=True).values == pytest.approx({0: 0.5, 1: 2.0})
+    assert table.values("c", "x") == {}
+
+
+def test_rank_correlation_is_spearmans():
+    assert rank_correlation([1, 2, 3], [10, 20, 15]) == pytest.approx(0.5)
+    assert rank_correlation([1, 1, 2, 3], [4, 4, 5, 6]) == pytest.approx(1.0)
+    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1.0)
+
+
+# The ledger and bad input ---------------------------------------------------------------------------------------------
+
+
+def test_every_claim_of_an_experiment_is_a_g_row_of_the_ledger_with_a_rule():
+    rows = papers.claims.ledger()
+    for experiment in papers.EXPERIMENTS.values():
+        for claim in experiment.claims:
+            assert claim.row in rows, (experiment.name, claim.row)
+            assert "G" in rows[claim.row].tags, (experiment.name, claim.row)
+            assert claim.words
+            assert claim.scales
+
+
+def test_every_experiment_names_sets_that_are_described():
+    for experiment in papers.EXPERIMENTS.values():
+        for scale in experiment.scales:
+            for one in experiment.placed(scale, 2):
+                assert one.cell.options.get("data", "fashion") in named_sets(), (experiment.name, scale)
+
+
+def test_a_row_or_a_family_finds_its_experiments():
+    assert [one.name for one in find("C17")][:1] == ["positions"]
+    assert "positions" in [one.name for one in find("E-POS")]
+    with pytest.raises(ConfigError, match="near: positions"):
+        find("postions")
+    with pytest.raises(ConfigError, match="M01 has no experiment; a unit test shows it"):
+        find("M01")
+
+
+def test_every_row_of_the_ledger_has_a_state():
+    found = {state.row.name: state for state in states()}
+    assert len(found) == len(papers.claims.ledger())
+    assert found["M01"].parts == ("tested",)
+
+
+def test_bad_input_is_one_line(tmp_path):
+    calls = [
+        ("paper", "run", "postions"),
+        ("paper", "prove", "positions"),
+        ("paper", "run"),
+        ("paper", "run", "positions", "--scale", "huge"),
+        ("paper", "run", "positions", "--seeds", "1"),
+        ("paper", "run", "positions", "--scale", "gpu"),
+        ("paper", "run", "positions", "--scale", "gpu", "--data", tmp_path),
+    ]
+    lines = [done.line for done in run_all(calls)]
+    wanted = ["near: positions", "give list, run, verify", "name an experiment or a row", "give laptop, gpu or full"]
+    wanted += ["gives no interval; give 2 or more", "give its folder: --data FOLDER", "has no tiny-imagenet100-64.npz"]
+    for line, words in zip(lines, wanted, strict=True):
+        assert words in line
+
+
+def test_data_too_small_for_the_grid_says_the_smallest_that_works():
+    with pytest.raises(DataError, match=r"has 8,700 training images.* at least 9,999"):
+        Sets().part({"data": "fashion", "images": 9999}, 0)
