@@ -7,6 +7,7 @@ from vitreous.papers.experiments import (
     data,
     data_inside,
     embeddings,
+    language,
     optimizer,
     place,
     position_patterns,
@@ -14,6 +15,7 @@ from vitreous.papers.experiments import (
     readouts,
     receptive_field,
     scaling,
+    shift,
     shots,
     size,
     skips,
@@ -55,5 +57,8 @@ OUR_EXPERIMENTS = [
     place.EXPERIMENT,
     place.READOUTS,
     receptive_field.EXPERIMENT,
+    shift.EXPERIMENT,
+    language.EXPERIMENT,
+    language.SEQUENCE,
 ]
 EXPERIMENTS: Registry[Experiment] = Registry("experiments", {one.name: one for one in OUR_EXPERIMENTS})

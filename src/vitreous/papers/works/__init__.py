@@ -12,7 +12,8 @@ from vitreous.papers.works.probe import FEW_SHOT
 from vitreous.papers.works.resizing import AT_SIZE
 from vitreous.papers.works.shift import SHIFT_WORK
 from vitreous.papers.works.speed import SPEED
-from vitreous.papers.works.tokens import TOKENS
+from vitreous.papers.works.text import LETTERS_WORK, PATCHES_WORK, WORDS
+from vitreous.papers.works.tokens import TOKEN_KINDS
 from vitreous.papers.works.train import TRAINING
 from vitreous.registry import Registry
 
@@ -25,9 +26,12 @@ OUR_WORKS = {
     "episodes": EPISODES,
     "few-shot": FEW_SHOT,
     "look": LOOK,
-    "tokens": TOKENS,
+    "tokens": TOKEN_KINDS,
     "likeness": LIKENESS,
     "shift": SHIFT_WORK,
+    "words": WORDS,
+    "patches": PATCHES_WORK,
+    "letters": LETTERS_WORK,
     "speed": SPEED,
     "gradients": GRADIENTS,
     "patterns": PATTERNS,
