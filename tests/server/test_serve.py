@@ -16,6 +16,7 @@ import qr_reader
 import serving
 import torch
 from commands import run_all
+from downloaded_kinds import BEIT_LIKE, DINOV3_LIKE, EVA02_LIKE, PE_LIKE
 from PIL import Image
 from serving import encoded, need_extra, picture, tiny, until
 from tiny_models import BIT, awake
@@ -435,6 +436,10 @@ def test_a_network_without_attention_answers_and_can_be_covered():
         {"positions": "sincos-2d", "positions_at": "every-layer"},
         {"positions": "none"},
         {"norm": "post"},
+        DINOV3_LIKE,
+        EVA02_LIKE,
+        PE_LIKE,
+        BEIT_LIKE,
     ],
     ids=str,
 )

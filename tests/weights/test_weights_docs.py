@@ -9,6 +9,7 @@ from doc_blocks import DOCS, assert_block
 from shared_files import ROOT
 
 from vitreous.weights.originals import ORIGINS
+from vitreous.weights.timm_names import TIMM_FAMILIES, refused, runs, timm_family
 
 PAGE = DOCS / "guide" / "weights.md"
 
@@ -49,6 +50,40 @@ def test_the_table_of_classes_that_are_refused():
         said = said.partition(": ")[2] if said.startswith("is transformers'") else said
         cells.append((name, f"`{row['class']}`", said.partition("; to run its tensors")[0]))
     assert_block(PAGE, "huggingface-refused", table(("what", "class", "why"), cells))
+
+
+def timm_rows() -> dict[str, list[dict]]:
+    """The comparisons of each family of timm's names, one with a head and one without for each name."""
+    names = json.loads((ROOT / "benchmarks" / "results" / "timm_names.json").read_text())["names"]
+    out: dict[str, list[dict]] = {family: [] for family in [*TIMM_FAMILIES, "others"]}
+    for name, rows in names.items():
+        out[timm_family(name)] += [{"name": name, **row} for row in rows.values()]
+    return {family: rows for family, rows in out.items() if rows}
+
+
+def test_the_table_of_timms_families():
+    cells = []
+    for family, rows in timm_rows().items():
+        of = {word: {row["name"] for row in rows if row["verdict"] == word} for word in ("agree", "refused", "differ")}
+        assert not of["differ"]
+        assert of["agree"] == of["agree"] & runs().keys()
+        kept = {row["name"] for row in rows if row["verdict"] == "agree" and row["saved"] == "agree"}
+        assert not any(row.get("saved") == "differ" for row in rows)
+        seen = max((row["difference"] for row in rows if row["verdict"] == "agree"), default=0.0)
+        why = sorted({refused()[name].removesuffix(" not built here") for name in of["refused"]})
+        cells.append((
+            family, str(len(of["agree"])), str(len(kept)), f"{seen:.0e}".replace("e-0", "e-") if of["agree"] else "–",
+            f"{len(of['refused'])}: {'; '.join(why)} not built here" if why else "–",
+        ))  # fmt: skip
+    head = ("family", "names that load", "saved", "largest difference", "refused")
+    assert_block(PAGE, "timm", table(head, cells))
+
+
+def test_every_name_of_the_table_was_compared():
+    names = json.loads((ROOT / "benchmarks" / "results" / "timm_names.json").read_text())["names"]
+    ours = {name for name in runs() if name in names}
+    assert {name for name, rows in names.items() if any(row["verdict"] == "agree" for row in rows.values())} == ours
+    assert refused().keys() == names.keys() - ours
 
 
 def test_the_table_of_authors():

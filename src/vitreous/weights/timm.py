@@ -636,6 +636,7 @@ HELD: dict[
     "eva": {
         "positions": ("learned", "none"),
         "norm": ("pre", "branch"),
+        "norm_kind": ("layer", "rms"),
         "norm_eps": (1e-6, 1e-5),
         "activation": ("gelu", "swiglu"),
         "inner_norm": None,
@@ -700,10 +701,15 @@ def combinations(config: ViTConfig, kind: str) -> list[Difference]:
         out.append(Difference("norm, activation and stem", "", "of names that timm has no common one for"))
     if e.norm == "branch" and e.layer_scale is not None:
         out.append(Difference("norm", "branch", "with layer_scale"))
+    if kind == "eva" and e.norm_kind == "rms" and (e.norm_eps, e.norm, e.layer_scale is None) != (1e-6, "pre", False):
+        out.append(Difference("norm_kind", "rms", "without layer_scale, or with other norms than Sapiens2's"))
     if kind == "eva" and config.rotation.rotary == "axial":
         is_image, is_half = config.rotation.rotary_places == "image", config.rotation.rotary_pairs == "halves"
         if is_image != is_half or (is_image and config.rotation.rotary_first == "columns"):
             out.append(Difference("rotary_pairs", config.rotation.rotary_pairs, "with these places"))
+        is_free = config.rotation.rotary_grid is None and not is_image
+        if is_free and e.norm_eps == 1e-5 and e.layer_scale is None:
+            out.append(Difference("norm_eps", 1e-5, "without rotary_grid and layer_scale"))
     if config.rotation.rotary == "mixed" and (
         config.rotation.rotary_pairs, config.rotation.rotary_start, config.rotation.rotary_grid,
         config.rotation.rotary_places,
@@ -773,7 +779,10 @@ def base_name(config: ViTConfig) -> str:
     """A name whose norms and blocks are the model's; model_args hold the rest."""
     b, e, kind = config.embedding, config.encoder, class_of(config)
     if kind == "eva":
-        return "vit_small_patch16_dinov3" if e.norm_eps == 1e-5 else "eva02_tiny_patch14_224"
+        if e.norm_kind == "rms":
+            return "vit_base_patch16_sapiens2"
+        with_gain = "vit_small_patch16_dinov3" if e.layer_scale is not None else "vit_pe_core_base_patch16_224"
+        return with_gain if e.norm_eps == 1e-5 else "eva_giant_patch14_224"
     if kind == "beit":
         return "beit_base_patch16_224"
     if kind == "relpos":
@@ -842,7 +851,6 @@ def eva_arguments(config: ViTConfig) -> dict[str, Any]:
         "swiglu_align_to": 0,
         "scale_mlp": e.inner_norm in ("mlp", "both"),
         "scale_attn_inner": e.inner_norm in ("attention", "both"),
-        "init_values": e.layer_scale,
         "class_token": b.class_token,
         "num_reg_tokens": b.registers,
         "no_embed_class": b.positions_cover == "patches" and config.prefix > 0,
@@ -851,9 +859,10 @@ def eva_arguments(config: ViTConfig) -> dict[str, Any]:
         "use_post_transformer_norm": r.pool_order == "norm-first",
         "use_fc_norm": r.pool_order == "mean-first",
         "use_post_norm": e.norm == "branch",
-        "attn_pool_num_heads": r.pool_heads or None,
+        "attn_pool_num_heads": r.pool_heads or e.heads,
         "attn_pool_mlp_ratio": hidden_ratio(e.width, r.pool_mlp or e.mlp),
         "dynamic_img_size": False,
+        **({"num_kv_heads": e.heads, "attn_only_layer_scale": False} if e.norm_kind == "rms" else {}),
         **rotation_arguments(config),
     }
 
@@ -863,7 +872,7 @@ def beit_arguments(config: ViTConfig) -> dict[str, Any]:
     return {
         "swiglu_mlp": e.activation == "swiglu",
         "scale_mlp": e.inner_norm == "mlp",
-        "init_values": e.layer_scale,
+        "init_values": e.layer_scale or 0.0,  # timm drops an argument of None, and 0 is no gain
         "use_abs_pos_emb": config.embedding.positions == "learned",
         "use_rel_pos_bias": e.attention_bias_at != "shared",
         "use_shared_rel_pos_bias": e.attention_bias_at != "every-layer",
@@ -874,6 +883,7 @@ def relpos_arguments(config: ViTConfig) -> dict[str, Any]:
     e = config.encoder
     args: dict[str, Any] = {
         "qk_norm": e.qk_norm,
+        "init_values": e.layer_scale or 0.0,
         "class_token": config.embedding.class_token,
         "fc_norm": config.readout.pool_order == "mean-first",
         "rel_pos_dim": e.attention_bias_mlp,

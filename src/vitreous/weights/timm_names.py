@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,32 @@ from vitreous.weights.tensor_files import RawCheckpoint, one_line, read_json
 
 NAMES_FILE = Path(__file__).with_name("timm_names.json")
 BIT_BY_HAND, HYBRID_BY_HAND = "resnetv2_bit", "vit_hybrid"  # our names for sizes that timm does not name
+
+
+TIMM_FAMILIES = {  # patterns of names; the first that fits counts
+    "DINOv3": "*dinov3*",
+    "LingBot-Vision, Sapiens2": "*lingbot *sapiens2",
+    "EVA, EVA-02": "eva*",
+    "BEiT, BEiT v2, BEiT-3": "beit*",
+    "Perception Encoder": "vit_pe_*",
+    "ViT with rotary positions": "*_rope_*",
+    "ViT with biases by offset": "vit_*relpos_*",
+    "SigLIP": "*siglip*",
+    "CLIP": "*clip*",
+    "DINOv2": "*dinov2*",
+    "DeiT, DeiT-3": "deit*",
+    "AIMv2": "aimv2*",
+    "FlexiViT": "flexivit*",
+    "BiT and other ResNets": "resnetv2*",
+    "SAM, ViTamin, NaFlexViT": "samvit* vitamin* naflexvit*",
+    "ViT and hybrids": "*vit*",
+}
+
+
+def timm_family(name: str) -> str:
+    """The family of a name, for people."""
+    found = (family for family, words in TIMM_FAMILIES.items() if any(fnmatchcase(name, w) for w in words.split()))
+    return next(found, "others")
 
 
 @dataclass(frozen=True)
