@@ -137,7 +137,7 @@ def _check(
         )
     if target.is_page and not model.config.readout.classes:
         raise ConfigError(
-            f"a page for {to} answers with classes, and the model has no head; fit one: vitreous fit DATA --weights MODEL"
+            f"{to} answers with classes, and the model has no head; fit one: vitreous fit DATA --weights MODEL"
         )
     if int8 and fp16:
         raise ConfigError("int8 and fp16 are two precisions; choose one of them")
