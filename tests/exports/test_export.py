@@ -439,11 +439,11 @@ def test_outputs_without_vectors_are_named(tmp_path):
 # Bad input ----------------------------------------------------------------------------------------------------------
 
 BAD = {
-    "target": ({"to": "tflite"}, "there is no export to 'tflite'; choose onnx, openvino, pt2"),
+    "target": ({"to": "tflite"}, "there is no export to 'tflite'; choose onnx, openvino, pt2, web"),
     "opset": ({"to": "onnx", "opset": 9}, "opset 9 cannot be written; choose 18 to 23"),
     "opset of pt2": ({"to": "pt2", "opset": 18}, "pt2 has no opset; leave it out"),
     "two precisions": ({"to": "onnx", "int8": True, "fp16": True}, "int8 and fp16 are two precisions"),
-    "int8 of pt2": ({"to": "pt2", "int8": True}, "there is no int8 for pt2; choose --to onnx or openvino"),
+    "int8 of pt2": ({"to": "pt2", "int8": True}, "there is no int8 for pt2; choose --to onnx or openvino or web"),
     "int8 of nothing": ({"to": "onnx", "int8": True}, "name them: --data DATA"),
     "no images": ({"to": "pt2", "images": 0}, "images=0 compares nothing; give 1 or more"),
 }

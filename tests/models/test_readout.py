@@ -119,11 +119,12 @@ def test_by_name_average_pooling_brings_no_class_token_unless_asked():
 
 @pytest.mark.claim("Q04a")
 def test_read_outs_can_be_chosen(make, images):
-    """The first token, the mean or the largest of the patches, or attention to them, after the norm."""
+    """The first token, the mean or the largest of the patches, a patch, or attention to all, after the norm."""
     for pool, read in {
         "cls": lambda z: z[:, 0],
         "gap": lambda z: z[:, 3:].mean(1),
         "max": lambda z: z[:, 3:].amax(1),
+        "middle": lambda z: z[:, 3 + 6],
         "cls-and-gap": lambda z: torch.cat([z[:, 0], z[:, 3:].mean(1)], -1),
     }.items():
         vit = make(pool=pool, registers=2)

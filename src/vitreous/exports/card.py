@@ -11,6 +11,16 @@ from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.preprocess import Preprocess
 
+OPEN_A_PAGE = [
+    "```",
+    "python -m http.server 8000    # in this folder; then open http://127.0.0.1:8000/",
+    "```",
+    "",
+    "Or upload the whole folder to any static host. It needs `https` there (or 127.0.0.1) for the camera and to work "
+    "offline, and `.js` files sent as `text/javascript`. Nothing is asked of any other host, and no photo leaves the "
+    "visitor's machine. `runtime/` is onnxruntime-web, by Microsoft, under the MIT licence.",
+]
+
 
 def card(
     model: Model, target: Target, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]
@@ -39,6 +49,8 @@ def _head(target: Target, parity: Parity, about: dict[str, Any]) -> list[str]:
     ]
     if target.runner is not None:
         lines += ["```", f"pip install numpy pillow {target.runner.package.name}", "python run.py photo.jpg", "```", ""]
+    if target.is_page:
+        lines += [*OPEN_A_PAGE, ""]
     if not parity.passed:
         lines += ["**It does not agree with PyTorch within the limits; it was kept with --anyway.**", ""]
     return lines
@@ -59,9 +71,10 @@ def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any
         "image": (f"image: uint8, height width {channels}, any size", f"probabilities K, score{seen}"),
         "tensor": (f"images: float32, B {size}", f"logits B K, score B{weights}"),
         "fixed": (f"images: float32, 1 {size}, no dynamic axis", f"logits 1 K, score 1{weights}"),
+        "page": ("a photo: dropped, pasted, chosen or by the camera", "the answer in words, and where it came from"),
     }
     lines = ["## Files", "", "| file | MB | input | outputs |", "|---|---|---|---|"]
-    for form, (given, got) in forms.items():
+    for form, (given, got) in ((form, forms[form]) for form in about["files"]):
         lines.append(f"| {about['files'][form]} | {details[form]['bytes'] / 1e6:.2f} | {given} | {got} |")
     return [
         *lines,
@@ -73,7 +86,7 @@ def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any
 
 
 def _preprocessing(rule: Preprocess) -> list[str]:
-    title = "## Preprocessing (inside the image form; the other forms need it done before)"
+    title = "## Preprocessing (inside the image form and the page; the other forms need it done before)"
     return [title, "", *(f"{i}. {step}" for i, step in enumerate(steps(rule), 1)), ""]
 
 
@@ -135,7 +148,7 @@ def _meaning(model: Model) -> list[str]:
 
 def _operators(details: dict[str, dict[str, Any]]) -> list[str]:
     lines = ["## Operators", ""]
-    for form, found in details.items():
+    for form, found in ((form, found) for form, found in details.items() if found["operators"]):
         versions = ", ".join(
             f"{key} {_plain(value)}" for key, value in found.items() if key not in ("operators", "bytes")
         )

@@ -109,11 +109,38 @@ class Network(nn.Module):
         of_pool = [seen.pop(self.pool_tap).float()] if self.pool_tap else []  # B H 1 P
         return *answers, torch.stack(list(seen.values()), 1).float(), *of_pool  # …, B L H N N
 
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what `forward` returns."""
+        of_pool = ["pool_weights"] if self.pool_tap else []
+        return ["logits", "score", *(["attention_weights", *of_pool] if self.attention else [])]
+
     def answers(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """B K, B."""
         features = self.model.features(images.to(next(self.model.parameters()).dtype))
         logits = self.model.logits(self.model.head(features)).float()
         return logits, self.model.score(images, features, logits)
+
+
+class PageNetwork(Network):
+    """A ViT with all that a page draws: where the answer looks, in every layer and head, and through all layers."""
+
+    def __init__(self, model: ViT):
+        super().__init__(model, attention=True)
+        self.read = partial(read_patches, find_pool(model)[0])
+
+    @property
+    def outputs(self) -> list[str]:
+        return ["logits", "score", "attention_weights", "rollout", "answer_maps", "answer_rollout"]
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:  # B C H W
+        logits, score, weights, *of_pool = super().forward(images)  # B K, B, B L H N N, B H 1 P
+        pool, whole = (of_pool[0] if of_pool else None), rollout(weights.unbind(1))  # B N N
+        layers, heads = weights.shape[1:3]
+        flow = weights.flatten(0, 2)  # BLH N N
+        each = None if pool is None else pool[:, None].expand(-1, layers * heads, -1, -1, -1).flatten(0, 1)
+        maps = self.read(flow, each).unflatten(0, (-1, layers, heads))  # B L H P
+        return logits, score, weights, whole, maps, self.read(whole, pool)  # …, B P
 
 
 class AnswerGraph(nn.Module):

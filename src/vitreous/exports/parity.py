@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,13 @@ from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, best_class
 from vitreous.exports.graphs import Network
-from vitreous.exports.target import Array, Run, Target
+from vitreous.exports.target import Array, OpenedForms
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
 
+IMAGE_FORMS = frozenset({"image", "page"})  # take an image and give probabilities; others: a tensor, and logits
 COMPARED_AT_ONCE = 8  # images
+MAX_FILES_NAMED = 8
 IMAGE_FORM_IMAGES, FIXED_FORM_IMAGES = 200, 10  # at most; both forms hold the same network as the tensor form
 
 
@@ -50,7 +51,7 @@ TOLERANCES = {
 class FormComparison:
     """One form against PyTorch.
 
-    difference: max |theirs − ours| / max(1, max |ours|), of logits (tensor, fixed) or probabilities (image).
+    difference: max |theirs − ours| / max(1, max |ours|), of logits (tensor, fixed) or probabilities (image, page).
     agreement: share of images with the same first answer, which may be "none of these".
     """
 
@@ -110,6 +111,7 @@ class Parity:
     accuracy: AccuracyChange | None = None
     folder: str | None = None  # None: not kept
     files: dict[str, int] = field(default_factory=dict)  # bytes
+    notes: tuple[str, ...] = ()  # what else people should know, a line each
 
     @property
     def passed(self) -> bool:
@@ -123,7 +125,7 @@ class Parity:
     def _faults(self) -> Iterator[str]:
         limits = self.limits
         for form in self.forms:
-            bar = limits.difference if form.form != "image" else None
+            bar = limits.difference if form.form not in IMAGE_FORMS else None
             if not math.isfinite(form.difference) or (bar is not None and form.difference > bar):
                 yield f"{form.form} form: max difference {form.difference:.1e}, above {bar or 0:.0e}"
             most = max(1, (1 - limits.agreement) * form.images + 1e-9)  # one image may always lie on the edge
@@ -147,10 +149,12 @@ class Parity:
             yield f"  pixels are at most {self.grey_levels:.2f} grey levels off"
         if self.accuracy is not None:
             yield f"  {self.accuracy}"
+        yield from (f"  {note}" for note in self.notes)
         yield from (f"  fault: {fault}" for fault in self.faults)
         if self.folder is not None:
             size = sum(self.files.values()) / 1e6
-            yield f"written to {self.folder}: {', '.join(self.files)} ({size:.1f} MB)"
+            names = ", ".join(self.files) if len(self.files) <= MAX_FILES_NAMED else f"{len(self.files)} files"
+            yield f"written to {self.folder}: {names} ({size:.1f} MB)"
 
     def __str__(self) -> str:
         return "\n".join(self.rows())
@@ -172,27 +176,23 @@ class Sample:
 
 def compare_files(
     model: Model,
-    target: Target,
-    folder: Path,
-    scratch: Path,
+    opened: OpenedForms,
     samples: Iterator[Sample],
     count: int,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[tuple[FormComparison, ...], float, AccuracyChange | None]:
+) -> tuple[tuple[FormComparison, ...], float | None, AccuracyChange | None]:
     """Run the files and the model on the same images, once.
 
     Returns each form's comparison, the largest error of preprocessing in grey levels, and both accuracies.
     """
-    names = ("tensor", "fixed", "image")
-    files: dict[str, Run] = {form: target.open(folder / f"{form}{target.suffix}") for form in names}
-    prepare = target.open(scratch / f"preprocessing{target.suffix}")
+    files, prepare = opened.forms, opened.prepare
     rule, network = model.preprocess, Network(model)
     ours: list[Any] = []
     our_scores: list[float] = []
     theirs: dict[str, list[Any]] = {form: [] for form in files}
     scores: dict[str, list[float]] = {form: [] for form in files}
     labels: list[int | None] = []
-    grey = 0.0
+    grey = None if prepare is None else 0.0
     while part := list(itertools.islice(samples, COMPARED_AT_ONCE)):
         images = [decode.with_channels(sample.pixels, len(rule.mean)) for sample in part]
         x = torch.stack([preprocess.normalise(decode.finish(image, rule), rule) for image in images])  # B C H W
@@ -204,15 +204,17 @@ def compare_files(
         theirs["tensor"] += list(answers)
         scores["tensor"] += score.tolist()
         for i, image in enumerate(images):
-            if len(theirs["fixed"]) < FIXED_FORM_IMAGES:
+            if "fixed" in files and len(theirs["fixed"]) < FIXED_FORM_IMAGES:
                 answers, score, *_ = files["fixed"](x[i : i + 1].numpy())
                 theirs["fixed"].append(answers[0])
                 scores["fixed"].append(float(score[0]))
-            if len(theirs["image"]) < IMAGE_FORM_IMAGES:
-                answers, score, *_ = files["image"](image)
-                theirs["image"].append(answers)
-                scores["image"].append(float(score))
-                grey = max(grey, _grey_levels(prepare(image)[0], x[i : i + 1].numpy(), rule.std))
+            for form in files.keys() & IMAGE_FORMS:
+                if len(theirs[form]) < IMAGE_FORM_IMAGES:
+                    answers, score, *_ = files[form](image)
+                    theirs[form].append(answers)
+                    scores[form].append(float(score))
+                    assert prepare is not None
+                    grey = max(grey or 0.0, _grey_levels(prepare(image)[0], x[i : i + 1].numpy(), rule.std))
         labels += [sample.label for sample in part]
         if progress is not None:
             progress(len(ours), count)
@@ -220,7 +222,8 @@ def compare_files(
         raise DataError("no image can be read, so nothing can be compared; name others with --data")
     logits = np.stack(ours)  # N K
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
-    wanted = {"tensor": logits, "fixed": logits, "image": spread(logits, model.temperature)}
+    shares = spread(logits, model.temperature)
+    wanted = {form: shares if form in IMAGE_FORMS else logits for form in files}
     limit = -math.inf if model.threshold is None else model.threshold
     is_none = {form: np.array(found) < limit for form, found in (scores | {"ours": our_scores}).items()}
     forms = tuple(

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
+import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,6 @@ class ModelParts:
         return ImageForm(self.preprocessing, self.network, self.answer).eval()
 
     @property
-    def tensor_outputs(self) -> list[str]:
-        of_pool = ["pool_weights"] if self.network.pool_tap else []
-        return ["logits", "score", *(["attention_weights", *of_pool] if self.network.attention else [])]
-
-    @property
     def image_outputs(self) -> list[str]:
         return ["probabilities", "score", *(["attention_map"] if self.network.attention else [])]
 
@@ -67,12 +63,36 @@ def make_parts(model: Model, *, attention: bool = False) -> ModelParts:
 
 
 @dataclass(frozen=True)
+class PageOptions:
+    """For targets that write a page.
+
+    name: of the model.  runtime: a folder, or npm.  wasm_only: without WebGPU.  examples: show images of `data`.
+    """
+
+    name: str = "this model"
+    runtime: str | os.PathLike[str] | None = None
+    wasm_only: bool = False
+    examples: bool = False
+
+
+@dataclass(frozen=True)
 class WriteOptions:
     """opset: of ONNX graphs.  calibration: real images B C H W, given when the network shall compute in int8."""
 
     opset: int = DEFAULT_OPSET
     fp16: bool = False
     calibration: Array | None = None
+    page: PageOptions = PageOptions()
+    examples: tuple[tuple[str, Array], ...] = ()  # label and image H W C, for a page to begin with
+
+
+@dataclass
+class OpenedForms:
+    """The files of an export, each ready to run.  prepare: its preprocessing.  notes: what people should know."""
+
+    forms: dict[str, Run]
+    prepare: Run | None
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -112,7 +132,26 @@ class Target:
     halves_itself: bool = False  # fp16: `write` gets float32 and halves the file
     opsets: range | tuple[int, ...] = ()  # of ONNX; empty: it has none
     starts_with: bytes = b""  # the first bytes of every file with the suffix
+    forms: tuple[str, ...] = ("image", "tensor", "fixed")
+    file_names: Mapping[str, str] = field(default_factory=dict)  # of forms that are not called FORM + suffix
+    open_all: Callable[[Model, Path, Path], AbstractContextManager[OpenedForms]] | None = None  # None: `open` for each
+    check: Callable[[Model, WriteOptions], None] = lambda model, options: None  # refuses before any work
+    is_page: bool = False  # people open it in a browser: it takes PageOptions, and shows attention by itself
     runner: Runner | None = None  # None: PyTorch runs the files, so there is no run.py and nothing to serve
+
+    def file(self, form: str) -> str:
+        """The name of a form's file."""
+        return self.file_names.get(form, f"{form}{self.suffix}")
+
+    @contextmanager
+    def opened(self, model: Model, folder: Path, scratch: Path) -> Iterator[OpenedForms]:
+        """All forms of a folder, for as long as this context lasts."""
+        if self.open_all is not None:
+            with self.open_all(model, folder, scratch) as found:
+                yield found
+        else:
+            forms = {form: self.open(folder / self.file(form)) for form in ("tensor", "fixed", "image")}
+            yield OpenedForms(forms, self.open(scratch / f"preprocessing{self.suffix}"))
 
     def packages_for(self, *, int8: bool) -> tuple[Package, ...]:
         return self.packages + (self.int8_packages if int8 else ())

@@ -128,6 +128,6 @@ def _verdicts(results: Results) -> dict[str, list[str]]:
     for experiment in EXPERIMENTS.values():
         for scale in (each for each in SCALES if each in experiment.scales):
             for claim, judged in PaperOutcome(experiment, scale, experiment.placed(scale), results).claims:
-                if judged.verdict != NOT_RUN:
-                    found.setdefault(claim.row, []).append(f"{judged.verdict} ({experiment.name}, {scale})")
+                for row in claim.rows if judged.verdict != NOT_RUN else ():
+                    found.setdefault(row, []).append(f"{judged.verdict} ({experiment.name}, {scale})")
     return found

@@ -130,10 +130,15 @@ class Claim:
     part: str = ""  # of a row with several claims: a, b
     scales: tuple[ScaleName, ...] = SCALES  # at which it can be asked
     note: str = ""  # what our scale changes
+    also: tuple[str, ...] = ()  # rows that ask the same thing, and that this verdict answers
 
     @property
     def name(self) -> str:
         return self.row + self.part
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return self.row, *self.also
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ class Experiment:
     @property
     def rows(self) -> list[str]:
         """Of the ledger, each once."""
-        return list(dict.fromkeys(claim.row for claim in self.claims))
+        return list(dict.fromkeys(row for claim in self.claims for row in claim.rows))
 
     def claims_at(self, scale: ScaleName) -> list[Claim]:
         return [claim for claim in self.claims if scale in claim.scales]

@@ -13,7 +13,7 @@ from typing import Any
 from vitreous.machine import doctor
 from vitreous.papers.experiment import POINTS, RELEASED, ArmTable, Claim, Experiment, GridCell, ScaleName
 from vitreous.papers.results import DIVERGED, Record, Results, stale
-from vitreous.papers.sets import named_sets
+from vitreous.papers.sets import named_sets, plain_name
 from vitreous.papers.verdict import Effect, Judgement, judge
 from vitreous.words import aligned, counted, duration
 
@@ -104,7 +104,7 @@ def _notes(outcome: PaperOutcome) -> Iterable[str]:
         yield f"{counted(count, 'cell')} of vitreous {version}, this is {this}"
     if old := stale(experiment, outcome.scale, outcome.results):
         yield f"{counted(len(old), 'cell')} of an older definition kept and not used"
-    used = {str(record.options["data"]) for record in records if "data" in record.options}
+    used = {plain_name(str(record.options["data"])) for record in records if "data" in record.options}
     for name in sorted(used & set(named_sets())):
         if not named_sets()[name].is_rebuildable:
             yield f"{name}: a stranger can rebuild the set, but not the same bytes"

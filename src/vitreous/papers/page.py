@@ -79,7 +79,9 @@ def answered(outcomes: Iterable[PaperOutcome]) -> dict[str, list[Answered]]:
     found: dict[str, list[Answered]] = {}
     for outcome in outcomes:
         for claim, judged in outcome.claims:
-            found.setdefault(claim.row, []).append(Answered(claim, judged, outcome))
+            one = Answered(claim, judged, outcome)
+            for row in claim.rows:
+                found.setdefault(row, []).append(one)
     return {row: sorted(each, key=lambda one: one.judged.verdict == NOT_RUN) for row, each in found.items()}
 
 
@@ -88,7 +90,8 @@ def answered(outcomes: Iterable[PaperOutcome]) -> dict[str, list[Answered]]:
 
 def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
     found = answered(outcomes)
-    ran = [one for each in found.values() for one in each if one.judged.verdict != NOT_RUN]
+    claims = {id(one): one for each in found.values() for one in each}.values()  # a claim may answer several rows
+    ran = [one for one in claims if one.judged.verdict != NOT_RUN]
     decided = sum(one.judged.is_decided for one in ran)
     with_cells = [outcome for outcome in outcomes if outcome.records]
     return Page(
@@ -281,6 +284,6 @@ def _verdicts(row: str, found: Mapping[str, Sequence[Answered]]) -> str:
 
 def rows_without_home() -> list[LedgerRow]:
     """G rows that no experiment answers, and D rows without a written answer."""
-    asked = {claim.row for experiment in EXPERIMENTS.values() for claim in experiment.claims}
+    asked = {row for experiment in EXPERIMENTS.values() for row in experiment.rows}
     homeless = [row for row in ledger().values() if "G" in row.tags and row.name not in asked]
     return homeless + [row for row in ledger().values() if "D" in row.tags and row.name not in answers()]

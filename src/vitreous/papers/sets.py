@@ -13,6 +13,7 @@ from vitreous.errors import DataError
 from vitreous.evaluation.learning_curve import first_images
 from vitreous.images import open_data
 from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.papers.views import viewed
 
 DATA_FILE = Path(__file__).parent / "data.toml"
 
@@ -38,15 +39,23 @@ def named_sets() -> Mapping[str, NamedSet]:
     return {name: NamedSet(name, **{**row, "places": tuple(row["places"])}) for name, row in body.items()}
 
 
+def plain_name(name: str) -> str:
+    """The set behind `cifar10:grey`, a view of it."""
+    return name.partition(":")[0]
+
+
 @dataclass(frozen=True)
 class Sets:
-    """Opens sets by name.  folder: where those lie that are not embedded."""
+    """Opens sets by name.  folder: where those lie that are not embedded.
+
+    `tiny-imagenet:grey` is a view: the same images with other pixels, see `views`.
+    """
 
     folder: str | None = None
 
     def place(self, name: str) -> str:
         """What `images.open` takes, or one line that says what is missing."""
-        known = named_sets()
+        known, name = named_sets(), plain_name(name)
         if name not in known:
             raise DataError(f"there is no set {name!r} in data.toml; there are: {', '.join(known)}")
         wanted = known[name]
@@ -61,26 +70,31 @@ class Sets:
         raise DataError(f"{self.folder} has no {names}, the set {name}; how to make it: {wanted.build}")
 
     def open(self, name: str) -> ImageSet:
-        return _opened(self.place(name))
+        return _opened(self.place(name), name.partition(":")[2])
 
     def differs(self, name: str) -> bool:
         """True if the copy here is not the one of the committed results."""
+        name = plain_name(name)
         return self.open(name).content_id != named_sets()[name].content_id
 
     def part(self, options: Mapping[str, Any], seed: int) -> ImageSet:
-        """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`."""
+        """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`.
+
+        draw: the seed of which images are first; by default the cell's own, so that every seed draws others.
+        """
         data = self.open(options["data"])
         if (classes := options.get("classes")) is not None:
-            data = open_data.open(self.place(options["data"]), classes=tuple(classes))
+            whole = open_data.open(self.place(options["data"]), classes=tuple(classes))
+            data = viewed(whole, options["data"].partition(":")[2])
         count, there = options.get("images"), data.split_counts.get(TRAIN, 0)
         if count is not None and count > there:
             raise DataError(
                 f"{data.path} has {there:,} training images, too few for the grid; "
                 f"give a set of at least {count:,}, or --scale laptop"
             )
-        return data if count is None else first_images(data, int(count), seed)
+        return data if count is None else first_images(data, int(count), int(options.get("draw", seed)))
 
 
 @cache
-def _opened(place: str) -> ImageSet:
-    return open_data.open(place)
+def _opened(place: str, view: str) -> ImageSet:
+    return viewed(open_data.open(place), view)

@@ -135,6 +135,11 @@ def _is_name(path: Path) -> bool:
 def read(folder: Path, *, anyway: bool = False) -> Exported:
     """Read and check a folder.  anyway: even if it does not agree with PyTorch."""
     about = _read(folder, "export.json", About)
+    if about.target in TARGETS and TARGETS[about.target].is_page:
+        raise ConfigError(
+            f"{folder} is a page that answers by itself; open it with python -m http.server --directory {folder}, "
+            f"or serve the model that it was made of"
+        )
     runner = TARGETS[about.target].runner if about.target in TARGETS else None
     if runner is None:
         raise ConfigError(

@@ -16,14 +16,13 @@ from urllib.parse import urlsplit
 import torch
 
 from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
-from vitreous.images import open_data
+from vitreous.images import examples, open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, doctor
 from vitreous.models.model import Model, is_untrained, replica, unwrapped
 from vitreous.server import exported, runtimes
 from vitreous.server.exported import Exported
 from vitreous.server.guard import Access
-from vitreous.server.images import examples
 from vitreous.server.images.similar import Neighbours
 from vitreous.server.limits import Limits
 from vitreous.server.queue import WorkQueue

@@ -16,11 +16,11 @@ from vitreous.papers.experiment import (
 )
 from vitreous.papers.experiments.inside import (
     ALL_SCALES,
-    NETWORKS,
+    INSIDE,
+    INSIDE_SEEDS,
     RELEASED_IMAGES,
     RELEASED_SET,
     RELEASED_WEIGHTS,
-    SEEDS,
     VITS,
     looks,
     of_each,
@@ -40,7 +40,7 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
                 cell = looked(name, RELEASED_SET, ONLY_EMBEDDINGS, seen=RELEASED_IMAGES, group=group)
                 yield GridCell(arm, group, cell)
         return
-    how = NETWORKS[scale]
+    how = INSIDE[scale]
     yield from looks(scale, seeds)
     for seed in seeds:
         yield GridCell(START, seed, looked_at_start(how.vit, seed, how.data, ONLY_EMBEDDINGS))
@@ -85,7 +85,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     grid=grid,
-    seeds=SEEDS,
+    seeds=INSIDE_SEEDS,
     columns=("filters_held", "filters_smoothness", "position_nearness", "position_row_column"),
     matched="the same network before and after training",
     scales=ALL_SCALES,

@@ -17,15 +17,15 @@ RELEASED_WEIGHTS = {DEIT: "deit-tiny", AUGREG: "vit-tiny"}  # short names of `vi
 RELEASED_NOTE = "released weights: an interval over groups of images says nothing of other trainings"
 VITS = (VIT, *RELEASED_WEIGHTS)
 ALL_SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full", "released")
-SEEDS: Mapping[ScaleName, int] = {"laptop": 4, "gpu": 3, "full": 3, "released": 5}
-MATCHED = (
+INSIDE_SEEDS: Mapping[ScaleName, int] = {"laptop": 4, "gpu": 3, "full": 3, "released": 5}
+INSIDE_MATCHED = (
     "laptop and full: multiply-adds within 10 %; gpu: parameters within 10 %; each its own rate, tried beforehand on "
     "another seed at laptop scale, else chosen on dev; always the same images in the same order"
 )
 
 
 @dataclass(frozen=True)
-class Networks:
+class InsideNetworks:
     """The arms of one scale, and what they have in common."""
 
     vit: str
@@ -44,8 +44,8 @@ class Networks:
 
 
 GPU_VIT = "S/8 width=256 depth=8 heads=4 mlp=1024 image_size=64"
-NETWORKS: dict[ScaleName, Networks] = {
-    "laptop": Networks(  # the ViT of `positions`
+INSIDE: dict[ScaleName, InsideNetworks] = {
+    "laptop": InsideNetworks(  # the ViT of `positions`
         vit="S/4 width=64 depth=3 heads=4 mlp=128 image_size=28 channels=1 positions=learned",
         resnet="BiT-R50x1 units=2x2x2 resnet_width=0.125 root=small image_size=28 channels=1",
         hybrid="R26+S/32 units=1x1 resnet_width=0.09375 root=small patch=2 width=64 depth=2 heads=4 mlp=128 "
@@ -58,7 +58,7 @@ NETWORKS: dict[ScaleName, Networks] = {
         early="20 steps",
         own_rate={RESNET: 1e-2},  # 80 against 71 % at 3e-3, on seed 100
     ),
-    "gpu": Networks(
+    "gpu": InsideNetworks(
         vit=GPU_VIT,
         resnet="BiT-R50x1 units=2x2x2x2 resnet_width=0.67 root=small image_size=64",
         hybrid="R26+S/32 units=1x1x1 resnet_width=0.25 root=small patch=2 width=256 depth=7 heads=4 mlp=1024 "
@@ -69,7 +69,7 @@ NETWORKS: dict[ScaleName, Networks] = {
         seen=1024,
         early="2 epochs",
     ),
-    "full": Networks(
+    "full": InsideNetworks(
         vit="B/16",
         resnet="BiT-R50x2",
         hybrid="R50+B/16 depth=10",
@@ -91,21 +91,21 @@ RELEASED_IMAGES, RELEASED_SET = 64, "imagenette"
 
 def network(scale: ScaleName, arm: str, seed: int, **fields: Any) -> Cell:
     """The training of an arm.  fields: of the recipe, changed."""
-    how = NETWORKS[scale]
+    how = INSIDE[scale]
     rate = {"peak_lr": how.own_rate[arm]} if arm in how.own_rate else {}
     return train(how.models[arm], how.data, seed, recipe={**how.recipe, **rate, **fields}, rates=how.rates)
 
 
 def look_into(scale: ScaleName, arm: str, seed: int) -> Cell:
     """One look at an arm for all experiments, so that its forwards are made once."""
-    how = NETWORKS[scale]
+    how = INSIDE[scale]
     only = ONLY_RESNET if arm == RESNET else ONLY_VIT
     return looked(network(scale, arm, seed), how.data, only, seen=how.seen)
 
 
 def look_across(scale: ScaleName, arm: str, seed: int) -> Cell:
     """An arm against the ResNet of the same seed."""
-    how, pair = NETWORKS[scale], ("similarity-across", "heads-against-layers")
+    how, pair = INSIDE[scale], ("similarity-across", "heads-against-layers")
     return looked(network(scale, arm, seed), how.data, pair, against=network(scale, RESNET, seed), seen=how.seen)
 
 

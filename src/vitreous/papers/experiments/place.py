@@ -18,10 +18,10 @@ from vitreous.papers.experiment import (
 from vitreous.papers.experiments.inside import (
     ALL_SCALES,
     GAP,
-    MATCHED,
-    NETWORKS,
+    INSIDE,
+    INSIDE_MATCHED,
+    INSIDE_SEEDS,
     RESNET,
-    SEEDS,
     VIT,
     VITS,
     between,
@@ -40,7 +40,7 @@ PROBED_IMAGES = 1024  # of both splits; token probes hold no more, so that both 
 def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     yield from looks(scale, seeds, (VIT, RESNET))
     if scale != RELEASED:
-        how = NETWORKS[scale]
+        how = INSIDE[scale]
         for seed in seeds:
             yield GridCell(VIT, seed, token_kinds(network(scale, VIT, seed), how.data, seen=how.seen))
 
@@ -81,9 +81,9 @@ EXPERIMENT = Experiment(
         ),
     ),
     grid=grid,
-    seeds=SEEDS,
+    seeds=INSIDE_SEEDS,
     columns=("accuracy", "place_hit", "place_percentile", "own_patches", "class_patches"),
-    matched=MATCHED + "; ViT and ResNet end on the same grid at laptop and gpu scale",
+    matched=INSIDE_MATCHED + "; ViT and ResNet end on the same grid at laptop and gpu scale",
     scales=ALL_SCALES,
 )
 
@@ -92,7 +92,7 @@ EXPERIMENT = Experiment(
 
 
 def readout_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
-    how = NETWORKS[scale]
+    how = INSIDE[scale]
     probed = "imagenette" if scale == "full" else how.data  # token probes of 1,000 classes would see 1 image of each
     for arm in (VIT, GAP):
         for seed in seeds:
@@ -168,7 +168,7 @@ READOUTS = Experiment(
         ),
     ),
     grid=readout_grid,
-    seeds={scale: SEEDS[scale] for scale in NETWORKS},
+    seeds={scale: INSIDE_SEEDS[scale] for scale in INSIDE},
     columns=("accuracy", "place_hit", "match_last_stage", "token_probe_last"),
     matched="parameters but for the class token; one rate for both at laptop scale, each its own at gpu and full",
 )

@@ -82,6 +82,7 @@ EXPERIMENT = Experiment(
             words="kinds of positions and places of entry differ by less than a point",
             rule=alike(0.01),
             effects=between_kinds,
+            also=("Q09",),
             published="64.0 to 64.3 % (B/16, ImageNet 5-shot)",
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitreous.papers.experiment import Claim, Experiment
-from vitreous.papers.experiments.inside import MATCHED, NETWORKS, RESNET, SEEDS, VIT, looks
+from vitreous.papers.experiments.inside import INSIDE, INSIDE_MATCHED, INSIDE_SEEDS, RESNET, VIT, looks
 from vitreous.papers.verdict import POSITIVE
 
 EXPERIMENT = Experiment(
@@ -23,7 +23,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     grid=lambda scale, seeds: looks(scale, seeds, (VIT, RESNET)),
-    seeds={scale: SEEDS[scale] for scale in NETWORKS},
+    seeds={scale: INSIDE_SEEDS[scale] for scale in INSIDE},
     columns=("accuracy", "field_low"),
-    matched=MATCHED,
+    matched=INSIDE_MATCHED,
 )

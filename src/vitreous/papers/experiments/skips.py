@@ -18,10 +18,10 @@ from vitreous.papers.experiment import (
 )
 from vitreous.papers.experiments.inside import (
     ALL_SCALES,
-    MATCHED,
-    NETWORKS,
+    INSIDE,
+    INSIDE_MATCHED,
+    INSIDE_SEEDS,
     RESNET,
-    SEEDS,
     VIT,
     VITS,
     between,
@@ -39,7 +39,7 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     yield from looks(scale, seeds, (VIT, RESNET))
     if scale == RELEASED:
         return
-    how = NETWORKS[scale]
+    how = INSIDE[scale]
     for seed in seeds:
         early = network(scale, VIT, seed, length=how.early)
         for arm, cell in ((EARLY, early), (VIT, network(scale, VIT, seed))):
@@ -122,8 +122,8 @@ EXPERIMENT = Experiment(
         ),
     ),
     grid=grid,
-    seeds=SEEDS,
+    seeds=INSIDE_SEEDS,
     columns=("accuracy", "skip_mean", "cut_accuracy_mean", "gradient_apart"),
-    matched=MATCHED,
+    matched=INSIDE_MATCHED,
     scales=ALL_SCALES,
 )

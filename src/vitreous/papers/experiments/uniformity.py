@@ -16,11 +16,11 @@ from vitreous.papers.experiment import (
 )
 from vitreous.papers.experiments.inside import (
     ALL_SCALES,
-    MATCHED,
+    INSIDE_MATCHED,
+    INSIDE_SEEDS,
     RELEASED_IMAGES,
     RELEASED_SET,
     RESNET,
-    SEEDS,
     VIT,
     VITS,
     between,
@@ -93,8 +93,8 @@ EXPERIMENT = Experiment(
         ),
     ),
     grid=grid,
-    seeds=SEEDS,
+    seeds=INSIDE_SEEDS,
     columns=("accuracy", "cka_low_high", "cka_mean", "match_last_third", "match_slope"),
-    matched=MATCHED,
+    matched=INSIDE_MATCHED,
     scales=ALL_SCALES,
 )

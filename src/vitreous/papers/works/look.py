@@ -308,6 +308,12 @@ def heads_against(found: Found) -> Readings:
     return {"heads_trend": each, "heads_trend_low": float(np.mean(lower_half(each))) if each else None}
 
 
+def removal(found: Found) -> Readings:
+    """Share of answers that stay when one block loses its skips: by block, and their mean."""
+    kept = [row["same_answer"] for row in found["rows"]]
+    return {"removal_same_answer": kept, "removal_kept": float(np.mean(kept)) if None not in kept else None}
+
+
 def cuts(found: Found) -> Readings:
     """What is lost when the skips of one block are cut, by block: of the accuracy, and of likeness to itself."""
     rows, out = found["rows"], Readings()
@@ -337,7 +343,7 @@ READ: Mapping[str, Callable[[Found], Readings]] = {
     "similarity-across": across,
     "heads-against-layers": heads_against,
     "embeddings-change": change,
-    "skip-removal": cuts,
+    "skip-removal": lambda found: {**removal(found), **cuts(found)},
 }
 
 

@@ -27,12 +27,12 @@ from vitreous.papers.works.bench import Bench, Readings, Work
 from vitreous.papers.works.look import SEEN, dealt, models_of
 from vitreous.ranks import Ranks
 
-IMAGES_AT_ONCE = 64
+TOKEN_IMAGES_AT_ONCE = 64
 
 
 def token_kinds(trained: Cell, data: str, *, seen: int = SEEN) -> Cell:
     """What sets the class token apart, as a cell.  seen: test images."""
-    return Cell("tokens", {"data": data, "seen": seen}, (trained,), TOKENS.version)
+    return Cell("tokens", {"data": data, "seen": seen}, (trained,), TOKEN_KINDS.version)
 
 
 def run_tokens(cell: Cell, bench: Bench) -> Readings:
@@ -41,7 +41,7 @@ def run_tokens(cell: Cell, bench: Bench) -> Readings:
         raise DataError("class token and patches are compared in a ViT with a class token; name such a model")
     shown = dealt(bench.sets.open(cell.options["data"]).split(TEST), cell.options["seen"])
     likeness, squares = TokenLikeness(), list[Tensor]()
-    for pixels, inputs, labels in _batches(model, shown, bench):
+    for pixels, inputs, labels in batches_of(model, shown, bench):
         tokens, slopes = tokens_and_slopes(model, inputs, labels)
         likeness.add(token_grams(tokens), token_grams(patchify(pixels / 255, model.stem.patch)))
         squares.append(slopes)
@@ -71,14 +71,14 @@ def tokens_and_slopes(model: ViT, inputs: Tensor, labels: Tensor) -> tuple[Tenso
     return seen[names[-1]].detach(), torch.stack([slope.norm(dim=-1) for slope in slopes])
 
 
-def _batches(model: ViT, data: ImageSet, bench: Bench) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def batches_of(model: ViT, data: ImageSet, bench: Bench) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Bytes as floats, the model's input, and labels."""
     device = choose_device(bench.device)
     with at_work(model, device, "float32") as (normalised, _):
-        feed: Any = make_batches(model, data, device, IMAGES_AT_ONCE, bench.workers, False, Ranks(0, 1))
+        feed: Any = make_batches(model, data, device, TOKEN_IMAGES_AT_ONCE, bench.workers, False, Ranks(0, 1))
         for part in feed:
             labels = torch.from_numpy(data.labels[part.places]).to(device)
             yield part.images.to(device).float(), normalised(part.images), labels
 
 
-TOKENS = Work(run_tokens)
+TOKEN_KINDS = Work(run_tokens)

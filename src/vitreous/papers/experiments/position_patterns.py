@@ -1,0 +1,230 @@
+"""What position embeddings learn: grids of other sizes, rates against kinds, nearness, and where they start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+
+from vitreous.papers.experiment import ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiments import positions
+from vitreous.papers.experiments.small_vit import MATCHED, rates_of, trained
+from vitreous.papers.verdict import POSITIVE, alike
+from vitreous.papers.works.look import looked
+from vitreous.papers.works.patterns import patterns
+from vitreous.papers.works.train import train
+
+# Grid sizes --------------------------------------------------------------------------------------------------------
+
+KINDS = ("1-D, stem", "2-D, stem", "relative")
+SIDES = {"laptop": (4, 7), "gpu": (4, 8, 16), "full": (7, 14, 28)}  # patches in a row of the image
+PIXELS = {"laptop": 28, "gpu": 64, "full": 224}
+GRID_LENGTH = {"laptop": "200 steps", "gpu": "15 epochs", "full": "90 epochs"}
+
+
+def arm_of(kind: str, side: int) -> str:
+    return f"{kind}, {side} × {side}"
+
+
+def sizes_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
+    how = positions.SETTINGS[scale]
+    _, _, rest = how["model"].partition(" ")
+    size = how["model"].partition("/")[0]
+    recipe = {**how["recipe"], "length": GRID_LENGTH[scale]}
+    for side in SIDES[scale]:
+        for kind in KINDS:
+            name = f"{size}/{PIXELS[scale] // side} {rest} {positions.ARMS[kind]}".replace("  ", " ")
+            for seed in seeds:
+                yield GridCell(arm_of(kind, side), seed, train(name, how["data"], seed, recipe=recipe))
+
+
+def spread_by_size(table: ArmTable) -> Iterable[Effect]:
+    sides = sorted({int(arm.split("× ")[1]) for arm in table.arms})
+    by_side = [
+        table.combined("", [arm_of(kind, side) for kind in KINDS], "accuracy", lambda *each: max(each) - min(each))
+        for side in sides
+    ]
+    seeds = set.intersection(*(set(effect.values) for effect in by_side)) if by_side else set()
+    logs = [math.log2(side * side) for side in sides]
+    values = {seed: slope(logs, [effect.values[seed] for effect in by_side]) for seed in sorted(seeds)}
+    return [Effect("gain of the spread between kinds for twice the patches", values, "points")]
+
+
+def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
+    mean = sum(xs) / len(xs)
+    return sum((x - mean) * y for x, y in zip(xs, ys, strict=True)) / sum((x - mean) ** 2 for x in xs)
+
+
+SIZES = Experiment(
+    name="position-grids",
+    family="E-POS",
+    title="Do kinds of positions differ more on a larger grid?",
+    claims=(
+        Claim(
+            row="C19",
+            words="the more patches, the further kinds of positions lie apart",
+            rule=POSITIVE,
+            effects=spread_by_size,
+            published="P1 supposes it and gives no numbers",
+            also=("Q09",),
+            note="spread: best kind less worst, of three kinds; slope over the binary logarithm of the patches",
+        ),
+    ),
+    grid=sizes_grid,
+    matched="parameters within 10 % at one grid size, but for the position tables; images seen",
+)
+
+# Rates, kinds and settings -----------------------------------------------------------------------------------------
+
+MAP_KINDS = {"1-D": "", "2-D": "positions=learned-2d"}  # relative positions have no vectors to compare
+PATTERNS_ARM, SETTINGS_ARM, NEAR_ARM, START_ARM = "patterns", "settings", "1-D", "1-D, at the start"
+BETWEEN_RATES, BETWEEN_KINDS = "likeness_between_rates", "likeness_between_kinds"
+BETWEEN_SEEDS, BETWEEN_SETTINGS = "likeness_between_seeds", "likeness_between_settings"
+SHORT = {"gpu": "5 epochs", "full": "90 epochs"}
+
+
+def mapped(scale: ScaleName, seed: int) -> dict[tuple[str, float], Cell]:
+    """A training for each kind and rate."""
+    rates = rates_of(scale)
+    return {
+        (kind, rate): trained(scale, seed, change, rate=rate) for kind, change in MAP_KINDS.items() for rate in rates
+    }
+
+
+def settings(scale: ScaleName, seed: int) -> dict[str, Cell]:
+    """1-D positions by rate; beyond a laptop also by weight decay and length."""
+    rates = rates_of(scale)
+    found = {f"1-D, rate {rate:g}": trained(scale, seed, rate=rate) for rate in rates}
+    if scale == "laptop":
+        return found
+    found["1-D, decay 0.5"] = trained(scale, seed, rate=rates[1], weight_decay=0.5)
+    return found | {"1-D, shorter": trained(scale, seed, rate=rates[1], length=SHORT[scale])}
+
+
+def patterns_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
+    by_seed = {seed: settings(scale, seed) for seed in seeds}
+    for seed in seeds:
+        for name, cell in by_seed[seed].items():
+            yield GridCell(name, seed, cell)
+        grid = mapped(scale, seed)
+        for (kind, rate), cell in grid.items():
+            yield GridCell(f"{kind}, rate {rate:g}", seed, cell)
+        yield GridCell(PATTERNS_ARM, seed, patterns(list(grid.values()), rate_and_kind_pairs(list(grid))))
+        yield GridCell(SETTINGS_ARM, seed, _against_seeds(seed, by_seed))
+        near = trained(scale, seed, rate=rates_of(scale)[1])
+        yield GridCell(NEAR_ARM, seed, looked(near, near.options["data"], ["positions"], seen=64))
+        yield GridCell(START_ARM, seed, looked(near, near.options["data"], ["positions"], seen=64, at_start=True))
+
+
+def rate_and_kind_pairs(places: Sequence[tuple[str, float]]) -> dict[str, list[tuple[int, int]]]:
+    """Pairs that differ in the rate alone, and in the kind alone."""
+    pairs = list(combinations(range(len(places)), 2))
+    same = [[places[i][part] == places[j][part] for part in (0, 1)] for i, j in pairs]
+    return {
+        BETWEEN_RATES: [pair for pair, (kind, rate) in zip(pairs, same, strict=True) if kind and not rate],
+        BETWEEN_KINDS: [pair for pair, (kind, rate) in zip(pairs, same, strict=True) if rate and not kind],
+    }
+
+
+def _against_seeds(seed: int, by_seed: dict[int, dict[str, Cell]]) -> Cell:
+    """This seed's settings with one another, and each with the same setting of the other seeds."""
+    own = list(by_seed[seed].values())
+    others = [cell for other, cells in by_seed.items() if other != seed for cell in cells.values()]
+    count = len(own)
+    groups = {
+        BETWEEN_SETTINGS: list(combinations(range(count), 2)),
+        BETWEEN_SEEDS: [(i % count, i) for i in range(count, count + len(others))],
+    }
+    return patterns([*own, *others], groups)
+
+
+def rate_over_kind(table: ArmTable) -> Iterable[Effect]:
+    rates, kinds = (table.values(PATTERNS_ARM, name) for name in (BETWEEN_RATES, BETWEEN_KINDS))
+    values = {seed: math.log((1 - rates[seed]) / max(1 - kinds[seed], 1e-9)) for seed in rates if seed in kinds}
+    return [Effect("ln of change with the rate over change with the kind", values)]
+
+
+def seeds_over_settings(table: ArmTable) -> Iterable[Effect]:
+    seeds, between = (table.values(SETTINGS_ARM, name) for name in (BETWEEN_SEEDS, BETWEEN_SETTINGS))
+    values = {seed: seeds[seed] - between[seed] for seed in seeds if seed in between}
+    return [Effect("likeness between seeds − between settings", values)]
+
+
+def nearness(table: ArmTable) -> Iterable[Effect]:
+    return [
+        table.one(NEAR_ARM, "position_nearness", "rank correlation of likeness with nearness"),
+        table.difference(NEAR_ARM, START_ARM, "position_nearness", "", "its gain over the start"),
+    ]
+
+
+PATTERNS = Experiment(
+    name="position-patterns",
+    family="E-POS",
+    title="What pattern do positions learn, and what decides it?",
+    claims=(
+        Claim(
+            row="C20",
+            words="the learning rate changes the position pattern more than the kind of positions does",
+            rule=POSITIVE,
+            effects=rate_over_kind,
+            published="P1 says so of its figure 10, without numbers",
+            note="change: 1 − correlation of two patterns; kinds 1-D and 2-D, since relative ones have no vectors",
+        ),
+        Claim(
+            row="I05",
+            words="the position pattern differs between settings more than between seeds",
+            rule=POSITIVE,
+            effects=seeds_over_settings,
+            published="P1 figure 10: three settings, by eye",
+            note="a seed's number compares it with all others, so numbers of seeds are not quite independent",
+        ),
+        Claim(
+            row="I04",
+            words="the nearer two positions, the more alike their vectors, and more than at the start",
+            rule=POSITIVE,
+            effects=nearness,
+            published="P1 figure 7, by eye",
+        ),
+    ),
+    grid=patterns_grid,
+    columns=("accuracy", "position_nearness", BETWEEN_RATES, BETWEEN_KINDS, BETWEEN_SEEDS, BETWEEN_SETTINGS),
+    matched="parameters within 10 %, images seen but for the shorter arm",
+)
+
+# Start -------------------------------------------------------------------------------------------------------------
+
+STARTS = {"N(0, 0.02²)": "", "zeros": "position_start=zeros", "N(0, 1)": "position_start=unit"}
+STARTS |= {"sinusoid": "position_start=sincos"}
+USUAL_START = "N(0, 0.02²)"
+
+
+def starts_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
+    for seed in seeds:
+        cells = {name: trained(scale, seed, change) for name, change in STARTS.items()}
+        for name, cell in cells.items():
+            yield GridCell(name, seed, cell)
+        pairs = {f"likeness to {name}": [(0, i)] for i, name in enumerate(STARTS) if name != USUAL_START}
+        yield GridCell(USUAL_START, seed, patterns(list(cells.values()), pairs))
+
+
+def starts_alike(table: ArmTable) -> Iterable[Effect]:
+    return [table.difference(name, USUAL_START, "accuracy") for name in STARTS if name != USUAL_START]
+
+
+POSITION_STARTS = Experiment(
+    name="position-starts",
+    family="E-POS",
+    title="Does it matter what positions start from?",
+    claims=(
+        Claim(
+            row="Q03",
+            words="zeros, N(0, 1) or a sinusoid as first positions end within a point of N(0, 0.02²)",
+            rule=alike(0.01),
+            effects=starts_alike,
+            published="none; the released code starts from N(0, 0.02²)",
+        ),
+    ),
+    grid=starts_grid,
+    columns=("accuracy", "likeness to zeros", "likeness to N(0, 1)", "likeness to sinusoid"),
+    matched=MATCHED,
+)
