@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -164,7 +165,7 @@ def switches_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
                 yield GridCell(name, seed, looked(early, how.data, ["attention-entropy"], seen=128))
             if name in (BASE, "batch norm") and scale in SMALL_BATCH:
                 rate = how.recipe["peak_lr"] / 3
-                small = {"batch": SMALL_BATCH[scale], "length": SMALL_LENGTH[scale]}
+                small: dict[str, Any] = {"batch": SMALL_BATCH[scale], "length": SMALL_LENGTH[scale]}
                 yield GridCell(f"{name}{SMALL}", seed, trained(scale, seed, change, rate=rate, **small))
 
 
