@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-
-import numpy as np
+from statistics import fmean
 
 from vitreous.papers.experiment import (
     RELEASED,
@@ -58,7 +57,7 @@ def class_less_patches(table: ArmTable, half: int, sign: int) -> Iterable[Effect
                 arm,
                 readings,
                 f"{arm}, {words}, {branch}: {order}",
-                of=lambda by: sign * np.mean(ends(by, 2)[half]),
+                of=lambda by: sign * fmean(ends(by, 2)[half]),
             )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -117,8 +116,8 @@ def read(measure: str, found: Found, group: int | None = None) -> Readings:
     """The readings of one measure.  group: of the places, for what depends on no image."""
     if measure not in READ:
         raise DataError(f"no readings are named for the measure {measure!r}; there are: {', '.join(READ)}")
-    read_it = {**READ, "positions": partial(positions, group=group)}[measure]
-    return {name: plain(value) for name, value in read_it(found).items()}
+    values = positions(found, group) if measure == "positions" else READ[measure](found)
+    return {name: plain(value) for name, value in values.items()}
 
 
 def distances(found: Found) -> Readings:
