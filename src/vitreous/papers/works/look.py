@@ -34,9 +34,11 @@ GROUPS_OF_PLACES = 5  # the position vectors of released weights are one table: 
 FITTED = ("probes", "token-probes")  # these fit on training images and judge on test images; others see test images
 
 
-def looked_at_start(model: str, seed: int, data: str, only: Sequence[str], *, group: int | None = None) -> Cell:
+def looked_at_start(
+    model: str, seed: int, data: str, only: Sequence[str], *, seen: int = SEEN, group: int | None = None
+) -> Cell:
     """A look at a network as it is before training."""
-    options = {"data": data, "only": list(only), "seen": SEEN, "at_start": model, "seed": seed}
+    options = {"data": data, "only": list(only), "seen": seen, "at_start": model, "seed": seed}
     return Cell("look", options | ({} if group is None else {"group": group}), (), LOOK.version)
 
 
