@@ -41,10 +41,10 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
             for arm, name in RELEASED_WEIGHTS.items():
                 yield GridCell(arm, group, looked(name, RELEASED_SET, ONLY_EMBEDDINGS, **how))
         return
-    how = INSIDE[scale]
+    networks = INSIDE[scale]
     yield from looks(scale, seeds)
     for seed in seeds:
-        yield GridCell(START, seed, looked_at_start(how.vit, seed, how.data, ONLY_EMBEDDINGS))
+        yield GridCell(START, seed, looked_at_start(networks.vit, seed, networks.data, ONLY_EMBEDDINGS))
 
 
 def against_start(table: ArmTable, reading: str, name: str) -> list[Effect]:
