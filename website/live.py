@@ -135,7 +135,7 @@ def page_command(name: str) -> str:
 WEB_FOLDER = "demo"  # beside live/index.html
 LIVE_HEAD = """# Live pages
 
-These are whole pages as the commands wrote them, not pictures of them. Each needs nothing beside itself.
+These are whole pages as the commands wrote them, not pictures of them. No server answers them.
 """
 
 

@@ -132,8 +132,7 @@ def test_a_look_is_known_by_its_models_images_and_measures():
 
 def test_a_look_reads_test_images_through_the_model_of_its_cell(bench, fashion):
     """Distance by its definition, patch by patch."""
-    cell = looked_at_start(TINY, 3, "fashion", ["attention-distance"])
-    cell = type(cell)(cell.work, {**cell.options, "seen": 20}, (), cell.version)
+    cell = looked_at_start(TINY, 3, "fashion", ["attention-distance"], seen=20)
     answer = compute(cell, bench)["readings"]
     model = build(TINY, seed=3).eval()
     shown = dealt(fashion.split("test"), 20)

@@ -226,7 +226,7 @@ def test_bad_input_is_one_line(tmp_path):
         ("paper", "run", "positions", "--scale", "gpu", "--data", tmp_path),
     ]
     lines = [done.line for done in run_all(calls)]
-    wanted = ["near: positions", "give list, run, verify", "name an experiment or a row", "give laptop, gpu or full"]
+    wanted = ["near: positions", "give list, run, verify", "name an experiment or a row", "gpu, full or released"]
     wanted += ["gives no interval; give 2 or more", "give its folder: --data FOLDER", "has no tiny-imagenet100-64.npz"]
     for line, words in zip(lines, wanted, strict=True):
         assert words in line

@@ -148,7 +148,7 @@ def test_a_model_that_is_made_again_does_not_replace_the_measurement(tmp_path, m
     reading = Cell("episodes", {"data": "fashion"}, (up,))
     placed = [runner.GridCell("arm", seed, cell) for seed, cell in enumerate((up, reading))]
     results = Results(tmp_path, committed=tmp_path)
-    results.add("old", runner.new_record(up, {"accuracy": 0.5}, "done", 1.0))
+    results.add("before", runner.new_record(up, {"accuracy": 0.5}, "done", 1.0))
     asked: list[str] = []
 
     def answered(cells, settings, at_once, *, is_gpu=False):
@@ -159,9 +159,10 @@ def test_a_model_that_is_made_again_does_not_replace_the_measurement(tmp_path, m
     monkeypatch.setattr(runner, "computed", answered)
     monkeypatch.setattr(runner, "Results", lambda out: Results(out, committed=tmp_path))
     monkeypatch.setattr(runner, "new_bench", lambda settings: Bench(models=tmp_path))
-    experiment = runner.Experiment("new", "E", "New", (), lambda scale, seeds: placed)
+    experiment = runner.Experiment("now", "E", "Now", (), lambda scale, seeds: placed)
     runner.run(experiment, out=tmp_path)
     assert asked == ["train", "episodes"]
+    assert [one.key for one in read(tmp_path / "now.json")] == [reading.key]
     kept = Results(tmp_path, committed=tmp_path)
     assert kept.get(up).readings == {"accuracy": 0.5}
     assert kept.get(reading).readings == {"accuracy": 0.25}

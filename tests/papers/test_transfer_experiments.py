@@ -71,7 +71,7 @@ def test_vit_and_resnet_are_matched_in_compute_before_and_after(scale):
     size = {} if scale != "gpu" else {"image_size": 64}
     vit, resnet = (macs(parse(name).change(**size)) for name in (how.model, how.resnet))
     steps, resnet_steps = (int(text.split()[0]) for text in (how.fine_tuning["length"], how.resnet_steps))
-    assert resnet * how.resnet_length == pytest.approx(vit * how.lengths[-1], rel=0.1)
+    assert resnet * how.resnet_lengths[-1] == pytest.approx(vit * how.lengths[-1], rel=0.1)
     assert resnet * resnet_steps == pytest.approx(vit * steps, rel=0.1)
 
 
@@ -262,6 +262,7 @@ def by_cost(sign):
         name, what = arm.split(": ")
         order = [each for each in ("10 steps", "30 steps", "100 steps", "200 steps") if each in name]
         level = {"10 steps": 0.2, "30 steps": 0.4, "100 steps": 0.6, "200 steps": 0.8}[order[0]] if order else 0.5
+        level = 0.95 if "185" in name else level  # a ResNet that no ViT equals is left out
         if what == "checkpoint":
             return {"accuracy": level}
         return {"accuracy": 0.3 + level + (sign * 0.05 if order else 0)}
@@ -306,7 +307,10 @@ def test_cifar_claims_at_gpu_scale_point_the_right_way():
 def test_a_resnet_that_no_vit_equals_decides_nothing():
     table = planted(transfer.COST, "laptop", by_cost(1))
     above = {
-        arm: {s: {"accuracy": 0.9} if arm == "ResNet: checkpoint" else row for s, row in rows.items()}
+        arm: {
+            s: {"accuracy": 0.9} if arm.startswith("ResNet, ") and arm.endswith("checkpoint") else row
+            for s, row in rows.items()
+        }
         for arm, rows in table.rows.items()
     }
     (effect,) = transfer.vit_over_resnet(ArmTable(above))

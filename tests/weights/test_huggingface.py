@@ -4,13 +4,16 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from small_runs import image_set
 from tiny_models import awake, line_of
 from torch.testing import assert_close
 
 import vitreous
 from vitreous.errors import FormatError
+from vitreous.evaluation.features import extract
 from vitreous.models.preprocess import HALF_RGB, IMAGENET_MEAN
 from vitreous.weights.huggingface.families import ANY_ACTIVATION, FAMILIES, TRANSFORMERS_ACTIVATIONS, fitting
 from vitreous.weights.huggingface.processors import CLIP_MEAN
@@ -143,6 +146,7 @@ def test_defaults_that_a_nested_config_leaves_out_are_those_of_its_class(tmp_pat
         ("SigLIP, vision tower", {"model_type": "clip_vision_model"}, ["class_token=False", "patch_bias=True"]),
         ("ViT, encoder", {"model_type": "beit"}, ["key_bias=True"]),
         ("BEiT, encoder", {"model_type": "vit"}, ["attention_bias=table"]),
+        ("BEiT, encoder", {"use_mean_pooling": False}, ["use_mean_pooling false", "pooler.layernorm"]),
         ("DINOv2, encoder", {"model_type": "dinov3_vit"}, ["by its config and not by its tensors"]),
         ("I-JEPA, encoder", {"model_type": "vit"}, ["class_token=False"]),
         ("DINOv3, encoder", {"num_register_tokens": 4}, ["says num_register_tokens 4", "have 0"]),
@@ -242,6 +246,21 @@ def test_a_projection_is_kept_by_our_own_format(tmp_path):
     _, answer = built("CLIP, vision tower with projection", tmp_path / "m")
     file = vitreous.save(vitreous.load(tmp_path / "m"), tmp_path / "own")[0]
     assert_agree(vitreous.load(file), answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "width"), [("CLIP, text and images", 24), ("SigLIP, vision tower", 32), ("ViT-MAE, with decoder", 32)]
+)
+def test_an_encoder_without_a_head_gives_features_and_takes_a_head(name, width, tmp_path):
+    """What few-shot reads, and what `fit --weights` begins from."""
+    built(name, tmp_path / "m")
+    ours, data = vitreous.load(tmp_path / "m"), image_set(6)
+    found = extract(ours, data, cache=False)["features"]
+    assert found.shape == (6, width)
+    assert np.isfinite(found).all()
+    new = vitreous.load(tmp_path / "m", classes=3)
+    with torch.inference_mode():
+        assert new(torch.randn(1, 3, 48, 48)).tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_all_activations_of_transformers_are_ours():

@@ -49,7 +49,7 @@ def rotary_of(known: Implied) -> dict:
 
 
 FAMILY = {
-    "eva": {"key_bias": False},
+    "eva": {"key_bias": False, "class_token": True},  # which does not turn: so the place of the first patch shows
     "beit": {"attention_bias": "table", "key_bias": False, "positions": "none", "class_token": True},
     "relpos": {"attention_bias": "mlp", "positions": "none"},
 }

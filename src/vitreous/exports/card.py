@@ -44,7 +44,7 @@ def _head(target: Target, parity: Parity, about: dict[str, Any]) -> list[str]:
     lines = [
         f"# {about['network']}, for {parity.target}",
         "",
-        f"{about['classes']:,} classes, {parity.precision}. Written by vitreous {about['vitreous']}.",
+        f"{_answers(about)}, {parity.precision}. Written by vitreous {about['vitreous']}.",
         "",
     ]
     if target.runner is not None:
@@ -54,6 +54,10 @@ def _head(target: Target, parity: Parity, about: dict[str, Any]) -> list[str]:
     if not parity.passed:
         lines += ["**It does not agree with PyTorch within the limits; it was kept with --anyway.**", ""]
     return lines
+
+
+def _answers(about: dict[str, Any]) -> str:
+    return f"{about['classes']:,} classes" if about["classes"] else f"{about['features']:,} features, no head"
 
 
 def _terms(terms: str) -> list[str]:
@@ -67,22 +71,21 @@ def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any
     weights = f", attention_weights B L H N N{of_pool}" if about["attention"] else ""
     seen = ", attention_map rows columns" if about["attention"] else ""
     size = f"{channels} {rows} {columns}"
+    of_image, of_tensor, of_fixed = "probabilities K, score", "logits B K, score B", "logits 1 K, score 1"
+    if not about["classes"]:
+        of_image, of_tensor, of_fixed = "features D", "features B D", "features 1 D"
     forms = {
-        "image": (f"image: uint8, height width {channels}, any size", f"probabilities K, score{seen}"),
-        "tensor": (f"images: float32, B {size}", f"logits B K, score B{weights}"),
-        "fixed": (f"images: float32, 1 {size}, no dynamic axis", f"logits 1 K, score 1{weights}"),
+        "image": (f"image: uint8, height width {channels}, any size", of_image + seen),
+        "tensor": (f"images: float32, B {size}", of_tensor + weights),
+        "fixed": (f"images: float32, 1 {size}, no dynamic axis", of_fixed + weights),
         "page": ("a photo: dropped, pasted, chosen or by the camera", "the answer in words, and where it came from"),
     }
     lines = ["## Files", "", "| file | MB | input | outputs |", "|---|---|---|---|"]
     for form, (given, got) in ((form, forms[form]) for form in about["files"]):
         lines.append(f"| {about['files'][form]} | {details[form]['bytes'] / 1e6:.2f} | {given} | {got} |")
-    return [
-        *lines,
-        "",
-        "`labels.txt`: line k is class k. `vectors/`: ten images with their tensors and the outputs to expect. "
-        "`parity.json`: how this export was compared.",
-        "",
-    ]
+    beside = "`labels.txt`: line k is class k. " if about["classes"] else ""
+    beside += "`vectors/`: ten images with their tensors and the outputs to expect. "
+    return [*lines, "", beside + "`parity.json`: how this export was compared.", ""]
 
 
 def _preprocessing(rule: Preprocess) -> list[str]:
@@ -125,6 +128,9 @@ def steps(rule: Preprocess) -> list[str]:
 
 
 def _meaning(model: Model) -> list[str]:
+    if not model.config.readout.classes:
+        what = "The features are what the encoder makes of an image: compare two images by the cosine of theirs."
+        return ["## What the numbers mean", "", what, ""]
     spread = "1 / (1 + exp(−z / T)) for every class" if model.answers == "several" else "softmax(z / T)"
     lines = [
         "## What the numbers mean",

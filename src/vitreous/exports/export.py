@@ -130,8 +130,15 @@ def _check(
     if to not in TARGETS:
         raise ConfigError(f"there is no export to {to!r}; choose {', '.join(TARGETS)}")
     target = TARGETS[to]
-    if not model.config.readout.classes:
-        raise ConfigError("the model has no head, so it answers nothing; fit one: vitreous fit DATA --weights MODEL")
+    if int8 and not model.config.readout.classes:
+        raise ConfigError(
+            "int8 is judged by its answers, and the model has no head; leave --int8 out, or fit a head: "
+            "vitreous fit DATA --weights MODEL"
+        )
+    if target.is_page and not model.config.readout.classes:
+        raise ConfigError(
+            f"{to} answers with classes, and the model has no head; fit one: vitreous fit DATA --weights MODEL"
+        )
     if int8 and fp16:
         raise ConfigError("int8 and fp16 are two precisions; choose one of them")
     for asked, precision in ((int8, "int8"), (fp16, "fp16")):
@@ -225,9 +232,10 @@ def _finish(model: Model, target: Target, folder: Path, parity: Parity, attentio
         "network": _network(model),
         "files": files,
         "classes": len(labels),
+        "features": 0 if labels else _features(model),
         "channels": len(model.preprocess.mean),
         "attention": attention,
-        "answers": model.answers,
+        "answers": model.answers if labels else "features",
         "temperature": model.temperature,
         "threshold": model.threshold,
         "preprocess": model.preprocess.to_json(),
@@ -235,13 +243,20 @@ def _finish(model: Model, target: Target, folder: Path, parity: Parity, attentio
     }
     kept = replace(parity, files=sizes)
     details = {form: {"bytes": _bytes(sizes, file)} | target.describe(folder / file) for form, file in files.items()}
-    (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    if labels:
+        (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     (folder / "export.json").write_text(json.dumps(about, indent=2, ensure_ascii=False), encoding="utf-8")
     (folder / "parity.json").write_text(json.dumps(kept.to_json() | {"record": record()}, indent=2), encoding="utf-8")
     (folder / "CARD.md").write_text(card(model, target, kept, about, details), encoding="utf-8")
     if target.runner is not None:
         (folder / "run.py").write_text(_script(target.runner), encoding="utf-8")
     return replace(kept, folder=str(path))
+
+
+def _features(model: Model) -> int:
+    """How many numbers an encoder without a head answers with."""
+    with torch.inference_mode():
+        return model(torch.zeros(1, model.config.channels, *model.preprocess.size)).shape[-1]
 
 
 def _script(runner: Runner) -> str:

@@ -4,7 +4,8 @@ tensor form   images B C H W, float        -> logits B K, score B [, attention_w
 fixed form    the same, one image: 1 C H W
 image form    image h w C, uint8, any size -> probabilities K, score [, attention_map rows columns]
 
-pool_weights are B H 1 P.
+pool_weights are B H 1 P. An encoder without a head gives features (B D, or D in the image form) in place of answer and
+score.
 """
 
 from __future__ import annotations
@@ -113,11 +114,14 @@ class Network(nn.Module):
     def outputs(self) -> list[str]:
         """Names of what `forward` returns."""
         of_pool = ["pool_weights"] if self.pool_tap else []
-        return ["logits", "score", *(["attention_weights", *of_pool] if self.attention else [])]
+        answers = ["logits", "score"] if self.model.config.readout.classes else ["features"]
+        return [*answers, *(["attention_weights", *of_pool] if self.attention else [])]
 
-    def answers(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """B K, B."""
+    def answers(self, images: Tensor) -> tuple[Tensor, ...]:
+        """B K, B; without a head B D alone."""
         features = self.model.features(images.to(next(self.model.parameters()).dtype))
+        if not self.model.config.readout.classes:
+            return (features.float(),)
         logits = self.model.logits(self.model.head(features)).float()
         return logits, self.model.score(images, features, logits)
 
@@ -166,6 +170,15 @@ class AnswerGraph(nn.Module):
     def map(self, weights: Tensor, of_pool: Tensor | None) -> Tensor:  # 1 L H N N, 1 H 1 P
         """The share of each patch in the pooled vector, by rollout.  Returns rows columns."""
         return self.read(rollout(weights.unbind(1)), of_pool)[0].unflatten(0, self.grid)
+
+
+class FeatureGraph(AnswerGraph):
+    """The features of one image, from an encoder without a head."""
+
+    def forward(  # type: ignore[override]
+        self, features: Tensor, weights: Tensor | None = None, of_pool: Tensor | None = None
+    ) -> tuple[Tensor, ...]:  # 1 D, 1 L H N N, 1 H 1 P
+        return (features[0],) if weights is None else (features[0], self.map(weights, of_pool))  # D, rows columns
 
 
 class ImageForm(nn.Module):

@@ -27,6 +27,7 @@ from vitreous.models.model import Model
 IMAGE_FORMS = frozenset({"image", "page"})  # take an image and give probabilities; others: a tensor, and logits
 COMPARED_AT_ONCE = 8  # images
 MAX_FILES_NAMED = 8
+SAME_FEATURES = 0.999  # cosine
 IMAGE_FORM_IMAGES, FIXED_FORM_IMAGES = 200, 10  # at most; both forms hold the same network as the tensor form
 
 
@@ -52,13 +53,15 @@ class FormComparison:
     """One form against PyTorch.
 
     difference: max |theirs − ours| / max(1, max |ours|), of logits (tensor, fixed) or probabilities (image, page).
-    agreement: share of images with the same first answer, which may be "none of these".
+    agreement: share of images with the same first answer, which may be "none of these"; of an encoder without a head,
+    with the same features: a cosine of at least SAME_FEATURES.
     """
 
     form: str
     images: int
     difference: float
     agreement: float
+    of: str = "answer"  # or features
 
     @property
     def others(self) -> int:
@@ -66,18 +69,32 @@ class FormComparison:
         return round((1 - self.agreement) * self.images)
 
     def __str__(self) -> str:
-        same = f"{100 * self.agreement:.1f} % the same answer"
+        same = f"{100 * self.agreement:.1f} % the same {self.of}"
         return f"{self.form:<8}{self.images:>6,} images   max difference {self.difference:.1e}   {same}"
 
 
-def compare(form: str, theirs: Array, ours: Array, is_same: Array | bool = True) -> FormComparison:
-    """Compare the outputs of one form with the model's, both N K.  is_same: N, what else must be the same."""
+def compare(
+    form: str, theirs: Array, ours: Array, is_same: Array | bool = True, *, of: str = "answer"
+) -> FormComparison:
+    """Compare the outputs of one form with the model's, both N K.  is_same: N, what else must be the same.
+
+    of: answer, or features of an encoder without a head.
+    """
     theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
     scale = max(1.0, float(np.abs(ours).max(initial=0)))
     difference = float(np.abs(theirs - ours).max(initial=0)) / scale
-    same = (best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)) & is_same
+    if of == "features":
+        same = _cosine(theirs, ours) >= SAME_FEATURES
+    else:
+        same = (best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)) & is_same
     agreement = float(same.mean()) if len(ours) else math.nan
-    return FormComparison(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement)
+    return FormComparison(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement, of)
+
+
+def _cosine(theirs: Array, ours: Array) -> Array:
+    """Of each row; 1 if both are zero.  N."""
+    sizes = np.linalg.norm(theirs, axis=1) * np.linalg.norm(ours, axis=1)
+    return np.where(sizes > 0, (theirs * ours).sum(1) / np.maximum(sizes, 1e-30), np.all(theirs == ours, axis=1))
 
 
 @dataclass(frozen=True)
@@ -131,7 +148,7 @@ class Parity:
             most = max(1, (1 - limits.agreement) * form.images + 1e-9)  # one image may always lie on the edge
             if form.others > most:
                 least = 100 * limits.agreement
-                yield f"{form.form} form: {100 * form.agreement:.1f} % the same answer, below {least:.0f} %"
+                yield f"{form.form} form: {100 * form.agreement:.1f} % the same {form.of}, below {least:.0f} %"
         if self.grey_levels is not None and self.grey_levels > limits.grey_levels + 1e-3:
             yield f"preprocessing: a pixel is {self.grey_levels:.2f} grey levels off, above {limits.grey_levels:g}"
         if self.accuracy is not None and limits.drop is not None and self.accuracy.drop > limits.drop + 1e-9:
@@ -187,6 +204,7 @@ def compare_files(
     """
     files, prepare = opened.forms, opened.prepare
     rule, network = model.preprocess, Network(model)
+    of = "answer" if model.config.readout.classes else "features"
     ours: list[Any] = []
     our_scores: list[float] = []
     theirs: dict[str, list[Any]] = {form: [] for form in files}
@@ -197,22 +215,22 @@ def compare_files(
         images = [decode.with_channels(sample.pixels, len(rule.mean)) for sample in part]
         x = torch.stack([preprocess.normalise(decode.finish(image, rule), rule) for image in images])  # B C H W
         with torch.inference_mode():
-            mine, own_score = network.answers(x)
-        ours += list(mine.numpy())
+            mine, own_score = _with_score([part.numpy() for part in network.answers(x)], of)
+        ours += list(mine)
         our_scores += own_score.tolist()
-        answers, score, *_ = files["tensor"](x.numpy())
+        answers, score = _with_score(files["tensor"](x.numpy()), of)
         theirs["tensor"] += list(answers)
         scores["tensor"] += score.tolist()
         for i, image in enumerate(images):
             if "fixed" in files and len(theirs["fixed"]) < FIXED_FORM_IMAGES:
-                answers, score, *_ = files["fixed"](x[i : i + 1].numpy())
+                answers, score = _with_score(files["fixed"](x[i : i + 1].numpy()), of)
                 theirs["fixed"].append(answers[0])
                 scores["fixed"].append(float(score[0]))
             for form in files.keys() & IMAGE_FORMS:
                 if len(theirs[form]) < IMAGE_FORM_IMAGES:
-                    answers, score, *_ = files[form](image)
+                    answers, score = _with_score(files[form](image), of)
                     theirs[form].append(answers)
-                    scores[form].append(float(score))
+                    scores[form].append(float(score if of == "answer" else 0))
                     assert prepare is not None
                     grey = max(grey or 0.0, _grey_levels(prepare(image)[0], x[i : i + 1].numpy(), rule.std))
         labels += [sample.label for sample in part]
@@ -222,15 +240,20 @@ def compare_files(
         raise DataError("no image can be read, so nothing can be compared; name others with --data")
     logits = np.stack(ours)  # N K
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
-    shares = spread(logits, model.temperature)
+    shares = spread(logits, model.temperature) if of == "answer" else logits
     wanted = {form: shares if form in IMAGE_FORMS else logits for form in files}
     limit = -math.inf if model.threshold is None else model.threshold
     is_none = {form: np.array(found) < limit for form, found in (scores | {"ours": our_scores}).items()}
     forms = tuple(
-        compare(form, np.stack(rows), wanted[form][: len(rows)], is_none[form] == is_none["ours"][: len(rows)])
+        compare(form, np.stack(rows), wanted[form][: len(rows)], is_none[form] == is_none["ours"][: len(rows)], of=of)
         for form, rows in theirs.items()
     )
     return forms, grey, _accuracy(np.stack(theirs["tensor"]), logits, labels)
+
+
+def _with_score(outputs: list[Array], of: str) -> tuple[Array, Array]:
+    """The first output and the score; an encoder without a head has none, and gets zeros."""
+    return (outputs[0], outputs[1]) if of == "answer" else (outputs[0], np.zeros(len(outputs[0])))
 
 
 def _grey_levels(theirs: NDArray[Any], ours: NDArray[Any], std: tuple[float, ...]) -> float:

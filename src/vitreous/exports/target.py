@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import ConfigError, MissingExtraError
-from vitreous.exports.graphs import AnswerGraph, ImageForm, Network, Preprocessing
+from vitreous.exports.graphs import AnswerGraph, FeatureGraph, ImageForm, Network, Preprocessing
 from vitreous.models.model import Model
 
 Array = NDArray[Any]
@@ -44,7 +44,10 @@ class ModelParts:
 
     @property
     def image_outputs(self) -> list[str]:
-        return ["probabilities", "score", *(["attention_map"] if self.network.attention else [])]
+        return [*self.answers("probabilities"), *(["attention_map"] if self.network.attention else [])]
+
+    def answers(self, of_head: str) -> list[str]:
+        return ["features"] if isinstance(self.answer, FeatureGraph) else [of_head, "score"]
 
     def images(self, batch: int) -> Tensor:
         """Zeros of the size that the network wants."""
@@ -58,7 +61,8 @@ class ModelParts:
 
 def make_parts(model: Model, *, attention: bool = False) -> ModelParts:
     """Take a model apart that `graphs.ready_to_export` made."""
-    network, answer = Network(model, attention=attention), AnswerGraph(model, attention=attention)
+    graph = AnswerGraph if model.config.readout.classes else FeatureGraph
+    network, answer = Network(model, attention=attention), graph(model, attention=attention)
     return ModelParts(Preprocessing(model.preprocess).eval(), network.eval(), answer.eval())
 
 

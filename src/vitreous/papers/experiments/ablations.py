@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -119,7 +120,8 @@ NORM_PLACE = Experiment(
             rule=POSITIVE,
             effects=stable_rates,
             published="none",
-            note="a rate is stable if it reaches half of the best accuracy of both; diverged trainings are told below",
+            note="a rate is stable if it reaches half of the best accuracy of both; rates lie a factor of 3 apart, so seeds "
+            "may agree exactly",
         ),
         Claim(
             row="M37",
@@ -164,7 +166,7 @@ def switches_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
                 yield GridCell(name, seed, looked(early, how.data, ["attention-entropy"], seen=128))
             if name in (BASE, "batch norm") and scale in SMALL_BATCH:
                 rate = how.recipe["peak_lr"] / 3
-                small = {"batch": SMALL_BATCH[scale], "length": SMALL_LENGTH[scale]}
+                small: dict[str, Any] = {"batch": SMALL_BATCH[scale], "length": SMALL_LENGTH[scale]}
                 yield GridCell(f"{name}{SMALL}", seed, trained(scale, seed, change, rate=rate, **small))
 
 

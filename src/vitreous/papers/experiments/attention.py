@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
 
 import numpy as np
 
@@ -51,11 +52,11 @@ def low_mixed_high_wide(table: ArmTable) -> Iterable[Effect]:
     yield from of_each(
         table,
         "distance_spread",
-        lambda s: np.mean(ends(s, 3)[0]) - np.mean(ends(s, 3)[1]),
+        lambda s: fmean(ends(s, 3)[0]) - fmean(ends(s, 3)[1]),
         "spread of heads, low − high",
     )
     yield from of_each(
-        table, "distance_wide", lambda s: np.mean(ends(s, 3)[1]) - MOST, f"share of wide heads in high blocks − {MOST}"
+        table, "distance_wide", lambda s: fmean(ends(s, 3)[1]) - MOST, f"share of wide heads in high blocks − {MOST}"
     )
 
 
@@ -63,10 +64,7 @@ def hybrid_looks_further(table: ArmTable) -> Iterable[Effect]:
     """In pixels of the image, over the lowest quarter of the blocks."""
     for reading, name in (("distance_mean", "mean"), ("distance_min", "nearest head")):
         pixels = [
-            {
-                seed: np.mean(ends(far, 4)[0]) * table.values(arm, "distance_even_px")[seed]
-                for seed, far in found.items()
-            }
+            {seed: fmean(ends(far, 4)[0]) * table.values(arm, "distance_even_px")[seed] for seed, far in found.items()}
             for arm, found in ((arm, table.values(arm, reading)) for arm in (HYBRID, VIT))
         ]
         values = {seed: float(far - pixels[1][seed]) for seed, far in pixels[0].items() if seed in pixels[1]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from vitreous.papers.experiment import (
     RELEASED,
@@ -35,10 +36,10 @@ ONLY_EMBEDDINGS = ("patch-filters", "positions")
 def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     if scale == RELEASED:
         for group in seeds:
-            yield GridCell(START, group, looked_at_start("Ti/16", group, RELEASED_SET, ONLY_EMBEDDINGS, group=group))
+            how: dict[str, Any] = {"seen": RELEASED_IMAGES, "group": group}
+            yield GridCell(START, group, looked_at_start("Ti/16", group, RELEASED_SET, ONLY_EMBEDDINGS, **how))
             for arm, name in RELEASED_WEIGHTS.items():
-                cell = looked(name, RELEASED_SET, ONLY_EMBEDDINGS, seen=RELEASED_IMAGES, group=group)
-                yield GridCell(arm, group, cell)
+                yield GridCell(arm, group, looked(name, RELEASED_SET, ONLY_EMBEDDINGS, **how))
         return
     how = INSIDE[scale]
     yield from looks(scale, seeds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -378,7 +379,7 @@ def tasks_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     how = TRANSFER[scale]
     for case, images in how.tasks:
         name = " or ".join(case.classes) if case.classes else case.data
-        steps = how.gain_steps if scale == "laptop" else how.fine_tuning["length"]
+        steps = how.fine_tuning["length"]
         for seed in seeds:
             begun = tuned(how, case, seed, images=images, steps=steps)
             yield GridCell(f"{TRANSFERRED}: {name}", seed, begun)
@@ -528,7 +529,7 @@ RESOLUTION = Experiment(
 
 CHECKPOINT = "checkpoint"
 RESNET = "ResNet"
-SHORT_RESNET = "ResNet with 55 % of the compute"
+SHORT_RESNET = "ResNet with 55 % of the compute"  # the study's
 HYBRID, DEIT, VIT_TINY = "hybrid", "DeiT-Ti, released", "ViT-Ti, released"
 GPU_HYBRID = "S/8 stem=convolutions width=256 depth=7 heads=4 mlp=1024 pool=gap"
 
@@ -546,11 +547,13 @@ def cost_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
         starts = {
             f"ViT, {length} {how.length_unit}": checkpoint(how, seed, learned, length=length) for length in how.lengths
         }
-        starts[RESNET] = checkpoint(how, seed, learned, is_resnet=True)
+        for length in how.resnet_lengths:
+            start = checkpoint(how, seed, learned, length=length, is_resnet=True)
+            starts[f"{RESNET}, {length} {how.length_unit}"] = start
         for name, start in starts.items():
             yield GridCell(cost_arm(name, CHECKPOINT), seed, start)
             for case, images in tasks:
-                steps = how.resnet_steps if name == RESNET else None
+                steps = how.resnet_steps if name.startswith(RESNET) else None
                 cell = tuned(how, case, seed, images=images, start=start, steps=steps)
                 yield GridCell(cost_arm(name, case.data), seed, cell)
         for name, weights in others(scale).items():
@@ -573,23 +576,34 @@ def others(scale: ScaleName) -> dict[str, Cell | str]:
 
 
 def vit_over_resnet(table: ArmTable) -> Iterable[Effect]:
-    """A ViT whose checkpoint would have the ResNet's accuracy, between two that are there, − the ResNet."""
-    tasks = [arm.removeprefix(f"{RESNET}: ") for arm in table.arms if arm.startswith(f"{RESNET}: ")]
-    vits = [arm for arm in table.arms if arm.startswith("ViT, ") and arm.endswith(CHECKPOINT)]
+    """ViTs whose checkpoints would be as good as the ResNets', each between two that are there, − these ResNets."""
+    vits, resnets = (
+        [arm for arm in table.arms if arm.startswith(f"{kind}, ") and arm.endswith(CHECKPOINT)]
+        for kind in ("ViT", RESNET)
+    )
+    first = resnets[0].removesuffix(CHECKPOINT) if resnets else " "
+    tasks = [arm.removeprefix(first) for arm in table.arms if arm.startswith(first) and arm not in resnets]
+    count = len(resnets)
+
+    def difference(*values: float) -> float:
+        begun, right = np.array(values[: 2 * count]).reshape(2, count)
+        return _at_equal_checkpoints(begun, right, *np.array(values[2 * count :]).reshape(2, len(vits)))
+
     effects = []
-    for task in (task for task in tasks if task != CHECKPOINT):
-        arms = [cost_arm(RESNET, CHECKPOINT), cost_arm(RESNET, task), *vits]
-        arms += [arm.replace(CHECKPOINT, task) for arm in vits]
-        effects.append(table.combined(f"ViT − ResNet, {task}", arms, "accuracy", _at_equal_checkpoints, POINTS))
+    for task in tasks:
+        arms = [
+            arm.replace(CHECKPOINT, what) for kind in (resnets, vits) for what in (CHECKPOINT, task) for arm in kind
+        ]
+        effects.append(table.combined(f"ViT − ResNet, {task}", arms, "accuracy", difference, POINTS))
     return effects
 
 
-def _at_equal_checkpoints(resnet_checkpoint: float, resnet: float, *vits: float) -> float:
-    """NaN if the ResNet's checkpoint is better than every ViT's, or worse."""
-    half = len(vits) // 2
-    points = sorted(zip(vits[:half], vits[half:], strict=True))
-    xs, ys = zip(*points, strict=True)
-    return float(np.interp(resnet_checkpoint, xs, ys, left=math.nan, right=math.nan)) - resnet
+def _at_equal_checkpoints(begun: Any, right: Any, vits_begun: Any, vits_right: Any) -> float:
+    """The mean over ResNets whose checkpoint is neither better nor worse than every ViT's; NaN if there are none."""
+    order = vits_begun.argsort()
+    alike = np.interp(begun, vits_begun[order], vits_right[order], left=math.nan, right=math.nan)
+    known = np.isfinite(alike)
+    return float((alike - right)[known].mean()) if known.any() else math.nan
 
 
 COST = Experiment(

@@ -57,7 +57,7 @@ class TransferScale:
     length_unit: str
     resnet: str
     resnet_pretraining: Mapping[str, Any]
-    resnet_length: int  # as much compute as the last of lengths
+    resnet_lengths: tuple[int, ...]  # the last is as much compute as the last of lengths
     resnet_steps: str  # as much compute as fine_tuning
     has_one_checkpoint: bool = True  # else one for each seed, which then draws its own images too
     plain_policies: tuple[str, ...] = POLICIES  # run without augmentation too
@@ -101,7 +101,7 @@ TRANSFER: dict[ScaleName, TransferScale] = {
         length_unit="steps",
         resnet="BiT-R50x1 units=2,2,1 resnet_width=0.25 image_size=28 channels=1",
         resnet_pretraining={"recipe": LAPTOP_UP},
-        resnet_length=185,
+        resnet_lengths=(40, 185),
         resnet_steps="74 steps",
         has_one_checkpoint=False,
         plain_policies=("head", "upper", "all"),
@@ -125,7 +125,7 @@ TRANSFER: dict[ScaleName, TransferScale] = {
         length_unit="epochs",
         resnet="BiT-R50x1",
         resnet_pretraining=GPU_UP | FOR_BIT,
-        resnet_length=126,
+        resnet_lengths=(40, 126),
         resnet_steps="504 steps",
     ),
     "full": TransferScale(
@@ -146,7 +146,7 @@ TRANSFER: dict[ScaleName, TransferScale] = {
         length_unit="epochs",
         resnet="BiT-R152x2",
         resnet_pretraining={"recipe": "bit-pretrain"},
-        resnet_length=35,
+        resnet_lengths=(10, 35),
         resnet_steps="3836 steps",
         gain_steps="10000 steps",
     ),
@@ -167,7 +167,7 @@ def checkpoint(
     images: fewer than all, seen more often, so that the steps are the same.
     """
     fields = dict(how.resnet_pretraining if is_resnet else how.pretraining)
-    usual = how.resnet_length if is_resnet else how.lengths[-1]
+    usual = (how.resnet_lengths if is_resnet else how.lengths)[-1]
     model = how.resnet if is_resnet else how.model
     seed, draw = (0, 0 if images else None) if how.has_one_checkpoint else (seed, None)
     count = length or usual

@@ -38,8 +38,8 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     yield from looks(scale, seeds, (VIT, RESNET))
     for seed in seeds:
         if scale == RELEASED:
-            how = {"seen": RELEASED_IMAGES, "group": seed}
-            yield GridCell(RESNET, seed, looked(RELEASED_RESNET, RELEASED_SET, ["similarity"], **how))
+            cell = looked(RELEASED_RESNET, RELEASED_SET, ["similarity"], seen=RELEASED_IMAGES, group=seed)
+            yield GridCell(RESNET, seed, cell)
         else:
             yield GridCell(VIT, seed, look_across(scale, VIT, seed))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,11 @@ GROUPS_OF_PLACES = 5  # the position vectors of released weights are one table: 
 FITTED = ("probes", "token-probes")  # these fit on training images and judge on test images; others see test images
 
 
-def looked_at_start(model: str, seed: int, data: str, only: Sequence[str], *, group: int | None = None) -> Cell:
+def looked_at_start(
+    model: str, seed: int, data: str, only: Sequence[str], *, seen: int = SEEN, group: int | None = None
+) -> Cell:
     """A look at a network as it is before training."""
-    options = {"data": data, "only": list(only), "seen": SEEN, "at_start": model, "seed": seed}
+    options = {"data": data, "only": list(only), "seen": seen, "at_start": model, "seed": seed}
     return Cell("look", options | ({} if group is None else {"group": group}), (), LOOK.version)
 
 
@@ -117,8 +118,8 @@ def read(measure: str, found: Found, group: int | None = None) -> Readings:
     """The readings of one measure.  group: of the places, for what depends on no image."""
     if measure not in READ:
         raise DataError(f"no readings are named for the measure {measure!r}; there are: {', '.join(READ)}")
-    read_it = {**READ, "positions": partial(positions, group=group)}[measure]
-    return {name: plain(value) for name, value in read_it(found).items()}
+    values = positions(found, group) if measure == "positions" else READ[measure](found)
+    return {name: plain(value) for name, value in values.items()}
 
 
 def distances(found: Found) -> Readings:

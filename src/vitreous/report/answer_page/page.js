@@ -8,6 +8,7 @@ import { draw, list, percent, pickable, told } from "./drawing.js";
 const $ = (id) => document.getElementById(id);
 const EMPTY = { image: null, photo: null, seen: null, answer: null, maps: null, patch: null };
 const TALLEST = 36; // rem of a portrait
+const SHOWS_PIXELS = 64; // pixels wide, at most
 const state = { model: null, turn: 0, ...EMPTY };
 let breaking = null, camera = null;
 
@@ -76,7 +77,7 @@ function addExample({ image, label, picture }) {
   button.setAttribute("aria-pressed", "false");
   small.src = picture;
   small.alt = "";
-  if (picture.startsWith("data:image/png")) small.className = "pixels";
+  small.addEventListener("load", () => small.classList.toggle("pixels", small.naturalWidth <= SHOWS_PIXELS));
   button.append(small, label);
   button.addEventListener("click", () => show({ image }));
   $("examples").append(button);

@@ -270,6 +270,11 @@ def choose_readout(readouts: tuple[Readout, ...], tensors: Tensors, names: Names
     usual = readouts[0]
     if len(readouts) > 1 and usual[0] == "gap":
         has_norm, has_pooled = f"{names.norm}.weight" in tensors, f"{names.pooled_norm}.weight" in tensors
+        if has_pooled and facts.get("use_mean_pooling") is False:
+            raise FormatError(
+                f"the config of {tensors.path} says use_mean_pooling false and its tensors have {names.pooled_norm}; "
+                f"mend config.json"
+            )
         if has_norm and not has_pooled:
             usual = MEAN if facts.get("use_mean_pooling") is True else CLASS_TOKEN
         elif has_pooled:
