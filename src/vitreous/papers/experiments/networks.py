@@ -63,7 +63,8 @@ NETWORKS: Mapping[ScaleName, Mapping[str, Mapping[str, str]]] = {
 # Of the ten kinds of clothes six are learned and four stay unseen, two like pairs, for transfer.
 LEARNED = ("T-shirt/top", "Trouser", "Dress", "Shirt", "Bag", "Ankle boot")
 UNSEEN = ("Pullover", "Coat", "Sandal", "Sneaker")
-*_, ALL = SHARES = ("1 %", "3 %", "10 %", "30 %", "100 %")  # of UP
+SHARES = ("1 %", "3 %", "10 %", "30 %", "100 %")  # of UP
+ALL = SHARES[-1]
 LEARNING: Mapping[ScaleName, dict[str, Any]] = {
     "laptop": {
         "data": "fashion",
