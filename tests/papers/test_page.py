@@ -9,7 +9,7 @@ from shared_files import ROOT
 from vitreous.errors import ConfigError
 from vitreous.papers.claims import answers, ledger, states
 from vitreous.papers.page import P2_FINDINGS, all_outcomes, answered, filled, markdown, page, questions, report
-from vitreous.papers.results import Results
+from vitreous.papers.results import COMMITTED, Results
 from vitreous.report.page import render
 
 
@@ -39,7 +39,7 @@ def test_the_page_is_made_from_the_results_alone(tmp_path):
 def test_a_changed_cell_changes_the_page(tmp_path, outcomes):
     """Every accuracy of a results file reaches the page through its mean."""
     ran = next(outcome for outcome in outcomes if outcome.records and outcome.experiment.name == "positions")
-    body = json.loads((Results().committed / "positions.json").read_text())
+    body = json.loads((COMMITTED / "positions.json").read_text())
     for cell in body["cells"]:
         if "accuracy" in cell["readings"]:
             cell["readings"]["accuracy"] = 0.125

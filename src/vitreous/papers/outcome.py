@@ -54,7 +54,7 @@ class PaperOutcome:
 
     @property
     def seconds(self) -> float:
-        """What the finished cells took, one after the other."""
+        """What the finished cells took, one after the other: of a core, or of a GPU by the clock."""
         return sum(record.seconds for record in self.records)
 
     @property

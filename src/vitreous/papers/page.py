@@ -112,9 +112,16 @@ def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
 
 
 def _claims_table(found: Mapping[str, Sequence[Answered]]) -> Table:
+    """A row for each claim; its verdicts at all scales stand together."""
     ran = [one for row in ledger() for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
-    rows = [[one.claim.name, one.claim.words, one.judged.verdict, one.where, one.claim.published] for one in ran]
-    return Table(["row", "claim", "verdict", "experiment, scale", "published"], rows, "lllll")
+    rows: dict[tuple[str, str], list[Answered]] = {}
+    for one in ran:
+        rows.setdefault((one.claim.name, one.claim.words), []).append(one)
+    body = [
+        [name, words, "; ".join(f"{one.judged.verdict} ({one.where})" for one in each), each[0].claim.published]
+        for (name, words), each in rows.items()
+    ]
+    return Table(["row", "claim", "verdict (experiment, scale)", "published"], body, "llll")
 
 
 def _ledger_table(rows: Sequence[RowState]) -> Table:
@@ -165,8 +172,10 @@ def _experiment(outcome: PaperOutcome) -> Section:
     blocks += [Text(f"Note: {note}.") for note in outcome.notes]
     blocks += [Text(f"{cost_line(outcome)}. Arms share: {experiment.matched or 'see the grid'}.")]
     blocks += [Code(command(experiment, outcome.scale))]
-    verdicts = ", ".join(judged.verdict for _, judged in outcome.claims)
-    return Section(f"{experiment.title} {outcome.scale} scale", blocks, badge=experiment.family, summary=verdicts)
+    decided = sum(judged.is_decided for _, judged in outcome.claims)
+    title = f"{experiment.title} At {outcome.scale} scale" if outcome.scale != "laptop" else experiment.title
+    summary = f"{decided} of {len(outcome.claims)} decided"
+    return Section(title, blocks, badge=experiment.family, summary=summary)
 
 
 def _margin(claim: Claim, judged: Judgement) -> str:

@@ -51,13 +51,15 @@ def new_record(cell: Cell, readings: Mapping[str, Any], status: str, seconds: fl
 
 
 class Results:
-    """All cells of the package's results and of a user's folder; the user's come second and win."""
+    """All cells of the package's results and of a user's folder; the user's come second and win.
 
-    def __init__(self, out: str | os.PathLike[str] | None = None, *, committed: Path = COMMITTED):
+    committed: None leaves the package's out, so that a user computes every cell.
+    """
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, *, committed: Path | None = COMMITTED):
         self.out = None if out is None else Path(out)
-        self.committed = committed
         self.records: dict[str, Record] = {}
-        for folder in dict.fromkeys([committed, *([self.out] if self.out else [])]):
+        for folder in dict.fromkeys(each for each in (committed, self.out) if each is not None):
             for file in sorted(folder.glob("*.json")):
                 self.records |= {record.key: record for record in read(file)}
 

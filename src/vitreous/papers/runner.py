@@ -74,6 +74,7 @@ def run(
 ) -> PaperOutcome:
     """Compute what is missing, then judge. Finished cells are in OUT/NAME.json; a stopped experiment goes on there.
 
+    Cells that we committed do not count as finished: whoever runs an experiment sees it happen.
     data: the folder of the sets that are not in the package.  seeds: more or fewer than the experiment says.
     jobs: cells at once; by default one for each core, or 12 on a GPU.  0 computes in this process, as under torchrun.
     """
@@ -81,14 +82,13 @@ def run(
     if seeds is not None and seeds < 2:
         raise ConfigError(f"--seeds {seeds} gives no interval; give 2 or more")
     placed = experiment.placed(scale, seeds)
-    results = Results(out)
-    outcome = PaperOutcome(experiment, scale, placed, results)
+    results = Results(out, committed=None)
     missing = results.missing(placed)
     refuse_early(missing, Sets(data))
     is_gpu = choose_device(device).type == "cuda"
     at_once = jobs if jobs is not None else 0 if _is_under_torchrun() else GPU_JOBS if is_gpu else core_count()
     at_once = min(at_once, 1) if any(WORKS[cell.work].is_alone for cell in missing) else at_once
-    for line in announced(outcome, len(missing), max(at_once, 1)):
+    for line in announced(PaperOutcome(experiment, scale, placed, Results()), len(missing), max(at_once, 1)):
         tell(line)
     settings = {"data": data, "device": device, "workers": None if at_once == 0 else 1}
     names = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in placed}
@@ -161,7 +161,7 @@ def models_to_make(cells: Sequence[Cell], bench: Bench) -> list[Cell]:
 
 
 def announced(outcome: PaperOutcome, missing: int, at_once: int) -> Iterator[str]:
-    """Time, the smallest effect that can be found, and the verdict so far."""
+    """Time, the smallest effect that can be found, and the committed verdict.  outcome: of the committed cells."""
     experiment, known = outcome.experiment, [record.seconds for record in outcome.records]
     text = f"{experiment.name}: {counted(outcome.cells, 'cell')}, {missing} to run, {at_once} at once"
     if missing and known:
@@ -174,7 +174,8 @@ def announced(outcome: PaperOutcome, missing: int, at_once: int) -> Iterator[str
             least = smallest_effect(max(spreads), seeds, claims)
             unit = found.effects[0].unit
             size = f"{100 * least:.1f} points" if unit else f"{least:.2g}"
-            yield f"{claim.name}: {found.verdict} so far; {counted(seeds, 'seed')} tell effects from {size} on"
+            text = f"{counted(seeds, 'seed')} tell effects from {size} on"
+            yield f"{claim.name}: committed verdict {found.verdict}; {text}"
 
 
 def computed(
