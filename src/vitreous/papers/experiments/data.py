@@ -90,7 +90,9 @@ class CrossingPoint:
         where = (
             f"lines through the seeds meet at {min(known):,.0f} images or more" if known else "the gap does not close"
         )
-        return f"the ViT meets the ResNet beyond our {self.images:,} images: {where}"
+        beyond = sum(percent > 100 for percent in self.percents)
+        seeds = "" if beyond == len(self.percents) else f" for {beyond} of {len(self.percents)} seeds"
+        return f"the ViT meets the ResNet beyond our {self.images:,} images{seeds}: {where}"
 
 
 def crossing_point(table: ArmTable, scale: ScaleName, reading: str = "transfer") -> CrossingPoint:
