@@ -11,10 +11,10 @@ import numpy as np
 from vitreous.papers.experiment import POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments.networks import (
     ALL,
+    EQUAL_COMPUTE,
     KINDS,
     LEARNING,
-    MATCHED,
-    MIDDLE,
+    MEDIUM,
     NETWORKS,
     RESNET,
     VIT,
@@ -33,7 +33,7 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     for kind in KINDS:
         for share in LEARNING[scale]["shares"]:
             for seed in seeds:
-                trained, arm = learned(scale, NETWORKS[scale][MIDDLE][kind], share, seed), arm_of(kind, share)
+                trained, arm = learned(scale, NETWORKS[scale][MEDIUM][kind], share, seed), arm_of(kind, share)
                 yield from with_transfer(scale, arm, seed, trained)
                 yield from (GridCell(arm, seed, cell) for cell in few_shots(scale, trained))
 
@@ -90,7 +90,9 @@ class CrossingPoint:
         where = (
             f"lines through the seeds meet at {min(known):,.0f} images or more" if known else "the gap does not close"
         )
-        return f"the ViT meets the ResNet beyond our {self.images:,} images: {where}"
+        beyond = sum(percent > 100 for percent in self.percents)
+        seeds = "" if beyond == len(self.percents) else f" for {beyond} of {len(self.percents)} seeds"
+        return f"the ViT meets the ResNet beyond our {self.images:,} images{seeds}: {where}"
 
 
 def crossing_point(table: ArmTable, scale: ScaleName, reading: str = "transfer") -> CrossingPoint:
@@ -177,6 +179,6 @@ EXPERIMENT = Experiment(
         "parameters",
         "macs",
     ),
-    matched=f"{MATCHED}; laptop: rate 3e-3 for all, chosen on other seeds",
+    matched=f"{EQUAL_COMPUTE}; laptop: rate 3e-3 for all, chosen on other seeds",
     seeds={"laptop": 5, "gpu": 3, "full": 3},
 )

@@ -17,10 +17,10 @@ from vitreous.papers.experiment import (
 )
 from vitreous.papers.experiments.networks import (
     ALL,
+    EQUAL_COMPUTE,
     KINDS,
     LEARNING,
-    MATCHED,
-    MIDDLE,
+    MEDIUM,
     NETWORKS,
     VIT,
     arm_of,
@@ -46,7 +46,7 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     for kind in KINDS:
         for share in LEARNING[scale]["shares"]:
             for seed in seeds:
-                arm, trained = arm_of(kind, share), learned(scale, NETWORKS[scale][MIDDLE][kind], share, seed)
+                arm, trained = arm_of(kind, share), learned(scale, NETWORKS[scale][MEDIUM][kind], share, seed)
                 yield GridCell(arm, seed, trained)
                 yield GridCell(arm, seed, shift(trained, data, pixels(scale)))
                 if kind == VIT:
@@ -55,7 +55,7 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     for share in LEARNING[scale]["shares"]:
         for seed, other in zip(seeds, [*seeds[1:], *seeds[:1]], strict=True):
             less, most = (
-                learned(scale, NETWORKS[scale][MIDDLE][VIT], *which) for which in ((share, seed), (ALL, other))
+                learned(scale, NETWORKS[scale][MEDIUM][VIT], *which) for which in ((share, seed), (ALL, other))
             )
             yield GridCell(BASELINE if share == ALL else arm_of(VIT, share), seed, likeness(less, most, data))
 
@@ -197,6 +197,6 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     columns=("accuracy", "same_answer", "distance_low_quarter", "likeness_low", "likeness_high"),
-    matched=MATCHED,
+    matched=EQUAL_COMPUTE,
     seeds={"laptop": 5, "gpu": 3, "full": 3},
 )

@@ -14,8 +14,8 @@ from vitreous.papers.works.probe import few_shot
 from vitreous.papers.works.train import train
 
 VIT, HYBRID, RESNET = KINDS = ("ViT", "hybrid", "ResNet")
-SMALL, MIDDLE, LARGE = SIZE_NAMES = ("small", "middle", "large")
-MATCHED = "compute (multiply-adds within 10 % of the ViT's), steps, images seen, recipe"
+SMALL, MEDIUM, LARGE = SIZE_NAMES = ("small", "middle", "large")
+EQUAL_COMPUTE = "compute (multiply-adds within 10 % of the ViT's), steps, images seen, recipe"
 
 _GREY, _SMALL_IMAGE = "image_size=32 channels=1", "image_size=64"
 NETWORKS: Mapping[ScaleName, Mapping[str, Mapping[str, str]]] = {
@@ -25,7 +25,7 @@ NETWORKS: Mapping[ScaleName, Mapping[str, Mapping[str, str]]] = {
             HYBRID: f"S/8 stem=convolutions width=32 depth=4 heads=4 mlp=40 {_GREY}",
             RESNET: f"BiT-R50x1 units=1x1x1 resnet_width=0.15625 {_GREY}",
         },
-        MIDDLE: {
+        MEDIUM: {
             VIT: f"S/8 width=48 depth=4 heads=4 mlp=96 {_GREY}",
             HYBRID: f"S/8 stem=convolutions width=48 depth=4 heads=4 mlp=56 {_GREY}",
             RESNET: f"BiT-R50x1 units=1x1x1 resnet_width=0.25 {_GREY}",
@@ -42,7 +42,7 @@ NETWORKS: Mapping[ScaleName, Mapping[str, Mapping[str, str]]] = {
             HYBRID: f"S/8 stem=convolutions width=128 depth=6 heads=4 mlp=464 {_SMALL_IMAGE}",
             RESNET: f"BiT-R50x1 units=5x10x2 resnet_width=0.5 {_SMALL_IMAGE}",
         },
-        MIDDLE: {
+        MEDIUM: {
             VIT: f"S/8 width=256 depth=8 heads=4 mlp=1024 {_SMALL_IMAGE}",
             HYBRID: f"S/8 stem=convolutions width=256 depth=8 heads=4 mlp=928 {_SMALL_IMAGE}",
             RESNET: f"BiT-R50x1 units=7x14x2 {_SMALL_IMAGE}",
@@ -55,7 +55,7 @@ NETWORKS: Mapping[ScaleName, Mapping[str, Mapping[str, str]]] = {
     },
     "full": {
         SMALL: {VIT: "S/32", HYBRID: "R26+S/32 units=1x1x1x1 resnet_width=0.25", RESNET: "BiT-R50x0.5"},
-        MIDDLE: {VIT: "B/32", HYBRID: "R26+B/32 units=1x1x1x1 resnet_width=0.5", RESNET: "BiT-R50x1"},
+        MEDIUM: {VIT: "B/32", HYBRID: "R26+B/32 units=1x1x1x1 resnet_width=0.5", RESNET: "BiT-R50x1"},
         LARGE: {VIT: "L/32", HYBRID: "R50+L/32 units=2x2x2x2 depth=20", RESNET: "BiT-R50x2"},
     },
 }
@@ -109,9 +109,9 @@ def learned(scale: ScaleName, network: str, share: str, seed: int, **changes: An
     return train(network, how["data"], seed, images=images, classes=how["classes"], recipe=recipe, rates=rates)
 
 
-def arm_of(kind: str, share: str, size: str = MIDDLE) -> str:
+def arm_of(kind: str, share: str, size: str = MEDIUM) -> str:
     """`ViT, 10 %`; other sizes than the middle one say so."""
-    return f"{kind}, {share}" if size == MIDDLE else f"{size} {kind}, {share}"
+    return f"{kind}, {share}" if size == MEDIUM else f"{size} {kind}, {share}"
 
 
 def with_transfer(scale: ScaleName, arm: str, seed: int, trained: Cell) -> Iterator[GridCell]:
@@ -156,11 +156,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def shares_in(table: ArmTable, kind: str, size: str = MIDDLE) -> dict[str, float]:
+def shares_in(table: ArmTable, kind: str, size: str = MEDIUM) -> dict[str, float]:
     """The shares that the table has of a kind, smallest first, with their log10: slopes are per ten times the data."""
     return {share: math.log10(float(share.split()[0])) for share in SHARES if arm_of(kind, share, size) in table.arms}
 
 
-def by_data(table: ArmTable, kind: str, size: str = MIDDLE) -> dict[str, float]:
+def by_data(table: ArmTable, kind: str, size: str = MEDIUM) -> dict[str, float]:
     """The arms of a kind, with the log10 of their share."""
     return {arm_of(kind, share, size): log for share, log in shares_in(table, kind, size).items()}

@@ -9,7 +9,7 @@ from vitreous.papers.experiment import POINTS, ArmTable, Claim, Effect, Experime
 from vitreous.papers.experiments.networks import (
     ALL,
     LEARNING,
-    MIDDLE,
+    MEDIUM,
     NETWORKS,
     RESNET,
     SMALL,
@@ -24,7 +24,7 @@ ADAM, SGD = "Adam", "SGD"
 LAPTOP_SGD_RATE = 0.3  # 0.1 and 0.3 were tried on another seed
 SGD_PEAKS = (0.03, 0.1)
 SGD_DECAY = 1e-4  # BiT's; L2, where AdamW's decay is decoupled
-SIZES_ASKED = (SMALL, MIDDLE)
+SIZES_ASKED = (SMALL, MEDIUM)
 
 
 def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:

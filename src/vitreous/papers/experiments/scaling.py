@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from vitreous.papers.experiment import POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
-from vitreous.papers.experiments.networks import ALL, MIDDLE, NETWORKS, VIT, downstream, learned, with_transfer
+from vitreous.papers.experiments.networks import ALL, MEDIUM, NETWORKS, VIT, downstream, learned, with_transfer
 from vitreous.papers.verdict import POSITIVE
 
 BASE, DEEPER, WIDER, COARSER = "base", "twice as deep", "wider, at equal cost", "larger patches"
 SHAPES: Mapping[ScaleName, Mapping[str, str]] = {
     "laptop": {
-        BASE: NETWORKS["laptop"][MIDDLE][VIT],
+        BASE: NETWORKS["laptop"][MEDIUM][VIT],
         DEEPER: "S/8 width=48 depth=8 heads=4 mlp=96 image_size=32 channels=1",
         WIDER: "S/8 width=68 depth=4 heads=4 mlp=136 image_size=32 channels=1",
         COARSER: "S/16 width=48 depth=4 heads=4 mlp=96 image_size=32 channels=1",
     },
     "gpu": {
-        BASE: NETWORKS["gpu"][MIDDLE][VIT],
+        BASE: NETWORKS["gpu"][MEDIUM][VIT],
         DEEPER: "S/8 width=256 depth=16 heads=4 mlp=1024 image_size=64",
         WIDER: "S/8 width=360 depth=8 heads=4 mlp=1440 image_size=64",
         COARSER: "S/16 width=256 depth=8 heads=4 mlp=1024 image_size=64",

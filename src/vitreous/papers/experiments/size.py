@@ -13,12 +13,12 @@ import numpy as np
 from vitreous.papers.experiment import POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments.networks import (
     ALL,
+    EQUAL_COMPUTE,
     HYBRID,
     KINDS,
     LARGE,
     LEARNING,
-    MATCHED,
-    MIDDLE,
+    MEDIUM,
     NETWORKS,
     RESNET,
     SIZE_NAMES,
@@ -49,7 +49,7 @@ def grid(scale: ScaleName, seeds: Sequence[int], shares: Sequence[str] = SIZED_S
 def asked(scale: ScaleName, kind: str, size: str, shares: Sequence[str]) -> Sequence[str]:
     """On a laptop small and large networks learn from least and all data, hybrids of these sizes from all (C11)."""
     fewer = (ALL,) if kind == HYBRID else (LEAST, ALL)
-    return [share for share in shares if scale != "laptop" or size == MIDDLE or share in fewer]
+    return [share for share in shares if scale != "laptop" or size == MEDIUM or share in fewer]
 
 
 def by_seed(table: ArmTable, arms: Sequence[str], reading: str) -> dict[int, list[float]]:
@@ -259,7 +259,7 @@ SIZE = Experiment(
     ),
     grid=grid,
     columns=("accuracy", "100_shot_fashion", "parameters", "macs"),
-    matched=MATCHED,
+    matched=EQUAL_COMPUTE,
 )
 
 SIZE_SMALL = Experiment(
@@ -320,5 +320,5 @@ COMPUTE = Experiment(
     ),
     grid=grid_compute,
     columns=("accuracy", "100_shot_fashion", "macs", "train_seconds"),
-    matched=MATCHED,
+    matched=EQUAL_COMPUTE,
 )
