@@ -36,10 +36,10 @@ ONLY_EMBEDDINGS = ("patch-filters", "positions")
 def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     if scale == RELEASED:
         for group in seeds:
-            how: dict[str, Any] = {"seen": RELEASED_IMAGES, "group": group}
-            yield GridCell(START, group, looked_at_start("Ti/16", group, RELEASED_SET, ONLY_EMBEDDINGS, **how))
+            images: dict[str, Any] = {"seen": RELEASED_IMAGES, "group": group}
+            yield GridCell(START, group, looked_at_start("Ti/16", group, RELEASED_SET, ONLY_EMBEDDINGS, **images))
             for arm, name in RELEASED_WEIGHTS.items():
-                yield GridCell(arm, group, looked(name, RELEASED_SET, ONLY_EMBEDDINGS, **how))
+                yield GridCell(arm, group, looked(name, RELEASED_SET, ONLY_EMBEDDINGS, **images))
         return
     networks = INSIDE[scale]
     yield from looks(scale, seeds)
