@@ -121,7 +121,11 @@ def test_every_block_says_its_language_and_every_line_of_a_shell_begins_a_progra
             case "make":
                 assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE), line
             case "python":
-                assert words[:2] == ["-m", "website"] or words[0] in OF_EXPORTS or (ROOT / words[0]).exists(), line
+                assert (
+                    words[:2] in (["-m", "website"], ["-m", "http.server"])
+                    or words[0] in OF_EXPORTS
+                    or (ROOT / words[0]).exists()
+                ), line
             case "curl":
                 assert re.search(r"127\.0\.0\.1:8000/api/predict\b", line), line  # tests/server asks it
             case _:

@@ -234,7 +234,7 @@ def markdown(outcomes: Sequence[PaperOutcome], rows: States) -> str:
         lines += [_piped(head), _piped(["---"] * len(head)), *(_piped(row) for row in body), ""]
         lines += [f"- {note}" for note in outcome.notes]
         lines += [f"- {cost_line(outcome)}; arms share: {outcome.experiment.matched or 'see the grid'}", ""]
-        lines += ["```", command(*_at(outcome)), "```"]
+        lines += ["```sh", command(*_at(outcome)), "```"]
     lines += ["", "## Not run", "", "| experiment | scale | command |", "|---|---|---|"]
     lines += [_piped([row[0], row[1], f"`{row[3]}`"]) for row in _not_run(outcomes).rows if isinstance(row[3], str)]
     return "\n".join(lines) + "\n"

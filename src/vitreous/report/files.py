@@ -14,7 +14,7 @@ from vitreous.errors import ConfigError
 from vitreous.report.colours import FONT, INK, PAPER, QUIET
 from vitreous.report.marks import PNG_PIXELS, Chart, Words, fixed
 
-MARGIN, GAP = 20.0, 24.0
+MARGIN, GAP_BETWEEN_PANELS = 20.0, 24.0
 PANELS_ACROSS = 2
 LETTER_WIDTH = 6.7  # pixels that a letter of the caption takes
 LEAST_WIDTH = 560.0
@@ -106,15 +106,15 @@ def sheet(panels: Sequence[Panel], *, heading: str, caption: str = "") -> Sheet:
     """The panels in rows of two."""
     wide = max(panel.chart.width for panel in panels)
     columns = min(PANELS_ACROSS, len(panels))
-    width = max(2 * MARGIN + columns * wide + (columns - 1) * GAP, LEAST_WIDTH)
+    width = max(2 * MARGIN + columns * wide + (columns - 1) * GAP_BETWEEN_PANELS, LEAST_WIDTH)
     y = MARGIN + 34
     parts: list[Words | Placed] = [Words(MARGIN, MARGIN + 14, heading, colour=INK, size=17, weight=600)]
     for begin in range(0, len(panels), columns):
         row = panels[begin : begin + columns]
         for i, panel in enumerate(row):
-            x = MARGIN + i * (wide + GAP)
+            x = MARGIN + i * (wide + GAP_BETWEEN_PANELS)
             parts += [Words(x, y + 12, panel.heading, colour=INK, size=13, weight=600), Placed(panel.chart, x, y + 22)]
-        y += 22 + max(panel.chart.height for panel in row) + GAP
+        y += 22 + max(panel.chart.height for panel in row) + GAP_BETWEEN_PANELS
     for line in textwrap.wrap(caption, int((width - 2 * MARGIN) / LETTER_WIDTH)):
         parts.append(Words(MARGIN, y, line, colour=QUIET))
         y += 17
