@@ -77,7 +77,8 @@ EXPERIMENT = Experiment(
             rule=POSITIVE,
             effects=lambda table: [between(table, VIT, ("own_patches", "class_patches"), "CKA, patches − class token")],
             scales=TRAINED_SCALES,
-            note="the class token's own input never changes, so that its CKA has no meaning; a patch stands in for it",
+            note="the class token's own input never changes, so its CKA has no meaning; the mean over patches stands in "
+            "for it. This mean replaced the best patch after a trial on another seed, where the best patch spoke against",
         ),
     ),
     grid=grid,
