@@ -66,5 +66,5 @@ EXPERIMENT = Experiment(
     ),
     grid=grid,
     columns=("accuracy", "100_shot_fashion", "rate"),
-    matched="the network, steps and images seen; each optimizer at its own rate (laptop: one of two tried on another seed)",
+    matched="the network, steps and images seen; each optimizer at its own rate (laptop: one of two, by another seed)",
 )

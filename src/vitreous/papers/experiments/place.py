@@ -77,8 +77,8 @@ EXPERIMENT = Experiment(
             rule=POSITIVE,
             effects=lambda table: [between(table, VIT, ("own_patches", "class_patches"), "CKA, patches − class token")],
             scales=TRAINED_SCALES,
-            note="the class token's own input never changes, so its CKA has no meaning; the mean over patches stands in "
-            "for it. This mean replaced the best patch after a trial on another seed, where the best patch spoke against",
+            note="the class token's own input never changes, so its CKA has no meaning; the mean over patches stands "
+            "in. It replaced the best patch after a trial on another seed, where the best patch spoke against the claim",
         ),
     ),
     grid=grid,

@@ -85,7 +85,7 @@ EXPERIMENT = Experiment(
             rule=POSITIVE,
             effects=lambda table: class_less_patches(table, 0, 1),
             published="class token high and patches low in the first half (P2 figure 7, B/16; scale 2 to 12)",
-            note="the class token starts at zero and has 3 blocks on a laptop; whether this decides the verdict is open",
+            note="the class token starts at zero and has 3 blocks on a laptop; if that decides the verdict is open",
         ),
         Claim(
             row="C36",
