@@ -16,13 +16,12 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
-from scenes import KINDS, paint
+from scenes import paint, paint_folder
 
 import vitreous
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--force-color-profile=srgb"]
-EACH = 24  # scenes of a kind to learn from
 NEW = {"balloon": 4, "house": 5, "lighthouse": 4, "sailboat": 0, "tree": 6}  # seeds of scenes that it has not seen
 PAPER, FRAME = (255, 255, 255), (214, 220, 226)
 GAP = 18  # CSS pixels between two parts, and around them
@@ -37,7 +36,7 @@ def main():
     out = arguments.parse_args().out
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        learn_from(folder / "scenes")
+        paint_folder(folder / "scenes")
         for kind, seed in NEW.items():
             paint(kind, seed).save(folder / f"new-{kind}.jpg", quality=92)
         run = vitreous.fit(folder / "scenes", out=folder / "scenes-1", device="cpu")
@@ -46,13 +45,6 @@ def main():
         print(json.dumps({key: judged[key] for key in ("right", "images", "new")}, indent=2))
         if out is not None:
             take(folder, out)
-
-
-def learn_from(folder):
-    for kind in KINDS:
-        (folder / kind).mkdir(parents=True)
-        for seed in range(100, 100 + EACH):
-            paint(kind, seed).save(folder / kind / f"{seed}.jpg", quality=92)
 
 
 def take(folder, out):

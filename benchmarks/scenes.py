@@ -1,14 +1,18 @@
 """Generated landscapes with one thing in each: a boat, a lighthouse, a house, a tree or a balloon.
 
 `paint(kind, seed)` is one picture of 640 x 480 pixels; every seed has its own weather, hills, place, size and colours.
+`python benchmarks/scenes.py FOLDER` writes 24 of each kind.
 """
 
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 COLUMNS, ROWS = 640, 480
+EACH = 24  # scenes of a kind in a folder
 FINER = 2  # painted larger, then made smaller: smooth edges
 SKIES = (  # above, at the horizon
     ((88, 150, 214), (214, 232, 244)),
@@ -180,3 +184,16 @@ def box(pen, x, y, size, left, top, right, bottom, fill):
 
 def ellipse(pen, x, y, half_width, half_height, fill):
     pen.ellipse([x - half_width, y - half_height, x + half_width, y + half_height], fill=fill)
+
+
+def paint_folder(folder):
+    """EACH scenes of every kind, a folder for each kind."""
+    for kind in KINDS:
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for seed in range(100, 100 + EACH):
+            paint(kind, seed).save(folder / kind / f"{seed}.jpg", quality=92)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        paint_folder(Path(name))

@@ -56,11 +56,16 @@ def code_blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def shell_lines(page: Path) -> list[str]:
+    """What a reader would type."""
+    lines = [line for block in code_blocks(page, "sh") for line in block.splitlines() if line.strip()]
+    typed = [line for block in code_blocks(page, "console") for line in block.splitlines() if line[:2] == "$ "]
+    return lines + [line[2:] for line in typed]
+
+
 def commands_in(page: Path) -> list[list[str]]:
     """The words of every vitreous command in the page's blocks, its name first."""
-    lines = [line for block in code_blocks(page, "sh") for line in block.splitlines()]
-    lines += [line[2:] for block in code_blocks(page, "console") for line in block.splitlines() if line[:2] == "$ "]
-    words = [shlex.split(line, comments=True) for line in lines]
+    words = [shlex.split(line, comments=True) for line in shell_lines(page)]
     return [line[line.index("vitreous") + 1 :] for line in words if "vitreous" in line]
 
 

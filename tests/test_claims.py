@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from shared_files import ROOT
 
+from vitreous.papers.page import rows_without_home
+
 LEDGER = tomllib.loads((ROOT / "src" / "vitreous" / "papers" / "claims.toml").read_text())
 CLAIMS = {name: row for section in LEDGER["claims"].values() for name, row in section.items()}
 
@@ -50,6 +52,11 @@ def test_the_number_of_shown_rows_is_the_one_written_down():
     print(f"U rows without a test ({len(missing)} of {len(rows)}): {' '.join(missing)}")
     assert covered >= LEDGER["covered"], "rows have lost their test; give it back"
     assert covered <= LEDGER["covered"], f"more rows are shown; set covered = {covered} in claims.toml"
+
+
+def test_every_g_row_has_an_experiment_and_every_d_row_an_answer():
+    """With the U rows above, every row of the ledger has a home."""
+    assert [row.name for row in rows_without_home()] == []
 
 
 def test_marks_are_found_wherever_they_stand(tmp_path):

@@ -4,18 +4,31 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import statistics
 import subprocess
 import sys
 
 import pytest
-from doc_blocks import DOCS, assert_block, augment_fields, code_blocks, commands_in, recipe_fields, terminal_svg
+import torch
+from doc_blocks import (
+    DOCS,
+    assert_block,
+    augment_fields,
+    code_blocks,
+    commands_in,
+    recipe_fields,
+    shell_lines,
+    terminal_svg,
+)
 from shared_files import ROOT
 from small_runs import picture_folder
 
 import vitreous
+from vitreous.errors import ConfigError
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "NOTES.md", *sorted(DOCS.rglob("*.md"))]
+OF_EXPORTS = ("birds-onnx/run.py",)  # scripts that an export writes; tests/exports run them
 REFERENCE = DOCS / "reference"
 KINDS = ("pools", "positions", "sources", "formats", "recipes", "measures", "experiments", "targets", "commands")
 GROUPS = {f"vitreous.{kind}" for kind in KINDS} | {"vitreous.json"}
@@ -78,18 +91,45 @@ def test_the_tables_of_a_recipes_fields():
 def test_commands_in_the_docs_have_options_and_fields_that_exist(page):
     """Read as the command line reads them, and not run."""
     from vitreous.cli import _application
-    from vitreous.training.recipe import Recipe
 
     commands = _application().commands
     for name, *words in commands_in(page):
         given = commands[name].make_context(name, words).params
         for pair in [*(given.get("set_") or ()), *(given.get("then_set") or ())]:
-            Recipe().change(**dict([pair.partition("=")[::2]]))
+            said = answer_to(dict([pair.partition("=")[::2]]))
+            assert not said or f"\nvitreous: {said}\n" in page.read_text("utf-8")  # a mistake stands with its answer
 
 
-def run_blocks(page) -> dict:
-    """All Python blocks of a page, one after the other."""
-    names = {}
+def answer_to(changes) -> str:
+    """What the command says to changes that a recipe refuses."""
+    from vitreous.training.recipe import Recipe
+
+    try:
+        Recipe().change(**changes)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_says_its_language_and_every_line_of_a_shell_begins_a_program_that_is_there(page):
+    openings = re.findall(r"^```(.*)$", page.read_text("utf-8"), re.MULTILINE)[::2]
+    assert set(openings) <= {"python", "sh", "console", "toml", "text"}
+    for line in shell_lines(page):
+        program, *words = shlex.split(line, comments=True)
+        match program:
+            case "make":
+                assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE), line
+            case "python":
+                assert words[:2] == ["-m", "website"] or words[0] in OF_EXPORTS or (ROOT / words[0]).exists(), line
+            case "curl":
+                assert re.search(r"127\.0\.0\.1:8000/api/predict\b", line), line  # tests/server asks it
+            case _:
+                assert program in ("vitreous", "torchrun") or [program, *words][:2] == ["pip", "install"], line
+
+
+def run_blocks(page, **names) -> dict:
+    """All Python blocks of a page, one after the other. names: what the page takes as given."""
     for block in code_blocks(page, "python"):
         exec(compile(block, name_of(page), "exec"), names)
     return names
@@ -123,10 +163,92 @@ def test_the_python_of_the_page_on_notebooks_runs(tmp_path, monkeypatch):
     assert len(names["table"]) == 59
 
 
+RUN_ELSEWHERE = {  # pages whose Python a test above or another file runs
+    *("CONTRIBUTING.md", "docs/start/photos.md", "docs/guide/fit.md", "docs/reference/recipes.md"),
+    *("docs/start/checkpoint.md", "docs/start/paper.md", "docs/guide/notebooks.md"),
+}
+
+
+def small_vit():
+    size = {"depth": 6, "width": 16, "heads": 2, "mlp": 24, "image_size": 32, "classes": 5, "seed": 0}
+    return vitreous.build("Ti/16", **size)
+
+
+def given_names() -> dict:
+    """What the pages take as given: a model, a set, images as tensors, and numbers of the right shapes."""
+    torch.manual_seed(0)
+    model, data, images = small_vit().eval(), vitreous.images.open("photos"), torch.rand(4, 3, 32, 32)
+    model.labels = data.classes
+    labels = torch.tensor([0, 1, 0, 1])
+    features = torch.randn(40, 8)
+    half = {"x": features[:30], "y": torch.arange(30) % 2, "test_x": features[30:], "test_y": torch.arange(10) % 2}
+    drawn = {"seed": 0, "epoch": 0, "ids": [3, 4, 5, 6], "places": [0, 1, 2, 3], "total": 8, "labels": labels}
+    batch = (images * 255).to(torch.uint8)
+    tensors = {"images": images, "a": images, "b": images.flip(-1), "batch": batch}
+    names = {"vitreous": vitreous, "torch": torch, "model": model, "data": data, "classes": 2}
+    return names | tensors | half | drawn
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """Beside folders of images and small checkpoints under the pages' names."""
+    place = tmp_path_factory.mktemp("workplace")
+    for name in ("photos", "holiday", "birds"):
+        picture_folder(place / name, 100 if name == "photos" else 24)
+    picture_folder(place / "other", 25, first=200)
+    (place / "photos" / "other").mkdir()
+    for file in (place / "other").rglob("*.png"):  # a fifth class
+        file.rename(place / "photos" / "other" / file.name)
+    vitreous.save(small_vit(), place / "deit-tiny", format="huggingface")
+    vitreous.save(small_vit(), place / "deit", format="huggingface")
+    vitreous.save(small_vit(), place / "ViT-B_16.npz", format="google")
+    return place
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if code_blocks(page, "python") and name_of(page) not in RUN_ELSEWHERE], ids=name_of
+)
+def test_the_python_of_a_page_runs(page, workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    run_blocks(page, **given_names())
+
+
 def anchors(page) -> set[str]:
     """What the headings of a page are called in links."""
     heads = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_the_tables_of_web_pages():
+    def span(found, unit):
+        return f"{found['median']:g} ({found['from']:g} to {found['to']:g}) {unit}"
+
+    rows = json.loads((ROOT / "benchmarks" / "results" / "web.json").read_text("utf-8"))["models"]
+    answers, times = [], []
+    for name, row in rows.items():
+        for precision in ("float32", "fp16", "int8"):
+            found = row[precision]
+            same = f"{100 * found['forms']['page']['same_answer']:g} % of {found['images']}"
+            sizes = (found["megabytes"][part] for part in ("model", "folder, wasm only", "folder"))
+            grey = f"{found['grey_levels']:g}"
+            answers.append(
+                (name, precision, same, grey, *(f"{size:g}" for size in sizes), "yes" if found["passed"] else "no")
+            )
+        for who in ("page", "serve"):
+            seen = row[who]
+            visits = (span(seen["first_visit_s"], "s"), span(seen["second_visit_s"], "s"))
+            times.append((name, who, *visits, span(seen["image_ms"], "ms"), span(seen["image_second_visit_ms"], "ms")))
+    head = ("model", "weights", "first answer as PyTorch's", "grey levels off", "model, MB", "folder, wasm only, MB")
+    whole = table((*head, "folder, MB", "kept"), answers) + "\n"
+    head = (
+        "model",
+        "who answers",
+        "opened to first answer",
+        "second visit",
+        "each photo",
+        "at the second visit",
+    )
+    assert_block(DOCS / "guide" / "web.md", "web", whole + table(head, times))
 
 
 def test_the_table_of_series():

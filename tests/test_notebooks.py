@@ -104,10 +104,11 @@ def test_a_look(data):
     model = awake(classes=2)
     found = vitreous.look(model, data, images=8, batch=8, only=["rollout", "positions"])
     text = harmless(found._repr_html_(), HOSTILE, "rollout", "positions")
-    assert "<svg" in found._repr_html_()
+    assert found._repr_html_().count('class="chart"') == 1  # where photos are, they alone
     assert "Where the answer came from" in text
-    plain = vitreous.look(model, data, images=8, only=["positions"])
-    assert "<svg" not in plain._repr_html_()
+    charts = vitreous.look(model, data, images=8, only=["positions", "skip-ratio"])
+    assert "Cosine of each place" in harmless(charts._repr_html_())
+    assert charts._repr_html_().count('class="chart"') == 2  # the first, no more
 
 
 def test_answers(run, data):

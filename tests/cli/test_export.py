@@ -19,6 +19,9 @@ def weights(tmp_path_factory):
     return path
 
 
+INT8 = ["--to", "openvino", "--int8"]
+
+
 def test_bad_input_is_one_line_each(weights, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
@@ -31,7 +34,7 @@ def test_bad_input_is_one_line_each(weights, tmp_path):
         ),
         (["export", weights, tmp_path / "taken", "--to", "pt2"], "exists already"),
         (["export", tmp_path / "none.safetensors", tmp_path / "a", "--to", "pt2"], "none.safetensors"),
-        (["export", "Ti/16 classes=0", tmp_path / "a", "--to", "pt2"], "the model has no head"),
+        (["export", "Ti/16 classes=0", tmp_path / "a", *INT8, "--data", tmp_path], "the model has no head"),
         (["export", tmp_path, "--verify", tmp_path / "none.json"], "holds no vectors/expected.json"),
     ]
     for done, (words, line) in zip(run_all(words for words, _ in cases), cases, strict=True):

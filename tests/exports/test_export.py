@@ -23,6 +23,7 @@ from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.target import make_parts
 from vitreous.images.pixels.preprocess import apply
 from vitreous.models.preprocess import Preprocess
+from vitreous.server import exported
 
 
 def has(*packages):
@@ -439,11 +440,11 @@ def test_outputs_without_vectors_are_named(tmp_path):
 # Bad input ----------------------------------------------------------------------------------------------------------
 
 BAD = {
-    "target": ({"to": "tflite"}, "there is no export to 'tflite'; choose onnx, openvino, pt2"),
+    "target": ({"to": "tflite"}, "there is no export to 'tflite'; choose onnx, openvino, pt2, web"),
     "opset": ({"to": "onnx", "opset": 9}, "opset 9 cannot be written; choose 18 to 23"),
     "opset of pt2": ({"to": "pt2", "opset": 18}, "pt2 has no opset; leave it out"),
     "two precisions": ({"to": "onnx", "int8": True, "fp16": True}, "int8 and fp16 are two precisions"),
-    "int8 of pt2": ({"to": "pt2", "int8": True}, "there is no int8 for pt2; choose --to onnx or openvino"),
+    "int8 of pt2": ({"to": "pt2", "int8": True}, "there is no int8 for pt2; choose --to onnx or openvino or web"),
     "int8 of nothing": ({"to": "onnx", "int8": True}, "name them: --data DATA"),
     "no images": ({"to": "pt2", "images": 0}, "images=0 compares nothing; give 1 or more"),
 }
@@ -458,9 +459,46 @@ def test_what_cannot_be_is_said_before_any_work(name, vit, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_without_a_head_has_nothing_to_export(tmp_path):
-    with pytest.raises(ConfigError, match="the model has no head"):
-        vitreous.export(awake(VIT, classes=0), tmp_path / "out", to="pt2")
+CLIP = {"representation": 6, "representation_kind": "linear", "norm_before_blocks": True, "patch_bias": False}
+ENCODERS = {"projection": CLIP, "map": {"pool": "map", "class_token": False}}
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_an_encoder_without_a_head_exports_its_features(kind, tmp_path):
+    model = awake(VIT, classes=0, activation="quick-gelu", **ENCODERS[kind])
+    found = vitreous.export(model, tmp_path / "out", to="pt2", attention=kind == "map", images=8)
+    assert found.passed, found.faults
+    assert {form.of for form in found.forms} == {"features"}
+    about = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert (about["classes"], about["answers"]) == (0, "features")
+    assert about["features"] == (6 if kind == "projection" else 16)
+    assert not (tmp_path / "out" / "labels.txt").exists()
+    assert "features, no head" in (tmp_path / "out" / "CARD.md").read_text()
+    expected = json.loads((tmp_path / "out" / "vectors" / "expected.json").read_text())
+    assert vectors.verify(tmp_path / "out" / "vectors" / "expected.json").passed
+    turned = {name: [-value for value in row] for name, row in expected["tensor"].items()}
+    (tmp_path / "given.json").write_text(json.dumps({"tensor": turned}))
+    assert not vectors.verify(tmp_path / "given.json", tmp_path / "out").passed
+
+
+def test_an_encoder_without_a_head_has_no_int8_and_is_not_served(tmp_path):
+    model = awake(VIT, classes=0)
+    with pytest.raises(ConfigError) as error:
+        vitreous.export(model, tmp_path / "out", to="openvino", int8=True, data=tmp_path)
+    line_of(error.value, "has no head", "leave --int8 out")
+    with pytest.raises(ConfigError) as error:
+        vitreous.export(model, tmp_path / "out", to="web")
+    line_of(error.value, "has no head", "fit one: vitreous fit DATA --weights MODEL")
+    pytest.importorskip("onnxruntime")
+    vitreous.export(model, tmp_path / "onnx", to="onnx", images=8)
+    with pytest.raises(ConfigError) as error:
+        exported.read(tmp_path / "onnx")
+    line_of(error.value, tmp_path / "onnx", "without a head", "vitreous fit DATA --weights MODEL")
+    photo = tmp_path / "onnx" / "vectors" / "00.png"
+    call = [sys.executable, tmp_path / "onnx" / "run.py", photo, "--json"]
+    said = subprocess.run(call, capture_output=True, text=True, check=True)
+    wanted = json.loads((tmp_path / "onnx" / "vectors" / "expected.json").read_text())["image"]["00"]
+    assert json.loads(said.stdout)["features"] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_a_network_without_attention_exports_none(tmp_path):

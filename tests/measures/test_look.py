@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from downloaded_kinds import DINOV3_LIKE, EVA02_LIKE, PE_LIKE
 from picture_sets import arrays
 from tiny_models import BIT, VIT, awake, line_of
 from torch.testing import assert_close
@@ -139,6 +140,9 @@ def test_heads_together_are_the_whole_before_the_projection(model, pictures):
         {"pool": "gap", "pool_order": "mean-first", "positions_at": "every-layer", "skips": (1,)},
         {"image_size": 4},
         {"channels": 1},
+        {**DINOV3_LIKE, "classes": 0},
+        EVA02_LIKE,
+        PE_LIKE,
         HYBRID,
     ],
     ids=str,

@@ -289,12 +289,13 @@ def test_a_block_without_skips_is_its_branches_alone(make, z):
 @pytest.mark.claim("C16")
 @pytest.mark.parametrize("tokens", [1, 7, 50])
 def test_the_encoder_takes_any_sequence(make, tokens):
-    """A block reads (B, T, D), whatever T and whatever the tokens are; nothing image-shaped goes in."""
+    """A block reads (B, T, D), whatever T and whatever the tokens are; places, if any, come as angles and biases."""
     block = make().blocks[0]
     z = torch.randn(3, tokens, 16, dtype=torch.float64)
     assert block(z).shape == z.shape
-    for part in (Block, Attention, MLP):
-        assert list(inspect.signature(part.forward).parameters) == ["self", "x"]
+    for part in (Block, Attention):
+        assert list(inspect.signature(part.forward).parameters) == ["self", "x", "places"]
+    assert list(inspect.signature(MLP.forward).parameters) == ["self", "x"]
 
 
 def test_batch_norm_shares_its_numbers_over_tokens_and_images(z):

@@ -290,6 +290,12 @@ SOME = {  # for options that take numbers: one value besides the default
     "standardise_eps": [1e-3],
     "group_norm_eps": [1e-3],
     "width": [24],
+    "rotary_base": [10.0],
+    "rotary_start": [1.0],
+    "rotary_grid": [(2, 2)],
+    "attention_bias_mlp": [6],
+    "pool_heads": [4],
+    "pool_mlp": [6],
 }
 PAIRS_WITHOUT_MEANING = {
     ("positions", "positions_at"),
@@ -302,6 +308,8 @@ PAIRS_WITHOUT_MEANING = {
     ("norm", "pool_order"),
     ("stem", "patch"),
     ("stem", "image_size"),
+    ("attention_bias", "registers"),
+    ("attention_bias", "distillation_token"),
 }
 
 

@@ -73,7 +73,8 @@ def planted(mutant: Mutant, root: Path = ROOT) -> str:
         raise StaleError(f"{mutant.name}: `after` changes nothing")
     mutated = text.replace(mutant.before, mutant.after)
     try:
-        compile(mutated, mutant.file, "exec")
+        if mutant.file.endswith(".py"):
+            compile(mutated, mutant.file, "exec")
     except SyntaxError as error:
         raise StaleError(f"{mutant.name}: {mutant.file} is no Python with it: {error}") from None
     return mutated

@@ -234,9 +234,7 @@ def test_no_address_is_fetched_and_no_path_is_opened(server):
 # Who may call ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/lesson", "/docs", "/serve.js", "/house.css", "/api/model", "/healthz", "/none"]
-)
+@pytest.mark.parametrize("path", ["/", "/lesson", "/docs", "/page.js", "/house.css", "/api/model", "/healthz", "/none"])
 def test_every_answer_carries_the_headers(server, path):
     headers = server.get(path).headers
     policy = headers["content-security-policy"]

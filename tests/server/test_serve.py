@@ -16,6 +16,7 @@ import qr_reader
 import serving
 import torch
 from commands import run_all
+from downloaded_kinds import BEIT_LIKE, DINOV3_LIKE, EVA02_LIKE, PE_LIKE
 from PIL import Image
 from serving import encoded, need_extra, picture, tiny, until
 from tiny_models import BIT, awake
@@ -26,10 +27,9 @@ from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtr
 
 need_extra()
 
-from vitreous.images import open_data  # noqa: E402
+from vitreous.images import examples, open_data  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
 from vitreous.server.errors import Busy  # noqa: E402
-from vitreous.server.images import examples  # noqa: E402
 from vitreous.server.queue import Batcher, WorkQueue, share_cores  # noqa: E402
 from vitreous.server.runtimes import OtherRuntime  # noqa: E402
 from vitreous.server.serve import Address, _listen, serve  # noqa: E402
@@ -435,6 +435,10 @@ def test_a_network_without_attention_answers_and_can_be_covered():
         {"positions": "sincos-2d", "positions_at": "every-layer"},
         {"positions": "none"},
         {"norm": "post"},
+        DINOV3_LIKE,
+        EVA02_LIKE,
+        PE_LIKE,
+        BEIT_LIKE,
     ],
     ids=str,
 )

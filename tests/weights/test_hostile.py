@@ -494,7 +494,7 @@ NONSENSE = {
     "image of three": ({"image_size": [1, 2, 3]}, ["image size"]),
     "image of words": ({"image_size": ["a", "b"]}, ["image size"]),
     "infinite image": ({"image_size": [float("inf"), 2]}, ["image size"]),
-    "unknown activation": ({"hidden_act": "quick_gelu"}, ["quick_gelu", "activation="]),
+    "unknown activation": ({"hidden_act": "mish"}, ["mish", "activation="]),
     "strange activation": ({"hidden_act": ["gelu"]}, ["activation="]),
     "eps as a word": ({"layer_norm_eps": "small"}, ["layer_norm_eps small"]),
     "no eps": ({"layer_norm_eps": 0}, ["norm_eps"]),
@@ -511,10 +511,21 @@ def test_a_config_that_says_nonsense_is_refused(case, tmp_path):
 
 
 def test_huge_numbers_that_tensors_contradict_change_nothing(tmp_path):
-    folder = with_config("hf_vit", tmp_path, image_size=10**30, num_hidden_layers=10**30, hidden_size=10**30)
+    folder = with_config("hf_vit", tmp_path, image_size=10**30)
     model = vitreous.load(folder)
     assert model.config == golden.load("hf_vit").config
     assert any("image size" in note for note in model.source["assumed"])
+
+
+@pytest.mark.parametrize(
+    "name", ["hidden_size", "num_hidden_layers", "intermediate_size", "patch_size", "num_channels"]
+)
+@pytest.mark.parametrize("value", [1, 10**30])
+def test_a_size_that_tensors_contradict_is_refused_by_name(name, value, tmp_path):
+    folder = with_config("hf_vit", tmp_path, **{name: value})
+    with pytest.raises(VitreousError) as caught:
+        vitreous.load(folder)
+    line_of(caught.value, folder, f"says {name} {value}", "its tensors have", "mend config.json")
 
 
 PREPROCESSORS = [
@@ -544,9 +555,17 @@ def test_preprocessing_that_makes_no_sense_is_refused(changes, tmp_path):
 TIMM = [
     ({"model_args": {"num_heads": "x"}}, ["heads"]),
     ({"model_args": {"num_heads": 0}}, ["0 heads"]),
-    ({"model_args": {"act_layer": "quick_gelu"}}, ["quick_gelu"]),
+    ({"model_args": {"act_layer": "mish"}}, ["mish"]),
     ({"model_args": {"act_layer": {}}}, ["activation"]),
-    ({"architecture": "vit_base_patch16_clip_quickgelu_224"}, ["quick GELU is not built here", "architecture="]),
+    (
+        {"architecture": "vit_base_patch16_xp_224"},
+        ["attention and MLP side by side are not built here", "architecture="],
+    ),
+    ({"model_args": {"use_rot_pos_emb": True, "rope_type": "mrope"}}, ["rope_type=mrope"]),
+    ({"model_args": {"use_rot_pos_emb": True, "rope_temperature": "x"}}, ["rope_temperature x"]),
+    ({"model_args": {"use_rot_pos_emb": True, "ref_feat_shape": "x"}}, ["image size x"]),
+    ({"model_args": {"scale_mlp": True}}, ["scale_mlp=True", "tensors say otherwise"]),
+    ({"model_args": {"use_rel_pos_bias": True}}, ["use_rel_pos_bias=True", "tensors say otherwise"]),
     ({"architecture": "vit"}, ["timm's vit", "architecture="]),
     ({"architecture": ["vit_base_patch16_224"]}, ["architecture="]),
     ({"architecture": None}, ["architecture="]),
@@ -557,7 +576,7 @@ TIMM = [
     ({"model_args": {"norm_layer": "layernorm"}}, ["norm_layer=layernorm", "norm_eps="]),
     ({"model_args": {"final_norm": False}}, ["final_norm=False"]),
     ({"model_args": {"pos_embed": {}}}, ["pos_embed="]),
-    ({"model_args": {"pool_include_prefix": True}}, ["pool_include_prefix=True"]),
+    ({"model_args": {"pool_include_prefix": True, "some_new_thing": 1}}, ["some_new_thing=1"]),
     ({"model_args": {"some_new_thing": 1}}, ["some_new_thing=1"]),
     ({"model_args": {"global_pool": "avgmax"}}, ["global_pool 'avgmax'"]),
     ({"global_pool": "prr"}, ["global_pool 'prr'"]),

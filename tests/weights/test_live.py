@@ -139,7 +139,7 @@ def test_transformers_reads_what_we_write_and_we_what_it_writes(tmp_path, case):
 @needs_transformers
 @pytest.mark.parametrize(
     ("kind", "task"),
-    [("ViTMAE", "Model"), ("IJepa", "Model"), ("Beit", "Model"), ("DPT", "Model"), ("DINOv3ViT", "Model")],
+    [("DPT", "Model")],
 )
 def test_a_model_of_transformers_with_another_function_is_refused(tmp_path, kind, task):
     """Some have a ViT's tensors, name by name: what they are is in the config alone."""

@@ -1,5 +1,6 @@
 """The architecture that a config names decides: it runs here as it runs there, or it is refused with the reason."""
 
+import dataclasses
 import json
 
 import pytest
@@ -10,7 +11,8 @@ from torch.testing import assert_close
 
 import vitreous
 from vitreous.errors import FormatError, VitreousError
-from vitreous.weights import huggingface, timm
+from vitreous.weights import timm
+from vitreous.weights.huggingface.families import REFUSED_MODEL_TYPES
 from vitreous.weights.layouts import write_with
 from vitreous.weights.timm_names import BIT_BY_HAND, HYBRID_BY_HAND, Implied, refused, runs
 
@@ -23,20 +25,50 @@ def groups() -> dict[Implied, list[str]]:
     """Names by all that they imply but the size."""
     out: dict[Implied, list[str]] = {}
     for name, known in OF_TIMM.items():
-        group = Implied(known.family, known.activation, known.norm_eps, known.pool, known.no_embed_class)
-        out.setdefault(group, []).append(name)
+        out.setdefault(dataclasses.replace(known, width=None, heads=None), []).append(name)
     return out
+
+
+ROTARY = {  # by rope_type: our options
+    "cat": {"rotary": "axial", "rotary_base": 10_000.0},
+    "dinov3": {"rotary": "axial", "rotary_places": "image", "rotary_pairs": "halves"},
+    "mixed": {"rotary": "mixed"},
+}
+
+
+def rotary_of(known: Implied) -> dict:
+    said = dict(known.arguments)
+    if not said:
+        return {}
+    out = dict(ROTARY[said.get("rope_type", "cat")])
+    out |= {"rotary_grid": said["ref_feat_shape"]} if "ref_feat_shape" in said else {}
+    out |= {} if said.get("use_abs_pos_emb", True) else {"positions": "none"}
+    out |= {"rotary_base": said["rope_temperature"]} if "rope_temperature" in said else {}
+    out |= {"rotary_first": "columns"} if said.get("rope_grid_indexing") == "xy" else {}
+    return out | {"rotary_start": said.get("rope_grid_offset", 0.0)}
+
+
+FAMILY = {
+    "eva": {"key_bias": False, "class_token": True},  # which does not turn: so the place of the first patch shows
+    "beit": {"attention_bias": "table", "key_bias": False, "positions": "none", "class_token": True},
+    "relpos": {"attention_bias": "mlp", "positions": "none"},
+}
 
 
 def model_of(known: Implied, **changes):
     """A tiny model of ours with the function that a name implies."""
     if known.family == "bit":
         return awake(BIT, root_pad="zeros", standardise_eps=1e-8)
-    said = {"activation": known.activation, "norm_eps": known.norm_eps, "pool": POOLS[known.pool]}
+    said = {"activation": known.activation, "norm_eps": known.norm_eps, "pool": POOLS[known.pool], "norm": known.norm}
+    said |= {"pool_tokens": "all"} if known.pool_tokens == "all" else {}
+    said |= {"pool_heads": 4} if known.pool_heads else {}
     said |= {"layer_scale": 1e-5} if known.activation == "swiglu" else {}
     said |= {"pool_order": "mean-first"} if known.pool == "avg" else {}
+    said |= {**FAMILY.get(known.family, {}), **rotary_of(known)}
+    if known.family == "eva" and known.pool == "map" and known.pool_tokens != "all":
+        said |= {"class_token": False}
     if known.no_embed_class:
-        said |= {"registers": 1, "positions_cover": "patches"}
+        said |= {"registers": 1} | ({"positions_cover": "patches"} if "positions" not in said else {})
     if known.family == "distilled":
         said |= {"distillation_token": True, "distillation_head": True, "pool": "cls-and-distillation"}
     return awake(VIT, **{**said, **changes})
@@ -47,7 +79,8 @@ def saved(model, folder):
     vitreous.save(model, folder, format="timm", anyway=True)
     (folder / "vitreous.json").unlink(missing_ok=True)
     config = json.loads((folder / "config.json").read_text())
-    kept = {k: v for k, v in config.get("model_args", {}).items() if k in ("embed_dim", "depth", "num_heads")}
+    sizes = ("embed_dim", "depth", "num_heads", "img_size", "attn_pool_num_heads")
+    kept = {k: v for k, v in config.get("model_args", {}).items() if k in sizes}
     config = {**config, "model_args": kept}
     config.pop("global_pool", None)
 
@@ -61,8 +94,8 @@ def saved(model, folder):
 @pytest.mark.parametrize("known", groups(), ids=lambda known: "-".join(map(str, vars(known).values())))
 def test_every_name_of_the_table_runs_the_function_it_implies(known, tmp_path):
     """Nothing but the name says activation, eps, pool and what positions cover."""
-    first = model_of(known)
-    named, want = saved(first, tmp_path / "m"), answer(first)
+    held = {"norm_eps": 1e-6} if known.activation == "swiglu" and known.family == "vit" else {}
+    named, want = saved(model_of(known, **held), tmp_path / "m"), answer(model_of(known))
     for name in groups()[known]:
         second = vitreous.load(named(name))
         assert_close(answer(second), want, atol=1e-5, rtol=0, msg=name)
@@ -70,9 +103,9 @@ def test_every_name_of_the_table_runs_the_function_it_implies(known, tmp_path):
 
 
 def test_every_name_known_to_be_another_function_is_refused_with_the_reason(tmp_path):
-    """The tensors are a plain ViT's, as a rotary model's look: the name alone refuses."""
+    """The tensors are a plain ViT's: the name alone refuses."""
     named = saved(awake(activation="gelu"), tmp_path / "m")
-    words = ("rotary positions are", "norm after the branch is", "quick GELU is")
+    words = ("attention and MLP side by side are", "differential attention is", "patches of any number and shape are")
     assert {f"{word} not built here" for word in words} <= set(refused().values())
     for name, why in refused().items():
         with pytest.raises(FormatError) as caught:
@@ -92,8 +125,8 @@ def test_a_name_that_nobody_knows_is_refused(name, tmp_path):
 
 def test_no_name_both_runs_and_is_refused():
     assert not runs().keys() & refused().keys()
-    assert len(OF_TIMM) >= 150
-    assert len(refused()) >= 150
+    assert len(OF_TIMM) >= 260
+    assert len(refused()) >= 60
 
 
 @pytest.mark.parametrize(
@@ -133,7 +166,7 @@ def test_model_args_win_over_the_name(tmp_path):
 # architecture=
 
 
-@pytest.mark.parametrize("name", ["vit_base_patch16_rope_224", "vit_base_patch16_999", PLAIN])
+@pytest.mark.parametrize("name", ["vit_base_patch16_xp_224", "vit_base_patch16_999", PLAIN])
 def test_who_says_architecture_takes_the_blame(name, tmp_path):
     first = awake(activation="gelu")
     folder = saved(first, tmp_path / "m")(name)
@@ -153,10 +186,22 @@ def test_architecture_tells_what_a_file_alone_does_not(tmp_path):
 
 def test_an_architecture_that_does_not_run_here_is_answered_with_near_ones(tmp_path):
     folder = saved(awake(activation="gelu"), tmp_path / "m")(PLAIN)
-    for name in ("vit_base_patch16_rope_224", "vit_base_patch16_22", "zzz"):
+    for name in ("vit_base_patch16_xp_224", "vit_base_patch16_22", "zzz"):
         with pytest.raises(FormatError) as caught:
             vitreous.load(folder, architecture=name)
         line_of(caught.value, name, "vit_base_patch16_224")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vit_base_patch16_rope_224", "beit_base_patch16_224", "eva_giant_patch14_224", "vit_relpos_base_patch16_224"],
+)
+def test_a_name_that_its_tensors_contradict_is_refused(name, tmp_path):
+    """A plain ViT's tensors, under names of models with other positions or another attention."""
+    folder = saved(awake(activation="gelu"), tmp_path / "m")(name)
+    with pytest.raises(FormatError) as caught:
+        vitreous.load(folder, heads=2)
+    line_of(caught.value, folder, "tensors", "mend config.json")
 
 
 def test_what_names_no_architecture_takes_none(tmp_path):
@@ -195,12 +240,10 @@ def test_a_file_alone_without_positions_may_be_rotary_and_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("key", "why"),
     [
-        ("rope_embed.periods", "rotary positions are not built here"),
-        ("rope.freqs", "rotary positions are not built here"),
-        ("storage_tokens", "DINOv3 is not built here"),
-        ("blocks.0.attn.relative_position_bias_table", "relative position biases are not built here"),
-        ("blocks.0.attn.q_bias", "bias for queries and values alone is not built here"),
-        ("decoder_embed.weight", "decoder is not built here"),
+        ("rope.freqs", "rotary positions of learned frequencies; say which, architecture="),
+        ("storage_tokens", "it is DINOv3's own file; load timm's or transformers'"),
+        ("blocks.0.attn.rel_pos.mlp.fc1.weight", "say which, architecture="),
+        ("blocks.0.attn.q_bias", "positions may be rotary; say which, architecture="),
     ],
 )
 def test_a_file_alone_with_the_parts_of_another_model_is_refused_by_them(key, why, tmp_path):
@@ -210,25 +253,20 @@ def test_a_file_alone_with_the_parts_of_another_model_is_refused_by_them(key, wh
     line_of(caught.value, file, key, why)
 
 
-def test_a_distilled_deit_without_heads_is_refused(tmp_path):
-    """timm answers with the mean of its two tokens, and so does no pool here."""
-    first = model_of(Implied("distilled"))
-    named = saved(first, tmp_path / "m")
-    tensors = load_file(tmp_path / "m" / "model.safetensors")
-    headless = {name: tensor for name, tensor in tensors.items() if not name.startswith("head")}
-    save_file(headless, tmp_path / "m" / "model.safetensors")
-    save_file(headless, tmp_path / "alone.safetensors")
-    for source in (named("deit_base_distilled_patch16_224"), tmp_path / "alone.safetensors"):
-        with pytest.raises(FormatError) as caught:
-            vitreous.load(source, heads=2)
-        line_of(caught.value, source, "distilled DeiT without its heads", "architecture=deit_base_patch16_224")
-    model = vitreous.load(tmp_path / "m", heads=2, architecture="deit_base_patch16_224")
-    assert model.config.readout.pool == "cls"
+def test_a_distilled_deit_without_heads_answers_with_the_mean_of_its_two_tokens(tmp_path):
+    first = model_of(Implied("distilled"), distillation_head=False, classes=0, pool="cls-distillation-mean")
+    both = model_of(Implied("distilled"), distillation_head=False, classes=0)
+    assert_close(answer(first), answer(both).unflatten(1, (2, -1)).mean(1), atol=1e-6, rtol=0)
+    vitreous.save(first, tmp_path / "m", format="timm")
+    assert_close(answer(vitreous.load(tmp_path / "m")), answer(first), atol=1e-6, rtol=0)
+    file = (tmp_path / "m" / "model.safetensors").rename(tmp_path / "alone.safetensors")
+    assert vitreous.load(file, heads=2).config.readout.pool == "cls-distillation-mean"
+    assert vitreous.load(file, heads=2, architecture="deit_base_patch16_224").config.readout.pool == "cls"
 
 
-def test_a_distilled_deit_without_heads_is_not_written_for_timm(tmp_path):
-    first = model_of(Implied("distilled"), distillation_head=False, classes=0)
-    with pytest.raises(FormatError, match="distillation_token=True without its head"):
+def test_a_distilled_deit_that_reads_one_token_is_not_written_for_timm(tmp_path):
+    first = model_of(Implied("distilled"), distillation_head=False, classes=0, pool="cls")
+    with pytest.raises(FormatError, match="distillation_token=True with pool=cls"):
         vitreous.save(first, tmp_path / "m", format="timm")
 
 
@@ -284,15 +322,13 @@ def hugging(tmp_path, **changes):
     return tmp_path / "m"
 
 
-@pytest.mark.parametrize("kind", [*huggingface.REFUSED_MODEL_TYPES, "clip", "a_later_type", 7, ["vit"]])
+@pytest.mark.parametrize("kind", [*REFUSED_MODEL_TYPES, "a_later_type", 7, ["vit"]])
 def test_a_model_type_of_another_function_is_refused_by_name(kind, tmp_path):
     folder = hugging(tmp_path, model_type=kind)
     with pytest.raises(FormatError) as caught:
         vitreous.load(folder)
     word = kind if isinstance(kind, str) else ""
-    line_of(
-        caught.value, folder, word, huggingface.REFUSED_MODEL_TYPES.get(word, "not among those known"), "architecture="
-    )
+    line_of(caught.value, folder, word, REFUSED_MODEL_TYPES.get(word, "not among those known"), "architecture=")
     model = vitreous.load(folder, architecture="vit")
     assert any(
         note.startswith("architecture vit: as given, though the config names") for note in model.source["assumed"]

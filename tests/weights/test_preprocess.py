@@ -10,7 +10,8 @@ from tiny_models import BIT, VIT, awake
 
 import vitreous
 from vitreous.models.preprocess import HALF_RGB, IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitreous.weights import huggingface, torchvision
+from vitreous.weights import torchvision
+from vitreous.weights.huggingface import processors
 from vitreous.weights.timm import crop_share
 
 
@@ -137,7 +138,7 @@ def test_the_defaults_of_transformers_processors(tmp_path):
     """ViT squashes to 224, bilinear; DeiT squashes to 256 and cuts 224; DINOv2 cuts 224 from 256, ImageNet's."""
     vit = VIT.change(image_size=(224, 224), patch=(56, 56), activation="gelu")
     deit = vit.change(distillation_token=True, pool="cls-and-distillation", distillation_head=True)
-    dino = vit.change(layer_scale=1.0, pool="cls-and-gap", positions_cover="class")
+    dino = vit.change(layer_scale=1.0, pool="cls-and-gap", positions_cover="class", mlp=32)
     common = {"size": (224, 224), "antialias": True, "centre": "floor", "source": "huggingface (assumed)"}
     wants = {
         "vit": (
@@ -244,8 +245,8 @@ def test_an_image_that_is_not_resized_or_not_cut_is_said(tmp_path):
         ("ViTImageProcessor", ("squash", None, "bilinear", HALF_RGB)),
         ("ViTImageProcessorFast", ("squash", None, "bilinear", HALF_RGB)),
         ("DeiTFeatureExtractor", ("squash-crop", 256, "bicubic", HALF_RGB)),
-        ("BitImageProcessor", ("crop", 224, "bicubic", huggingface.CLIP_MEAN)),
-        ("CLIPImageProcessorFast", ("crop", 224, "bicubic", huggingface.CLIP_MEAN)),
+        ("BitImageProcessor", ("crop", 224, "bicubic", processors.CLIP_MEAN)),
+        ("CLIPImageProcessorFast", ("crop", 224, "bicubic", processors.CLIP_MEAN)),
     ],
 )
 def test_what_a_processor_leaves_out_is_its_classs_default(kind, want, tmp_path):
@@ -335,7 +336,7 @@ def test_channels_other_than_three_share_the_colours_mean(tmp_path):
 
 
 def test_processors_have_a_name_for_each_fit():
-    assert set(huggingface.PROCESSORS) == {"squash", "crop", "squash-crop"}
+    assert set(processors.PROCESSORS) == {"squash", "crop", "squash-crop"}
 
 
 def test_preprocessing_says_itself_in_a_line():

@@ -192,7 +192,7 @@ def point_at(address, monkeypatch):
 
 def kept(tmp_path) -> list[str]:
     """Files of weights in the hub's cache, whole or not."""
-    return [p.name for p in (tmp_path / "hub").rglob("*") if p.is_file() and p.stat().st_size > 2_000]
+    return [p.name for p in (tmp_path / "hub").rglob("*") if p.is_file() and p.stat().st_size > 5_000]
 
 
 def fetches(server, known) -> int:

@@ -68,14 +68,14 @@ CANNOT = {  # format: changes, exactly the parts that are named
         ({**GELU, "positions": "sincos-2d"}, ["positions=sincos-2d"]),
         ({**GELU, "patch": (4, 2)}, ["patch=4x2"]),
         ({**GELU, "norm_kind": "batch"}, ["norm_kind=batch"]),
-        ({**GELU, "distillation_token": True}, ["distillation_token=True without its head"]),
+        ({**GELU, "distillation_token": True}, ["distillation_token=True with pool=cls"]),
     ],
     "huggingface": [
-        ({**GELU, "pool": "gap"}, ["class_token=False", "pool=gap"]),
+        ({**GELU, "pool": "max"}, ["pool=max"]),
         ({**GELU, "registers": 4}, ["registers=4"]),
         ({**GELU, "representation": 4}, ["representation=4"]),
         ({**GELU, **HYBRID}, ["stem=resnet"]),
-        ({**GELU, "layer_scale": 1.0}, ["pool=cls"]),
+        ({**GELU, "layer_scale": 1.0}, ["layer_scale=1.0"]),
     ],
     "torchvision": [
         ({**GELU, "registers": 4}, ["registers=4"]),

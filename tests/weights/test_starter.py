@@ -17,6 +17,7 @@ from tiny_models import BIT, VIT, answer, assert_same_model, awake, line_of
 import vitreous
 from vitreous.errors import CheckpointError, ConfigError, VitreousError
 from vitreous.files import digest
+from vitreous.models import config as configs
 from vitreous.models.model import state_of
 from vitreous.weights import quantised, starter
 from vitreous.weights.quantised import finest, pack, quantise, restore, unpack, write_quantised
@@ -285,7 +286,7 @@ def test_the_starter_is_what_its_card_says():
     assert digest(starter.STARTER_FILE) == card["packed"]["sha256"]
     found = vitreous.load("starter")
     assert sum(p.numel() for p in found.parameters()) == card["parameters"]
-    assert json.loads(json.dumps(found.config.to_json())) == card["network"]
+    assert found.config == configs.from_json(card["network"])
     assert found.source["terms"] == card["data"]["terms"]
     assert "non-commercial" in starter.terms()
     assert starter.network() == card["model"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,6 +29,18 @@ def run(
     ] = None,
     images: Annotated[int | None, typer.Option(metavar="N", help="How many images to compare on, at most.")] = None,
     opset: Annotated[int | None, typer.Option(metavar="N", help="The opset of ONNX; 18 by default.")] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|npm", help="Web: onnxruntime-web's folder; npm fetches it. By default node_modules."
+        ),
+    ] = None,
+    wasm_only: Annotated[
+        bool, typer.Option("--wasm-only", metavar="", help="Web: leave WebGPU out: a smaller folder.")
+    ] = False,
+    examples: Annotated[
+        bool, typer.Option("--examples", metavar="", help="Web: 8 images of --data on the page, for all to see.")
+    ] = False,
     verify: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Compare another runtime's outputs for vectors/ of an exported folder."),
@@ -48,18 +61,29 @@ def run(
         parity = vectors.verify(verify, out or model)
     else:
         import vitreous
+        from vitreous.exports.export import TARGETS
+        from vitreous.exports.target import PageOptions
 
         if model is None or out is None or to is None:
-            from vitreous.exports.export import TARGETS
-
             targets = "|".join(TARGETS)
             raise ConfigError(f"name a model, a folder and a runtime: vitreous export MODEL OUT --to {targets}")
         loaded = vitreous.load(model)
+        page = None
+        if runtime is not None or wasm_only or examples or (to in TARGETS and TARGETS[to].is_page):
+            page = PageOptions(name=_name(model), runtime=runtime, wasm_only=wasm_only, examples=examples)
         with progress("comparing") as tell:
             parity = vitreous.export(
                 loaded, out, to=to, int8=int8, fp16=fp16, attention=attention, data=data, images=images,
-                opset=opset, anyway=anyway, force=force, progress=tell,
+                opset=opset, page=page, anyway=anyway, force=force, progress=tell,
             )  # fmt: skip
     show("export", parity, json=json)
     if not parity.passed and not anyway:
         raise typer.Exit(1)
+
+
+def _name(model: str) -> str:
+    """What a page calls the model, without folders of this machine."""
+    from vitreous.training.plan.starting_weights import one_run
+
+    path = Path(one_run(model))
+    return path.resolve().name if path.exists() else model

@@ -20,7 +20,11 @@ def run(
         str | None, typer.Argument(metavar="NAME", help="An experiment, or a row of the ledger such as C18.")
     ] = None,
     scale: Annotated[
-        str | None, typer.Option(metavar="laptop|gpu|full", help="How large: laptop takes minutes on two cores.")
+        str | None,
+        typer.Option(
+            metavar="laptop|gpu|full|released",
+            help="How large: laptop takes minutes on two cores; released looks into others' weights.",
+        ),
     ] = None,
     data: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Where the sets lie that are not in the package.")
@@ -45,9 +49,9 @@ def run(
 
     if action not in ACTIONS.split("|"):
         raise ConfigError(f"paper cannot {action!r}; give {', '.join(ACTIONS.split('|'))}")
-    if scale not in (None, "laptop", "gpu", "full"):
-        raise ConfigError(f"--scale {scale} is unknown; give laptop, gpu or full")
-    which = cast(Literal["laptop", "gpu", "full"] | None, scale)
+    if scale not in (None, "laptop", "gpu", "full", "released"):
+        raise ConfigError(f"--scale {scale} is unknown; give laptop, gpu, full or released")
+    which = cast(Literal["laptop", "gpu", "full", "released"] | None, scale)
     if action == "list":
         show("paper", papers.states(papers.Results(out)), json=json)
     elif action == "report":
@@ -69,7 +73,7 @@ def run(
 
 def _run(
     experiment: Any,
-    scale: Literal["laptop", "gpu", "full"],
+    scale: Literal["laptop", "gpu", "full", "released"],
     data: str | None,
     seeds: int | None,
     jobs: int | None,

@@ -11,6 +11,16 @@ from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.preprocess import Preprocess
 
+OPEN_A_PAGE = [
+    "```",
+    "python -m http.server 8000    # in this folder; then open http://127.0.0.1:8000/",
+    "```",
+    "",
+    "Or upload the whole folder to any static host. It needs `https` there (or 127.0.0.1) for the camera and to work "
+    "offline, and `.js` files sent as `text/javascript`. Nothing is asked of any other host, and no photo leaves the "
+    "visitor's machine. `runtime/` is onnxruntime-web, by Microsoft, under the MIT licence.",
+]
+
 
 def card(
     model: Model, target: Target, parity: Parity, about: dict[str, Any], details: dict[str, dict[str, Any]]
@@ -34,14 +44,20 @@ def _head(target: Target, parity: Parity, about: dict[str, Any]) -> list[str]:
     lines = [
         f"# {about['network']}, for {parity.target}",
         "",
-        f"{about['classes']:,} classes, {parity.precision}. Written by vitreous {about['vitreous']}.",
+        f"{_answers(about)}, {parity.precision}. Written by vitreous {about['vitreous']}.",
         "",
     ]
     if target.runner is not None:
         lines += ["```", f"pip install numpy pillow {target.runner.package.name}", "python run.py photo.jpg", "```", ""]
+    if target.is_page:
+        lines += [*OPEN_A_PAGE, ""]
     if not parity.passed:
         lines += ["**It does not agree with PyTorch within the limits; it was kept with --anyway.**", ""]
     return lines
+
+
+def _answers(about: dict[str, Any]) -> str:
+    return f"{about['classes']:,} classes" if about["classes"] else f"{about['features']:,} features, no head"
 
 
 def _terms(terms: str) -> list[str]:
@@ -55,25 +71,25 @@ def _forms(model: Model, about: dict[str, Any], details: dict[str, dict[str, Any
     weights = f", attention_weights B L H N N{of_pool}" if about["attention"] else ""
     seen = ", attention_map rows columns" if about["attention"] else ""
     size = f"{channels} {rows} {columns}"
+    of_image, of_tensor, of_fixed = "probabilities K, score", "logits B K, score B", "logits 1 K, score 1"
+    if not about["classes"]:
+        of_image, of_tensor, of_fixed = "features D", "features B D", "features 1 D"
     forms = {
-        "image": (f"image: uint8, height width {channels}, any size", f"probabilities K, score{seen}"),
-        "tensor": (f"images: float32, B {size}", f"logits B K, score B{weights}"),
-        "fixed": (f"images: float32, 1 {size}, no dynamic axis", f"logits 1 K, score 1{weights}"),
+        "image": (f"image: uint8, height width {channels}, any size", of_image + seen),
+        "tensor": (f"images: float32, B {size}", of_tensor + weights),
+        "fixed": (f"images: float32, 1 {size}, no dynamic axis", of_fixed + weights),
+        "page": ("a photo: dropped, pasted, chosen or by the camera", "the answer in words, and where it came from"),
     }
     lines = ["## Files", "", "| file | MB | input | outputs |", "|---|---|---|---|"]
-    for form, (given, got) in forms.items():
+    for form, (given, got) in ((form, forms[form]) for form in about["files"]):
         lines.append(f"| {about['files'][form]} | {details[form]['bytes'] / 1e6:.2f} | {given} | {got} |")
-    return [
-        *lines,
-        "",
-        "`labels.txt`: line k is class k. `vectors/`: ten images with their tensors and the outputs to expect. "
-        "`parity.json`: how this export was compared.",
-        "",
-    ]
+    beside = "`labels.txt`: line k is class k. " if about["classes"] else ""
+    beside += "`vectors/`: ten images with their tensors and the outputs to expect. "
+    return [*lines, "", beside + "`parity.json`: how this export was compared.", ""]
 
 
 def _preprocessing(rule: Preprocess) -> list[str]:
-    title = "## Preprocessing (inside the image form; the other forms need it done before)"
+    title = "## Preprocessing (inside the image form and the page; the other forms need it done before)"
     return [title, "", *(f"{i}. {step}" for i, step in enumerate(steps(rule), 1)), ""]
 
 
@@ -112,6 +128,9 @@ def steps(rule: Preprocess) -> list[str]:
 
 
 def _meaning(model: Model) -> list[str]:
+    if not model.config.readout.classes:
+        what = "The features are what the encoder makes of an image: compare two images by the cosine of theirs."
+        return ["## What the numbers mean", "", what, ""]
     spread = "1 / (1 + exp(−z / T)) for every class" if model.answers == "several" else "softmax(z / T)"
     lines = [
         "## What the numbers mean",
@@ -135,7 +154,7 @@ def _meaning(model: Model) -> list[str]:
 
 def _operators(details: dict[str, dict[str, Any]]) -> list[str]:
     lines = ["## Operators", ""]
-    for form, found in details.items():
+    for form, found in ((form, found) for form, found in details.items() if found["operators"]):
         versions = ", ".join(
             f"{key} {_plain(value)}" for key, value in found.items() if key not in ("operators", "bytes")
         )

@@ -28,9 +28,10 @@ from vitreous.exports.onnx import ONNX
 from vitreous.exports.openvino import OPENVINO
 from vitreous.exports.parity import TOLERANCES, Parity, Sample, compare_files
 from vitreous.exports.pt2 import PT2
-from vitreous.exports.target import DEFAULT_OPSET, Runner, Target, WriteOptions, make_parts, require
+from vitreous.exports.target import DEFAULT_OPSET, PageOptions, Runner, Target, WriteOptions, make_parts, require
+from vitreous.exports.web.web_target import WEB
 from vitreous.files import atomic_folder, claim
-from vitreous.images import open_data
+from vitreous.images import examples, open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import normalise
@@ -40,7 +41,7 @@ from vitreous.models.pooling import find_pool
 from vitreous.models.vit import ViT
 from vitreous.registry import Registry
 
-TARGETS: Registry[Target] = Registry("targets", {target.name: target for target in (ONNX, OPENVINO, PT2)})
+TARGETS: Registry[Target] = Registry("targets", {target.name: target for target in (ONNX, OPENVINO, PT2, WEB)})
 CALIBRATION_IMAGES = 300  # NNCF's own default
 COMPARED_IMAGES, COMPARED_IMAGES_INT8 = 100, 1000  # int8 is judged by its accuracy, which takes more
 
@@ -58,6 +59,7 @@ def export(
     data: str | os.PathLike[str] | ImageSet | None = None,
     images: int | None = None,
     opset: int | None = None,
+    page: PageOptions | None = None,
     anyway: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -66,21 +68,25 @@ def export(
 
         vitreous.export(model, "birds-onnx", to="onnx", data="birds")
         vitreous.export(model, "birds-int8", to="openvino", int8=True, data="birds")
+        vitreous.export(model, "birds-web", to="web", data="birds")
 
-    to: onnx, openvino, pt2, or a target of another package.
+    to: onnx, openvino, pt2, web, or a target of another package.
     int8: calibrated on train and judged on test of `data`.  fp16: half the file.
     attention: adds the attention weights as an output; in the image form, their rollout.
     data: images to compare on, at most `images` of them; by default generated and embedded ones.
+    page: for web: its name, where the runtime is, and which images it begins with.
     anyway: keep the folder even if it does not agree; `passed` of the result is the verdict.
     """
     inner = unwrapped(model)
-    target = _check(inner, Path(path), to, int8, fp16, attention, data, images, opset, force)
+    options = WriteOptions(opset=opset or DEFAULT_OPSET, fp16=fp16, page=page or PageOptions(name=Path(path).name))
+    target = _check(inner, Path(path), to, int8, fp16, attention, data, images, opset, page, force)
+    target.check(inner, options)
     found = None if data is None else open_data.open(data)
     calibration = _calibration(inner, found) if int8 and found is not None else None
     precision = "int8" if int8 else "float16" if fp16 else "float32"
     half = fp16 and not target.halves_itself
     parts = make_parts(ready_to_export(inner, half=half), attention=attention)
-    options = WriteOptions(opset=opset or DEFAULT_OPSET, fp16=fp16, calibration=calibration)
+    options = replace(options, calibration=calibration, examples=_examples(inner, target, found, options.page))
     plain = copy.deepcopy(inner).to("cpu").float().eval()
     kept: Parity | None = None
     try:
@@ -88,9 +94,10 @@ def export(
             target.write(parts, folder, Path(scratch), options)
             count = images or (COMPARED_IMAGES_INT8 if int8 else COMPARED_IMAGES)
             name, samples = _samples(inner, found, count)
-            forms, grey, accuracy = compare_files(plain, target, folder, Path(scratch), samples, count, progress)
+            with target.opened(plain, folder, Path(scratch)) as opened:
+                forms, grey, accuracy = compare_files(plain, opened, samples, count, progress)
             limits = TOLERANCES[precision]
-            kept = Parity(target.name, precision, name, forms, limits, grey, accuracy)
+            kept = Parity(target.name, precision, name, forms, limits, grey, accuracy, notes=tuple(opened.notes))
             if not kept.passed and not anyway:
                 raise _NotKept
             vectors.write(plain, folder / "vectors", limits)
@@ -114,6 +121,7 @@ def _check(
     data: Any,
     images: int | None,
     opset: int | None,
+    page: PageOptions | None,
     force: bool,
 ) -> Target:
     """Refuse everything that can be refused before any work."""
@@ -122,8 +130,15 @@ def _check(
     if to not in TARGETS:
         raise ConfigError(f"there is no export to {to!r}; choose {', '.join(TARGETS)}")
     target = TARGETS[to]
-    if not model.config.readout.classes:
-        raise ConfigError("the model has no head, so it answers nothing; fit one: vitreous fit DATA --weights MODEL")
+    if int8 and not model.config.readout.classes:
+        raise ConfigError(
+            "int8 is judged by its answers, and the model has no head; leave --int8 out, or fit a head: "
+            "vitreous fit DATA --weights MODEL"
+        )
+    if target.is_page and not model.config.readout.classes:
+        raise ConfigError(
+            f"{to} answers with classes, and the model has no head; fit one: vitreous fit DATA --weights MODEL"
+        )
     if int8 and fp16:
         raise ConfigError("int8 and fp16 are two precisions; choose one of them")
     for asked, precision in ((int8, "int8"), (fp16, "fp16")):
@@ -136,6 +151,13 @@ def _check(
         raise ConfigError(f"a {type(model).__name__} has no attention to export; leave --attention out")
     if attention and (silence := find_pool(model)[0].silence):
         raise ConfigError(f"{silence}, so no attention map can be exported; leave --attention out")
+    if attention and target.is_page:
+        raise ConfigError(f"{to} shows attention by itself; leave --attention out")
+    if page is not None and not target.is_page:
+        pages = [each.name for each in TARGETS.values() if each.is_page]
+        raise ConfigError(f"--runtime, --wasm-only and --examples are of pages; choose --to {' or '.join(pages)}")
+    if page is not None and page.examples and data is None:
+        raise ConfigError("--examples shows images on the page; name them: --data DATA")
     if opset is not None and not target.opsets:
         raise ConfigError(f"{to} has no opset; leave it out")
     if opset is not None and opset not in target.opsets:
@@ -160,7 +182,8 @@ def _samples(model: Model, data: ImageSet | None, count: int) -> tuple[str, Iter
         numbers: NDArray[np.int64] | None = match_classes(part, model.labels, model.config.readout.classes)[0]
     except DataError:
         numbers = None  # images of other classes show agreement too
-    return f"{len(part):,} images of {data.path} ({name})", _read(part, numbers)
+    place = Path(data.path).name or data.path  # the folder goes to other people: no paths of this machine
+    return f"{len(part):,} images of {place} ({name})", _read(part, numbers)
 
 
 def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]:
@@ -171,6 +194,15 @@ def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]
             continue
         known = numbers is not None and not data.has_many_labels and data.labels[i] >= 0
         yield Sample(pixels, int(numbers[data.labels[i]]) if known and numbers is not None else None)
+
+
+def _examples(
+    model: Model, target: Target, data: ImageSet | None, page: PageOptions
+) -> tuple[tuple[str, NDArray[np.uint8]], ...]:
+    """What a page begins with: images of the data if the user says so, else those inside the package, if they fit."""
+    if not target.is_page:
+        return ()
+    return tuple(examples.choose(data if page.examples else None, model.labels or ()))
 
 
 def _calibration(model: Model, data: ImageSet) -> NDArray[np.float32]:
@@ -189,9 +221,8 @@ def _calibration(model: Model, data: ImageSet) -> NDArray[np.float32]:
 
 
 def _finish(model: Model, target: Target, folder: Path, parity: Parity, attention: bool, path: Path) -> Parity:
-    forms = ("image", "tensor", "fixed")
-    files = {form: f"{form}{target.suffix}" for form in forms}
-    sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir()) if file.is_file()}
+    files = {form: target.file(form) for form in target.forms}
+    sizes = {name: (folder / name).stat().st_size for name in _names(folder)}
     labels = [" ".join(name.split()) for name in class_names(model)]
     about = {
         "schema": "vitreous.exported/1",
@@ -201,23 +232,31 @@ def _finish(model: Model, target: Target, folder: Path, parity: Parity, attentio
         "network": _network(model),
         "files": files,
         "classes": len(labels),
+        "features": 0 if labels else _features(model),
         "channels": len(model.preprocess.mean),
         "attention": attention,
-        "answers": model.answers,
+        "answers": model.answers if labels else "features",
         "temperature": model.temperature,
         "threshold": model.threshold,
         "preprocess": model.preprocess.to_json(),
         "terms": terms_of(model),
     }
     kept = replace(parity, files=sizes)
-    details = {form: {"bytes": _bytes(sizes, form)} | target.describe(folder / files[form]) for form in forms}
-    (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    details = {form: {"bytes": _bytes(sizes, file)} | target.describe(folder / file) for form, file in files.items()}
+    if labels:
+        (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     (folder / "export.json").write_text(json.dumps(about, indent=2, ensure_ascii=False), encoding="utf-8")
     (folder / "parity.json").write_text(json.dumps(kept.to_json() | {"record": record()}, indent=2), encoding="utf-8")
     (folder / "CARD.md").write_text(card(model, target, kept, about, details), encoding="utf-8")
     if target.runner is not None:
         (folder / "run.py").write_text(_script(target.runner), encoding="utf-8")
     return replace(kept, folder=str(path))
+
+
+def _features(model: Model) -> int:
+    """How many numbers an encoder without a head answers with."""
+    with torch.inference_mode():
+        return model(torch.zeros(1, model.config.channels, *model.preprocess.size)).shape[-1]
 
 
 def _script(runner: Runner) -> str:
@@ -233,6 +272,12 @@ def _network(model: Model) -> str:
     return f"ViT of {encoder.depth} blocks and width {encoder.width} for {rows}x{columns}"
 
 
-def _bytes(sizes: dict[str, int], form: str) -> int:
+def _names(folder: Path) -> list[str]:
+    """All files that are there to be used; vectors are there to test."""
+    files = (file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file())
+    return [file.as_posix() for file in files if file.parts[0] != "vectors"]
+
+
+def _bytes(sizes: dict[str, int], file: str) -> int:
     """The size of all files of a form: weights may lie beside the graph."""
-    return sum(size for name, size in sizes.items() if name.partition(".")[0] == form)
+    return sum(size for name, size in sizes.items() if name.partition(".")[0] == file.partition(".")[0])

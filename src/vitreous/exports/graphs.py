@@ -4,7 +4,8 @@ tensor form   images B C H W, float        -> logits B K, score B [, attention_w
 fixed form    the same, one image: 1 C H W
 image form    image h w C, uint8, any size -> probabilities K, score [, attention_map rows columns]
 
-pool_weights are B H 1 P.
+pool_weights are B H 1 P. An encoder without a head gives features (B D, or D in the image form) in place of answer and
+score.
 """
 
 from __future__ import annotations
@@ -109,11 +110,41 @@ class Network(nn.Module):
         of_pool = [seen.pop(self.pool_tap).float()] if self.pool_tap else []  # B H 1 P
         return *answers, torch.stack(list(seen.values()), 1).float(), *of_pool  # …, B L H N N
 
-    def answers(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """B K, B."""
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what `forward` returns."""
+        of_pool = ["pool_weights"] if self.pool_tap else []
+        answers = ["logits", "score"] if self.model.config.readout.classes else ["features"]
+        return [*answers, *(["attention_weights", *of_pool] if self.attention else [])]
+
+    def answers(self, images: Tensor) -> tuple[Tensor, ...]:
+        """B K, B; without a head B D alone."""
         features = self.model.features(images.to(next(self.model.parameters()).dtype))
+        if not self.model.config.readout.classes:
+            return (features.float(),)
         logits = self.model.logits(self.model.head(features)).float()
         return logits, self.model.score(images, features, logits)
+
+
+class PageNetwork(Network):
+    """A ViT with all that a page draws: where the answer looks, in every layer and head, and through all layers."""
+
+    def __init__(self, model: ViT):
+        super().__init__(model, attention=True)
+        self.read = partial(read_patches, find_pool(model)[0])
+
+    @property
+    def outputs(self) -> list[str]:
+        return ["logits", "score", "attention_weights", "rollout", "answer_maps", "answer_rollout"]
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:  # B C H W
+        logits, score, weights, *of_pool = super().forward(images)  # B K, B, B L H N N, B H 1 P
+        pool, whole = (of_pool[0] if of_pool else None), rollout(weights.unbind(1))  # B N N
+        layers, heads = weights.shape[1:3]
+        flow = weights.flatten(0, 2)  # BLH N N
+        each = None if pool is None else pool[:, None].expand(-1, layers * heads, -1, -1, -1).flatten(0, 1)
+        maps = self.read(flow, each).unflatten(0, (-1, layers, heads))  # B L H P
+        return logits, score, weights, whole, maps, self.read(whole, pool)  # …, B P
 
 
 class AnswerGraph(nn.Module):
@@ -139,6 +170,15 @@ class AnswerGraph(nn.Module):
     def map(self, weights: Tensor, of_pool: Tensor | None) -> Tensor:  # 1 L H N N, 1 H 1 P
         """The share of each patch in the pooled vector, by rollout.  Returns rows columns."""
         return self.read(rollout(weights.unbind(1)), of_pool)[0].unflatten(0, self.grid)
+
+
+class FeatureGraph(AnswerGraph):
+    """The features of one image, from an encoder without a head."""
+
+    def forward(  # type: ignore[override]
+        self, features: Tensor, weights: Tensor | None = None, of_pool: Tensor | None = None
+    ) -> tuple[Tensor, ...]:  # 1 D, 1 L H N N, 1 H 1 P
+        return (features[0],) if weights is None else (features[0], self.map(weights, of_pool))  # D, rows columns
 
 
 class ImageForm(nn.Module):

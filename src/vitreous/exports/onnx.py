@@ -44,7 +44,7 @@ def write_network(parts: ModelParts, path: Path, opset: int, *, is_fixed: bool =
     """Write the tensor form; `is_fixed`: for one image, without a dynamic axis."""
     shapes = None if is_fixed else ({0: torch.export.Dim("batch")},)
     images = parts.images(1 if is_fixed else 2)
-    _export(parts.network, (images,), path, opset, ["images"], parts.tensor_outputs, shapes)
+    _export(parts.network, (images,), path, opset, ["images"], parts.network.outputs, shapes)
 
 
 def write_preprocessing(parts: ModelParts, scratch: Path, opset: int) -> Path:
@@ -62,7 +62,7 @@ def write_answer(parts: ModelParts, scratch: Path, opset: int) -> Path:
     path = scratch / "answer.onnx"
     with torch.no_grad():
         inputs = parts.network(parts.images(1))
-    _export(parts.answer, inputs, path, opset, parts.tensor_outputs, parts.image_outputs)
+    _export(parts.answer, inputs, path, opset, parts.network.outputs, parts.image_outputs)
     return path
 
 

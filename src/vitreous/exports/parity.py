@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,14 @@ from vitreous.errors import DataError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, best_class
 from vitreous.exports.graphs import Network
-from vitreous.exports.target import Array, Run, Target
+from vitreous.exports.target import Array, OpenedForms
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
 
+IMAGE_FORMS = frozenset({"image", "page"})  # take an image and give probabilities; others: a tensor, and logits
 COMPARED_AT_ONCE = 8  # images
+MAX_FILES_NAMED = 8
+SAME_FEATURES = 0.999  # cosine
 IMAGE_FORM_IMAGES, FIXED_FORM_IMAGES = 200, 10  # at most; both forms hold the same network as the tensor form
 
 
@@ -50,14 +52,16 @@ TOLERANCES = {
 class FormComparison:
     """One form against PyTorch.
 
-    difference: max |theirs − ours| / max(1, max |ours|), of logits (tensor, fixed) or probabilities (image).
-    agreement: share of images with the same first answer, which may be "none of these".
+    difference: max |theirs − ours| / max(1, max |ours|), of logits (tensor, fixed) or probabilities (image, page).
+    agreement: share of images with the same first answer, which may be "none of these"; of an encoder without a head,
+    with the same features: a cosine of at least SAME_FEATURES.
     """
 
     form: str
     images: int
     difference: float
     agreement: float
+    of: str = "answer"  # or features
 
     @property
     def others(self) -> int:
@@ -65,18 +69,32 @@ class FormComparison:
         return round((1 - self.agreement) * self.images)
 
     def __str__(self) -> str:
-        same = f"{100 * self.agreement:.1f} % the same answer"
+        same = f"{100 * self.agreement:.1f} % the same {self.of}"
         return f"{self.form:<8}{self.images:>6,} images   max difference {self.difference:.1e}   {same}"
 
 
-def compare(form: str, theirs: Array, ours: Array, is_same: Array | bool = True) -> FormComparison:
-    """Compare the outputs of one form with the model's, both N K.  is_same: N, what else must be the same."""
+def compare(
+    form: str, theirs: Array, ours: Array, is_same: Array | bool = True, *, of: str = "answer"
+) -> FormComparison:
+    """Compare the outputs of one form with the model's, both N K.  is_same: N, what else must be the same.
+
+    of: answer, or features of an encoder without a head.
+    """
     theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
     scale = max(1.0, float(np.abs(ours).max(initial=0)))
     difference = float(np.abs(theirs - ours).max(initial=0)) / scale
-    same = (best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)) & is_same
+    if of == "features":
+        same = _cosine(theirs, ours) >= SAME_FEATURES
+    else:
+        same = (best_class(theirs, TIE_FLOAT32) == best_class(ours, TIE_FLOAT32)) & is_same
     agreement = float(same.mean()) if len(ours) else math.nan
-    return FormComparison(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement)
+    return FormComparison(form, len(ours), difference if np.isfinite(theirs).all() else math.inf, agreement, of)
+
+
+def _cosine(theirs: Array, ours: Array) -> Array:
+    """Of each row; 1 if both are zero.  N."""
+    sizes = np.linalg.norm(theirs, axis=1) * np.linalg.norm(ours, axis=1)
+    return np.where(sizes > 0, (theirs * ours).sum(1) / np.maximum(sizes, 1e-30), np.all(theirs == ours, axis=1))
 
 
 @dataclass(frozen=True)
@@ -110,6 +128,7 @@ class Parity:
     accuracy: AccuracyChange | None = None
     folder: str | None = None  # None: not kept
     files: dict[str, int] = field(default_factory=dict)  # bytes
+    notes: tuple[str, ...] = ()  # what else people should know, a line each
 
     @property
     def passed(self) -> bool:
@@ -123,13 +142,13 @@ class Parity:
     def _faults(self) -> Iterator[str]:
         limits = self.limits
         for form in self.forms:
-            bar = limits.difference if form.form != "image" else None
+            bar = limits.difference if form.form not in IMAGE_FORMS else None
             if not math.isfinite(form.difference) or (bar is not None and form.difference > bar):
                 yield f"{form.form} form: max difference {form.difference:.1e}, above {bar or 0:.0e}"
             most = max(1, (1 - limits.agreement) * form.images + 1e-9)  # one image may always lie on the edge
             if form.others > most:
                 least = 100 * limits.agreement
-                yield f"{form.form} form: {100 * form.agreement:.1f} % the same answer, below {least:.0f} %"
+                yield f"{form.form} form: {100 * form.agreement:.1f} % the same {form.of}, below {least:.0f} %"
         if self.grey_levels is not None and self.grey_levels > limits.grey_levels + 1e-3:
             yield f"preprocessing: a pixel is {self.grey_levels:.2f} grey levels off, above {limits.grey_levels:g}"
         if self.accuracy is not None and limits.drop is not None and self.accuracy.drop > limits.drop + 1e-9:
@@ -147,10 +166,12 @@ class Parity:
             yield f"  pixels are at most {self.grey_levels:.2f} grey levels off"
         if self.accuracy is not None:
             yield f"  {self.accuracy}"
+        yield from (f"  {note}" for note in self.notes)
         yield from (f"  fault: {fault}" for fault in self.faults)
         if self.folder is not None:
             size = sum(self.files.values()) / 1e6
-            yield f"written to {self.folder}: {', '.join(self.files)} ({size:.1f} MB)"
+            names = ", ".join(self.files) if len(self.files) <= MAX_FILES_NAMED else f"{len(self.files)} files"
+            yield f"written to {self.folder}: {names} ({size:.1f} MB)"
 
     def __str__(self) -> str:
         return "\n".join(self.rows())
@@ -172,47 +193,46 @@ class Sample:
 
 def compare_files(
     model: Model,
-    target: Target,
-    folder: Path,
-    scratch: Path,
+    opened: OpenedForms,
     samples: Iterator[Sample],
     count: int,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[tuple[FormComparison, ...], float, AccuracyChange | None]:
+) -> tuple[tuple[FormComparison, ...], float | None, AccuracyChange | None]:
     """Run the files and the model on the same images, once.
 
     Returns each form's comparison, the largest error of preprocessing in grey levels, and both accuracies.
     """
-    names = ("tensor", "fixed", "image")
-    files: dict[str, Run] = {form: target.open(folder / f"{form}{target.suffix}") for form in names}
-    prepare = target.open(scratch / f"preprocessing{target.suffix}")
+    files, prepare = opened.forms, opened.prepare
     rule, network = model.preprocess, Network(model)
+    of = "answer" if model.config.readout.classes else "features"
     ours: list[Any] = []
     our_scores: list[float] = []
     theirs: dict[str, list[Any]] = {form: [] for form in files}
     scores: dict[str, list[float]] = {form: [] for form in files}
     labels: list[int | None] = []
-    grey = 0.0
+    grey = None if prepare is None else 0.0
     while part := list(itertools.islice(samples, COMPARED_AT_ONCE)):
         images = [decode.with_channels(sample.pixels, len(rule.mean)) for sample in part]
         x = torch.stack([preprocess.normalise(decode.finish(image, rule), rule) for image in images])  # B C H W
         with torch.inference_mode():
-            mine, own_score = network.answers(x)
-        ours += list(mine.numpy())
+            mine, own_score = _with_score([part.numpy() for part in network.answers(x)], of)
+        ours += list(mine)
         our_scores += own_score.tolist()
-        answers, score, *_ = files["tensor"](x.numpy())
+        answers, score = _with_score(files["tensor"](x.numpy()), of)
         theirs["tensor"] += list(answers)
         scores["tensor"] += score.tolist()
         for i, image in enumerate(images):
-            if len(theirs["fixed"]) < FIXED_FORM_IMAGES:
-                answers, score, *_ = files["fixed"](x[i : i + 1].numpy())
+            if "fixed" in files and len(theirs["fixed"]) < FIXED_FORM_IMAGES:
+                answers, score = _with_score(files["fixed"](x[i : i + 1].numpy()), of)
                 theirs["fixed"].append(answers[0])
                 scores["fixed"].append(float(score[0]))
-            if len(theirs["image"]) < IMAGE_FORM_IMAGES:
-                answers, score, *_ = files["image"](image)
-                theirs["image"].append(answers)
-                scores["image"].append(float(score))
-                grey = max(grey, _grey_levels(prepare(image)[0], x[i : i + 1].numpy(), rule.std))
+            for form in files.keys() & IMAGE_FORMS:
+                if len(theirs[form]) < IMAGE_FORM_IMAGES:
+                    answers, score = _with_score(files[form](image), of)
+                    theirs[form].append(answers)
+                    scores[form].append(float(score if of == "answer" else 0))
+                    assert prepare is not None
+                    grey = max(grey or 0.0, _grey_levels(prepare(image)[0], x[i : i + 1].numpy(), rule.std))
         labels += [sample.label for sample in part]
         if progress is not None:
             progress(len(ours), count)
@@ -220,14 +240,20 @@ def compare_files(
         raise DataError("no image can be read, so nothing can be compared; name others with --data")
     logits = np.stack(ours)  # N K
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
-    wanted = {"tensor": logits, "fixed": logits, "image": spread(logits, model.temperature)}
+    shares = spread(logits, model.temperature) if of == "answer" else logits
+    wanted = {form: shares if form in IMAGE_FORMS else logits for form in files}
     limit = -math.inf if model.threshold is None else model.threshold
     is_none = {form: np.array(found) < limit for form, found in (scores | {"ours": our_scores}).items()}
     forms = tuple(
-        compare(form, np.stack(rows), wanted[form][: len(rows)], is_none[form] == is_none["ours"][: len(rows)])
+        compare(form, np.stack(rows), wanted[form][: len(rows)], is_none[form] == is_none["ours"][: len(rows)], of=of)
         for form, rows in theirs.items()
     )
     return forms, grey, _accuracy(np.stack(theirs["tensor"]), logits, labels)
+
+
+def _with_score(outputs: list[Array], of: str) -> tuple[Array, Array]:
+    """The first output and the score; an encoder without a head has none, and gets zeros."""
+    return (outputs[0], outputs[1]) if of == "answer" else (outputs[0], np.zeros(len(outputs[0])))
 
 
 def _grey_levels(theirs: NDArray[Any], ours: NDArray[Any], std: tuple[float, ...]) -> float:

@@ -66,6 +66,8 @@ def load(path: str) -> Any:
 
 
 def answer(run: Any, image: np.ndarray, about: dict[str, Any], labels: list[str], top: int) -> dict[str, Any]:
+    if about["answers"] == "features":  # an encoder without a head
+        return {"features": [float(value) for value in run(image)[0]]}
     probabilities, score, *_ = run(image)
     best = np.argsort(-probabilities, kind="stable")[:top]
     rows = [{"label": labels[k], "probability": float(probabilities[k])} for k in best]
@@ -88,7 +90,8 @@ def main() -> int:
     arguments.add_argument("--json", action="store_true", help="one object a line")
     asked = arguments.parse_args()
     about = json.loads((EXPORT_FOLDER / "export.json").read_text(encoding="utf-8"))
-    labels = (EXPORT_FOLDER / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    has_labels = about["answers"] != "features"
+    labels = (EXPORT_FOLDER / "labels.txt").read_text(encoding="utf-8").split("\n")[:-1] if has_labels else []
     run = load(str(EXPORT_FOLDER / about["files"]["image"]))
     skipped = 0
     for path in asked.images:
@@ -103,6 +106,9 @@ def main() -> int:
         found = answer(run, image, about, labels, asked.top)
         if asked.json:
             print(json.dumps({"name": path, **found}), flush=True)
+        elif not has_labels:
+            few = " ".join(f"{value:.4f}" for value in found["features"][: asked.top])
+            print(shown(f"{path}: {len(found['features'])} features, {few} … (all: --json)"), flush=True)
         else:
             rows = ", ".join(f"{row['label']} {100 * row['probability']:.1f} %" for row in found["top"])
             print(shown(f"{path}: {rows if found['said'] else f'none of these ({rows})'}"), flush=True)

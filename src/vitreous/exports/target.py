@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
+import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.errors import ConfigError, MissingExtraError
-from vitreous.exports.graphs import AnswerGraph, ImageForm, Network, Preprocessing
+from vitreous.exports.graphs import AnswerGraph, FeatureGraph, ImageForm, Network, Preprocessing
 from vitreous.models.model import Model
 
 Array = NDArray[Any]
@@ -42,13 +43,11 @@ class ModelParts:
         return ImageForm(self.preprocessing, self.network, self.answer).eval()
 
     @property
-    def tensor_outputs(self) -> list[str]:
-        of_pool = ["pool_weights"] if self.network.pool_tap else []
-        return ["logits", "score", *(["attention_weights", *of_pool] if self.network.attention else [])]
-
-    @property
     def image_outputs(self) -> list[str]:
-        return ["probabilities", "score", *(["attention_map"] if self.network.attention else [])]
+        return [*self.answers("probabilities"), *(["attention_map"] if self.network.attention else [])]
+
+    def answers(self, of_head: str) -> list[str]:
+        return ["features"] if isinstance(self.answer, FeatureGraph) else [of_head, "score"]
 
     def images(self, batch: int) -> Tensor:
         """Zeros of the size that the network wants."""
@@ -62,8 +61,22 @@ class ModelParts:
 
 def make_parts(model: Model, *, attention: bool = False) -> ModelParts:
     """Take a model apart that `graphs.ready_to_export` made."""
-    network, answer = Network(model, attention=attention), AnswerGraph(model, attention=attention)
+    graph = AnswerGraph if model.config.readout.classes else FeatureGraph
+    network, answer = Network(model, attention=attention), graph(model, attention=attention)
     return ModelParts(Preprocessing(model.preprocess).eval(), network.eval(), answer.eval())
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """For targets that write a page.
+
+    name: of the model.  runtime: a folder, or npm.  wasm_only: without WebGPU.  examples: show images of `data`.
+    """
+
+    name: str = "this model"
+    runtime: str | os.PathLike[str] | None = None
+    wasm_only: bool = False
+    examples: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,17 @@ class WriteOptions:
     opset: int = DEFAULT_OPSET
     fp16: bool = False
     calibration: Array | None = None
+    page: PageOptions = PageOptions()
+    examples: tuple[tuple[str, Array], ...] = ()  # label and image H W C, for a page to begin with
+
+
+@dataclass
+class OpenedForms:
+    """The files of an export, each ready to run.  prepare: its preprocessing.  notes: what people should know."""
+
+    forms: dict[str, Run]
+    prepare: Run | None
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -112,7 +136,26 @@ class Target:
     halves_itself: bool = False  # fp16: `write` gets float32 and halves the file
     opsets: range | tuple[int, ...] = ()  # of ONNX; empty: it has none
     starts_with: bytes = b""  # the first bytes of every file with the suffix
+    forms: tuple[str, ...] = ("image", "tensor", "fixed")
+    file_names: Mapping[str, str] = field(default_factory=dict)  # of forms that are not called FORM + suffix
+    open_all: Callable[[Model, Path, Path], AbstractContextManager[OpenedForms]] | None = None  # None: `open` for each
+    check: Callable[[Model, WriteOptions], None] = lambda model, options: None  # refuses before any work
+    is_page: bool = False  # people open it in a browser: it takes PageOptions, and shows attention by itself
     runner: Runner | None = None  # None: PyTorch runs the files, so there is no run.py and nothing to serve
+
+    def file(self, form: str) -> str:
+        """The name of a form's file."""
+        return self.file_names.get(form, f"{form}{self.suffix}")
+
+    @contextmanager
+    def opened(self, model: Model, folder: Path, scratch: Path) -> Iterator[OpenedForms]:
+        """All forms of a folder, for as long as this context lasts."""
+        if self.open_all is not None:
+            with self.open_all(model, folder, scratch) as found:
+                yield found
+        else:
+            forms = {form: self.open(folder / self.file(form)) for form in ("tensor", "fixed", "image")}
+            yield OpenedForms(forms, self.open(scratch / f"preprocessing{self.suffix}"))
 
     def packages_for(self, *, int8: bool) -> tuple[Package, ...]:
         return self.packages + (self.int8_packages if int8 else ())

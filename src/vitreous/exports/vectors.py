@@ -1,7 +1,8 @@
 """Test vectors: images, their tensors and the model's outputs, to test a runtime that we do not know.
 
     vectors/00.png … 09.png    images of several sizes          vectors/00.npy …   tensors 1 C H W, float32
-    vectors/expected.json      {"limits": …, "tensor": {"00": logits}, "image": {"00": probabilities}}
+    vectors/expected.json      {"limits": …, "tensor": {"00": logits}, "image": {"00": probabilities}}; features in
+                               both, of an encoder without a head
 
 Another runtime writes a file like expected.json: "tensor", "fixed" or "image", each with the outputs of all ten.
 """
@@ -42,14 +43,15 @@ def write(model: Model, folder: Path, limits: Tolerance) -> None:
     first_two = np.sort(logits, -1)[:, -2:]
     clearest = np.sort(np.argsort(first_two[:, 0] - first_two[:, -1], kind="stable")[:VECTOR_COUNT])
     spread = calibration.sigmoid if model.answers == "several" else calibration.softmax
+    of = "answer" if model.config.readout.classes else "features"
     folder.mkdir()
-    expected: dict[str, Any] = {"limits": asdict(limits), "tensor": {}, "image": {}}
+    expected: dict[str, Any] = {"of": of, "limits": asdict(limits), "tensor": {}, "image": {}}
     for number, i in enumerate(clearest.tolist()):
         name = f"{number:02d}"
         Image.fromarray(images[i].squeeze()).save(folder / f"{name}.png")
         np.save(folder / f"{name}.npy", tensors[i : i + 1].numpy())
         expected["tensor"][name] = logits[i].tolist()
-        expected["image"][name] = spread(logits[i], model.temperature).tolist()
+        expected["image"][name] = (spread(logits[i], model.temperature) if of == "answer" else logits[i]).tolist()
     (folder / "expected.json").write_text(json.dumps(expected))
 
 
@@ -65,7 +67,10 @@ def verify(outputs: str | os.PathLike[str], folder: str | os.PathLike[str] | Non
     if not forms:
         raise DataError(f"{path} has none of {', '.join(EXPECTED_FORM)}; write outputs as {place} has them")
     wanted = {form: expected[EXPECTED_FORM[form]] for form in forms}
-    compared = tuple(compare(form, _rows(path, given[form], like), _rows(place, like)) for form, like in wanted.items())
+    of = "features" if expected.get("of") == "features" else "answer"
+    compared = tuple(
+        compare(form, _rows(path, given[form], like), _rows(place, like), of=of) for form, like in wanted.items()
+    )
     limits = msgspec.convert(expected["limits"], Tolerance)
     return Parity("another runtime", path.name, f"the vectors of {place.parent.parent}", compared, limits)
 

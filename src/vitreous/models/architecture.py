@@ -32,6 +32,14 @@ POSITIONS = {
     "sincos-2d": "fixed waves of its row and column are added to each {}",
     "relative": "and a learned vector for each distance between tokens",
 }
+ROTARY_SENTENCES = {
+    "axial": "queries and keys turn with the row and column of their patch",
+    "mixed": "queries and keys turn with their place, in directions that each head learned",
+}
+BIAS_SENTENCES = {
+    "table": "attention adds a learned number for each offset of two tokens",
+    "mlp": "attention adds what a small MLP says of the offset of two patches",
+}
 POOL_SENTENCES = {
     "cls": "the class token alone",
     "gap": "the mean of all {}",
@@ -40,6 +48,7 @@ POOL_SENTENCES = {
     "map": "one learned question asks all {}, then an MLP",
     "cls-and-gap": "the class token and the mean of all {}",
     "cls-and-distillation": "the class token and the distillation token",
+    "cls-distillation-mean": "the mean of the class token and the distillation token",
 }
 
 
@@ -151,8 +160,9 @@ class _Shapes:
         for hook in hooks:
             hook.remove()
 
-    def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        self._of[module] = tuple(output.shape[1:])
+    def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            self._of[module] = tuple(output.shape[1:])
 
     def __getitem__(self, module: nn.Module) -> tuple[int, ...]:
         return self._of[module]
@@ -171,7 +181,9 @@ def _of_vit(model: ViT, made: _Shapes) -> Iterator[ModelPart]:
     patch, channels = embedding.patch, model.stem.channels
     numbers = " × ".join(map(str, (*patch, channels) if patch != (1, 1) else (channels,)))
     about = f"the {numbers} numbers of each {place(config)} times one table"
-    yield ModelPart(f"{what} to tokens", about, "embed", made[embedding.projection], _count(embedding.projection))
+    about += ", then a norm" if e.patch_norm else ""
+    held_by = _count(embedding.projection, embedding.patch_norm)
+    yield ModelPart(f"{what} to tokens", about, "embed", made[embedding.projection], held_by)
     count, _ = made[embedding.projection]
     if front := front_tokens(e):
         held = (embedding.class_token, embedding.distillation_token, embedding.registers)
@@ -191,16 +203,22 @@ def _of_vit(model: ViT, made: _Shapes) -> Iterator[ModelPart]:
             yield ModelPart("positions", about, "embed", made[embedding], held_by)
     if e.norm_before_blocks:
         yield ModelPart("norm", "each token by itself", "norm", made[embedding], _count(embedding.norm))
+    told = {ROTARY_SENTENCES.get(config.rotation.rotary), BIAS_SENTENCES.get(encoder.attention_bias)} - {None}
+    if told:
+        about = "; ".join(sorted(filter(None, told)))
+        yield ModelPart("places in attention", about, "embed", made[embedding], _count(model.places))
     yield _blocks(model, made)
     last = made[model.blocks[-1]]
     if not isinstance(model.norm, nn.Identity):
         yield ModelPart("norm", "each token by itself", "norm", last, _count(model.norm))
     about = POOL_SENTENCES.get(readout.pool, f"the pool {readout.pool}").format(what)
-    after = ", then a norm" if encoder.norm != "post" and readout.pool_order != "norm-first" else ""
+    after = ", then a norm" if encoder.norm != "post" and readout.pool_order == "mean-first" else ""
     yield ModelPart("pool", about + after, "read", made[model.pool], _count(model.pool))
     if readout.representation:
         held_by = _count(model.representation)
-        yield ModelPart("hidden layer", "one table, then tanh", "read", made[model.representation], held_by)
+        is_tanh = readout.representation_kind == "tanh"
+        named = ("hidden layer", "one table, then tanh") if is_tanh else ("projection", "one table, no bias")
+        yield ModelPart(*named, "read", made[model.representation], held_by)
     yield from _head(model, made)
 
 
@@ -208,18 +226,24 @@ def _blocks(model: ViT, made: _Shapes) -> ModelPart:
     config, block = model.config, next(each for each in model.blocks if isinstance(each, Block))
     e = config.encoder
     each, is_post = e.width // e.heads, e.norm == "post"
-    shape = made[block]
+    shape, ends = made[block], [getattr(part.end, "norm", None) for part in (block.attention, block.mlp)]
     kind = POSITIONS.get(config.embedding.positions, config.embedding.positions)
     inside = f", {kind}" if block.attention.positions is not None else ""
     heads = f"{e.heads} heads" if e.heads > 1 else "1 head"
-    attention = ModelPart(
-        "attention", f"{heads} of {each} numbers{inside}", "attention", shape, _count(block.attention)
+    inner = {part: ", a norm inside" if e.inner_norm in (part, "both") else "" for part in ("attention", "mlp")}
+    inside += inner["attention"]
+    in_attention, in_mlp = (
+        _count(part) - _count(end) for part, end in zip((block.attention, block.mlp), ends, strict=True)
     )
-    mlp = ModelPart("MLP", f"{e.width} → {e.mlp} → {e.width}, {e.activation}", "mlp", shape, _count(block.mlp))
-    norms = [ModelPart("norm", "", "norm", shape, _count(norm)) for norm in (block.norm1, block.norm2)]
+    attention = ModelPart("attention", f"{heads} of {each} numbers{inside}", "attention", shape, in_attention)
+    about = f"{e.width} → {e.mlp} → {e.width}, {e.activation}{inner['mlp']}"
+    mlp = ModelPart("MLP", about, "mlp", shape, in_mlp)
+    held = (norm if end is None else end for norm, end in zip((block.norm1, block.norm2), ends, strict=True))
+    norms = [ModelPart("norm", "", "norm", shape, _count(norm)) for norm in held]
     has_skip = len(set(e.skips)) < e.depth
+    branch = (lambda norm, part: (part, norm)) if e.norm == "branch" else (lambda norm, part: (norm, part))
     legs = [
-        Leg((part,), (norm,), has_skip) if is_post else Leg((norm, part), (), has_skip)
+        Leg((part,), (norm,), has_skip) if is_post else Leg(branch(norm, part), (), has_skip)
         for norm, part in zip(norms, (attention, mlp), strict=True)
     ]
     about = f"attention of {heads}, then an MLP of {e.mlp}"

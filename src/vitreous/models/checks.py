@@ -53,12 +53,18 @@ def _contradictions(config: ViTConfig) -> Iterator[str]:
         yield f"positions={b.positions} cannot be resized: dynamic_image_size=True has no meaning"
     if kind.in_attention and b.position_start == "sincos":
         yield f"position_start=sincos has no meaning for positions={b.positions}; take normal, zeros or unit"
+    if config.rotation.rotary != "none" and e.width // e.heads % 4:
+        yield f"rotary positions need heads of 4, 8, 12, … numbers, not {e.width // e.heads}; change width or heads"
+    if e.attention_bias == "table" and config.prefix > b.class_token:
+        yield "attention_bias=table has rows for a class token alone; take registers=0 and distillation_token=False"
+    if r.pool == "map" and r.pool_heads and e.width % r.pool_heads:
+        yield f"width {e.width} is not divisible by pool_heads {r.pool_heads}"
     if pool.needs_class_token and not b.class_token:
         yield f"pool={r.pool} reads the class token: class_token=False has no meaning; take pool=gap"
     if b.distillation_token and not b.class_token:
         yield "distillation_token=True stands beside a class token: class_token=False has no meaning"
-    if r.pool == "cls-and-distillation" and not b.distillation_token:
-        yield "pool=cls-and-distillation needs distillation_token=True"
+    if "distillation" in r.pool and not b.distillation_token:
+        yield f"pool={r.pool} needs distillation_token=True"
     if r.distillation_head and r.pool != "cls-and-distillation":
         yield f"distillation_head=True reads two tokens: pool={r.pool} has no meaning; take pool=cls-and-distillation"
     if r.distillation_head and not r.classes:
@@ -78,6 +84,22 @@ def unread(config: ViTConfig) -> dict[str, str]:
     out = {name: f"stem={b.stem}" for name in vars(config.resnet) if name not in read}
     if b.positions in ("none", "sincos-2d"):
         out["position_start"] = f"positions={b.positions}, which learn nothing"
+    if not config.readout.representation:
+        out["representation_kind"] = "representation=0"
     if not b.class_token:
         out["token_start"] = "class_token=False"
+    if config.rotation.rotary == "none":
+        out |= {name: "rotary=none" for name in vars(config.rotation) if name != "rotary"}
+    if config.rotation.rotary_places == "image":
+        out["rotary_grid"] = "rotary_places=image"
+    if config.encoder.attention_bias == "none":
+        out["attention_bias_at"] = "attention_bias=none"
+    if config.encoder.attention_bias != "mlp":
+        out["attention_bias_mlp"] = f"attention_bias={config.encoder.attention_bias}"
+    if not config.encoder.qkv_bias:
+        out["key_bias"] = "qkv_bias=False"
+    if config.readout.pool != "map":
+        out |= dict.fromkeys(("pool_heads", "pool_mlp"), f"pool={config.readout.pool}")
+    if config.readout.pool not in ("gap", "max", "map"):
+        out["pool_tokens"] = f"pool={config.readout.pool}"
     return out

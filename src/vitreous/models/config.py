@@ -37,6 +37,8 @@ THEIR_WORDS = their_words(
         "activation={}": "act act_layer hidden_act",
         "norm_eps={}": "eps layer_norm_eps",
         "layer_scale={}": "init_values",
+        "rotary_base={}": "rope_theta rope_temperature",
+        "rotary={}": "rope rope_type use_rot_pos_emb",
         "representation={}": "representation_size",
     }
 )
@@ -59,6 +61,11 @@ def as_size(value: Any, name: str = "image_size") -> Size:
     return rows, columns
 
 
+def as_grid(value: Any, name: str) -> Size | None:
+    """A size in patches, or none."""
+    return None if value in (None, "none") else as_size(value, name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
     """Equation 1: z₀ = [x_class; x₁E; …; x_N E] + E_pos."""
@@ -68,6 +75,7 @@ class EmbeddingConfig:
     )
     patch: Size = option((16, 16), "rows and columns of a patch; on the feature map for a resnet stem", read=as_size)
     patch_bias: bool = option(True, "whether the patch projection has a bias")
+    patch_norm: bool = option(False, "a norm of each patch, before its position (AIMv2)")
     positions: str = option("learned", "kind of position embedding", "@positions")
     positions_at: str = option("stem", "where positions enter", "stem", "every-layer", "every-layer-shared")
     positions_cover: str = option(
@@ -97,12 +105,24 @@ class EncoderConfig:
     depth: int = option(12, "blocks", above=0)
     heads: int = option(12, "attention heads; each has width / heads numbers", above=0)
     mlp: int = option(3072, "hidden width of the MLP", above=0)
-    norm: str = option("pre", "norm at the branch's input, or after the sum", "pre", "post")
-    norm_kind: str = option("layer", "layer norm, or batch norm over all tokens", "layer", "batch")
+    norm: str = option("pre", "norm at the branch's input, at its end, or after the sum", "pre", "branch", "post")
+    norm_kind: str = option("layer", "layer norm, RMS norm, or batch norm over all tokens", "layer", "rms", "batch")
+    inner_norm: str = option(
+        "none", "a norm before the last map of a branch (EVA-02's sub-LN)", "none", "attention", "mlp", "both"
+    )
     norm_eps: float = option(1e-6, "added to the variance in every norm", above=0)
-    activation: str = option("gelu-tanh", "inside the MLP", "gelu", "gelu-tanh", "relu", "swiglu")
+    activation: str = option("gelu-tanh", "inside the MLP", "gelu", "gelu-tanh", "quick-gelu", "silu", "relu", "swiglu")
     qkv_bias: bool = option(True, "whether queries, keys and values have a bias")
-    qk_norm: bool = option(False, "layer norm of each query and key")
+    key_bias: bool = option(True, "whether keys have one too (not in BEiT, EVA and DINOv3)")
+    branch_bias: bool = option(True, "whether the other maps of attention and MLP have a bias")
+    qk_norm: bool = option(False, "a norm of each query and key")
+    attention_bias: str = option(
+        "none", "on q·k, by the offset of two patches: a table (BEiT), or an MLP of it", "none", "table", "mlp"
+    )
+    attention_bias_at: str = option(
+        "every-layer", "one for each layer, one for all, or both", "every-layer", "shared", "both"
+    )
+    attention_bias_mlp: int = option(128, "hidden width of attention_bias=mlp", above=0)
     attention_scale: float | None = option(None, "factor on q·k; none is 1/√(width / heads)")
     skips: tuple[int, ...] = option((), "numbers of the blocks whose skip connections are cut")
     layer_scale: float | None = option(None, "first value of a learned gain on each branch; none is no gain")
@@ -114,15 +134,42 @@ class EncoderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RotaryConfig:
+    """Queries and keys turn by angles that grow with the row and the column of their patch (arXiv 2104.09864)."""
+
+    rotary: str = option(
+        "none", "turn queries and keys by the patch's row and column, or by learned mixes", "none", "axial", "mixed"
+    )
+    rotary_places: str = option(
+        "patches", "places count patches, or run from -1 to 1 across the image (DINOv3)", "patches", "image"
+    )
+    rotary_base: float = option(100.0, "how much slower the slowest pair turns than the fastest", above=0)
+    rotary_pairs: str = option(
+        "neighbours", "numbers that turn together: 0 and 1, or 0 and d/2", "neighbours", "halves"
+    )
+    rotary_first: str = option("rows", "whose angles come first", "rows", "columns")
+    rotary_start: float = option(0.0, "place of the first patch")
+    rotary_grid: Size | None = option(
+        None, "rows and columns that the grid is stretched to (EVA-02); none counts patches", read=as_grid
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadoutConfig:
     """Equation 4: y = LN(z_L⁰), then a head."""
 
     classes: int = option(1000, "answers of the head; 0 is no head: the model returns its representation", at_least=0)
     pool: str = option("cls", "how tokens become one vector", "@pools")
     pool_order: str = option(
-        "norm-first", "final norm on the tokens, or on the pooled vector", "norm-first", "mean-first"
+        "norm-first", "final norm on the tokens, on the pooled vector, or none", "norm-first", "mean-first", "no-norm"
     )
-    representation: int = option(0, "width of the tanh layer before the head; 0 is none", at_least=0)
+    pool_tokens: str = option("patches", "tokens that gap, max and map read", "patches", "all")
+    pool_heads: int = option(0, "heads of pool=map; 0 is the encoder's", at_least=0)
+    pool_mlp: int = option(0, "hidden width of the MLP in pool=map; 0 is the encoder's", at_least=0)
+    representation: int = option(0, "width of the layer before the head; 0 is none", at_least=0)
+    representation_kind: str = option(
+        "tanh", "that layer: tanh (the paper's), or linear without a bias (CLIP's projection)", "tanh", "linear"
+    )
     distillation_head: bool = option(False, "a second head on the distillation token; the answer is their mean (DeiT)")
 
 
@@ -174,6 +221,7 @@ class ViTConfig(NetworkConfig):
     dynamic_image_size: bool = option(False, "resize positions on the fly for images of another size")
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    rotation: RotaryConfig = RotaryConfig()
     readout: ReadoutConfig = field(default_factory=ReadoutConfig)
     resnet: ResNetConfig = HYBRID_RESNET
 
@@ -188,6 +236,11 @@ class ViTConfig(NetworkConfig):
         """Tokens in front of the patches that have a row in the position table."""
         e = self.embedding
         return {"all": self.prefix, "class": e.class_token + e.distillation_token, "patches": 0}[e.positions_cover]
+
+    @property
+    def knows_places(self) -> bool:
+        """True if anything tells a token where it stands."""
+        return (self.embedding.positions, self.rotation.rotary, self.encoder.attention_bias) != ("none",) * 3
 
 
 @dataclass(frozen=True, kw_only=True)

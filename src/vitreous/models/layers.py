@@ -15,6 +15,8 @@ from vitreous.models.config import ViTConfig
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick-gelu": lambda x: x * torch.sigmoid(1.702 * x),  # OpenAI's CLIP
+    "silu": F.silu,
     "relu": F.relu,
     "swiglu": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],  # two halves in, one out: DINOv2-giant
 }
@@ -29,7 +31,7 @@ class Linear(nn.Linear):
 
 
 class Activation(nn.Module):
-    """x Φ(x), its tanh form, max(x, 0), or a gated pair."""
+    """x Φ(x), its tanh form, x σ(1.702 x), x σ(x), max(x, 0), or a gated pair."""
 
     def __init__(self, kind: str):
         super().__init__()
@@ -47,8 +49,29 @@ class TokenBatchNorm(nn.BatchNorm1d):
 
 
 def make_norm(config: ViTConfig, width: int | None = None) -> nn.Module:
-    kinds = {"layer": nn.LayerNorm, "batch": TokenBatchNorm}
+    kinds = {"layer": nn.LayerNorm, "rms": nn.RMSNorm, "batch": TokenBatchNorm}
     return kinds[config.encoder.norm_kind](width or config.encoder.width, eps=config.encoder.norm_eps)
+
+
+def make_head_norm(config: ViTConfig) -> nn.Module:
+    """The norm of one head's query or key."""
+    e = config.encoder
+    if not e.qk_norm:
+        return nn.Identity()
+    kind = nn.RMSNorm if e.norm_kind == "rms" else nn.LayerNorm
+    return kind(e.width // e.heads, eps=e.norm_eps)
+
+
+class KeysWithoutBias(Linear):
+    """Stacked queries, keys and values; `bias` holds those of queries and values, 2D numbers, and keys have none."""
+
+    def __init__(self, width: int):
+        super().__init__(width, 3 * width, bias=False)
+        self.bias = nn.Parameter(torch.empty(2 * width))
+
+    def forward(self, x: Tensor) -> Tensor:                                     # B N D
+        query, value = self.bias.chunk(2)
+        return F.linear(x, self.weight, torch.cat([query, torch.zeros_like(query), value]))  # B N 3D
 
 
 class Gain(nn.Module):
@@ -87,11 +110,13 @@ class DropPath(nn.Module):
 
 
 def branch_end(config: ViTConfig, drop_path: float) -> nn.Sequential:
-    """The end of a branch, before it is added to the stream: dropout, layer scale, drop path; by default nothing."""
+    """The end of a branch, before it joins the stream: dropout, norm, layer scale, drop path; by default nothing."""
     e = config.encoder
     parts: dict[str, nn.Module] = {}
     if e.dropout:
         parts["dropout"] = nn.Dropout(e.dropout)
+    if e.norm == "branch":
+        parts["norm"] = make_norm(config)
     if e.layer_scale is not None:
         parts["scale"] = Gain(e.width, e.layer_scale)
     if drop_path:

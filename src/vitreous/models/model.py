@@ -44,16 +44,16 @@ class Model(nn.Module):
         """How much each image resembles what the model learned; hold it against `threshold`."""
         return logits.amax(1) if self.familiarity is None else self.familiarity(images, features)
 
-    def run(self, part: nn.Module, x: Tensor) -> Tensor:
+    def run(self, part: nn.Module, x: Tensor, *more: Any) -> Tensor:
         """Run a block or stage; with gradient checkpointing, recompute it in the backward pass.
 
         Not while a tap is open: the tap, or its edit, may be gone before the backward pass.
         """
         if not self.gradient_checkpointing or not torch.is_grad_enabled() or looked_into(part):
-            return part(x)
+            return part(x, *more)
         if self.training and any(isinstance(m, nn.BatchNorm1d) for m in part.modules()):
             raise ConfigError("gradient_checkpointing would count a batch twice in norm_kind=batch; switch one off")
-        return checkpoint(part, x, use_reentrant=False)
+        return checkpoint(part, x, *more, use_reentrant=False)
 
     def add_head(self, width: int) -> None:
         """A linear layer that starts at zero: every class is equally likely and the first loss is ln K."""
@@ -125,7 +125,7 @@ def materialise(model: nn.Module) -> None:
 def start(model: nn.Module) -> None:
     """Initialise: every part sets its own values (`start`); norms are 1 and 0, heads 0."""
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm1d):
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.BatchNorm1d):
             module.reset_parameters()
     for module in model.modules():
         begin = getattr(module, "start", None)

@@ -28,6 +28,7 @@ class Pool(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.prefix = config.prefix
+        self.left_out = 0 if config.readout.pool_tokens == "all" else config.prefix  # of gap, max and map
 
     def __init_subclass__(cls, **options: Any) -> None:
         """A subclass with its own `forward` must define `reads` again: its parent's may be wrong."""
@@ -72,24 +73,24 @@ class ClassToken(Pool):
 
 
 class MeanOfPatches(Pool):
-    """Global average pooling over the patches; tokens in front are left out."""
+    """Global average pooling over the patches; tokens in front are left out, unless pool_tokens=all."""
 
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
-        return z[:, self.prefix :].mean(1)                                      # B D
+        return z[:, self.left_out :].mean(1)                                      # B D
 
     def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
-        return flow[:, self.prefix :].mean(1)                                   # B N
+        return flow[:, self.left_out :].mean(1)                                   # B N
 
 
 class MaxOfPatches(Pool):
     """The largest value of each feature over the patches."""
 
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
-        return z[:, self.prefix :].amax(1)                                      # B D
+        return z[:, self.left_out :].amax(1)                                      # B D
 
     def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
         """Any patch may hold the largest value, so all count equally."""
-        return flow[:, self.prefix :].mean(1)                                   # B N
+        return flow[:, self.left_out :].mean(1)                                   # B N
 
 
 class MiddlePatch(Pool):
@@ -131,22 +132,34 @@ class ClassAndDistillation(Pool):
         return flow[:, :2].mean(1)                                              # B N
 
 
+class ClassDistillationMean(Pool):
+    """(z⁰ + z¹) / 2: a distilled DeiT without its heads."""
+
+    needs_class_token = True
+
+    def forward(self, z: Tensor) -> Tensor:                                     # B N D
+        return z[:, :2].mean(1)                                                 # B D
+
+    def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N
+        return flow[:, :2].mean(1)                                              # B N
+
+
 class MapPool(Pool):
     """Multi-head attention pooling: one learned probe asks all patches, then x + MLP(LN(x))."""
 
     def __init__(self, config: ViTConfig):
         super().__init__(config)
         e = config.encoder
-        self.head_count = e.heads
+        self.head_count, hidden = config.readout.pool_heads or e.heads, config.readout.pool_mlp or e.mlp
         self.probe = nn.Parameter(torch.empty(1, e.width))
         self.query = Linear(e.width, e.width)
         self.key_value = Linear(e.width, 2 * e.width)
         self.weights = Tap()
         self.merge = Linear(e.width, e.width)
         self.norm = make_norm(config)
-        self.expand = Linear(e.width, e.mlp)
+        self.expand = Linear(e.width, hidden)
         self.activation = Activation("gelu" if e.activation == "swiglu" else e.activation)
-        self.contract = Linear(e.mlp, e.width)
+        self.contract = Linear(hidden, e.width)
 
     def start(self) -> None:
         xavier(self.probe, *self.probe.shape)
@@ -157,7 +170,7 @@ class MapPool(Pool):
             start_linear(layer, bias_std=1e-6)
 
     def forward(self, z: Tensor) -> Tensor:                                     # B N D
-        z = z[:, self.prefix :]
+        z = z[:, self.left_out :]
         q = self.query(self.probe).expand(z.shape[0], -1, -1)                   # B 1 D
         q = q.unflatten(-1, (self.head_count, -1)).transpose(1, 2)              # B H 1 d
         k, v = self.key_value(z).unflatten(-1, (2, self.head_count, -1)).permute(2, 0, 3, 1, 4)  # each B H N d
@@ -171,7 +184,7 @@ class MapPool(Pool):
     def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N, B H 1 P
         """The patches' rows, weighed as the probe weighs them; the mean over heads."""
         assert weights is not None, "an attention pool reads by its weights"
-        return (weights.mean(1) @ flow[:, self.prefix :])[:, 0]                 # B N
+        return (weights.mean(1) @ flow[:, self.left_out :])[:, 0]                 # B N
 
 
 POOLS: Registry[type[Pool]] = Registry(
@@ -184,6 +197,7 @@ POOLS: Registry[type[Pool]] = Registry(
         "middle": MiddlePatch,
         "cls-and-gap": ClassTokenAndMean,
         "cls-and-distillation": ClassAndDistillation,
+        "cls-distillation-mean": ClassDistillationMean,
     },
 )
 

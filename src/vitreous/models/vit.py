@@ -5,18 +5,32 @@ B images   C channels   P patch   N tokens   D width   H heads   d = D / H   K c
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import ImageSizeError
+from vitreous.models.attention_bias import AttentionBias
 from vitreous.models.checks import check
 from vitreous.models.config import Size, ViTConfig
 from vitreous.models.hybrid import make_stem
-from vitreous.models.layers import HIDDEN_WIDTHS_READ, Activation, Linear, branch_end, lecun, make_norm, start_linear
+from vitreous.models.layers import (
+    HIDDEN_WIDTHS_READ,
+    Activation,
+    KeysWithoutBias,
+    Linear,
+    branch_end,
+    lecun,
+    make_head_norm,
+    make_norm,
+    start_linear,
+)
 from vitreous.models.model import Model
 from vitreous.models.pooling import POOLS, PoolThenNorm
 from vitreous.models.positions import POSITION_KINDS, NoPositions
+from vitreous.models.rotary import ROTATIONS, Rotate, Turn
 from vitreous.models.taps import Tap, tapped
 
 
@@ -42,6 +56,7 @@ class Embedding(nn.Module):
         e, width = config.embedding, config.encoder.width
         self.patch, self.token_start = patch, e.token_start
         self.projection = Linear(channels * patch[0] * patch[1], width, bias=e.patch_bias)
+        self.patch_norm = make_norm(config) if e.patch_norm else nn.Identity()
         self.patches = Tap()
         self.class_token = nn.Parameter(torch.empty(1, width)) if e.class_token else None
         self.distillation_token = nn.Parameter(torch.empty(1, width)) if e.distillation_token else None
@@ -70,7 +85,8 @@ class Embedding(nn.Module):
         return self.placed(self.embed(images), grid)                            # B N D
 
     def embed(self, images: Tensor) -> Tensor:                                  # B C H W
-        return self.patches(self.projection(patchify(images, self.patch)))      # B N D, patches alone
+        x = self.projection(patchify(images, self.patch))                       # B N D, patches alone
+        return self.patches(self.patch_norm(x))                                 # B N D
 
     def placed(self, x: Tensor, grid: Size) -> Tensor:                          # B N D, patches alone
         front = (self.class_token, self.distillation_token, self.registers)
@@ -80,24 +96,36 @@ class Embedding(nn.Module):
         return self.tokens(self.norm(self.dropout(self.positions(z, grid))))    # B N D
 
 
+class Places(NamedTuple):
+    """What attention is told of the tokens' places: how queries and keys turn, and a bias on their products."""
+
+    turn: Turn | None = None
+    bias: Tensor | None = None                                                  # H N N
+
+
+NOWHERE = Places()
+
+
 class Attention(nn.Module):
     """softmax(q kᵀ / √d) v, all heads at once, then merged by U_msa (appendix A)."""
 
     def __init__(self, config: ViTConfig, grid: Size, drop_path: float):
         super().__init__()
         e = config.encoder
-        self.head_count, d = e.heads, e.width // e.heads
-        self.scale = d**-0.5 if e.attention_scale is None else e.attention_scale
+        self.head_count = e.heads
+        self.scale = (e.width // e.heads) ** -0.5 if e.attention_scale is None else e.attention_scale
         self.dropout_rate = e.attention_dropout
-        self.qkv = Linear(e.width, 3 * e.width, bias=e.qkv_bias)
-        self.query_norm = nn.LayerNorm(d, eps=e.norm_eps) if e.qk_norm else nn.Identity()
-        self.key_norm = nn.LayerNorm(d, eps=e.norm_eps) if e.qk_norm else nn.Identity()
+        has_all = e.key_bias or not e.qkv_bias
+        self.qkv = Linear(e.width, 3 * e.width, bias=e.qkv_bias) if has_all else KeysWithoutBias(e.width)
+        self.query_norm, self.key_norm = make_head_norm(config), make_head_norm(config)
         self.query, self.key, self.value = Tap(), Tap(), Tap()
+        self.rotate = Rotate(config) if config.rotation.rotary != "none" else None
         kind = POSITION_KINDS[config.embedding.positions]
         self.positions = kind(config, grid) if kind.in_attention else None
         self.weights = Tap()
         self.per_head = Tap()
-        self.merge = Linear(e.width, e.width)
+        self.norm = make_norm(config) if e.inner_norm in ("attention", "both") else nn.Identity()
+        self.merge = Linear(e.width, e.width, bias=e.branch_bias)
         self.end = branch_end(config, drop_path)
         self.output = Tap()
 
@@ -105,16 +133,22 @@ class Attention(nn.Module):
         start_linear(self.qkv, parts=3)
         start_linear(self.merge)
 
-    def forward(self, x: Tensor) -> Tensor:                                     # B N D
+    def forward(self, x: Tensor, places: Places = NOWHERE) -> Tensor:           # B N D
         qkv = self.qkv(x).unflatten(-1, (3, self.head_count, -1))               # B N 3 H d
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)                          # each B H N d
         q, k, v = self.query(self.query_norm(q)), self.key(self.key_norm(k)), self.value(v)
-        y = self.per_head(self.attend(q, k, v))                                 # B H N d
-        y = self.merge(y.transpose(1, 2).flatten(2))                            # B N D
+        if places.turn is not None and self.rotate is not None:
+            q, k = self.rotate(q, k, places.turn)                               # each B H N d
+        y = self.per_head(self.attend(q, k, v, places.bias))                    # B H N d
+        y = self.merge(self.norm(y.transpose(1, 2).flatten(2)))                 # B N D
         return self.output(self.end(y))                                         # B N D
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:                # each B H N d
-        bias = None if self.positions is None else self.scale * self.positions(q)  # B H N N
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:  # each B H N d, H N N
+        if self.positions is not None:
+            own = self.scale * self.positions(q)                                # B H N N
+            bias = own if bias is None else own + bias
+        if bias is not None:
+            bias = bias.to(q.dtype)
         dropout = self.dropout_rate if self.training else 0.0
         if not self.weights.open:  # the fused path never forms B H N N
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale)
@@ -130,11 +164,12 @@ class MLP(nn.Module):
         super().__init__()
         e = config.encoder
         self.halves = HIDDEN_WIDTHS_READ.get(e.activation, 1)
-        self.expand = Linear(e.width, self.halves * e.mlp)
+        self.expand = Linear(e.width, self.halves * e.mlp, bias=e.branch_bias)
         self.activation = Activation(e.activation)
         self.hidden = Tap()
         self.dropout = nn.Dropout(e.dropout)
-        self.contract = Linear(e.mlp, e.width)
+        self.norm = make_norm(config, e.mlp) if e.inner_norm in ("mlp", "both") else nn.Identity()
+        self.contract = Linear(e.mlp, e.width, bias=e.branch_bias)
         self.end = branch_end(config, drop_path)
         self.output = Tap()
 
@@ -144,7 +179,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:                                     # B N D
         hidden = self.hidden(self.activation(self.expand(x)))                   # B N M
-        return self.output(self.end(self.contract(self.dropout(hidden))))       # B N D
+        return self.output(self.end(self.contract(self.norm(self.dropout(hidden)))))  # B N D
 
 
 class CutSkip(Tap):
@@ -162,23 +197,24 @@ class Block(nn.Module):
         e = config.encoder
         drop_path = e.drop_path * index / max(e.depth - 1, 1)
         skip = CutSkip if index in e.skips else Tap
-        self.norm1 = tapped(make_norm(config))
+        is_at_end = e.norm == "branch"  # then the branch ends with its norm
+        self.norm1 = tapped(nn.Identity() if is_at_end else make_norm(config))
         self.attention = Attention(config, grid, drop_path)
         self.skip1, self.residual1 = skip(), Tap()
-        self.norm2 = tapped(make_norm(config))
+        self.norm2 = tapped(nn.Identity() if is_at_end else make_norm(config))
         self.mlp = MLP(config, drop_path)
         self.skip2, self.output = skip(), Tap()
 
-    def forward(self, x: Tensor) -> Tensor:                                     # B N D
-        x = self.residual1(self.skip1(x) + self.attention(self.norm1(x)))       # eq. 2
+    def forward(self, x: Tensor, places: Places = NOWHERE) -> Tensor:           # B N D
+        x = self.residual1(self.skip1(x) + self.attention(self.norm1(x), places))  # eq. 2
         return self.output(self.skip2(x) + self.mlp(self.norm2(x)))             # eq. 3
 
 
 class PostNormBlock(Block):
     """The first Transformer's order: z′ = LN(MSA(z) + z);  z = LN(MLP(z′) + z′)."""
 
-    def forward(self, x: Tensor) -> Tensor:                                     # B N D
-        x = self.residual1(self.norm1(self.skip1(x) + self.attention(x)))
+    def forward(self, x: Tensor, places: Places = NOWHERE) -> Tensor:           # B N D
+        x = self.residual1(self.norm1(self.skip1(x) + self.attention(x, places)))
         return self.output(self.norm2(self.skip2(x) + self.mlp(x)))
 
 
@@ -195,10 +231,26 @@ class LayerPositions(nn.Module):
         return self.tables[layer % len(self.tables)](z, grid) if self.tables else z
 
 
+class AttentionPlaces(nn.Module):
+    """The places that a layer's attention is told: a rotation, a bias, both or nothing."""
+
+    def __init__(self, config: ViTConfig, grid: Size):
+        super().__init__()
+        rotary, has_bias = config.rotation.rotary, config.encoder.attention_bias != "none"
+        self.rotation = ROTATIONS[rotary](config, grid) if rotary != "none" else None
+        self.bias = AttentionBias(config, grid) if has_bias else None
+
+    def forward(self, layer: int, grid: Size) -> Places:
+        if self.rotation is None and self.bias is None:
+            return NOWHERE
+        turn = None if self.rotation is None else self.rotation(layer, grid)
+        return Places(turn, None if self.bias is None else self.bias(layer, grid))
+
+
 def make_readout(config: ViTConfig) -> tuple[nn.Module, nn.Module]:
-    """The final norm and the pool: norm first, or pool first; a post-norm model has no final norm."""
+    """The final norm and the pool: norm first, pool first, or no norm, as in every post-norm model."""
     pool = POOLS[config.readout.pool]
-    if config.encoder.norm == "post":
+    if config.encoder.norm == "post" or config.readout.pool_order == "no-norm":
         return nn.Identity(), pool(config)
     if config.readout.pool_order == "norm-first":
         return tapped(make_norm(config)), pool(config)
@@ -206,20 +258,23 @@ def make_readout(config: ViTConfig) -> tuple[nn.Module, nn.Module]:
 
 
 class Representation(nn.Module):
-    """tanh(y R + r): the hidden layer of the pre-training head."""
+    """tanh(y R + r), the hidden layer of the pre-training head; or y R, the projection of CLIP."""
 
     is_tap = True
 
-    def __init__(self, width: int, size: int):
+    def __init__(self, width: int, size: int, kind: str):
         super().__init__()
-        self.linear = Linear(width, size)
+        self.kind = kind
+        self.linear = Linear(width, size, bias=kind == "tanh")
 
     def start(self) -> None:
         lecun(self.linear.weight, self.linear.in_features)
-        nn.init.zeros_(self.linear.bias)
+        if self.linear.bias is not None:
+            nn.init.zeros_(self.linear.bias)
 
     def forward(self, y: Tensor) -> Tensor:                                     # B D
-        return torch.tanh(self.linear(y))                                       # B R
+        y = self.linear(y)                                                      # B R
+        return torch.tanh(y) if self.kind == "tanh" else y                      # B R
 
 
 class TwoHeads(nn.Module):
@@ -257,11 +312,14 @@ class ViT(Model):
         e, r = config.encoder, config.readout
         self.embedding = Embedding(config, self.stem.channels, self.stem.patch, self.grid)
         self.layer_positions = LayerPositions(config, self.grid)
+        self.places = AttentionPlaces(config, self.grid)
         block = PostNormBlock if e.norm == "post" else Block
         self.blocks = nn.ModuleList(block(config, self.grid, i) for i in range(e.depth))
         self.norm, self.pool = make_readout(config)
         width = POOLS[r.pool].width(config)
-        self.representation = Representation(width, r.representation) if r.representation else Tap()
+        self.representation = (
+            Representation(width, r.representation, r.representation_kind) if r.representation else Tap()
+        )
         self.add_head(r.representation or width)
         if r.distillation_head:
             self.head = TwoHeads(e.width, r.classes)
@@ -274,7 +332,7 @@ class ViT(Model):
 
     def encode(self, z: Tensor, grid: Size) -> Tensor:                          # B N D
         for i, block in enumerate(self.blocks):
-            z = self.run(block, self.layer_positions(z, i, grid))
+            z = self.run(block, self.layer_positions(z, i, grid), self.places(i, grid))
         return z                                                                # B N D
 
     def grid_of(self, images: Tensor) -> Size:

@@ -19,8 +19,10 @@ from vitreous.errors import ConfigError
 from vitreous.files import digest
 from vitreous.papers.verdict import Effect, VerdictRule
 
-ScaleName = Literal["laptop", "gpu", "full"]
-SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full")
+ScaleName = Literal["laptop", "gpu", "full", "released"]
+SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full", "released")
+TRAINED_SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full")  # of networks that a cell trains
+RELEASED: ScaleName = "released"  # weights of others; a "seed" is a group of images, no two groups share one
 POINTS = "points"
 
 
@@ -151,7 +153,7 @@ class Experiment:
     seeds: Mapping[ScaleName, int] = field(default_factory=lambda: {"laptop": 3, "gpu": 3, "full": 3})
     columns: tuple[str, ...] = ("accuracy",)  # readings that the table shows
     matched: str = ""  # what the arms have in common: parameters, compute, images seen
-    scales: tuple[ScaleName, ...] = SCALES
+    scales: tuple[ScaleName, ...] = TRAINED_SCALES
 
     @property
     def rows(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable
@@ -11,13 +12,14 @@ from functools import cache, cached_property
 from typing import Any
 
 from vitreous.machine import doctor
-from vitreous.papers.experiment import POINTS, ArmTable, Claim, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import POINTS, RELEASED, ArmTable, Claim, Experiment, GridCell, ScaleName
 from vitreous.papers.results import DIVERGED, Record, Results, stale
 from vitreous.papers.sets import named_sets, plain_name
 from vitreous.papers.verdict import Effect, Judgement, judge
 from vitreous.words import aligned, counted, duration
 
 NO_SPREAD = "–"
+SHARES = re.compile(r"accuracy|_shot|share|same_answer|_kept|survive")  # readings that are shares
 
 
 @dataclass(frozen=True)
@@ -86,12 +88,15 @@ def _version() -> str:
 
 
 def _effects(claim: Claim, table: ArmTable) -> list[Effect]:
-    """A claim's effects; those without any value have not run."""
-    return [effect for effect in claim.effects(table) if effect.numbers]
+    """A claim's effects; none as long as one of them has no value, since a claim needs them all."""
+    effects = list(claim.effects(table))
+    return effects if all(effect.numbers for effect in effects) else []
 
 
 def _notes(outcome: PaperOutcome) -> Iterable[str]:
     experiment, records = outcome.experiment, outcome.records
+    if outcome.scale == RELEASED:
+        yield "one set of weights each: intervals are over groups of images or places, not over trainings"
     if (missing := outcome.cells - len(records)) > 0:
         yield f"{counted(missing, 'cell')} of {outcome.cells} not run: {command(experiment, outcome.scale)}"
     if diverged := sum(record.status == DIVERGED for record in records):
@@ -126,23 +131,24 @@ def readings_lines(outcome: PaperOutcome) -> list[str]:
     """A row for each arm: mean and deviation over seeds of the readings that the experiment shows."""
     rows = [["", *(name.replace("_", " ") for name in outcome.experiment.columns), "seeds"]]
     for arm in outcome.table.arms:
-        columns = [outcome.table.values(arm, name) for name in outcome.experiment.columns]
-        rows.append([arm, *(spread(list(column.values())) for column in columns), str(max(map(len, columns)))])
+        columns = {name: outcome.table.values(arm, name) for name in outcome.experiment.columns}
+        shares = [spread(name, column.values()) for name, column in columns.items()]
+        rows.append([arm, *shares, str(max(map(len, columns.values())))])
     return aligned(rows, "l" + "r" * (len(rows[0]) - 1))
 
 
-def spread(values: list[Any]) -> str:
-    """Shares as percent, other numbers with three digits."""
+def spread(name: str, values: Iterable[Any]) -> str:
+    """Mean and deviation of a reading: shares as percent, other numbers with three digits."""
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     if not numbers:
         return NO_SPREAD
-    mean = statistics.mean(numbers)
-    deviation = f" ± {_number(statistics.stdev(numbers), mean)}" if len(numbers) > 1 else ""
-    return f"{_number(mean, mean)}{deviation}"
+    write = _percent if SHARES.search(name) else "{:.3g}".format
+    deviation = f" ± {write(statistics.stdev(numbers))}" if len(numbers) > 1 else ""
+    return write(statistics.mean(numbers)) + deviation
 
 
-def _number(value: float, like: float) -> str:
-    return f"{100 * value:.1f} %" if 0 <= like <= 1 else f"{value:.3g}"
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def effect_lines(claim: Claim, found: Judgement) -> list[str]:

@@ -191,7 +191,7 @@ def _arm_rows(outcome: PaperOutcome) -> tuple[list[str], list[list[str]]]:
     """Columns that no arm has are left out."""
     table = outcome.table
     columns = [name for name in outcome.experiment.columns if any(table.values(arm, name) for arm in table.arms)]
-    rows = [[arm, *(spread(list(table.values(arm, name).values())) for name in columns)] for arm in table.arms]
+    rows = [[arm, *(spread(name, table.values(arm, name).values()) for name in columns)] for arm in table.arms]
     return ["arm", *(name.replace("_", " ") for name in columns)], rows
 
 
@@ -269,7 +269,7 @@ def _reference(text: str, found: Mapping[str, Sequence[Answered]], outcomes: Seq
     name, _, scale = parts[0].partition(" ")
     for outcome in outcomes:
         if (outcome.experiment.name, outcome.scale) == (name, scale):
-            return spread(list(outcome.table.values(parts[1], parts[2]).values()))
+            return spread(parts[2], outcome.table.values(parts[1], parts[2]).values())
     raise ConfigError(f"an answer refers to {parts[0]!r}, which is not an experiment and a scale; mend answers.toml")
 
 

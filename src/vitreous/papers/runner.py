@@ -18,12 +18,13 @@ from typing import Any
 
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.machine import choose_device, core_count
-from vitreous.papers.experiment import Cell, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import Cell, Experiment, GridCell, ScaleName, walk
 from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import Record, Results, new_record
 from vitreous.papers.sets import Sets
 from vitreous.papers.verdict import smallest_effect
 from vitreous.papers.worker import compute, new_bench
+from vitreous.papers.works import WORKS, Bench
 from vitreous.words import counted, duration
 
 OUT = "papers/results"
@@ -86,17 +87,19 @@ def run(
     refuse_early(missing, Sets(data))
     is_gpu = choose_device(device).type == "cuda"
     at_once = jobs if jobs is not None else 0 if _is_under_torchrun() else GPU_JOBS if is_gpu else core_count()
+    at_once = min(at_once, 1) if any(WORKS[cell.work].is_alone for cell in missing) else at_once
     for line in announced(outcome, len(missing), max(at_once, 1)):
         tell(line)
     settings = {"data": data, "device": device, "workers": None if at_once == 0 else 1}
     names = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in placed}
     failures: dict[str, str] = {}
-    for done, (cell, answer) in enumerate(computed(missing, settings, at_once, is_gpu=is_gpu), 1):
+    cells = [*models_to_make(missing, new_bench(settings)), *missing]
+    for done, (cell, answer) in enumerate(computed(cells, settings, at_once, is_gpu=is_gpu), 1):
         if "error" in answer:
-            failures[names[cell.key]] = answer["error"]
-        else:
+            failures[names.get(cell.key, f"a model that other cells need ({cell.key})")] = answer["error"]
+        elif results.get(cell) is None:
             results.add(experiment.name, new_record(cell, answer["readings"], answer["status"], answer["seconds"]))
-        step(done, len(missing))
+        step(done, len(cells))
     return PaperOutcome(experiment, scale, placed, results, failures)
 
 
@@ -145,6 +148,16 @@ def refuse_early(cells: Iterable[Cell], sets: Sets) -> None:
         for one in (cell, *cell.needs):
             if "data" in one.options:
                 sets.part(one.options, int(one.options.get("seed", 0)))
+
+
+def models_to_make(cells: Sequence[Cell], bench: Bench) -> list[Cell]:
+    """Trainings that the cells need and whose model is not kept here, such as those of imported measurements.
+
+    Each is made once, before the cells that would otherwise all make it.
+    """
+    known = {cell.key for cell in cells}
+    needed = (need for need in walk(cells) if need.key not in known and need.work == "train")
+    return [need for need in needed if not bench.has_model(need)]
 
 
 def announced(outcome: PaperOutcome, missing: int, at_once: int) -> Iterator[str]:

@@ -78,7 +78,10 @@ class Sets:
         return self.open(name).content_id != named_sets()[name].content_id
 
     def part(self, options: Mapping[str, Any], seed: int) -> ImageSet:
-        """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`."""
+        """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`.
+
+        draw: the seed of which images are first; by default the cell's own, so that every seed draws others.
+        """
         data = self.open(options["data"])
         if (classes := options.get("classes")) is not None:
             whole = open_data.open(self.place(options["data"]), classes=tuple(classes))
@@ -89,7 +92,7 @@ class Sets:
                 f"{data.path} has {there:,} training images, too few for the grid; "
                 f"give a set of at least {count:,}, or --scale laptop"
             )
-        return data if count is None else first_images(data, int(count), seed)
+        return data if count is None else first_images(data, int(count), int(options.get("draw", seed)))
 
 
 @cache

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Tone = Literal["plain", "good", "warn", "bad"]
 SIDE = 224  # pixels of a thumbnail's longer side: sharp at 112 CSS pixels on a phone's screen
 TEMPLATES = Path(__file__).parent / "templates"
+ANSWER_PAGE = Path(__file__).parent / "answer_page"  # of serve and of a web export; api.js is who answers
 
 
 class PageBlock:

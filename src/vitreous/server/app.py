@@ -20,10 +20,11 @@ from PIL import Image
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from vitreous.exports.facts import grid_of
 from vitreous.models.architecture import drawing
 from vitreous.models.vit import ViT
 from vitreous.server import pages
-from vitreous.server.engine import Attended, Pixels, grid_of
+from vitreous.server.engine import Attended, Pixels
 from vitreous.server.errors import Busy, Refusal
 from vitreous.server.guard import Access, Guard
 from vitreous.server.images.cache import CachedImage

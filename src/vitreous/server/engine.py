@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vitreous.evaluation.inference import at_work, ready, with_score
 from vitreous.evaluation.predict import Prediction, answer_of, class_names
+from vitreous.exports.facts import grid_of
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
 from vitreous.models.model import Model, replica
 from vitreous.models.pooling import find_pool
@@ -164,11 +165,6 @@ def attended(layers: list[Tensor], model: ViT, patch: int | None, asked: Tensor 
 
     heads = row(weights.flatten(0, 1)).unflatten(0, weights.shape[:2])  # L H P
     return Attended(model.grid, patch, heads.cpu().numpy(), row(whole)[0].cpu().numpy())
-
-
-def grid_of(model: Model) -> tuple[int, int]:
-    """Rows and columns of patches; for a network without patches, a grid to cover areas by."""
-    return model.grid if isinstance(model, ViT) else (7, 7)
 
 
 def stacked(seen: list[Pixels]) -> Tensor:

@@ -43,10 +43,10 @@ class About:
     target: str
     precision: Literal["float32", "float16", "int8"]
     network: str
-    classes: Annotated[int, msgspec.Meta(ge=1)]
+    classes: Annotated[int, msgspec.Meta(ge=0)]
     temperature: Annotated[float, msgspec.Meta(gt=0)]
     threshold: float | None
-    answers: Literal["one", "several"]
+    answers: Literal["one", "several", "features"]
     preprocess: Preprocess
     terms: str = ""  # of the images that the weights learned from
 
@@ -135,6 +135,16 @@ def _is_name(path: Path) -> bool:
 def read(folder: Path, *, anyway: bool = False) -> Exported:
     """Read and check a folder.  anyway: even if it does not agree with PyTorch."""
     about = _read(folder, "export.json", About)
+    if about.target in TARGETS and TARGETS[about.target].is_page:
+        raise ConfigError(
+            f"{folder} is a page that answers by itself; open it with python -m http.server --directory {folder}, "
+            f"or serve the model that it was made of"
+        )
+    if about.answers == "features":
+        raise ConfigError(
+            f"{folder} holds an encoder without a head, so it answers nothing; fit one and export that: "
+            f"vitreous fit DATA --weights MODEL"
+        )
     runner = TARGETS[about.target].runner if about.target in TARGETS else None
     if runner is None:
         raise ConfigError(

@@ -118,6 +118,7 @@ def unplaced(model: Model) -> Model:
     if isinstance(model, ViT):
         model.embedding.positions = NoPositions(model.config, model.grid)
         model.layer_positions.tables = nn.ModuleList()
+        model.places.rotation = model.places.bias = None
         for part in model.modules():
             if isinstance(part, Attention):
                 part.positions = None

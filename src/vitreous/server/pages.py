@@ -1,4 +1,4 @@
-"""The page, the lesson and the docs, all from files of the package."""
+"""The page, the lesson and the docs, all from files of the package; `vitreous export --to web` writes the same page."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from vitreous.report.page import TEMPLATES, Block, Code, Page, Section, Table, Text, render
+from vitreous.report.page import ANSWER_PAGE, TEMPLATES, Block, Code, Page, Section, Table, Text, render
 from vitreous.server.guard import PERMISSIONS
 
 PAGE_FOLDER = Path(__file__).parent / "page"
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PAGE_FILES = {  # address -> file; the server gives no other file
-    "/": PAGE_FOLDER / "index.html",
+    "/": ANSWER_PAGE / "index.html",
     "/lesson": PAGE_FOLDER / "lesson.html",
     "/worksheet": PAGE_FOLDER / "worksheet.html",
     "/house.css": TEMPLATES / "page.css",
-    "/icon.svg": PAGE_FOLDER / "icon.svg",
-    **{f"/{file.name}": file for file in sorted(PAGE_FOLDER.iterdir()) if file.suffix in (".js", ".css")},
+    **{
+        f"/{file.name}": file
+        for folder in (ANSWER_PAGE, PAGE_FOLDER)
+        for file in sorted(folder.iterdir())
+        if file.suffix in (".js", ".css", ".svg")
+    },
 }
 CAMERA_PAGE = "/"  # the only one that may ask for the camera
 OWN_ADDRESS = "http://127.0.0.1:8000"  # in the docs, until somebody reads them under another

@@ -16,14 +16,13 @@ from urllib.parse import urlsplit
 import torch
 
 from vitreous.errors import BusyError, CheckpointError, ConfigError, MissingExtraError
-from vitreous.images import open_data
+from vitreous.images import examples, open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, doctor
 from vitreous.models.model import Model, is_untrained, replica, unwrapped
 from vitreous.server import exported, runtimes
 from vitreous.server.exported import Exported
 from vitreous.server.guard import Access
-from vitreous.server.images import examples
 from vitreous.server.images.similar import Neighbours
 from vitreous.server.limits import Limits
 from vitreous.server.queue import WorkQueue
@@ -189,6 +188,7 @@ def _model(model: str | os.PathLike[str] | Model, *, untrained: bool) -> tuple[M
     """The model and its name, without folders of this machine."""
     if isinstance(model, Model):
         loaded, name = unwrapped(model), type(model).__name__
+        text = name
     else:
         text = os.fspath(model)
         if text == "last" and not Path(text).exists():
@@ -196,7 +196,9 @@ def _model(model: str | os.PathLike[str] | Model, *, untrained: bool) -> tuple[M
         loaded = load_trained(text, untrained=untrained)
         name = Path(text).resolve().name if Path(text).exists() else text
     if not loaded.config.readout.classes:
-        raise ConfigError(f"{name} has no head, so it answers nothing; fit one: vitreous fit DATA --weights {name}")
+        raise ConfigError(
+            f"{name} has no head, so it answers nothing; fit one, then serve it: vitreous fit DATA --weights {text}"
+        )
     shown = f"{name} (random weights)" if is_untrained(loaded) else name
     return loaded.eval().requires_grad_(False), shown
 

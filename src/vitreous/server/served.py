@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from vitreous.exports.card import terms_of
+from vitreous.exports.facts import MAX_LABELS_LISTED, NO_TRANSFORMER, model_facts
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import seen_box
-from vitreous.models import architecture
 from vitreous.models.model import Model
-from vitreous.models.pooling import find_pool
-from vitreous.models.positions import POSITION_KINDS
-from vitreous.models.vit import ViT
 from vitreous.report.page import picture
-from vitreous.server.engine import Pixels, grid_of
+from vitreous.server.engine import Pixels
 from vitreous.server.errors import Refusal
 from vitreous.server.exported import WHY_CLOSED, Exported
 from vitreous.server.images.cache import CachedImage, ImageCache
@@ -22,17 +17,6 @@ from vitreous.server.images.photo import encoded_photo
 from vitreous.server.images.similar import Neighbours
 from vitreous.server.metrics import Counts
 from vitreous.server.queue import WorkQueue
-
-MAX_LABELS_LISTED = 1000
-NO_TRANSFORMER = {
-    "attention": False,
-    "depth": 0,
-    "heads": 0,
-    "width": 0,
-    "tokens_in_front": 0,
-    "positions": "none",
-    "transformer": None,
-}
 
 
 class Served:
@@ -88,7 +72,7 @@ class Served:
 
     def about(self) -> dict[str, Any]:
         """The facts of the model, for the page and for programs."""
-        whole = _of_file(self.model) if isinstance(self.model, Exported) else _of_model(self.model)
+        whole = _of_file(self.model) if isinstance(self.model, Exported) else model_facts(self.model)
         similar = None if self.neighbours is None else self.neighbours.to_json()
         return {"name": self.name, "runtime": self.runtime, **whole, "similar": similar}
 
@@ -107,66 +91,8 @@ def _of_file(exported: Exported) -> dict[str, Any]:
         "parameters": None,
         "grid": None,
         **NO_TRANSFORMER,
+        "breaks": [],
         "exported": exported.to_json(),
-    }
-
-
-def _of_model(model: Model) -> dict[str, Any]:
-    config = model.config
-    return {
-        "classes": config.readout.classes,
-        "labels": list(model.labels or ())[:MAX_LABELS_LISTED],
-        "image_size": list(config.image_size),
-        "channels": config.channels,
-        "preprocess": model.preprocess.to_json(),
-        "answers": model.answers,
-        "knows_unlike": model.threshold is not None,
-        "terms": terms_of(model),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "grid": list(grid_of(model)),
-        **_inside(model),
-        "exported": None,
-    }
-
-
-def _inside(model: Model) -> dict[str, Any]:
-    """The parts of a Transformer; a ResNet has none."""
-    if not isinstance(model, ViT):
-        return NO_TRANSFORMER
-    config = model.config
-    return {
-        "attention": not find_pool(model)[0].silence,
-        "depth": config.encoder.depth,
-        "heads": config.encoder.heads,
-        "width": config.encoder.width,
-        "tokens_in_front": config.prefix,
-        "positions": config.embedding.positions,
-        "transformer": _transformer(model),
-    }
-
-
-def _transformer(model: ViT) -> dict[str, Any]:
-    """What the lesson needs to tell this model from others. map: channels, rows and columns before the tokens."""
-    config, e = model.config, model.config.encoder
-    seen = architecture.window(model.stem, config.image_size)
-    is_in_attention = POSITION_KINDS[config.embedding.positions].in_attention
-    return {
-        "stem": config.embedding.stem,
-        "piece": architecture.place(config),
-        "patch": list(model.embedding.patch),
-        "numbers": model.embedding.projection.in_features,
-        "window": None if seen is None else asdict(seen),
-        "front": architecture.front_tokens(config.embedding),
-        "positions_at": "attention" if is_in_attention else config.embedding.positions_at,
-        "covered": 0 if config.embedding.positions == "sincos-2d" else config.covered,
-        "norm_before_blocks": config.embedding.norm_before_blocks,
-        "norm": e.norm,
-        "scale": e.attention_scale,
-        "qk_norm": e.qk_norm,
-        "layer_scale": e.layer_scale is not None,
-        "skips": sorted(set(e.skips)),
-        "pool": config.readout.pool,
-        "distillation_head": config.readout.distillation_head,
     }
 
 

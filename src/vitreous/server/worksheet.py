@@ -60,7 +60,7 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
         yield Question(
             f"Somebody shuffles the {what} before they become tokens. Can the model notice? Why?",
             "No. It has no positions, so the tokens are a bag: the same ones in another order give the same answer."
-            if config.embedding.positions == "none"
+            if not config.knows_places
             else "Yes, it can: its positions tell each token where it stands. Without them it would see a bag of "
             "tokens. How much it does, its training decides. Try it: the first page of this server shuffles the image.",
         )
@@ -84,8 +84,9 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
     back = "these" if wide == encoder.mlp else f"{encoder.mlp:,} numbers made of them"
     yield Question(
         f"The MLP of a block turns the {width:,} numbers of a token into {wide:,} by one table, and {back} back into "
-        f"{width:,} by another. Each table adds a bias. How many numbers has one block learned for it?",
-        _sum([(width, wide), (encoder.mlp, width)], [wide, width]),
+        f"{width:,} by another.{' Each table adds a bias.' * encoder.branch_bias} How many numbers has one block "
+        "learned for them?",
+        _sum([(width, wide), (encoder.mlp, width)], [wide, width] if encoder.branch_bias else []),
     )
     pooled = next(part for part in parts if part.name == "pool")
     yield Question("From what does the model read its answer after the last block?", f"From {pooled.about}.")

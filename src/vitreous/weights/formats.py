@@ -63,6 +63,8 @@ class Draft:
     tensors: Tensors  # by the format's canonical names
     labels: tuple[str, ...] | None = None
     assumed: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # other networks in the same file, such as a text tower
+    rules: Callable[[Any], list[Rule]] | None = None  # of this very file, where a format names tensors in several ways
 
 
 @dataclass(frozen=True)

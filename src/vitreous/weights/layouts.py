@@ -47,6 +47,7 @@ UNCHANGED = Move(lambda t: t[0], lambda x: [x])
 TRANSPOSED = Move(lambda t: t[0].mT, lambda x: [x.mT])  # in × out <-> out × in
 LEADING_AXIS = Move(lambda t: t[0].squeeze(0), lambda x: [x[None]])  # with a leading axis of length 1
 STACKED_QKV = Move(lambda t: torch.cat(t), lambda x: list(x.chunk(3)))  # separate q, k, v <-> stacked rows q, k, v
+STACKED_PAIR = Move(lambda t: torch.cat(t), lambda x: list(x.chunk(2)))  # separate q, v <-> stacked
 KERNEL = Move(lambda t: t[0].permute(3, 2, 0, 1), lambda x: [x.permute(2, 3, 1, 0)])  # H W in out <-> out in H W
 ONE_BY_ONE_CONV = Move(lambda t: t[0].flatten(1), lambda x: [x[:, :, None, None]])  # a 1×1 convolution <-> a linear map
 VECTOR = Move(lambda t: t[0].flatten(), lambda x: [x])

@@ -19,6 +19,7 @@ from vitreous.models.model import Model, is_untrained
 from vitreous.weights import formats, hub, imagenet, pretrained, starter
 from vitreous.weights.formats import Format, Hints, hints_of
 from vitreous.weights.layouts import read_with
+from vitreous.weights.originals import Original, open_original
 from vitreous.weights.own_format import (
     Opened,
     Usage,
@@ -32,7 +33,7 @@ from vitreous.weights.own_format import (
 from vitreous.weights.pretrained import PRETRAINED
 from vitreous.weights.quantised import is_quantised, read_quantised
 from vitreous.weights.surgery import resize_images, swap_head
-from vitreous.weights.tensor_files import READERS, RawCheckpoint, read
+from vitreous.weights.tensor_files import READERS, RawCheckpoint, ending, read
 from vitreous.words import one_line
 
 SIDECAR_SCHEMA = "vitreous.sidecar/1"
@@ -151,7 +152,7 @@ def is_new(text: str) -> bool:
     path = Path(text)
     if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.STARTER_NAME, *PRETRAINED):
         return False
-    if path.suffix in READERS or text.startswith((".", "~", os.sep)) or text.endswith(os.sep):  # it is meant as a path
+    if ending(path) in READERS or text.startswith((".", "~", os.sep)) or text.endswith(os.sep):  # it is meant as a path
         raise CheckpointError(
             f"{text} is not there; give a file or folder of weights, hf:OWNER/NAME, or a name from: vitreous models"
         )
@@ -209,11 +210,13 @@ def open_found(found: RawCheckpoint, format: str | None, hints: Hints) -> Opened
             f"{found.path} has our tensors but lost its manifest, or never had one; write it with vitreous.save, "
             f"or build the model and give it the tensors with load_state_dict"
         )
+    original = open_original(found) if format in (None, "timm") else None
+    found = found if original is None else original.found
     known = formats.get(format) if format else formats.recognise(found)
     if hints.architecture is not None and not known.names_architectures:
         raise FormatError(f"{found.path} is of the format {known.name}, which has no names; leave architecture= out")
     try:
-        return open_foreign(found, known, hints)
+        return open_foreign(found, known, hints, original)
     except ConfigError as error:
         raise CheckpointError(f"{found.path} makes no model: {error}") from None
     except (ValueError, IndexError, TypeError, KeyError, RuntimeError, ZeroDivisionError, OverflowError) as error:
@@ -222,10 +225,12 @@ def open_found(found: RawCheckpoint, format: str | None, hints: Hints) -> Opened
         ) from error
 
 
-def open_foreign(found: RawCheckpoint, known: Format, hints: Hints) -> Opened:
+def open_foreign(found: RawCheckpoint, known: Format, hints: Hints, original: Original | None = None) -> Opened:
     record, note = sidecar(found)
     if record is None:
-        draft = known.draft(found, hints)
+        draft = known.draft(found, hints if original is None else original.hints(hints))
+        if original is not None:
+            original.complete(draft)
         if (
             draft.labels is None
             and draft.config.readout.classes == len(imagenet.labels())
@@ -241,10 +246,14 @@ def open_foreign(found: RawCheckpoint, known: Format, hints: Hints) -> Opened:
         draft.assumed = []
         stated = usage(record, found)
     state = read_with(
-        known.rules(draft.config), draft.tensors, lambda: blueprint(draft.config).state_dict(), ignore=known.ignores
+        (draft.rules or known.rules)(draft.config),
+        draft.tensors,
+        lambda: blueprint(draft.config).state_dict(),
+        ignore=known.ignores,
     )
     path = found.path if found.path.startswith(hub.SCHEMES) else Path(found.path).name
-    source = {"format": known.name, "path": path, "assumed": [*draft.assumed, *note]}
+    source: dict[str, Any] = {"format": known.name, "path": path, "assumed": [*draft.assumed, *note]}
+    source |= {"left_out": draft.left_out} if draft.left_out else {}
     stated = dataclasses.replace(stated, preprocess=stated.preprocess.with_channels(draft.config.channels))
     return Opened(draft.config, state, stated, source)
 

@@ -104,7 +104,7 @@ def is_checkpoint(found: RawCheckpoint) -> bool:
 
 def is_ours_without_manifest(found: RawCheckpoint) -> bool:
     names = set(found.tensors)
-    return {"embedding.projection.weight", "blocks.0.norm1.weight"} <= names or "last_norm.weight" in names
+    return {"embedding.projection.weight", "blocks.0.attention.qkv.weight"} <= names or "last_norm.weight" in names
 
 
 def read_manifest(found: RawCheckpoint) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def described(record: Any, found: RawCheckpoint) -> Config:
     if not isinstance(config, ViTConfig):
         fewest = 9 * sum(config.resnet.units)
     else:
-        fewest = 11 * config.encoder.depth + (12 * sum(config.resnet.units) if config.embedding.stem == "resnet" else 0)
+        fewest = 6 * config.encoder.depth + (12 * sum(config.resnet.units) if config.embedding.stem == "resnet" else 0)
     if fewest > len(found.tensors):
         raise ConfigError(f"it asks for {fewest} tensors and more, there are {len(found.tensors)}")
     if isinstance(config, ViTConfig):

@@ -244,7 +244,7 @@ def convert(
         source, format=format, classes=classes, image_size=image_size, heads=heads, activation=activation,
         norm_eps=norm_eps, architecture=architecture, position_resize=position_resize,
     )  # fmt: skip
-    notes = list(model.source.get("assumed", []))
+    notes = [*model.source.get("assumed", []), *(f"left out: {part}" for part in model.source.get("left_out", []))]
     notes += [f"first values, not trained: {source} is a name of the catalog"] if is_new(os.fspath(source)) else []
 
     def write(target: str | os.PathLike[str]) -> list[Path]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import ImageSizeError
+from vitreous.models.attention_bias import resize_bias
 from vitreous.models.catalog import blueprint
 from vitreous.models.config import BiTConfig, Config, Size
 from vitreous.models.positions import resize_line, resize_positions
@@ -23,7 +24,7 @@ def swap_head(config: Config, state: Mapping[str, Tensor], classes: int) -> tupl
     if isinstance(config, BiTConfig):
         pass
     elif classes:
-        changes["representation"] = 0
+        changes |= {"representation": 0, "representation_kind": "tanh"}
     elif config.readout.distillation_head:
         changes["distillation_head"] = False
     gone = ("head.", "representation.") if classes else ("head.",)
@@ -52,7 +53,9 @@ def resize_images(
         )
     moved = {}
     for name, tensor in state.items():
-        if name.endswith("positions.table") or (name.startswith("layer_positions.") and name.endswith(".table")):
+        if name.startswith("places.bias.") and name.endswith(".table"):
+            tensor = resize_bias(tensor, old_grid, new_grid, rule=rule)
+        elif name.endswith("positions.table") or (name.startswith("layer_positions.") and name.endswith(".table")):
             tensor = resize_positions(tensor, old_grid, new_grid, prefix=config.covered, rule=rule)
         elif "positions." in name and name.endswith((".rows", ".columns")):
             tensor = resize_line(tensor, new_grid[0 if name.endswith(".rows") else 1])

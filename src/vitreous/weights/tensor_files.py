@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -139,7 +140,7 @@ def _weights_in(folder: Path) -> Path:
             f"{folder} is an exported folder, which answers by `vitreous serve {folder}` or its own run.py; for all "
             f"else name the model that it was made of"
         )
-    only = sorted(p for p in folder.iterdir() if p.suffix in READERS and p.is_file())
+    only = sorted(p for p in folder.iterdir() if ending(p) in READERS and p.is_file())
     if len(only) != 1:
         several = f"{len(only)} files of weights ({', '.join(p.name for p in only[:3])}, …)"
         if not only and (folder / "config.json").is_file() and (folder / "events.jsonl").is_file():
@@ -196,11 +197,11 @@ def is_plain_name(file: str) -> bool:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors of one file, and a safetensors file's metadata."""
-    if path.suffix not in READERS:
+    if ending(path) not in READERS:
         raise FormatError(f"{path} does not end in {', '.join(READERS)}; give a file of weights")
     if path.stat().st_size == 0:
         raise CheckpointError(f"{path} is empty; fetch or write it again")
-    tensors, metadata = READERS[path.suffix](path)
+    tensors, metadata = READERS[ending(path)](path)
     check_names(tensors, path)
     return tensors, metadata
 
@@ -406,14 +407,15 @@ def read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         is_zip = zipfile.is_zipfile(path)
         check_pickle(path, is_zip=is_zip)
         # In a mapped file a tensor cannot reach beyond the end, whatever length it claims.
-        content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=is_zip)
+        with torch.serialization.safe_globals([argparse.Namespace]):  # a script's arguments: words and numbers
+            content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=is_zip)
     except CheckpointError:
         raise
     except pickle.UnpicklingError:
         raise _not_only_tensors(path) from None
     except Exception as error:  # torch raises many kinds of error on a damaged file
         raise CheckpointError(f"{path} is damaged: {one_line(error)}; fetch or write it again") from None
-    tensors = _state_dict(content)
+    tensors, about = _state_dict(content)
     if not tensors:
         raise CheckpointError(f"{path} holds no state_dict; save model.state_dict()")
     total = 0
@@ -424,7 +426,7 @@ def read_pickled(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             raise CheckpointError(
                 f"tensor {name!r} of {path} claims shape {by(tensor.shape)}, more than the file holds; do not trust it"
             )
-    return {name: tensor.clone() for name, tensor in tensors.items()}, {}
+    return {name: tensor.clone() for name, tensor in tensors.items()}, about
 
 
 def _not_only_tensors(path: Path) -> CheckpointError:
@@ -441,6 +443,7 @@ ALLOWED_PICKLE_CALLS = {  # all that a pickle of tensors needs; torch allows oth
     "torch.serialization _get_layout",
     "torch._tensor _rebuild_from_type_v2",
     "_codecs encode",
+    "argparse Namespace",
     "builtins set",
     "__builtin__ set",
 }
@@ -482,16 +485,17 @@ WRAPPERS = (  # the first one present wins
 )  # fmt: skip
 
 
-def _state_dict(content: Any) -> dict[str, Tensor]:
-    """The state dict inside the wrappers that training scripts add."""
+def _state_dict(content: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The state dict inside the wrappers that training scripts add; the innermost wrapper, and networks beside it."""
+    about: dict[str, str] = {}
     for _ in range(4):
         if not isinstance(content, Mapping):
-            return {}
-        inner = next((content[k] for k in WRAPPERS if isinstance(content.get(k), Mapping)), None)
-        if inner is None:
+            return {}, about
+        found = [word for word in WRAPPERS if isinstance(content.get(word), Mapping)]
+        if not found:
             break
-        content = inner
-    return {str(name): tensor.detach() for name, tensor in content.items() if isinstance(tensor, Tensor)}
+        content, about = content[found[0]], {"wrapper": found[0], "beside": ",".join(found[1:])}
+    return {str(name): tensor.detach() for name, tensor in content.items() if isinstance(tensor, Tensor)}, about
 
 
 READERS = {
@@ -501,6 +505,11 @@ READERS = {
     ".pt": read_pickled,
     ".bin": read_pickled,
 }
+
+
+def ending(path: Path) -> str:
+    """What a file's name says of its kind; MoCo v3 and others write NAME.pth.tar, which is no archive."""
+    return ".pth" if path.name.endswith(".pth.tar") else path.suffix
 
 
 def read_json(path: Path) -> dict[str, Any]:

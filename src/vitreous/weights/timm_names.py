@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,45 @@ NAMES_FILE = Path(__file__).with_name("timm_names.json")
 BIT_BY_HAND, HYBRID_BY_HAND = "resnetv2_bit", "vit_hybrid"  # our names for sizes that timm does not name
 
 
+TIMM_FAMILIES = {  # patterns of names; the first that fits counts
+    "DINOv3": "*dinov3*",
+    "LingBot-Vision, Sapiens2": "*lingbot *sapiens2",
+    "EVA, EVA-02": "eva*",
+    "BEiT, BEiT v2, BEiT-3": "beit*",
+    "Perception Encoder": "vit_pe_*",
+    "ViT with rotary positions": "*_rope_*",
+    "ViT with biases by offset": "vit_*relpos_*",
+    "SigLIP": "*siglip*",
+    "CLIP": "*clip*",
+    "DINOv2": "*dinov2*",
+    "DeiT, DeiT-3": "deit*",
+    "AIMv2": "aimv2*",
+    "FlexiViT": "flexivit*",
+    "BiT and other ResNets": "resnetv2*",
+    "SAM, ViTamin, NaFlexViT": "samvit* vitamin* naflexvit*",
+    "ViT and hybrids": "*vit*",
+}
+
+
+def timm_family(name: str) -> str:
+    """The family of a name, for people."""
+    found = (family for family, words in TIMM_FAMILIES.items() if any(fnmatchcase(name, w) for w in words.split()))
+    return next(found, "others")
+
+
 @dataclass(frozen=True)
 class Implied:
     """What a name tells beyond the tensors."""
 
-    family: str  # vit, distilled or bit
+    family: str  # vit, distilled, eva, beit, relpos or bit
     activation: str = "gelu"
     norm_eps: float = 1e-6
     pool: str = "token"
     no_embed_class: bool | None = False  # None: the position table tells
+    norm: str = "pre"  # pre or branch
+    pool_tokens: str = "patches"  # patches or all
+    pool_heads: int = 0  # of an attention pool; 0 is the encoder's
+    arguments: tuple[tuple[str, Any], ...] = ()  # other arguments of timm's
     width: int | None = None
     heads: int | None = None
 
@@ -40,10 +71,15 @@ def runs() -> dict[str, Implied]:
     out = {BIT_BY_HAND: Implied("bit"), HYBRID_BY_HAND: Implied("vit", no_embed_class=None)}
     for group in table["runs"]:
         facts: dict[str, Any] = {key: value for key, value in group.items() if key != "names"}
+        facts["arguments"] = tuple((key, _frozen(value)) for key, value in facts.get("arguments", {}).items())
         for size, names in group["names"].items():
             width, heads = map(int, size.split("/")) if size else (None, None)
             out |= {name: Implied(**facts, width=width, heads=heads) for name in names.split()}
     return out | {old: out[new] for old, new in table["renamed"].items()}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 @cache

@@ -129,6 +129,8 @@ KNOWN = {
     "positions.Learned2dPositions.*": ELSEWHERE,
     "positions.sincos_2d": ELSEWHERE,
     "positions.RelativePositions.*": ELSEWHERE,
+    "rotary.Rotation.places": ELSEWHERE,
+    "attention_bias.*": ELSEWHERE,
     "hybrid.*": ELSEWHERE,
     "convolutions.*": ELSEWHERE,
     "bit.*": ELSEWHERE,

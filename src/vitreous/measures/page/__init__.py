@@ -25,6 +25,7 @@ PAGE_FOLDER = Path(__file__).parent
 MAX_MAPS_IN_PAGE = 11 * 2**20  # bytes; with its figures a page stays below 15 MB
 TOP_LINES = 10  # near the top of the page
 PICTURED_FIRST = ("attention-maps", "rollout")  # what most people come for: where the model looks, on the image
+MAX_CHARTS_IN_CELL = 2  # of a look without photos
 DRAWN_IN_SHORT = 3  # the short version draws ranks up to this one
 MAX_TABLE_ROWS = 20  # of a measure that draws nothing
 FILES_NOTE = "inspection.json beside this page holds every number; the folder figures/ holds every figure as a file."
@@ -96,12 +97,13 @@ def section(inspection: Inspection) -> Section:
 
 
 def notebook(inspection: Inspection) -> str:
-    """For a notebook's cell: where the model looks on the first images, and a line for each measure."""
+    """For a notebook's cell: where the model looks on images, or the first charts; and a line for each measure."""
     title = f"{' against '.join(inspection.names)} on {inspection.seen}"
     blocks: list[Block] = [Text(title), *(Note(note, "warn") for note in inspection.notes), *_untrained(inspection)]
-    figures = [figure for name in PICTURED_FIRST for figure in figures_of(inspection, name)]
-    panels = [panel for figure in figures for panel in figure.panels if panel.chart.has_photos][:1]
-    drawings = [Drawing(panel.chart, heading=panel.heading) for panel in panels]
+    names = dict.fromkeys([*PICTURED_FIRST, *inspection.found])
+    panels = [panel for name in names for figure in figures_of(inspection, name) for panel in figure.panels]
+    photos = [panel for panel in panels if panel.chart.has_photos][:1]
+    drawings = [Drawing(panel.chart, heading=panel.heading) for panel in photos or panels[:MAX_CHARTS_IN_CELL]]
     table = Table(["measure", "what it says"], [list(row) for row in inspection.rows()])
     return pages.fragment([*blocks, pages.Columns([*drawings, table])])
 

@@ -1,10 +1,39 @@
 """All experiments by name, in the order of the ledger's families."""
 
 from vitreous.papers.experiment import Experiment
-from vitreous.papers.experiments import ablations, position_patterns, positions, readouts
+from vitreous.papers.experiments import (
+    ablations,
+    attention,
+    data,
+    data_inside,
+    embeddings,
+    language,
+    optimizer,
+    place,
+    position_patterns,
+    positions,
+    readouts,
+    receptive_field,
+    scaling,
+    shift,
+    shots,
+    size,
+    skips,
+    speed,
+    transfer,
+    uniformity,
+)
 from vitreous.registry import Registry
 
 OUR_EXPERIMENTS = [
+    data.EXPERIMENT,
+    data_inside.EXPERIMENT,
+    size.SIZE,
+    size.SIZE_SMALL,
+    size.COMPUTE,
+    optimizer.EXPERIMENT,
+    scaling.EXPERIMENT,
+    speed.EXPERIMENT,
     positions.EXPERIMENT,
     position_patterns.SIZES,
     position_patterns.PATTERNS,
@@ -18,5 +47,18 @@ OUR_EXPERIMENTS = [
     ablations.SKIPS,
     ablations.NEIGHBOURS,
     ablations.COLOUR,
+    *transfer.TRANSFER_EXPERIMENTS,
+    shots.EXPERIMENT,
+    embeddings.EXPERIMENT,
+    attention.EXPERIMENT,
+    attention.LOCAL_HEADS,
+    skips.EXPERIMENT,
+    uniformity.EXPERIMENT,
+    place.EXPERIMENT,
+    place.READOUTS,
+    receptive_field.EXPERIMENT,
+    shift.EXPERIMENT,
+    language.EXPERIMENT,
+    language.SEQUENCE,
 ]
 EXPERIMENTS: Registry[Experiment] = Registry("experiments", {one.name: one for one in OUR_EXPERIMENTS})

@@ -120,8 +120,8 @@ NORM_PLACE = Experiment(
             rule=POSITIVE,
             effects=stable_rates,
             published="none",
-            note="a rate is stable if it reaches half of the best accuracy of both; rates lie a factor of 3 apart, so seeds "
-            "may agree exactly",
+            note="a rate is stable if it reaches half of the best accuracy of both; rates lie a factor of 3 apart, so "
+            "seeds may agree exactly",
         ),
         Claim(
             row="M37",

@@ -10,7 +10,7 @@ from vitreous.papers.experiment import ArmTable, Cell, Claim, Effect, Experiment
 from vitreous.papers.experiments import positions
 from vitreous.papers.experiments.small_vit import MATCHED, rates_of, trained
 from vitreous.papers.verdict import POSITIVE, alike
-from vitreous.papers.works.look import looked
+from vitreous.papers.works.look import looked, looked_at_start
 from vitreous.papers.works.patterns import patterns
 from vitreous.papers.works.train import train
 
@@ -113,7 +113,8 @@ def patterns_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
         yield GridCell(SETTINGS_ARM, seed, _against_seeds(seed, by_seed))
         near = trained(scale, seed, rate=rates_of(scale)[1])
         yield GridCell(NEAR_ARM, seed, looked(near, near.options["data"], ["positions"], seen=64))
-        yield GridCell(START_ARM, seed, looked(near, near.options["data"], ["positions"], seen=64, at_start=True))
+        start = looked_at_start(near.options["model"], seed, near.options["data"], ["positions"], seen=64)
+        yield GridCell(START_ARM, seed, start)
 
 
 def rate_and_kind_pairs(places: Sequence[tuple[str, float]]) -> dict[str, list[tuple[int, int]]]:

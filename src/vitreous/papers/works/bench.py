@@ -27,6 +27,7 @@ class Work:
 
     run: Callable[[Cell, Bench], Readings]
     version: int = 1
+    is_alone: bool = False  # it measures time, so nothing else may run beside it
 
 
 @dataclass
@@ -39,13 +40,18 @@ class Bench:
     models: Path = field(default_factory=lambda: cache_folder() / "papers")
     train: Callable[[Cell, Bench], Readings] | None = None  # makes a model that is not there
 
+    def has_model(self, cell: Cell) -> bool:
+        return self._file(cell).is_file()
+
     def model_file(self, cell: Cell) -> Path:
         """The trained model of a cell; trained again if it is not there."""
-        file = self.models / f"{cell.key}.safetensors"
-        if not file.is_file():
+        if not self.has_model(cell):
             assert self.train is not None, "the runner says how to train"
             self.train(cell, self)
-        return file
+        return self._file(cell)
+
+    def _file(self, cell: Cell) -> Path:
+        return self.models / f"{cell.key}.safetensors"
 
     def model(self, cell: Cell) -> Model:
         return load(self.model_file(cell))
@@ -56,7 +62,7 @@ class Bench:
         with tempfile.TemporaryDirectory(dir=self.models) as scratch:
             part = Path(scratch) / "model.safetensors"
             shutil.copyfile(model, part)
-            replace(part, self.models / f"{cell.key}.safetensors")
+            replace(part, self._file(cell))
 
     @property
     def place(self) -> dict[str, Any]:

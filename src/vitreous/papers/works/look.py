@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import numpy as np
 
 from vitreous.errors import DataError
 from vitreous.images.imageset import TEST, ImageSet
-from vitreous.measures.filters_and_positions import COMPONENTS_DRAWN
+from vitreous.measures.attention import patch_distances
+from vitreous.measures.filters_and_positions import COMPONENTS_DRAWN, rank_correlation
 from vitreous.measures.layer_similarity import is_block
 from vitreous.measures.look import look
 from vitreous.measures.measure import Found, plain
@@ -28,7 +30,16 @@ from vitreous.weights.load_model import load
 
 SEEN = 512  # images of a look
 WIDE, LOCAL = 0.8, 0.5  # of the distance of even attention: a head beyond the one is wide, one below the other local
+GROUPS_OF_PLACES = 5  # the position vectors of released weights are one table: its places stand in for seeds
 FITTED = ("probes", "token-probes")  # these fit on training images and judge on test images; others see test images
+
+
+def looked_at_start(
+    model: str, seed: int, data: str, only: Sequence[str], *, seen: int = SEEN, group: int | None = None
+) -> Cell:
+    """A look at a network as it is before training."""
+    options = {"data": data, "only": list(only), "seen": seen, "at_start": model, "seed": seed}
+    return Cell("look", options | ({} if group is None else {"group": group}), (), LOOK.version)
 
 
 def looked(
@@ -39,13 +50,11 @@ def looked(
     against: Cell | str | None = None,
     seen: int = SEEN,
     group: int | None = None,
-    at_start: bool = False,
 ) -> Cell:
     """A look as a cell.
 
     model, against: a training; or the name of released weights.  only: measures.  seen: images.  group: the images of
-    that number when all are dealt out in groups of `seen`; by default the same images for all.  at_start: the model as
-    it was before its training.
+    that number when all are dealt out in groups of `seen`; by default the same images for all.
     """
     options: dict[str, Any] = {"data": data, "only": list(only), "seen": seen}
     options |= {} if group is None else {"group": group}
@@ -53,8 +62,6 @@ def looked(
     for side, one in (("model", model), ("against", against)):
         if isinstance(one, str):
             options[side] = one
-        elif one is not None and side == "model" and at_start:
-            options |= {"at_start": one.options["model"], "seed": one.options["seed"]}
         elif one is not None:
             needs.append(one)
     return Cell("look", options, tuple(needs), LOOK.version)
@@ -73,7 +80,8 @@ def run_look(cell: Cell, bench: Bench) -> Readings:
             shown = dealt(part, options["seen"], options.get("group"))
             found = look(model, shown, against=against, only=names, images=len(shown), **bench.place)
             for name in names:
-                readings |= read(name, found[name])
+                readings |= read(name, found[name], options.get("group"))
+            readings |= heads_by_distance(found.found)
     return readings
 
 
@@ -106,11 +114,12 @@ def dealt(data: ImageSet, count: int, group: int | None = None) -> ImageSet:
 # A few numbers of each measure ---------------------------------------------------------------------------------------
 
 
-def read(measure: str, found: Found) -> Readings:
-    """The readings of one measure."""
+def read(measure: str, found: Found, group: int | None = None) -> Readings:
+    """The readings of one measure.  group: of the places, for what depends on no image."""
     if measure not in READ:
         raise DataError(f"no readings are named for the measure {measure!r}; there are: {', '.join(READ)}")
-    return {name: plain(value) for name, value in READ[measure](found).items()}
+    values = positions(found, group) if measure == "positions" else READ[measure](found)
+    return {name: plain(value) for name, value in values.items()}
 
 
 def distances(found: Found) -> Readings:
@@ -184,8 +193,22 @@ def fields(found: Found) -> Readings:
     return out | {"field_low": float(np.mean(lower_half(out["field_after"])))}
 
 
-def positions(found: Found) -> Readings:
-    return {f"position_{name}": found[name] for name in ("nearness", "row_column", "axis_diagonal")}
+def positions(found: Found, group: int | None = None) -> Readings:
+    """How the likeness of positions falls with distance. group: of the places, each against all others."""
+    out = {f"position_{name}": found[name] for name in ("nearness", "row_column", "axis_diagonal")}
+    return out if group is None else out | {"position_nearness": nearness_of_group(found, group)}
+
+
+def nearness_of_group(found: Found, group: int) -> float | None:
+    """Rank correlation of likeness with −distance, from the places of one group of GROUPS_OF_PLACES to all others."""
+    grid, tiles = tuple(found["grid"]), np.array(found["tiles"], np.float64)
+    if found["tile_step"] != 1:
+        raise DataError(f"a grid of {grid[0]}×{grid[1]} places is too large for groups of places; ask for no group")
+    count = math.prod(grid)
+    mine = permutation(0, "paper places", 0, count)[group % GROUPS_OF_PLACES :: GROUPS_OF_PLACES]
+    far = patch_distances((grid[0], grid[1]), 1.0).numpy()[mine]
+    pair = far > 0
+    return rank_correlation((-far[pair]).tolist(), tiles.reshape(count, count)[mine][pair].tolist())
 
 
 def filters(found: Found) -> Readings:
@@ -212,6 +235,24 @@ def autocorrelation(component: Any) -> float:
 
 def head_likeness(found: Found) -> Readings:
     return {"head_likeness": [row["mean_cosine"] for row in found["rows"]]}
+
+
+def heads_by_distance(found: Mapping[str, Found]) -> Readings:
+    """heads_apart: rank correlation, over pairs of heads, of how differently far they look with how unlike they look.
+
+    The mean over blocks; nothing unless both measures were asked for, or if a block has two heads.
+    """
+    if not {"attention-distance", "head-likeness"} <= set(found):
+        return {}
+    trends = []
+    rows = _by(found["attention-distance"]["rows"], "layer").values()
+    for block, cosines in zip(rows, found["head-likeness"]["heads"], strict=True):
+        far = [row["distance_px"] for row in block]
+        pairs = list(combinations(range(len(far)), 2))
+        apart = [abs(far[i] - far[j]) for i, j in pairs]
+        trends.append(rank_correlation(apart, [-cosines[i][j] for i, j in pairs]) if len(pairs) > 2 else None)
+    known = [trend for trend in trends if trend is not None]
+    return {"heads_apart": plain(float(np.mean(known)))} if known else {}
 
 
 def entropy(found: Found) -> Readings:
@@ -274,6 +315,16 @@ def removal(found: Found) -> Readings:
     return {"removal_same_answer": kept, "removal_kept": float(np.mean(kept)) if None not in kept else None}
 
 
+def cuts(found: Found) -> Readings:
+    """What is lost when the skips of one block are cut, by block: of the accuracy, and of likeness to itself."""
+    rows, out = found["rows"], Readings()
+    for name, key, sign, whole in (("accuracy", "accuracy_change", -1, 0), ("features", "features_cka", -1, 1)):
+        if all(row[key] is not None for row in rows):
+            out[f"cut_{name}"] = [whole + sign * row[key] for row in rows]
+            out[f"cut_{name}_mean"] = float(np.mean(out[f"cut_{name}"]))
+    return out
+
+
 def change(found: Found) -> Readings:
     return {name: found[name] for name in ("filter_space", "position_pattern")}
 
@@ -293,7 +344,7 @@ READ: Mapping[str, Callable[[Found], Readings]] = {
     "similarity-across": across,
     "heads-against-layers": heads_against,
     "embeddings-change": change,
-    "skip-removal": removal,
+    "skip-removal": lambda found: {**removal(found), **cuts(found)},
 }
 
 

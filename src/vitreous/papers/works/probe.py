@@ -12,9 +12,17 @@ from vitreous.papers.works.bench import Bench, Readings, Work
 DRAWS = 5  # of the shots; their mean is one number of the seed
 
 
-def few_shot(trained: Cell, data: str, *, shots: tuple[int, ...] = (5,), images: int | None = None) -> Cell:
-    """images: of train, to draw the shots from; all by default."""
+def few_shot(
+    trained: Cell,
+    data: str,
+    *,
+    shots: tuple[int, ...] = (5,),
+    images: int | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> Cell:
+    """images: of train, to draw the shots from; all by default.  classes: only these of the set."""
     options: dict[str, Any] = {"data": data, "shots": list(shots)} | ({} if images is None else {"images": images})
+    options |= {} if classes is None else {"classes": list(classes)}
     return Cell("few-shot", options, (trained,), FEW_SHOT.version)
 
 

@@ -14,6 +14,7 @@ from vitreous.models.cost import macs
 from vitreous.models.model import unwrapped
 from vitreous.papers.experiment import Cell
 from vitreous.papers.works.bench import Bench, Readings, Work, seed_of
+from vitreous.papers.works.resizing import Resized, begin_at_size
 from vitreous.training.fit import fit
 from vitreous.training.recipe import Recipe
 
@@ -26,6 +27,9 @@ def train(
     seed: int,
     *,
     images: int | None = None,
+    classes: tuple[str, ...] | None = None,
+    draw: int | None = None,
+    resized: Resized | None = None,
     recipe: Mapping[str, Any] | str = "auto",
     rates: tuple[float, ...] = (),
     weights: Cell | str | None = None,
@@ -34,11 +38,15 @@ def train(
     """A training as a cell.
 
     model: a catalog name with changes; None keeps that of the weights.  images: that many of the training images,
-    nested and balanced.  recipe: a name, or fields of a plain one; changes are fields too.  rates: of which dev
-    chooses.  weights: the training to begin from, or what `vitreous.load` takes.
+    nested and balanced.  classes: only these of the set.  draw: which images, if not the seed's own.  resized: the
+    weights begin at another size, their positions moved as it says.  recipe: a name, or fields of a plain one; changes
+    are fields too.  rates: of which dev chooses.  weights: the training to begin from, or what `vitreous.load` takes.
     """
     options: dict[str, Any] = {"model": model, "data": data, "seed": seed, "recipe": recipe, "fields": changes}
     options |= {} if images is None else {"images": images}
+    options |= {} if classes is None else {"classes": list(classes)}
+    options |= {} if draw is None else {"draw": draw}
+    options |= {} if resized is None else {"resized": resized.to_json()}
     options |= {"rates": list(rates)} if rates else {}
     options |= {"weights": weights} if isinstance(weights, str) else {}
     return Cell("train", options, (weights,) if isinstance(weights, Cell) else (), TRAINING.version)
@@ -52,6 +60,8 @@ def run_training(cell: Cell, bench: Bench) -> Readings:
     recipe = options["recipe"]
     plain = recipe if isinstance(recipe, str) else Recipe(name="paper").change(**recipe)
     with tempfile.TemporaryDirectory() as scratch:
+        if "resized" in options:
+            weights = begin_at_size(weights, Resized(**options["resized"]), Path(scratch) / "begin.safetensors")
         try:
             run = fit(
                 data,
@@ -74,7 +84,7 @@ def run_training(cell: Cell, bench: Bench) -> Readings:
         return {
             "diverged": 0,
             "accuracy": judged["right"] / judged["images"],
-            "train_accuracy": _on_train(trained, data, bench),
+            "train_accuracy": right_on_train(trained, data, bench),
             "parameters": run.metrics["parameters"],
             "macs": macs(trained.config),
             "steps": run.metrics["steps"],
@@ -84,7 +94,7 @@ def run_training(cell: Cell, bench: Bench) -> Readings:
         }
 
 
-def _on_train(model: Any, data: ImageSet, bench: Bench) -> float:
+def right_on_train(model: Any, data: ImageSet, bench: Bench) -> float:
     """Accuracy on the first training images, as they are."""
     mine = data.split(TRAIN)
     found = evaluate(model, mine.take(range(min(len(mine), TRAIN_IMAGES_JUDGED))), split="train", **bench.place)

@@ -1,1 +1,1 @@
-"""The images that the server holds: uploads, examples, similar ones."""
+"""The images that the server holds: uploads, similar ones."""

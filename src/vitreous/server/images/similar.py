@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from vitreous.evaluation import features
+from vitreous.images.examples import label_of
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.server.errors import Busy, Refusal
-from vitreous.server.images.examples import label_of
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,14 @@ if (HASH) {
   history.replaceState(null, "", location.pathname); // not in the history, nor in a copied address
 }
 
+/** Who answers, for the page.  isHere: no photo leaves this machine. */
+export const who = {
+  privacy: "It goes to this server alone, which forgets it.",
+  foot: "Nothing is loaded from elsewhere, nothing is stored.",
+  hasOtherPages: true,
+  isHere: false,
+};
+
 /** A refusal, in the server's own words. */
 export class Refused extends Error {}
 

@@ -128,7 +128,8 @@ function placed(m) {
   if (m.transformer.positions_at === "attention") return "Where it stands comes in later, inside attention.";
   const by = m.positions === "sincos-2d" ? "Fixed waves of row and column say" : m.positions === "learned" || m.positions === "learned-2d" ? "Another table says" : "Positions say";
   const again = m.transformer.positions_at === "stem" ? "" : " They come in at the start of every layer.";
-  return `${by} where it stands, since a Transformer does not know the order of its tokens.${again}`;
+  const inside = m.transformer.rotary || m.transformer.bias ? " Attention is told it too." : "";
+  return `${by} where it stands, since a Transformer does not know the order of its tokens.${again}${inside}`;
 }
 
 function named(front) {
@@ -183,17 +184,21 @@ function embedding({ positions, transformer: t }) {
   return [`z₀ = ${t.norm_before_blocks ? `norm(${line})` : line}`];
 }
 
-function attention({ width, heads, transformer: t }) {
-  const product = t.qk_norm ? "norm(q) norm(k)ᵀ" : "q kᵀ", both = t.positions_at === "attention" ? `${product} + q rᵀ` : product;
-  const sum = t.positions_at === "attention" ? `(${both})` : both;
+function attention({ positions, width, heads, transformer: t }) {
+  const [q, k] = t.qk_norm ? ["norm(q)", "norm(k)"] : ["q", "k"], turn = t.rotary ? "R " : "";
+  const product = t.rotary ? `${turn}${q} (${turn}${k})ᵀ` : `${q} ${k}ᵀ`;
+  const sum = positions === "relative" ? `(${product} + q rᵀ)` : product, bias = t.bias ? " + b" : "";
   return [
-    t.scale === null ? `softmax(${sum} / √d) v` : `softmax(${t.scale} · ${sum}) v`,
+    t.scale === null ? `softmax(${sum} / √d${bias}) v` : `softmax(${t.scale} · ${sum}${bias}) v`,
     ...(t.scale === null ? [`d = ${width} / ${heads} = ${width / heads}`] : []),
+    ...(t.rotary ? ["R turns pairs of numbers by the row and column of the token"] : []),
+    ...(t.bias ? ["b: a learned number for each offset of two tokens"] : []),
   ];
 }
 
 function block({ depth, transformer: t }) {
   const gain = t.layer_scale ? "γ · " : "", [skip, then] = t.skips.length === depth ? ["", ""] : [" + z", " + z′"];
+  if (t.norm === "branch") return [`z′ = norm(attention(z))${skip}`, `z = norm(mlp(z′))${then}`];
   if (t.norm === "post") return [`z′ = norm(${gain}attention(z)${skip})`, `z = norm(${gain}mlp(z′)${then})`];
   return [`z′ = ${gain}attention(norm(z))${skip}`, `z = ${gain}mlp(norm(z′))${then}`];
 }

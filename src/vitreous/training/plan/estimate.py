@@ -157,8 +157,9 @@ def _strongest(
     if not measured:
         return None, None
     able = [pair for pair in measured if pair[0].matters] or measured
-    _, high = wilson(min(told.whole or 0 for told, _ in able), len(found.rows))
-    told, guess = next(pair for pair in able if (pair[0].whole or 0) <= high * len(found.rows))
+    lowest = min(told.whole or 0 for told, _ in able)
+    _, high = wilson(lowest, len(found.rows))  # of all right it may round to less than 1
+    told, guess = next(pair for pair in able if (pair[0].whole or 0) <= max(lowest, high * len(found.rows)))
     return told, guess if told.matters else None
 
 

@@ -125,15 +125,22 @@ def _vit(config: ViTConfig, batch: int, size: int, checkpointing: bool) -> int:
 def _block(config: ViTConfig, tokens: int, size: int) -> int:
     """Bytes of one image in one block."""
     e, d = config.encoder, config.encoder.width
-    norms = 2 * (d * FLOAT + 2 * FLOAT)  # what goes in, which autocast makes float32; mean and deviation
+    copies = 2 if e.norm_kind == "rms" else 1  # an RMS norm keeps what it divides, and the quotient
+    norms = 2 * copies * (d * FLOAT + 2 * FLOAT)  # what goes in, which autocast makes float32; mean and deviation
     attention = (
         d + 3 * d + d
     ) * size + e.heads * FLOAT  # what qkv reads; q k v; what merge reads; sums of exponentials
+    if config.rotation.rotary != "none":
+        attention += 2 * d * size  # queries and keys, turned
+        attention += 2 * d * FLOAT if config.rotation.rotary == "mixed" else 0  # and before, for learned angles
     if e.qk_norm:
         attention += 2 * d * size + 4 * e.heads * FLOAT
     hidden = {"relu": 1, "swiglu": 2 * HIDDEN_WIDTHS_READ["swiglu"]}.get(e.activation, 2) * e.mlp
     branches = (2 * d if e.layer_scale is not None else 0) + (2 * d + e.mlp if e.dropout else 0)
-    block = tokens * (norms + attention + (d + hidden + branches) * size)
+    inside = {"attention": d, "mlp": e.mlp, "both": d + e.mlp}.get(e.inner_norm, 0)
+    block = tokens * (norms + attention + (d + hidden + branches) * size + copies * inside * FLOAT)
+    if e.attention_bias != "none":
+        block += e.heads * tokens * tokens * size
     if config.embedding.positions == "relative" or e.attention_dropout:  # weights are formed
         block += 3 * e.heads * tokens * tokens * size + 2 * tokens * d * size
     return block

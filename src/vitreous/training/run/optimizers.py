@@ -71,9 +71,9 @@ def layers(names: Iterable[str]) -> dict[str, int]:
 
 
 def _depth(name: str) -> tuple[int, int]:
-    if re.search(r"(^|\.)(stem|embedding|root)\.", name):
+    if re.search(r"(^|\.)(stem|embedding|root|rotation|shared)\.", name):
         return 0, 0
-    if found := re.search(r"(^|\.)(?:blocks|layer_positions\.tables)\.(\d+)\.", name):
+    if found := re.search(r"(^|\.)(?:blocks|layer_positions\.tables|places\.bias\.layers)\.(\d+)\.", name):
         return 1 + int(found[2]), 0
     if found := re.search(r"(^|\.)stages\.(\d+)\.(?:\D*\.)?(\d+)\.", name):
         return 1 + int(found[2]), int(found[3])

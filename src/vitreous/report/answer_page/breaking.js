@@ -8,7 +8,7 @@ const $ = (id) => document.getElementById(id);
 export class Breaking {
   constructor(model, complain) {
     Object.assign(this, { model, complain, image: null, bitmap: null, found: null, hidden: new Set(), seed: 1, turn: 0, at: null });
-    for (const part of document.querySelectorAll("#breaks .vit")) part.hidden = !model.attention;
+    for (const part of document.querySelectorAll("#breaks [data-breaks]")) part.hidden = !model.breaks.includes(part.dataset.breaks);
     $("block").max = model.depth;
     $("block").value = Math.ceil(model.depth / 2);
     $("silent").max = model.heads;

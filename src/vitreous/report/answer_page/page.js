@@ -1,13 +1,14 @@
 // The page: a picture comes, the answer and where it came from are shown, and people look closer.
 
-import { ask, get, photo, Refused, seen, send } from "./api.js";
+import { ask, get, photo, Refused, seen, send, who } from "./api.js";
 import { Breaking } from "./breaking.js";
 import { Camera } from "./camera.js";
-import { draw, list, pickable, told } from "./drawing.js";
+import { draw, list, percent, pickable, told } from "./drawing.js";
 
 const $ = (id) => document.getElementById(id);
 const EMPTY = { image: null, photo: null, seen: null, answer: null, maps: null, patch: null };
 const TALLEST = 36; // rem of a portrait
+const SHOWS_PIXELS = 64; // pixels wide, at most
 const state = { model: null, turn: 0, ...EMPTY };
 let breaking = null, camera = null;
 
@@ -24,10 +25,9 @@ async function begin() {
     introduce(model);
     examples.forEach(addExample);
     $("examples").hidden = !examples.length;
-    camera = new Camera((file) => show({ file }), complain);
+    camera = new Camera((file) => show({ file }), glance, complain);
     listen();
-    if (!model.exported) breaking = new Breaking(model, complain);
-    $("to-lesson").hidden = $("to-worksheet").hidden = Boolean(model.exported);
+    if (model.breaks.length) breaking = new Breaking(model, complain);
     if (examples.length && state.image === null && !state.turn) await show({ image: examples[0].image });
   } catch (error) {
     complain(error);
@@ -35,12 +35,17 @@ async function begin() {
 }
 
 function introduce(model) {
+  $("privacy").textContent = who.privacy;
+  $("foot").textContent = who.foot;
+  $("ways").hidden = !who.hasOtherPages;
+  $("to-lesson").hidden = $("to-worksheet").hidden = Boolean(model.exported);
   $("title").textContent = `What does ${model.name} see?`;
   document.title = `${model.name} · vitreous`;
   const few = model.labels.slice(0, 3).join(", ");
   const size = `${model.image_size[0]} × ${model.image_size[1]} pixels`;
   const inside = model.depth ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
-  const rest = model.exported ? fromFile(model) : `${inside}, ${model.parameters.toLocaleString("en")} numbers.`;
+  const whole = model.parameters ? `${inside}, ${model.parameters.toLocaleString("en")} numbers.` : "";
+  const rest = [whole, model.exported ? fromFile(model) : ""].filter(Boolean).join(" ");
   $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${rest}`;
   $("terms").textContent = `Terms of what the weights have learned from: ${model.terms}`;
   $("terms").hidden = !model.terms;
@@ -53,13 +58,14 @@ function introduce(model) {
   $("layer-says").textContent = model.depth;
   $("controls").hidden = !model.attention;
   $("no-attention").hidden = model.attention;
-  $("no-attention").textContent = model.exported ? sentence(model.exported.closed) : model.depth ? "This model's pool does not say which tokens it reads, so where the answer came from cannot be shown." : "A network of convolutions has no attention to show.";
+  $("no-attention").textContent = model.exported?.closed ? sentence(model.exported.closed) : model.depth ? "This model's pool does not say which tokens it reads, so where the answer came from cannot be shown." : "A network of convolutions has no attention to show.";
   if (!model.attention) $("stage").tabIndex = -1;
 }
 
-function fromFile({ runtime, exported: { precision, same_answers, compared_images } }) {
+function fromFile(model) {
+  const { runtime, exported: { precision, same_answers, compared_images } } = model;
   const same = same_answers === null ? "" : ` On ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images it gave its model's own first answer.`;
-  return `an exported file (${precision}, ${runtime}).${same}`;
+  return `${model.parameters ? "An" : "an"} exported file (${precision}, ${runtime}).${same}`;
 }
 
 const sentence = (line) => `${line[0].toUpperCase()}${line.slice(1)}.`;
@@ -71,7 +77,7 @@ function addExample({ image, label, picture }) {
   button.setAttribute("aria-pressed", "false");
   small.src = picture;
   small.alt = "";
-  if (picture.startsWith("data:image/png")) small.className = "pixels";
+  small.addEventListener("load", () => small.classList.toggle("pixels", small.naturalWidth <= SHOWS_PIXELS));
   button.append(small, label);
   button.addEventListener("click", () => show({ image }));
   $("examples").append(button);
@@ -100,13 +106,19 @@ async function show({ image = null, file = null }) {
   }
 }
 
-/** What the server says of a picture, the picture itself, and as the model gets it. */
+/** What is said of a picture, the picture itself, and as the model gets it. */
 async function answer(image, file) {
   if (file) fits(file);
   if (!file && !image) throw new Refused("that was no file; save the picture first, or copy and paste it");
   const { images: [row] } = await (file ? send("/api/predict", file, { photo: true }) : ask("/api/predict", { image }));
   const [whole, small] = await Promise.all([photo(row.image), seen(row.image)]);
   return { ...EMPTY, image: row.image, answer: row, photo: whole, seen: small };
+}
+
+/** What is said of one moment of the camera. */
+async function glance(file) {
+  const { images: [row] } = await send("/api/predict", file);
+  return row.said.length ? `${row.said.join(", ")}, ${percent(row.top[0].probability)}` : "none of these";
 }
 
 /** Another picture, or none. */
@@ -256,5 +268,14 @@ function listen() {
   $("numbers").addEventListener("click", () =>
     saved(new Blob([JSON.stringify({ answer: state.answer, attention: state.maps }, null, 1)], { type: "application/json" }), "attention.json"));
 }
+
+$("unopened").remove();
+addEventListener("failed", ({ detail }) => complain(detail));
+
+/** What is on its way, in words; empty when it is here. */
+addEventListener("loading", ({ detail }) => {
+  $("loading").textContent = detail;
+  $("loading").hidden = !detail;
+});
 
 begin();

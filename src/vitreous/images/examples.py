@@ -1,18 +1,19 @@
-"""Example images: from the data that the server was given, or from the set inside the package."""
+"""Example images for a page: from data that was given, or from the set inside the package."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.images import open_data
 from vitreous.images.imageset import TEST, ImageSet
 from vitreous.images.sources.fashion import FASHION_CLASSES as CLOTHES
 from vitreous.images.sources.fashion import FASHION_NAME as EMBEDDED
-from vitreous.server.engine import Pixels
 
+Pixels = NDArray[np.uint8]  # H W C
 EXAMPLES_SHOWN = 8
 
 

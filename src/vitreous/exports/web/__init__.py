@@ -1,0 +1,1 @@
+"""A model as one static folder: a page that answers in the visitor's own browser."""

@@ -1,0 +1,159 @@
+// Who answers the page here: the model itself, in this browser. The same calls as those to `vitreous serve`.
+
+import { answerOf } from "./answers.js";
+import { orders, Refused } from "./orders.js";
+
+export { Refused };
+
+/** Who answers, for the page.  isHere: no photo leaves this machine. */
+export const who = {
+  privacy: "It stays on this device: the model answers in your browser.",
+  foot: "Nothing is loaded from elsewhere, no photo is stored.",
+  hasOtherPages: false,
+  isHere: true,
+};
+
+// (module (func (result v128) i32.const 0 i8x16.splat i8x16.popcnt))
+const SIMD = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
+const pictures = new Map(); // id -> { photo, seen, name }
+const KEPT = 12; // pictures; the worker keeps some more
+let count = 0;
+
+// What is told meanwhile ----------------------------------------------------------------------------------------------
+
+const say = (detail) => dispatchEvent(new CustomEvent("loading", { detail }));
+const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
+
+function tell({ loading: { file, have, of } }) {
+  const what = file === "tensor.onnx" ? "The model" : "What runs the model";
+  say(`${what} is coming: ${megabytes(have)} of ${megabytes(of)} MB.`);
+}
+
+// Opening ------------------------------------------------------------------------------------------------------------
+
+async function json(file) {
+  let answer;
+  try {
+    answer = await fetch(`./${file}`);
+  } catch {
+    throw new Refused("the host does not answer; load the page again");
+  }
+  if (!answer.ok) throw new Refused(`the host has no ${file} (${answer.status}); upload the whole folder`);
+  try {
+    return await answer.json();
+  } catch {
+    throw new Refused(`the host sent something else for ${file} (${answer.headers.get("content-type")}); upload the whole folder again`);
+  }
+}
+
+function able() {
+  if (!globalThis.WebAssembly) throw new Refused("this browser has no WebAssembly, or it is turned off (a lockdown mode?); open the page in another");
+  if (!WebAssembly.validate(new Uint8Array(SIMD))) throw new Refused("this browser's WebAssembly has no SIMD, which the runtime needs; use a browser of 2023 or later");
+  if (!globalThis.OffscreenCanvas) throw new Refused("this browser draws no pictures beside a page (OffscreenCanvas); use a browser of 2023 or later");
+}
+
+/** Keep the page for times without a network. Answers come without it, too. */
+async function keep() {
+  if (!navigator.serviceWorker) return;
+  const had = Boolean(navigator.serviceWorker.controller);
+  try {
+    await navigator.serviceWorker.register("./sw.js");
+    if (had) navigator.serviceWorker.addEventListener("controllerchange", () => say("A newer version of this page is here; load the page again."));
+    else await Promise.race([new Promise((done) => navigator.serviceWorker.addEventListener("controllerchange", done)), new Promise((done) => setTimeout(done, 3000))]);
+  } catch { /* a private window may refuse it */ }
+}
+
+async function open() {
+  able();
+  const [facts, export_, parity] = await Promise.all([json("model.json"), json("export.json"), json("parity.json")]);
+  const { agreement, images } = parity.forms.at(-1); // the page's own, if it was tried in a browser
+  const exported = { precision: export_.precision, agrees: parity.passed, faults: parity.faults, same_answers: agreement, compared_images: images, closed: facts.closed };
+  return { ...facts, answers: export_.answers, temperature: export_.temperature, threshold: export_.threshold, exported };
+}
+
+const opening = open();
+let working = null, ordered = null;
+
+/** The model, ready to answer. */
+function model() {
+  working ??= (async () => {
+    const about = await opening;
+    await keep();
+    const worker = new Worker("./worker.js", { type: "module" });
+    ordered = orders(worker, tell);
+    const lost = new Promise((_, failed) => worker.addEventListener("error", () => failed(new Refused("worker.js cannot be run; the host must send .js files as text/javascript"))));
+    const { provider, threads, isTrue } = await Promise.race([ordered("open", about), lost]);
+    say(isTrue ? "" : "This browser changes the pixels that a page reads (against being recognised), so answers here may differ a little.");
+    document.documentElement.dataset.ready = `${provider} ${threads}`;
+    return about;
+  })();
+  return working;
+}
+
+// The calls ----------------------------------------------------------------------------------------------------------
+
+async function predict(id, blob, name, photo = true) {
+  const about = await model();
+  const found = await ordered("answer", { id, blob, name, photo });
+  if (found.photo) pictures.set(id, { photo: found.photo, seen: found.small, name });
+  for (const old of [...pictures.keys()].slice(0, -KEPT)) pictures.delete(old);
+  return { images: [{ ...answerOf(pictures.get(id)?.name ?? name, found.logits, found.score, about), image: id, box: found.box }] };
+}
+
+async function example(id) {
+  const { examples } = await opening, one = examples.find(({ image }) => image === id);
+  if (!one || pictures.has(id)) return null;
+  const answer = await fetch(one.picture);
+  if (!answer.ok) throw new Refused(`the host has no ${one.picture}; upload the whole folder`);
+  return { blob: await answer.blob(), name: one.label };
+}
+
+const CALLS = {
+  "/api/model": async () => {
+    const about = await opening;
+    model().catch((error) => {
+      say("");
+      dispatchEvent(new CustomEvent("failed", { detail: error }));
+    });
+    return { ...about, runtime: "in your browser" };
+  },
+  "/api/examples": async () => ({ examples: (await opening).examples }),
+  "/api/predict": async ({ image }) => {
+    const found = await example(image);
+    return predict(image, found?.blob ?? null, found?.name ?? "the image");
+  },
+  "/api/attention": async ({ image, patch }) => {
+    const { grid } = await model();
+    return { grid, query: patch ?? "answer", ...(await ordered("attend", { id: image, patch: patch ?? null })) };
+  },
+  "/api/break": async ({ image, shuffle, hide }) => {
+    const about = await model(), places = about.grid[0] * about.grid[1];
+    const order = shuffle === null ? null : shuffled(places, shuffle);
+    const found = await ordered("broken", { id: image, hide, order });
+    const told = ({ logits, score, rollout }) => ({ ...answerOf("", logits, score, about), rollout });
+    const hidden = hide.length ? [`${hide.length} patch${hide.length > 1 ? "es" : ""} hidden`] : [];
+    return { broken: [...(order ? ["patches shuffled"] : []), ...hidden], order, before: told(found.before), after: told(found.after) };
+  },
+};
+
+/** 0 … n − 1 in an order that the seed decides. */
+function shuffled(n, seed) {
+  const order = [...Array(n).keys()];
+  let state = seed >>> 0;
+  const next = () => ((state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32);
+  for (let i = n - 1; i > 0; i--) {
+    const j = Math.floor(next() * (i + 1));
+    [order[i], order[j]] = [order[j], order[i]];
+  }
+  return order;
+}
+
+export const get = (path, given = {}) => CALLS[path](given);
+export const ask = get;
+export const send = (path, file, { photo = false } = {}) => predict(photo ? `picture-${++count}` : "moment", file, file.name || "pasted.png", photo);
+
+/** The image as the model sees it, ready to draw. */
+export const seen = async (image) => pictures.get(image).seen;
+
+/** The whole image, sharp. */
+export const photo = async (image) => pictures.get(image).photo;

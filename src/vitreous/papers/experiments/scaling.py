@@ -1,0 +1,87 @@
+"""P1's appendix D.2: which dimension of a ViT is best to grow: depth, width, or the number of patches?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from vitreous.papers.experiment import POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiments.networks import ALL, MIDDLE, NETWORKS, VIT, downstream, learned, with_transfer
+from vitreous.papers.verdict import POSITIVE
+
+BASE, DEEPER, WIDER, COARSER = "base", "twice as deep", "wider, at equal cost", "larger patches"
+SHAPES: Mapping[ScaleName, Mapping[str, str]] = {
+    "laptop": {
+        BASE: NETWORKS["laptop"][MIDDLE][VIT],
+        DEEPER: "S/8 width=48 depth=8 heads=4 mlp=96 image_size=32 channels=1",
+        WIDER: "S/8 width=68 depth=4 heads=4 mlp=136 image_size=32 channels=1",
+        COARSER: "S/16 width=48 depth=4 heads=4 mlp=96 image_size=32 channels=1",
+    },
+    "gpu": {
+        BASE: NETWORKS["gpu"][MIDDLE][VIT],
+        DEEPER: "S/8 width=256 depth=16 heads=4 mlp=1024 image_size=64",
+        WIDER: "S/8 width=360 depth=8 heads=4 mlp=1440 image_size=64",
+        COARSER: "S/16 width=256 depth=8 heads=4 mlp=1024 image_size=64",
+    },
+    "full": {
+        BASE: "L/32 depth=8 mlp=2048",
+        DEEPER: "L/32 depth=16 mlp=2048",
+        WIDER: "L/32 depth=8 width=1472 heads=16 mlp=2816",
+        COARSER: "L/56 depth=8 mlp=2048",
+    },
+}
+
+
+def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
+    for shape, network in SHAPES[scale].items():
+        for seed in seeds:
+            yield from with_transfer(scale, shape, seed, learned(scale, network, ALL, seed))
+
+
+def depth_over_width(table: ArmTable) -> Iterable[Effect]:
+    return [downstream(table).difference(DEEPER, WIDER, "transfer", POINTS)]
+
+
+def depth_helps(table: ArmTable) -> Iterable[Effect]:
+    return [downstream(table).difference(DEEPER, BASE, "transfer", POINTS)]
+
+
+def small_patches_help(table: ArmTable) -> Iterable[Effect]:
+    return [downstream(table).difference(BASE, COARSER, "transfer", POINTS)]
+
+
+FIGURE_8 = "P1 figure 8: depth improves most, width least; smaller patches improve without more parameters"
+
+EXPERIMENT = Experiment(
+    name="scaling",
+    family="E-SIZE",
+    title="Deeper, wider, or more patches?",
+    claims=(
+        Claim(
+            row="P1-D.2",
+            part="a",
+            words="a deeper ViT is better than a wider one of equal cost",
+            rule=POSITIVE,
+            effects=depth_over_width,
+            published=FIGURE_8,
+        ),
+        Claim(
+            row="P1-D.2",
+            part="b",
+            words="a ViT of twice the depth is better",
+            rule=POSITIVE,
+            effects=depth_helps,
+            published=FIGURE_8,
+        ),
+        Claim(
+            row="P1-D.2",
+            part="c",
+            words="smaller patches are better",
+            rule=POSITIVE,
+            effects=small_patches_help,
+            published=FIGURE_8,
+        ),
+    ),
+    grid=grid,
+    columns=("accuracy", "100_shot_fashion", "parameters", "macs"),
+    matched="deeper and wider in compute and parameters, within 10 %; steps and images seen",
+)

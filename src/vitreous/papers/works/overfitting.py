@@ -1,0 +1,21 @@
+"""The work `on-train`: what a model has right of the images it was trained on, for cells that did not say."""
+
+from __future__ import annotations
+
+from vitreous.papers.experiment import Cell
+from vitreous.papers.works.bench import Bench, Readings, Work, seed_of
+from vitreous.papers.works.train import right_on_train
+
+
+def on_train(trained: Cell) -> Cell:
+    """The reading `train_accuracy`, as a training of today has it; older measurements lack it."""
+    return Cell("on-train", {"data": trained.options["data"]}, (trained,), ON_TRAIN.version)
+
+
+def run_on_train(cell: Cell, bench: Bench) -> Readings:
+    (trained,) = cell.needs
+    data = bench.sets.part(trained.options, seed_of(trained.options))
+    return {"train_accuracy": right_on_train(bench.model(trained), data, bench)}
+
+
+ON_TRAIN = Work(run_on_train)

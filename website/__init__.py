@@ -1,0 +1,1 @@
+"""The documentation site: `make docs`. The words lie in docs/; this folder turns them into pages."""
