@@ -185,7 +185,7 @@ def cls_or_gap(*, gap_place: float, gap_match: float, gap_token: float, cls_toke
     return table(
         {
             readouts.CLS: arm(0.8, 0.3, cls_token),
-            readouts.GAP: arm(gap_place, gap_match, gap_token),
+            readouts.MEAN_POOL: arm(gap_place, gap_match, gap_token),
             readouts.SAME_METHOD: {"match_same": [0.9, 0.8, 0.7]},
             readouts.OTHER_METHOD: {"match_same": [0.9, 0.8, 0.7 - late]},
         }

@@ -7,7 +7,7 @@ from vitreous.errors import DataError
 from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.papers.sets import Sets, plain_name
-from vitreous.papers.views import MIDDLE, SPREAD, colour_axes, viewed
+from vitreous.papers.views import MIDDLE_BYTE, SPREAD, colour_axes, viewed
 
 
 @pytest.fixture
@@ -89,14 +89,14 @@ def test_decorrelated_colours_do_not_vary_together_and_have_one_spread(colours):
     own = np.concatenate([colours.read(i).reshape(-1, 3) for i in range(16)]).astype(float)
     assert np.corrcoef(own.T)[0, 1] > 0.8
     assert np.abs(np.corrcoef(pixels.T) - np.eye(3)).max() < 0.15
-    np.testing.assert_allclose(pixels.mean(0), MIDDLE, atol=5)
+    np.testing.assert_allclose(pixels.mean(0), MIDDLE_BYTE, atol=5)
     np.testing.assert_allclose(pixels.std(0), SPREAD, rtol=0.15)
 
 
 def test_decorrelation_can_be_turned_back(colours):
     axes = colour_axes(colours)
     turned = viewed(colours, "decorrelated").read(2).astype(float)
-    back = (turned - MIDDLE) / SPREAD @ np.linalg.inv(axes.turn) + axes.mean
+    back = (turned - MIDDLE_BYTE) / SPREAD @ np.linalg.inv(axes.turn) + axes.mean
     inside = (turned > 0) & (turned < 255)
     np.testing.assert_allclose(back[inside.all(-1)], colours.read(2)[inside.all(-1)], atol=1.5)
 

@@ -21,7 +21,7 @@ from vitreous.images.imageset import TRAIN, ImageSet, Source
 from vitreous.randomness import permutation
 
 COLOUR_IMAGES = 256  # of train, that the colour axes are taken from
-MIDDLE, SPREAD = 127.5, 48.0  # of a decorrelated channel, in bytes: 2.6 deviations fit
+MIDDLE_BYTE, SPREAD = 127.5, 48.0  # of a decorrelated channel, in bytes: 2.6 deviations fit
 
 Pixels = NDArray[np.uint8]  # H W C
 Changed = Callable[[Pixels, int], Pixels]  # an image and its number
@@ -89,7 +89,7 @@ def colour_axes(data: ImageSet) -> ColourAxes:
 
 def along_axes(image: Pixels, number: int, axes: ColourAxes) -> Pixels:
     turned = (image.astype(np.float64) - axes.mean) @ axes.turn
-    return np.clip(MIDDLE + SPREAD * turned, 0, 255).round().astype(np.uint8)
+    return np.clip(MIDDLE_BYTE + SPREAD * turned, 0, 255).round().astype(np.uint8)
 
 
 def with_shuffled_patches(image: Pixels, number: int, patch: int) -> Pixels:

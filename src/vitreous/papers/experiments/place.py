@@ -78,7 +78,7 @@ EXPERIMENT = Experiment(
             effects=lambda table: [between(table, VIT, ("own_patches", "class_patches"), "CKA, patches − class token")],
             scales=TRAINED_SCALES,
             note="the class token's own input never changes, so its CKA has no meaning; the mean over patches stands "
-            "in. It replaced the best patch after a trial on another seed, where the best patch spoke against the claim",
+            "in. It replaced the best patch after a trial on another seed, where the best patch spoke against it",
         ),
     ),
     grid=grid,

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from vitreous.papers.experiment import ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import positions
-from vitreous.papers.experiments.small_vit import MATCHED, rates_of, trained
+from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, rates_of, trained
 from vitreous.papers.verdict import POSITIVE, alike
 from vitreous.papers.works.look import looked, looked_at_start
 from vitreous.papers.works.patterns import patterns
@@ -227,5 +227,5 @@ POSITION_STARTS = Experiment(
     ),
     grid=starts_grid,
     columns=("accuracy", "likeness to zeros", "likeness to N(0, 1)", "likeness to sinusoid"),
-    matched=MATCHED,
+    matched=SAME_BUT_ONE,
 )

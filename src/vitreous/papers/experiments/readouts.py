@@ -9,12 +9,12 @@ from itertools import combinations
 import numpy as np
 
 from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
-from vitreous.papers.experiments.small_vit import MATCHED, SETTINGS, rates_of, trained
+from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, SETTINGS, rates_of, trained
 from vitreous.papers.verdict import POSITIVE, alike, unlike
 from vitreous.papers.works.look import looked
 
-CLS, GAP, MAX, MAP = "CLS", "GAP", "max", "attention (MAP)"
-MIDDLE, UNREAD, RESNET = "a patch", "GAP, CLS unread", "ResNet"
+CLS, MEAN_POOL, MAX, MAP = "CLS", "GAP", "max", "attention (MAP)"
+FORCED, UNREAD, RESNET = "a patch", "GAP, CLS unread", "ResNet"
 GAP_CHANGE = "pool=gap"
 
 # Rates -------------------------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ def rate_arm(pool: str, rate: float) -> str:
 
 
 def rates_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
-    for pool, change in ((CLS, ""), (GAP, GAP_CHANGE)):
+    for pool, change in ((CLS, ""), (MEAN_POOL, GAP_CHANGE)):
         for rate in rates_of(scale):
             for seed in seeds:
                 yield GridCell(rate_arm(pool, rate), seed, trained(scale, seed, change, rate=rate))
@@ -45,19 +45,19 @@ def _accuracy(table: ArmTable, pool: str, rate: float, seed: int) -> float:
 
 def worse_at_cls_rate(table: ArmTable) -> Iterable[Effect]:
     best = best_rates(table, CLS)
-    values = {s: _accuracy(table, CLS, rate, s) - _accuracy(table, GAP, rate, s) for s, rate in best.items()}
+    values = {s: _accuracy(table, CLS, rate, s) - _accuracy(table, MEAN_POOL, rate, s) for s, rate in best.items()}
     return [Effect("CLS − GAP at the best rate of CLS", values, "points")]
 
 
 def alike_at_own_rates(table: ArmTable) -> Iterable[Effect]:
-    cls, gap = best_rates(table, CLS), best_rates(table, GAP)
+    cls, gap = best_rates(table, CLS), best_rates(table, MEAN_POOL)
     seeds = [seed for seed in cls if seed in gap]
-    values = {s: _accuracy(table, GAP, gap[s], s) - _accuracy(table, CLS, cls[s], s) for s in seeds}
+    values = {s: _accuracy(table, MEAN_POOL, gap[s], s) - _accuracy(table, CLS, cls[s], s) for s in seeds}
     return [Effect("GAP − CLS, each at its best rate", values, "points")]
 
 
 def best_rates_apart(table: ArmTable) -> Iterable[Effect]:
-    cls, gap = best_rates(table, CLS), best_rates(table, GAP)
+    cls, gap = best_rates(table, CLS), best_rates(table, MEAN_POOL)
     values = {seed: math.log10(gap[seed] / cls[seed]) for seed in cls if seed in gap}
     return [Effect("lg of GAP's best rate over CLS's", values)]
 
@@ -105,7 +105,7 @@ RATES = Experiment(
 
 def pools_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     # a MAP head is as large as a block, so its model has one block less
-    changes = {CLS: "", GAP: GAP_CHANGE, MAX: "pool=max", MAP: f"pool=map depth={SETTINGS[scale].depth - 1}"}
+    changes = {CLS: "", MEAN_POOL: GAP_CHANGE, MAX: "pool=max", MAP: f"pool=map depth={SETTINGS[scale].depth - 1}"}
     for name, change in changes.items():
         for seed in seeds:
             yield GridCell(name, seed, trained(scale, seed, change))
@@ -129,7 +129,7 @@ POOLS_COMPARED = Experiment(
         ),
     ),
     grid=pools_grid,
-    matched=f"{MATCHED}; the attention pool's model has one block less",
+    matched=f"{SAME_BUT_ONE}; the attention pool's model has one block less",
 )
 
 # The class token ---------------------------------------------------------------------------------------------------
@@ -138,11 +138,11 @@ POOLS_COMPARED = Experiment(
 def token_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     how = SETTINGS[scale]
     for seed in seeds:
-        cells = {CLS: trained(scale, seed), MIDDLE: trained(scale, seed, "pool=middle")}
+        cells = {CLS: trained(scale, seed), FORCED: trained(scale, seed, "pool=middle")}
         cells[UNREAD] = trained(scale, seed, f"{GAP_CHANGE} class_token=true")
         for name, cell in cells.items():
             yield GridCell(name, seed, cell)
-            if name != MIDDLE:
+            if name != FORCED:
                 yield GridCell(name, seed, looked(cell, how.probed, ["probes"], seen=how.seen))
 
 
@@ -158,7 +158,7 @@ def _rise(ys: Sequence[float]) -> float:
 
 
 def better_than_a_patch(table: ArmTable) -> Iterable[Effect]:
-    return [table.difference(CLS, MIDDLE, "accuracy", name="read from CLS − read from a patch")]
+    return [table.difference(CLS, FORCED, "accuracy", name="read from CLS − read from a patch")]
 
 
 def better_than_unread(table: ArmTable) -> Iterable[Effect]:
@@ -196,7 +196,7 @@ CLASS_TOKEN = Experiment(
     ),
     grid=token_grid,
     columns=("accuracy",),
-    matched=MATCHED,
+    matched=SAME_BUT_ONE,
 )
 
 # CLS or GAP: what tokens hold --------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def tokens_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     cls = {seed: trained(scale, seed) for seed in seeds}
     for seed in seeds:
         gap, resnet = trained(scale, seed, GAP_CHANGE), trained(scale, seed, is_resnet=True)
-        for name, cell in ((CLS, cls[seed]), (GAP, gap)):
+        for name, cell in ((CLS, cls[seed]), (MEAN_POOL, gap)):
             yield GridCell(name, seed, cell)
             yield GridCell(name, seed, looked(cell, how.probed, TOKEN_MEASURES, against=resnet, seen=how.seen))
         yield GridCell(RESNET, seed, resnet)
@@ -220,11 +220,11 @@ def tokens_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def place_lost(table: ArmTable) -> Iterable[Effect]:
-    return [table.difference(CLS, GAP, "place_hit_all", name="tokens most like their own patch, CLS − GAP")]
+    return [table.difference(CLS, MEAN_POOL, "place_hit_all", name="tokens most like their own patch, CLS − GAP")]
 
 
 def resnet_like(table: ArmTable) -> Iterable[Effect]:
-    return [table.difference(GAP, CLS, "match_last_stage", "", "CKA with the ResNet's last stage, GAP − CLS")]
+    return [table.difference(MEAN_POOL, CLS, "match_last_stage", "", "CKA with the ResNet's last stage, GAP − CLS")]
 
 
 def one_token_and_all(pool: str, table: ArmTable) -> Iterable[Effect]:
@@ -278,7 +278,7 @@ TOKENS = Experiment(
             part="a",
             words="with GAP one last token says as much as the mean of all, within 2 points",
             rule=alike(0.02),
-            effects=lambda table: one_token_and_all(GAP, table),
+            effects=lambda table: one_token_and_all(MEAN_POOL, table),
             published="P2 figure 11, by eye",
             also=("Q08",),
         ),
@@ -312,5 +312,5 @@ TOKENS = Experiment(
     ),
     grid=tokens_grid,
     columns=("accuracy", "place_hit_all", "token_probe_last", "match_last_stage"),
-    matched=MATCHED,
+    matched=SAME_BUT_ONE,
 )

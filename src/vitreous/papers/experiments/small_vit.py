@@ -59,7 +59,9 @@ SETTINGS: dict[ScaleName, Setting] = {
         probed="imagenette",
     ),
 }
-MATCHED = "parameters within 10 %, images seen; its own rate for each arm at gpu and full scale, one rate on a laptop"
+SAME_BUT_ONE = (
+    "parameters within 10 %, images seen; its own rate for each arm at gpu and full scale, one rate on a laptop"
+)
 
 
 def trained(
