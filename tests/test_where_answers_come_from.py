@@ -143,7 +143,8 @@ def test_the_pools_differ(pictures):
         for j, b in enumerate(OURS[:i])
         if np.abs(maps[i] - maps[j]).max() < 0.01 * maps[i].max()
     ]
-    assert alike == [("max", "gap")], "the largest value may come from any patch, as the mean does"
+    same = [("max", "gap"), ("cls-distillation-mean", "cls-and-distillation")]  # any patch; both tokens
+    assert sorted(alike) == sorted(same)
 
 
 @pytest.mark.parametrize("pool", [*OURS, *OUTSIDE])

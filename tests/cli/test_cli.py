@@ -84,7 +84,7 @@ def test_a_wrong_word_is_answered_in_one_line(words, line):
         ("test last 'my photos'", "eval last 'my photos'"),
         ("inspect last photos", "look last photos"),
         ("classify last cat.jpg", "predict last cat.jpg"),
-        ("reproduce last photos", "look --figures P1 last photos"),
+        ("reproduce C18", "paper run C18"),
         ("trian photos", "fit photos"),
         ("inspekt last", "look last"),
     ],

@@ -362,6 +362,7 @@ def test_every_pair_of_options_runs_or_is_refused_in_one_line(vit_config, stem):
             assert any(word in why for word in (a, b, str(x), str(y))), why
     assert not surprises
     allowed = {("class_token", False), ("distillation_head", True), ("pool", "cls-and-distillation")}
+    allowed |= {("pool", "cls-distillation-mean")}
     assert {pair for pair in refused_alone if pair[0] not in ("stem", "image_size", "units")} == allowed
 
 

@@ -52,7 +52,9 @@ OUTSIDE = """
 ENTRY_POINTS = (
     "[vitreous.works]\nanswer = outside_work:ANSWER\n[vitreous.experiments]\noutside = outside_work:EXPERIMENT\n"
 )
-COMMAND = [sys.executable, "-m", "vitreous", "paper", "run", "outside", "--out", "results"]
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background suite ignores it
+PROGRAM = f"{HEARS_CTRL_C}; from vitreous.cli import main; main()"
+COMMAND = [sys.executable, "-c", PROGRAM, "paper", "run", "outside", "--out", "results"]
 
 
 @pytest.fixture
@@ -157,7 +159,7 @@ def test_a_model_that_is_made_again_does_not_replace_the_measurement(tmp_path, m
             yield cell, {"readings": {"accuracy": 0.25}, "status": "done", "seconds": 1.0}
 
     monkeypatch.setattr(runner, "computed", answered)
-    monkeypatch.setattr(runner, "Results", lambda out: Results(out, committed=tmp_path))
+    monkeypatch.setattr(runner, "Results", lambda out=None, committed=None: Results(tmp_path, committed=None))
     monkeypatch.setattr(runner, "new_bench", lambda settings: Bench(models=tmp_path))
     experiment = runner.Experiment("now", "E", "Now", (), lambda scale, seeds: placed)
     runner.run(experiment, out=tmp_path)
