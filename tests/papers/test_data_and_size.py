@@ -37,7 +37,7 @@ ANSWERED = (
     "optimizer",
 )  # by committed cells of the laptop's scale
 OURS = (*ANSWERED, "scaling", "speed")
-SEEDS = range(4)
+SEEDS = range(8)
 CLASSES = {"laptop": 6, "gpu": 100, "full": 21_841}
 
 
@@ -121,7 +121,7 @@ def test_experiments_share_their_trainings():
 
 
 def table(arms):
-    """{arm: {reading: value}} for four seeds that differ a little."""
+    """{arm: {reading: value}} for eight seeds that differ a little."""
 
     def moved(value, seed, place):
         if isinstance(value, list):

@@ -487,7 +487,7 @@ def _table(arms):
         return [each + by for each in value] if isinstance(value, list) else value + by
 
     return ArmTable(
-        {arm: {seed: {name: moved(value, seed, number) for name, value in row.items()} for seed in range(4)}
+        {arm: {seed: {name: moved(value, seed, number) for name, value in row.items()} for seed in range(8)}
          for number, (arm, row) in enumerate(arms.items())}
     )  # fmt: skip
 

@@ -67,14 +67,14 @@ def test_a_record_says_what_it_was_computed_on(ran):
 
 def test_the_same_cell_gives_the_same_numbers_and_is_set_beside_the_committed_one(ran):
     outcome, folder = ran
-    found = papers.rerun(EXPERIMENT, "1", out=folder)
+    found = papers.rerun(EXPERIMENT, "1", results=Results(folder))
     first = outcome.table.values("with", "accuracy")
     assert found.before.readings["accuracy"] == first[0]
     assert found.now["accuracy"] == pytest.approx(first[0], abs=0.02)  # one image or two, on another thread count
     assert "committed" in str(found)
     assert found.spread["accuracy"] == pytest.approx(abs(first[0] - first[1]) / 2**0.5)
     with pytest.raises(ConfigError, match="has no cell '9'; give a number from 1 to 4"):
-        papers.rerun(EXPERIMENT, "9", out=folder)
+        papers.rerun(EXPERIMENT, "9", results=Results(folder))
 
 
 def test_a_diverged_cell_is_recorded_and_counts_as_chance(tmp_path, monkeypatch):

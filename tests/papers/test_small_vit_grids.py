@@ -80,14 +80,14 @@ def jitter(seed: int) -> float:
 
 
 def table(arms: dict[str, dict[str, Any]]) -> ArmTable:
-    """Three seeds of each arm. A reading is a number, to which noise comes; or a list of them."""
+    """Eight seeds of each arm. A reading is a number, to which noise comes; or a list of them."""
 
     def noisy(value: Any, seed: int) -> Any:
         return [each + jitter(seed) for each in value] if isinstance(value, list) else value + jitter(seed)
 
     return ArmTable(
         {
-            arm: {s: {name: noisy(value, s * (1 + i)) for name, value in row.items()} for s in range(3)}
+            arm: {s: {name: noisy(value, s * (1 + i)) for name, value in row.items()} for s in range(8)}
             for i, (arm, row) in enumerate(arms.items())
         }
     )
@@ -220,7 +220,7 @@ def test_norm_before_the_branch_or_after_the_sum():
 
 def test_a_norm_that_learns_at_no_rate_counts_as_below_the_least():
     (found,) = ablations.stable_rates(norms(0.6, (0.1, 0.1, 0.1), 1.0))
-    assert found.numbers == pytest.approx([math.log10(0.01 / 0.001)] * 3)
+    assert found.numbers == pytest.approx([math.log10(0.01 / 0.001)] * 8)
 
 
 def switches(relu: float, other: float, entropy: float) -> ArmTable:
@@ -272,7 +272,7 @@ def test_colours_that_repeat_each_other_and_still_help():
     def colours(axis: float, grey: float, turned: float) -> ArmTable:
         return table(
             {
-                "RGB": {"accuracy": 0.6, "patch_first_colour_axis": axis},
+                "RGB": {"accuracy": 0.6, "patch_colour_correlation": axis},
                 "grey": {"accuracy": grey},
                 "decorrelated": {"accuracy": turned},
             }
@@ -280,7 +280,7 @@ def test_colours_that_repeat_each_other_and_still_help():
 
     claimed = verdicts(ablations.COLOUR, colours(0.9, 0.5, 0.6))
     assert claimed == {"Q02a": "SUPPORTED", "Q02b": "SUPPORTED", "Q02c": "EQUIVALENT"}
-    turned = verdicts(ablations.COLOUR, colours(0.2, 0.7, 0.4))
+    turned = verdicts(ablations.COLOUR, colours(-0.2, 0.7, 0.4))
     assert turned == {"Q02a": "CONTRADICTED", "Q02b": "CONTRADICTED", "Q02c": "DIFFERENT"}
 
 

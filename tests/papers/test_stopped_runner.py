@@ -52,7 +52,7 @@ OUTSIDE = """
 ENTRY_POINTS = (
     "[vitreous.works]\nanswer = outside_work:ANSWER\n[vitreous.experiments]\noutside = outside_work:EXPERIMENT\n"
 )
-HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a background suite ignores it
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # also in the background
 PROGRAM = f"{HEARS_CTRL_C}; from vitreous.cli import main; main()"
 COMMAND = [sys.executable, "-c", PROGRAM, "paper", "run", "outside", "--out", "results"]
 

@@ -48,7 +48,21 @@ def test_a_verdict_is_where_the_interval_lies(rule, values, wanted):
 def test_one_seed_decides_nothing_and_no_seed_has_not_run():
     assert verdict(POSITIVE, effect(5.0)) == INCONCLUSIVE
     assert judge([(POSITIVE, [])])[0].verdict == NOT_RUN
-    assert verdict(POSITIVE, effect(2.0, 2.0, 2.0)) == "SUPPORTED"  # a measure without chance
+
+
+def test_seeds_that_agree_exactly_count_as_a_sign_test():
+    """Without spread there is no t: three of three on one side is p = 1/4, eight of eight 1/128."""
+    assert judge([(POSITIVE, [effect(2.0, 2.0, 2.0)])])[0].p == 0.25
+    assert verdict(POSITIVE, effect(2.0, 2.0, 2.0)) == INCONCLUSIVE
+    assert verdict(POSITIVE, effect(*[2.0] * 8)) == "SUPPORTED"
+    assert verdict(alike(0.01), effect(0.0, 0.0, 0.0)) == INCONCLUSIVE
+
+
+def test_a_claim_is_open_until_every_planned_seed_has_a_finite_value():
+    sure = effect(1.0, 1.1, 0.9)
+    assert judge([(POSITIVE, [sure])], [3])[0].verdict == "SUPPORTED"
+    assert judge([(POSITIVE, [sure])], [4])[0].verdict == INCONCLUSIVE
+    assert judge([(POSITIVE, [effect(1.0, 1.1, 0.9, float("nan"))])], [4])[0].verdict == INCONCLUSIVE
 
 
 def test_a_claim_needs_every_effect_and_one_against_it_is_enough():

@@ -36,7 +36,11 @@ def run(
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Cells at once.")] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Where results go (papers/results); the page of report.")
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Results that run writes (papers/results), that list and verify read (ours).",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -53,22 +57,34 @@ def run(
         raise ConfigError(f"--scale {scale} is unknown; give laptop, gpu, full or released")
     which = cast(Literal["laptop", "gpu", "full", "released"] | None, scale)
     if action == "list":
-        show("paper", papers.states(papers.Results(out)), json=json)
+        show("paper", papers.states(_results(out), name), json=json)
     elif action == "report":
         say_line(f"page: {papers.report(out)}")
     elif name is None:
         raise ConfigError(f"name an experiment or a row: vitreous paper {action} positions (all: vitreous paper list)")
     elif action == "verify":
-        found = papers.verify(name, scale=which, results=papers.Results(out))
+        found = papers.verify(name, scale=which, results=_results(out))
         _show_all(found, json=json)
     elif cell is not None:
-        where: dict[str, Any] = {"out": out or papers.OUT, "data": data, "seeds": seeds, "device": device}
+        where: dict[str, Any] = {"data": data, "seeds": seeds, "device": device}
         show("paper", papers.rerun(papers.find(name)[0], cell, scale=which or "laptop", **where), json=json)
     else:
-        found = [_run(each, which or "laptop", data, seeds, jobs, device, out) for each in papers.find(name)]
+        try:
+            found = [_run(each, which or "laptop", data, seeds, jobs, device, out) for each in papers.find(name)]
+        except KeyboardInterrupt:
+            kept = f"finished cells are kept in {out or papers.OUT}"
+            say_line(f"vitreous: stopped; {kept}; the same command goes on", file=sys.stderr)
+            raise typer.Exit(130) from None
         _show_all(found, json=json)
         if any(outcome.failures for outcome in found):
             raise typer.Exit(1)
+
+
+def _results(out: str | None) -> Any:
+    """A user's own cells, or ours; never both."""
+    from vitreous import papers
+
+    return papers.Results() if out is None else papers.Results(out, committed=None)
 
 
 def _run(

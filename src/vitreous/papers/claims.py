@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from vitreous.papers.experiments import EXPERIMENTS
 from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import Results
 from vitreous.papers.verdict import NOT_RUN
-from vitreous.words import aligned, counted
+from vitreous.words import counted
 
 LEDGER_FILE = Path(__file__).parent / "claims.toml"
 ANSWERS_FILE = Path(__file__).parent / "answers.toml"
@@ -53,25 +55,25 @@ class RowState:
     parts: tuple[str, ...]  # by tag: tested, a verdict with its experiment and scale, written, or not yet
 
     def to_json(self) -> dict[str, Any]:
-        return {"row": self.row.name, "tags": list(self.row.tags), "state": list(self.parts)}
+        statement, tags = self.row.statement, list(self.row.tags)
+        return {"row": self.row.name, "statement": statement, "tags": tags, "state": list(self.parts)}
 
 
 class States(list[RowState]):
-    """All rows. As text: a line each."""
+    """Some rows. As text: the statement of each, and below it where it stands."""
 
     def to_json(self) -> dict[str, Any]:
         return {"rows": [state.to_json() for state in self]}
 
     def __str__(self) -> str:
-        rows = [[state.row.name, "; ".join(state.parts), state.row.statement] for state in self]
-        width = 118 - max(len(row[0]) for row in rows) - max(len(row[1]) for row in rows)
-        short = [[name, state, _cut(text, max(width, 30))] for name, state, text in rows]
+        width = shutil.get_terminal_size((100, 24)).columns
+        lines = []
+        for state in self:
+            text = f"{state.row.name:<5}{state.row.statement}"
+            lines += textwrap.wrap(text, width, subsequent_indent=" " * 5)
+            lines += textwrap.wrap("; ".join(state.parts), width, initial_indent=" " * 7, subsequent_indent=" " * 7)
         open_rows = sum(NOT_YET in state.parts for state in self)
-        return "\n".join([*aligned(short, "lll"), f"{counted(len(self), 'row')}, {open_rows} not yet shown whole"])
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1].rstrip() + "…"
+        return "\n".join([*lines, f"{counted(len(self), 'row')}; {open_rows} have a part that is not yet shown"])
 
 
 def names() -> list[str]:
@@ -83,7 +85,7 @@ def find(name: str) -> list[Experiment]:
     """The experiments of that name, family, or row of the ledger."""
     if name in EXPERIMENTS:
         return [EXPERIMENTS[name]]
-    word = name.upper()
+    word = name.upper() if name.upper() in ledger() else name.upper().rstrip("ABC")  # C03a is a part of C03
     if found := [one for one in EXPERIMENTS.values() if word == one.family or word in map(str.upper, one.rows)]:
         return found
     rows = {row.upper(): row for row in ledger()}
@@ -108,10 +110,19 @@ def verify(name: str, *, scale: ScaleName | None = None, results: Results | None
     return outcomes
 
 
-def states(results: Results | None = None) -> States:
-    """Every row of the ledger with its state."""
+def states(results: Results | None = None, name: str | None = None) -> States:
+    """Every row of the ledger with its state.  name: only the rows of this experiment, family or row."""
     verdicts = _verdicts(results or Results())
-    return States(RowState(row, tuple(_state(row, tag, verdicts) for tag in row.tags)) for row in ledger().values())
+    rows = ledger().values() if name is None else [ledger()[row] for row in _rows_of(name)]
+    return States(RowState(row, tuple(_state(row, tag, verdicts) for tag in row.tags)) for row in rows)
+
+
+def _rows_of(name: str) -> list[str]:
+    """Of the ledger: the row itself, or those that the experiments of this name answer."""
+    if name.upper() in ledger():
+        return [name.upper()]
+    rows = dict.fromkeys(row for experiment in find(name) for row in experiment.rows)
+    return [row for row in rows if row in ledger()]
 
 
 def _state(row: LedgerRow, tag: str, verdicts: Mapping[str, list[str]]) -> str:
@@ -123,11 +134,11 @@ def _state(row: LedgerRow, tag: str, verdicts: Mapping[str, list[str]]) -> str:
 
 
 def _verdicts(results: Results) -> dict[str, list[str]]:
-    """By row: `SUPPORTED (positions, laptop)` for each claim that has run."""
+    """By row: `C17 SUPPORTED (positions, laptop)` for each claim that has run."""
     found: dict[str, list[str]] = {}
     for experiment in EXPERIMENTS.values():
         for scale in (each for each in SCALES if each in experiment.scales):
             for claim, judged in PaperOutcome(experiment, scale, experiment.placed(scale), results).claims:
                 for row in claim.rows if judged.verdict != NOT_RUN else ():
-                    found.setdefault(row, []).append(f"{judged.verdict} ({experiment.name}, {scale})")
+                    found.setdefault(row, []).append(f"{claim.name} {judged.verdict} ({experiment.name}, {scale})")
     return found

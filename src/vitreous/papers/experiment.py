@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -183,8 +183,3 @@ def walk(cells: Iterable[Cell]) -> Iterator[Cell]:
 
     for cell in cells:
         yield from visit(cell)
-
-
-def renamed(placed: Iterable[GridCell], arm: Callable[[str], str]) -> list[GridCell]:
-    """The same cells under other names, for a grid that two experiments share."""
-    return [replace(one, arm=arm(one.arm)) for one in placed]

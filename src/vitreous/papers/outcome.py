@@ -13,6 +13,7 @@ from typing import Any
 
 from vitreous.machine import doctor
 from vitreous.papers.experiment import POINTS, RELEASED, ArmTable, Claim, Experiment, GridCell, ScaleName
+from vitreous.papers.experiments import EXPERIMENTS
 from vitreous.papers.results import DIVERGED, Record, Results, stale
 from vitreous.papers.sets import named_sets, plain_name
 from vitreous.papers.verdict import Effect, Judgement, judge
@@ -38,9 +39,25 @@ class PaperOutcome:
 
     @cached_property
     def claims(self) -> list[tuple[Claim, Judgement]]:
-        claims = self.experiment.claims_at(self.scale)
-        effects = [_effects(claim, self.table) for claim in claims]
-        return list(zip(claims, judge([(c.rule, e) for c, e in zip(claims, effects, strict=True)]), strict=True))
+        """Judged among all claims of the family at this scale, those of its other experiments too."""
+        asked = [(claim, _effects(claim, self.table), self._seeds) for claim in self.experiment.claims_at(self.scale)]
+        others = [one for other in self.relatives for one in _asked(other, self.scale, self.results)]
+        judged = judge([(c.rule, e) for c, e, _ in asked + others], [least for _, _, least in asked + others])
+        return [(claim, found) for (claim, _, _), found in zip(asked, judged, strict=False)]
+
+    @property
+    def relatives(self) -> list[Experiment]:
+        """The other experiments of its family."""
+        mine = self.experiment
+        return [
+            one
+            for one in EXPERIMENTS.values()
+            if one.family == mine.family and one.name != mine.name and self.scale in one.scales
+        ]
+
+    @property
+    def _seeds(self) -> int:
+        return len({one.seed for one in self.placed})
 
     @property
     def records(self) -> list[Record]:
@@ -87,6 +104,16 @@ def _version() -> str:
     return doctor().vitreous
 
 
+def _asked(experiment: Experiment, scale: ScaleName, results: Results) -> list[tuple[Claim, list[Effect], int]]:
+    """The claims of an experiment with their effects and planned seeds; kept with the results, which others ask too."""
+    key = f"{experiment.name} {scale} {len(results.records)}"
+    if key not in results.derived:
+        placed = experiment.placed(scale)
+        table, seeds = results.table(placed), len({one.seed for one in placed})
+        results.derived[key] = [(claim, _effects(claim, table), seeds) for claim in experiment.claims_at(scale)]
+    return list(results.derived[key])
+
+
 def _effects(claim: Claim, table: ArmTable) -> list[Effect]:
     """A claim's effects; none as long as one of them has no value, since a claim needs them all."""
     effects = list(claim.effects(table))
@@ -100,9 +127,9 @@ def _notes(outcome: PaperOutcome) -> Iterable[str]:
     if (missing := outcome.cells - len(records)) > 0:
         yield f"{counted(missing, 'cell')} of {outcome.cells} not run: {command(experiment, outcome.scale)}"
     if diverged := sum(record.status == DIVERGED for record in records):
-        yield f"{counted(diverged, 'training')} diverged and counts as right by chance"
+        yield f"{counted(diverged, 'training')} diverged; each is scored at chance"
     this = _version()
-    others = Counter(record.vitreous for record in records if record.vitreous != this)
+    others = Counter(record.vitreous for record in records if record.vitreous not in (this, "not installed"))
     for version, count in others.items():
         yield f"{counted(count, 'cell')} of vitreous {version}, this is {this}"
     if old := stale(experiment, outcome.scale, outcome.results):

@@ -25,15 +25,15 @@ from vitreous.words import counted
 FOLDER = "papers"
 PAGE, MARKDOWN, QUESTIONS = "papers.html", "papers.md", "questions.md"
 P2_FINDINGS = {  # the nine details of P2, as rows of the ledger
-    "Layers are alike throughout a ViT": ("C30",),
-    "Late layers learn what a ResNet does not": ("C31", "C32"),
-    "Low layers look near and far": ("C33", "C34"),
-    "Local heads see as low ResNet layers do": ("C35",),
-    "Class token and patches use skips in opposite ways": ("C36", "C37"),
-    "Skips make layers alike": ("C38",),
-    "Tokens keep their place": ("C39", "C40", "C41", "C42", "C43"),
-    "Class token and mean differ in late layers": ("C44",),
-    "Little data teaches low layers alone": ("C45", "C46"),
+    "P2: layers are alike throughout a ViT": ("C30",),
+    "P2: late layers learn what a ResNet does not": ("C31", "C32"),
+    "P2: low layers look near and far": ("C33", "C34"),
+    "P2: local heads see as low ResNet layers do": ("C35",),
+    "P2: class token and patches use skips in opposite ways": ("C36", "C37"),
+    "P2: skips make layers alike": ("C38",),
+    "P2: tokens keep their place": ("C39", "C40", "C41", "C42", "C43"),
+    "P2: class token and mean differ in late layers": ("C44",),
+    "P2: little data teaches low layers alone": ("C45", "C46"),
 }
 TONES: Mapping[str, Tone] = {"SUPPORTED": "good", "EQUIVALENT": "good", "NOT WORSE": "good"}
 TONES = {**TONES, "CONTRADICTED": "bad", "DIFFERENT": "bad", "WORSE": "bad"}
@@ -85,6 +85,12 @@ def answered(outcomes: Iterable[PaperOutcome]) -> dict[str, list[Answered]]:
     return {row: sorted(each, key=lambda one: one.judged.verdict == NOT_RUN) for row, each in found.items()}
 
 
+def _asked(found: Mapping[str, Sequence[Answered]]) -> list[Answered]:
+    """Every claim that has run, once, in the ledger's order; a claim may answer several rows."""
+    each = {id(one): one for row in ledger() for one in found.get(row, []) if one.judged.verdict != NOT_RUN}
+    return list(each.values())
+
+
 # The page ------------------------------------------------------------------------------------------------------------
 
 
@@ -99,7 +105,7 @@ def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
         over="vitreous paper",
         answer=f"{counted(len(ran), 'claim')} asked, {decided} decided",
         lead="Each verdict comes from a rule that stood before the runs: Student's t over seeds, Holm over the claims "
-        "of an experiment. Verdicts hold at our scale, far below the papers' own. The page is made from results alone.",
+        "of a family of experiments. Verdicts hold at our scale, far below the papers' own.",
         sections=[
             Section("All claims", [_claims_table(found), Fold("Every row of the ledger", [_ledger_table(rows)])]),
             Section("What P2 found, in nine panels", [_panels(found)]),
@@ -113,7 +119,7 @@ def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
 
 def _claims_table(found: Mapping[str, Sequence[Answered]]) -> Table:
     """A row for each claim; its verdicts at all scales stand together."""
-    ran = [one for row in ledger() for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
+    ran = _asked(found)
     rows: dict[tuple[str, str], list[Answered]] = {}
     for one in ran:
         rows.setdefault((one.claim.name, one.claim.words), []).append(one)
@@ -135,25 +141,25 @@ def _panels(found: Mapping[str, Sequence[Answered]]) -> Block:
 
 
 def _panel(title: str, rows: Sequence[str], found: Mapping[str, Sequence[Answered]]) -> Drawing:
-    """The effects of a finding at the largest scale that has run; without any, an empty panel says so."""
+    """The effects of a finding at every scale that has run; without any, an empty panel says so."""
     ran = [one for row in rows for one in found.get(row, []) if one.judged.verdict != NOT_RUN]
     verdicts = "; ".join(f"{one.claim.name} {one.judged.verdict} ({one.where})" for one in ran)
-    drawn = [row for one in ran for row in _interval_rows(one.judged.effects, one.judged.level, one.claim.name, 1)]
+    drawn = [row for one in ran for row in _interval_rows(one.judged.effects, one.judged.level, one.claim.name)]
     if not drawn:
         return Drawing(Chart(title, (), 390, 20), f"{', '.join(rows)}: not run", title)
     chart = intervals(drawn, title=title, x_title="effect over its largest value")
     return Drawing(chart, verdicts, title)
 
 
-def _interval_rows(effects: Sequence[Effect], level: float, name: str, is_scaled: int = 0) -> Iterator[IntervalRow]:
+def _interval_rows(effects: Sequence[Effect], level: float, name: str = "") -> Iterator[IntervalRow]:
     for effect in effects:
         mean, interval = statistics.mean(effect.numbers), effect.interval(level)
         ends = (None, None) if interval is None else interval
         size = max(abs(value) for value in (mean, *effect.numbers, *(end for end in ends if end is not None))) or 1.0
-        size = size if is_scaled else 1.0
+        size = size if name else 1.0
         low, high = (None if end is None else end / size for end in ends)
         text = shown(mean, effect.unit, is_signed=True) + (f" {effect.unit}" if effect.unit else "")
-        title = f"{name}: {effect.name}" if is_scaled else effect.name
+        title = f"{name}: {effect.name}" if name else effect.name
         yield IntervalRow(title, mean / size, low, high, text, [value / size for value in effect.numbers])
 
 
@@ -187,7 +193,7 @@ def effects_chart(claim: Claim, judged: Judgement) -> Chart:
     """A claim's effects with their intervals, and the values that decide it."""
     margin, unit = claim.rule.margin, judged.effects[0].unit
     at = (-margin, margin) if claim.rule.is_two_sided else (margin,)
-    rows = list(_interval_rows(judged.effects, judged.level, claim.name))
+    rows = list(_interval_rows(judged.effects, judged.level))
     return intervals(rows, title=claim.words, x_title=unit or "effect", at=at, is_share=unit == POINTS)
 
 
@@ -226,8 +232,7 @@ def markdown(outcomes: Sequence[PaperOutcome], rows: States) -> str:
     lines = ["# The papers' claims, tested", ""]
     lines += ["`vitreous paper report` makes this page from the committed cells. Verdicts hold at our scale.", ""]
     lines += ["| row | claim | verdict | experiment, scale | effect | published |", "|---|---|---|---|---|---|"]
-    for row in ledger().values():
-        lines += [_markdown_row(one) for one in found.get(row.name, []) if one.judged.verdict != NOT_RUN]
+    lines += [_markdown_row(one) for one in _asked(found)]
     for outcome in (outcome for outcome in outcomes if outcome.records):
         lines += ["", f"## {outcome.experiment.title} ({outcome.experiment.family}, {outcome.scale} scale)", ""]
         head, body = _arm_rows(outcome)

@@ -1,4 +1,4 @@
-"""Finished cells on disk: `NAME.json` of an experiment, one for all its cells, with what they were computed on.
+"""Finished cells on disk: `NAME.json` holds all finished cells of an experiment, and the machine of each.
 
 Those of the package are committed and never written by a run; a user's own lie in a folder of theirs.
 """
@@ -59,6 +59,7 @@ class Results:
     def __init__(self, out: str | os.PathLike[str] | None = None, *, committed: Path | None = COMMITTED):
         self.out = None if out is None else Path(out)
         self.records: dict[str, Record] = {}
+        self.derived: dict[str, Any] = {}  # what was computed from the records, by a name of it
         for folder in dict.fromkeys(each for each in (committed, self.out) if each is not None):
             for file in sorted(folder.glob("*.json")):
                 self.records |= {record.key: record for record in read(file)}

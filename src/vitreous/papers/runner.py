@@ -110,11 +110,14 @@ def rerun(
     scale: ScaleName = "laptop",
     data: str | None = None,
     seeds: int | None = None,
-    out: str | os.PathLike[str] = OUT,
     device: str | None = None,
+    results: Results | None = None,
 ) -> Rerun:
-    """Compute one cell again. which: its number in the grid from 1, or the first letters of its key."""
-    placed, results = experiment.placed(scale, seeds), Results(out)
+    """Compute one cell again.  which: its number in the grid from 1, or the first letters of its key.
+
+    results: those to set it beside; the committed ones.
+    """
+    placed, results = experiment.placed(scale, seeds), results or Results()
     one = _chosen(experiment, placed, which)
     refuse_early([one.cell], Sets(data))
     answer = compute(one.cell, new_bench({"data": data, "device": device}))
@@ -167,14 +170,15 @@ def announced(outcome: PaperOutcome, missing: int, at_once: int) -> Iterator[str
     if missing and known:
         text += f"; about {duration(statistics.mean(known) * missing / at_once)}"
     yield text
-    seeds, claims = experiment.seeds[outcome.scale], len(experiment.claims_at(outcome.scale))
+    seeds = experiment.seeds[outcome.scale]
+    claims = sum(len(one.claims_at(outcome.scale)) for one in (experiment, *outcome.relatives))
     for claim, found in outcome.claims:
         spreads = [statistics.stdev(effect.numbers) for effect in found.effects if len(effect.numbers) > 1]
         if spreads:
             least = smallest_effect(max(spreads), seeds, claims)
             unit = found.effects[0].unit
             size = f"{100 * least:.1f} points" if unit else f"{least:.2g}"
-            text = f"{counted(seeds, 'seed')} tell effects from {size} on"
+            text = f"{counted(seeds, 'seed')} can detect an effect of {size} or more"
             yield f"{claim.name}: committed verdict {found.verdict}; {text}"
 
 
@@ -258,16 +262,18 @@ def _feed(
     """Give cells to one process; a process that dies is named, and the next cell gets a new one."""
     process: subprocess.Popen[str] | None = None
     while (cell := free.cells.get()) is not None:
-        if process is None or process.poll() is not None:
-            process = _started(settings)
-            processes.append(process)
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
+            if process is None or process.poll() is not None:
+                process = None
+                process = _started(settings)
+                processes.append(process)
+            assert process.stdin is not None
+            assert process.stdout is not None
             print(json.dumps(cell.to_json()), file=process.stdin, flush=True)
             answer = json.loads(process.stdout.readline())
-        except (OSError, ValueError):
-            answer = {"error": f"its process ended with exit code {process.wait()}"}
+        except (OSError, ValueError) as error:
+            why = f"could not start ({error})" if process is None else f"ended with exit code {process.wait()}"
+            answer = {"error": f"its process {why}"}
         answers.put((cell, answer))
     if process is not None and process.stdin is not None:
         process.stdin.close()

@@ -1,7 +1,8 @@
-"""Verdicts by rules that stand before the run: Student's t over seeds, Holm over the claims of an experiment.
+"""Verdicts by rules that stand before the run: Student's t over seeds, Holm over the claims of a family.
 
 A claim may rest on several effects and then needs every one of them, so its least certain effect decides. One effect
 that points clearly the other way contradicts it; since there are several chances for that, the level is shared.
+Seeds that agree exactly have no spread to test by; then only their number counts, as in a sign test.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from vitreous.evaluation.student import interval_of_mean, quantile, two_sided
 
 ALPHA = 0.05
+NO_SPREAD_BELOW = 1e-6  # of the mean: readings are rounded to six digits
 INCONCLUSIVE, NOT_RUN = "INCONCLUSIVE", "NOT RUN"
 
 
@@ -73,7 +75,7 @@ class Judgement:
     """A claim's verdict, and the level of the intervals that decided it."""
 
     verdict: str
-    p: float  # the largest error level at which the claim is still open
+    p: float  # the smallest level at which the claim would be decided
     alpha: float
     effects: tuple[Effect, ...]
 
@@ -86,13 +88,14 @@ class Judgement:
         return self.verdict not in (INCONCLUSIVE, NOT_RUN)
 
 
-def judge(claims: Sequence[tuple[VerdictRule, Sequence[Effect]]]) -> list[Judgement]:
-    """The verdict on each claim of one experiment.
+def judge(claims: Sequence[tuple[VerdictRule, Sequence[Effect]]], seeds: Sequence[int] = ()) -> list[Judgement]:
+    """The verdict on each claim of a family.  seeds: planned for each claim; with fewer finite values it stays open.
 
     Holm: of m claims the k-th smallest p is judged at 0.05 / (m − k + 1), and after the first that is open all are.
     A claim without effects has not run; it counts among the m.
     """
-    found = [_evidence(rule, effects) for rule, effects in claims]
+    planned = seeds or [2] * len(claims)
+    found = [_evidence(rule, effects, least) for (rule, effects), least in zip(claims, planned, strict=True)]
     order = sorted(range(len(claims)), key=lambda i: min(found[i]))
     judged: dict[int, Judgement] = {}
     is_open = False
@@ -112,9 +115,9 @@ def smallest_effect(spread: float, seeds: int, claims: int) -> float:
     return math.inf if seeds < 2 else quantile(1 - ALPHA / max(claims, 1), seeds - 1) * spread / math.sqrt(seeds)
 
 
-def _evidence(rule: VerdictRule, effects: Sequence[Effect]) -> tuple[float, float]:
+def _evidence(rule: VerdictRule, effects: Sequence[Effect], seeds: int) -> tuple[float, float]:
     """The error levels at which the claim holds, and at which it fails."""
-    if not effects:
+    if not effects or any(len(effect.numbers) < seeds for effect in effects):
         return 1.0, 1.0
     distances = [_tested(rule, effect) for effect in effects]
     holds = max(p if distance > 0 else 1.0 for distance, p in distances)
@@ -128,6 +131,8 @@ def _tested(rule: VerdictRule, effect: Effect) -> tuple[float, float]:
     if len(numbers) < 2:
         return 0.0, 1.0
     distance, error = rule.distance(float(numbers.mean())), float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
-    if distance == 0:
+    if abs(distance) < NO_SPREAD_BELOW:
         return 0.0, 1.0
-    return distance, 0.0 if error == 0 else two_sided(distance / error, len(numbers) - 1)
+    if error < NO_SPREAD_BELOW * abs(distance):
+        return distance, 2.0 ** (1 - len(numbers))
+    return distance, two_sided(distance / error, len(numbers) - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import sys
 import time
@@ -30,8 +31,14 @@ def compute(cell: Cell, bench: Bench) -> dict[str, Any]:
         return {"error": str(error)}
     except Exception as error:
         return {"error": f"unexpected {type(error).__name__}: {one_line(error)}"}
+    readings = {name: value for name, value in readings.items() if not _is_bad(value)}
     status = DIVERGED if readings.get("diverged") else DONE
     return {"readings": readings, "status": status, "seconds": clock() - began}
+
+
+def _is_bad(value: Any) -> bool:
+    """A number that is not finite is no reading: its seed stays open."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def new_bench(settings: dict[str, Any]) -> Bench:

@@ -398,9 +398,7 @@ def colour_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def colours_repeat(table: ArmTable) -> Iterable[Effect]:
-    name = "share of a patch's colour variance on one axis, less a third"
-    values = {seed: share - 1 / 3 for seed, share in table.values(RGB, "patch_first_colour_axis").items()}
-    return [Effect(name, values, "points")]
+    return [table.one(RGB, "patch_colour_correlation", "correlation of two colours inside a patch")]
 
 
 def colours_help(table: ArmTable) -> Iterable[Effect]:
@@ -419,7 +417,7 @@ COLOUR = Experiment(
         Claim(
             row="Q02",
             part="a",
-            words="the colours of a patch vary together: one axis holds more than its third",
+            words="the colours of a patch vary together: their correlation is above 0",
             rule=POSITIVE,
             effects=colours_repeat,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import product
 
 from vitreous.papers.experiment import ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import positions
@@ -109,7 +109,9 @@ def patterns_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
         grid = mapped(scale, seed)
         for (kind, rate), cell in grid.items():
             yield GridCell(f"{kind}, rate {rate:g}", seed, cell)
-        yield GridCell(PATTERNS_ARM, seed, patterns(list(grid.values()), rate_and_kind_pairs(list(grid))))
+        other = mapped(scale, seeds[(list(seeds).index(seed) + 1) % len(seeds)])
+        both = [*grid.values(), *other.values()]
+        yield GridCell(PATTERNS_ARM, seed, patterns(both, rate_and_kind_pairs(list(grid))))
         yield GridCell(SETTINGS_ARM, seed, _against_seeds(seed, by_seed))
         near = trained(scale, seed, rate=rates_of(scale)[1])
         yield GridCell(NEAR_ARM, seed, looked(near, near.options["data"], ["positions"], seen=64))
@@ -118,22 +120,26 @@ def patterns_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def rate_and_kind_pairs(places: Sequence[tuple[str, float]]) -> dict[str, list[tuple[int, int]]]:
-    """Pairs that differ in the rate alone, and in the kind alone."""
-    pairs = list(combinations(range(len(places)), 2))
-    same = [[places[i][part] == places[j][part] for part in (0, 1)] for i, j in pairs]
+    """Pairs that differ in the rate alone, and in the kind alone; the second is of another seed.
+
+    Trainings of one seed and kind share their first positions, which alone would make them alike.
+    """
+    count = len(places)
+    pairs = [(i, j) for i, j in product(range(count), repeat=2) if i != j]
+    same = {(i, j): [places[i][part] == places[j][part] for part in (0, 1)] for i, j in pairs}
     return {
-        BETWEEN_RATES: [pair for pair, (kind, rate) in zip(pairs, same, strict=True) if kind and not rate],
-        BETWEEN_KINDS: [pair for pair, (kind, rate) in zip(pairs, same, strict=True) if rate and not kind],
+        BETWEEN_RATES: [(i, count + j) for (i, j), (kind, rate) in same.items() if kind and not rate],
+        BETWEEN_KINDS: [(i, count + j) for (i, j), (kind, rate) in same.items() if rate and not kind],
     }
 
 
 def _against_seeds(seed: int, by_seed: dict[int, dict[str, Cell]]) -> Cell:
-    """This seed's settings with one another, and each with the same setting of the other seeds."""
+    """Each setting with the other settings of other seeds, and with the same setting of other seeds."""
     own = list(by_seed[seed].values())
     others = [cell for other, cells in by_seed.items() if other != seed for cell in cells.values()]
     count = len(own)
     groups = {
-        BETWEEN_SETTINGS: list(combinations(range(count), 2)),
+        BETWEEN_SETTINGS: [(j, i) for i in range(count, count + len(others)) for j in range(count) if j != i % count],
         BETWEEN_SEEDS: [(i % count, i) for i in range(count, count + len(others))],
     }
     return patterns([*own, *others], groups)

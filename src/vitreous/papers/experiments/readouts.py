@@ -149,8 +149,12 @@ def token_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 def rise_of_class_probe(table: ArmTable) -> Iterable[Effect]:
     """The class token is the same for all images at the input, where a probe has nothing but chance."""
     found, chance = table.values(CLS, "probe_class"), table.values(CLS, "probe_chance")
-    values = {seed: _rise([chance[seed], *by_block]) for seed, by_block in found.items() if seed in chance}
-    return [Effect("gain of a probe on CLS, by block", values, "points")]
+    first = {seed: by_block[0] - chance[seed] for seed, by_block in found.items() if seed in chance}
+    rise = {seed: _rise(by_block) for seed, by_block in found.items()}
+    return [
+        Effect("probe on CLS after the first block − chance", first, "points"),
+        Effect("gain of a probe on CLS, by block", rise, "points"),
+    ]
 
 
 def _rise(ys: Sequence[float]) -> float:

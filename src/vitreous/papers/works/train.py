@@ -77,7 +77,7 @@ def run_training(cell: Cell, bench: Bench) -> Readings:
             )
         except NotFiniteError:
             chance = 1 / len(data.classes)
-            return {"diverged": 1, "accuracy": chance, "train_accuracy": chance}
+            return {"diverged": 1, "accuracy": chance, "dev_accuracy": chance, "train_accuracy": chance}
         bench.keep(cell, run.model)
         trained = unwrapped(run.load())
         judged = run.metrics["judged"]

@@ -64,7 +64,7 @@ function introduce(model) {
 
 function fromFile(model) {
   const { runtime, exported: { precision, same_answers, compared_images } } = model;
-  const same = same_answers === null ? "" : ` On ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images it gave its model's own first answer.`;
+  const same = same_answers === null ? "" : ` It gave its model's own first answer on ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images; this does not say how often that is right.`;
   return `${model.parameters ? "An" : "an"} exported file (${precision}, ${runtime}).${same}`;
 }
 
