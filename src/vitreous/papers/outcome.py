@@ -93,7 +93,9 @@ class PaperOutcome:
         lines = [f"{self.experiment.title} ({self.experiment.family}, {self.scale} scale)", ""]
         lines += [*readings_lines(self), ""]
         for claim, found in self.claims:
-            lines += [f"{claim.name}  {found.verdict}: {claim.words}", *effect_lines(claim, found)]
+            level = f" (intervals of {100 * found.level:.1f} %)" if found.effects else ""
+            lines += [f"{claim.name}  {found.verdict}: {claim.words}{level}", *effect_lines(claim, found)]
+            lines += [f"    {claim.note}"] if claim.note else []
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"failed: {where}: {why}" for where, why in self.failures.items()]
         return "\n".join(lines)
@@ -155,12 +157,14 @@ def shown(value: float, unit: str = "", *, is_signed: bool = False) -> str:
 
 
 def readings_lines(outcome: PaperOutcome) -> list[str]:
-    """A row for each arm: mean and deviation over seeds of the readings that the experiment shows."""
-    rows = [["", *(name.replace("_", " ") for name in outcome.experiment.columns), "seeds"]]
-    for arm in outcome.table.arms:
-        columns = {name: outcome.table.values(arm, name) for name in outcome.experiment.columns}
+    """A row for each arm: mean and deviation over seeds of the readings that the experiment shows, if it has any."""
+    table = outcome.table
+    shown_columns = [name for name in outcome.experiment.columns if any(table.values(arm, name) for arm in table.arms)]
+    rows = [["", *(name.replace("_", " ") for name in shown_columns), "seeds"]]
+    for arm in table.arms:
+        columns = {name: table.values(arm, name) for name in shown_columns}
         shares = [spread(name, column.values()) for name, column in columns.items()]
-        rows.append([arm, *shares, str(max(map(len, columns.values())))])
+        rows.append([arm, *shares, str(max(map(len, columns.values()), default=0))])
     return aligned(rows, "l" + "r" * (len(rows[0]) - 1))
 
 
