@@ -14,7 +14,7 @@ from tiny_models import VIT, answer, assert_same_model, awake, line_of
 from torch.testing import assert_close
 
 import vitreous
-from vitreous.errors import CheckpointError, FormatError
+from vitreous.errors import CheckpointError, FormatError, ModelNameError
 from vitreous.models.positions import resize_positions
 
 NPZ = [name for name in golden.MODELS if golden.source(name).suffix == ".npz"]
@@ -367,3 +367,10 @@ def test_last_is_the_newest_run(tmp_path, monkeypatch):
         (file,) = vitreous.save(awake(seed=i), tmp_path / "runs" / name / "model")
         os.utime(file, (i, i))
     assert_same_model(vitreous.load("last"), awake(seed=1))
+
+
+def test_a_run_by_its_name_alone_is_told_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    vitreous.save(awake(), tmp_path / "runs" / "cats-1" / "model")
+    with pytest.raises(ModelNameError, match=r"no model is called 'cats-1'; did you mean the run runs/cats-1\?"):
+        vitreous.load("cats-1")

@@ -38,6 +38,8 @@ from vitreous.words import one_line
 
 SIDECAR_SCHEMA = "vitreous.sidecar/1"
 
+RUNS = Path("runs")  # where `vitreous fit` puts its runs
+
 
 def load(
     source: str | os.PathLike[str],
@@ -160,6 +162,8 @@ def is_new(text: str) -> bool:
         raise ModelNameError(
             "the model's name is empty; give a file, a folder, hf:OWNER/NAME, or a name from: vitreous models"
         )
+    if not is_in_catalog(text) and _exists(RUNS / text):
+        raise ModelNameError(f"no model is called {one_line(text)!r}; did you mean the run {RUNS / text}?")
     words = (*PRETRAINED, starter.STARTER_NAME, "last")
     if not is_in_catalog(text) and (near := nearest(text.replace("_", "-"), words)):
         raise ModelNameError(
@@ -188,7 +192,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def newest_run(runs: Path = Path("runs")) -> Path:
+def newest_run(runs: Path = RUNS) -> Path:
     done = sorted(runs.glob("*/model.safetensors"), key=lambda p: p.stat().st_mtime)
     if not done:
         raise CheckpointError(f"there is no finished run under {runs}{os.sep}; train one first, or name a model")
