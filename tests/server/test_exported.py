@@ -344,7 +344,7 @@ def _page_says(caller, selector, *texts, path="/"):
 
 def test_the_page_answers_and_says_what_is_off(server):
     _page_says(server, "#no-attention", f"{CLOSED[0].upper()}{CLOSED[1:]}.")
-    _page_says(server, "#about", "16 × 16 pixels, an exported file (int8, openvino). On ")
+    _page_says(server, "#about", "16 × 16 pixels, an exported file (int8, openvino). It gave ")
 
 
 def test_the_lesson_says_why_there_is_none(server):
