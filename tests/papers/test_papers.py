@@ -243,6 +243,16 @@ def test_bad_input_is_one_line(tmp_path):
         assert words in line
 
 
+def test_another_copy_of_a_set_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    told = []
+    papers.run(EXPERIMENT, out=tmp_path, jobs=0, tell=told.append)
+    assert not any("your copy" in line for line in told)
+    known = {name: replace(one, content_id="other") for name, one in named_sets().items()}
+    monkeypatch.setattr("vitreous.papers.sets.named_sets", lambda: known)
+    assert Sets().differs("fashion")
+
+
 def test_data_too_small_for_the_grid_says_the_smallest_that_works():
     with pytest.raises(DataError, match=r"has 8,700 training images.* at least 9,999"):
         Sets().part({"data": "fashion", "images": 9999}, 0)

@@ -21,7 +21,7 @@ from vitreous.machine import choose_device, core_count
 from vitreous.papers.experiment import Cell, Experiment, GridCell, ScaleName, walk
 from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import Record, Results, new_record
-from vitreous.papers.sets import Sets
+from vitreous.papers.sets import Sets, named_sets, plain_name
 from vitreous.papers.verdict import smallest_effect
 from vitreous.papers.worker import compute, new_bench
 from vitreous.papers.works import WORKS, Bench
@@ -90,6 +90,11 @@ def run(
     at_once = min(at_once, 1) if any(WORKS[cell.work].is_alone for cell in missing) else at_once
     for line in announced(PaperOutcome(experiment, scale, placed, Results()), len(missing), max(at_once, 1)):
         tell(line)
+    used = {plain_name(str(one.cell.options["data"])) for one in placed if "data" in one.cell.options} & set(
+        named_sets()
+    )
+    for name in sorted(name for name in used if missing and Sets(data).differs(name)):
+        tell(f"your copy of {name} is not the one of the committed cells, so numbers may differ")
     settings = {"data": data, "device": device, "workers": None if at_once == 0 else 1}
     names = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in placed}
     failures: dict[str, str] = {}

@@ -75,7 +75,8 @@ class Sets:
     def differs(self, name: str) -> bool:
         """True if the copy here is not the one of the committed results."""
         name = plain_name(name)
-        return self.open(name).content_id != named_sets()[name].content_id
+        ours = named_sets()[name].content_id
+        return bool(ours) and self.open(name).content_id != ours
 
     def part(self, options: Mapping[str, Any], seed: int) -> ImageSet:
         """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`.
