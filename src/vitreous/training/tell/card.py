@@ -7,7 +7,7 @@ import json
 import math
 import re
 
-from vitreous.training.tell.strangers import total
+from vitreous.training.tell.strangers import LEFT_OUT, easy
 from vitreous.training.tell.summary import Summary
 
 MAX_CLASSES_NAMED = 50  # named in the card
@@ -148,10 +148,12 @@ def _limits(summary: Summary) -> str:
     lines = ["## Limits", ""]
     lines.append("- It answers with one of its classes whatever it is shown; images of other kinds get a wrong name.")
     if summary.unlike is not None:
-        caught, seen = total(summary.strangers)
+        kinds, (caught, seen) = easy(summary.strangers)
+        new = summary.strangers.get(LEFT_OUT)
+        near = f"{new.caught:,} of {new.seen:,} images of a class it never saw, and to " if new is not None else ""
         lines[-1] = (
-            f"- It answers \u201cnone of these\u201d to images that resemble no class: to {caught:,} of {seen:,} "
-            "strangers that come with vitreous. Others may pass, the more so the more they look like its classes."
+            f"- It answers \u201cnone of these\u201d to images that resemble no class: to {near}{caught:,} of {seen:,} "
+            f"easy strangers ({kinds}). Others get a wrong name, the more so the more they look like its classes."
         )
     if weak:
         told = ", ".join(f"{_line(row.name)} ({100 * row.recall:.0f} % found)" for row in weak)

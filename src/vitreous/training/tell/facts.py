@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from vitreous.training.run.events import Event, Fact, Said
-from vitreous.training.tell.strangers import LEFT_OUT, Caught, total
+from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
 from vitreous.words import percent, percent_range
 
 if TYPE_CHECKING:
@@ -77,14 +77,18 @@ def _trust(run: Run) -> Fact | None:
 
 
 def _unknown(run: Run) -> Fact | None:
-    """What it does with images of no class that it knows."""
+    """What it does with images of no class that it knows: first of a class much like its own, then of easy ones."""
     strangers = {kind: Caught(**count) for kind, count in (run.metrics.get("strangers") or {}).items()}
-    caught, seen = total(strangers)
+    kinds, (caught, seen) = easy(strangers)
     if not seen:
         return None
+    far = f"{percent(caught / seen, 0)} of {kinds}"
     new = strangers.get(LEFT_OUT)
-    classes = f", {percent(new.caught / new.seen, 0)} of a class it never learned" if new and new.seen else ""
-    return Fact("unknown", f"none of these: {percent(caught / seen, 0)} of strangers{classes}")
+    if new is None or not new.seen:
+        return Fact("unknown", f"none of these: {far}; not tried: a class near its own")
+    near = f"{percent(new.caught / new.seen, 0)} of a class it never saw"
+    tone = "warn" if 2 * new.caught < new.seen else "plain"
+    return Fact("unknown", f"none of these: {near}, {far}", tone)
 
 
 def _weakest(run: Run) -> Fact | None:

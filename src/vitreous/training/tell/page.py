@@ -44,7 +44,7 @@ from vitreous.report.page import (
 from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run.stage import stage_of
-from vitreous.training.tell.strangers import LEFT_OUT, total
+from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
 from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
 from vitreous.words import count, duration, percent, sentence, unbroken
 
@@ -343,33 +343,39 @@ def _confidence(summary: Summary) -> Section:
 
 
 def _strangers(summary: Summary) -> Section | None:
-    """Does it notice images of something else?"""
+    """Does it notice images of something else? First those that look like its classes."""
     if summary.unlike is None:
         return None
-    caught, seen = total(summary.strangers)
-    share = _percent(caught / max(seen, 1), 0)
+    counts = dict(sorted(summary.strangers.items(), key=lambda each: each[0] != LEFT_OUT))
     rows: list[list[str | Bar]] = [
         [f"{kind} ({count.seen:,})", Bar(_percent(count.caught / count.seen, 0), count.caught / count.seen)]
-        for kind, count in summary.strangers.items()
+        for kind, count in counts.items()
         if count.seen
     ]
     false_alarms = _percent(summary.unlike / max(len(summary.judged), 1))
-    blocks: list[Block] = [
-        Text(
-            f"An image that resembles no class gets the answer \u201cnone of these\u201d. It caught {caught:,} of "
-            f"{seen:,} strangers that come with vitreous. It also says so of {false_alarms} of the images judged: the "
-            "threshold lets about 95\u00a0% of ordinary images pass."
-        ),
-        Table(["strangers", "called none of these"], rows, "ll"),
-    ]
-    if LEFT_OUT in summary.strangers:
-        blocks.append(
-            Text(
-                "The last row leaves each class out in turn and shows its images. Such a stranger looks like the "
-                "classes, so it often gets the name of one."
-            )
-        )
-    return Section("Does it notice strangers?", blocks, summary=f"it catches {share}")
+    text = (
+        "An image that resembles no class gets the answer \u201cnone of these\u201d. "
+        f"{_near(counts.get(LEFT_OUT))} The other strangers are easy: they look nothing like photos, and a rule finds "
+        f"blank images. It also says so of {false_alarms} of the images judged: the threshold lets about 95\u00a0% of "
+        "ordinary images pass."
+    )
+    kinds, (caught, seen) = easy(counts)
+    far = f"{_percent(caught / max(seen, 1), 0)} of {kinds}"
+    new = counts.get(LEFT_OUT)
+    near = f"{_percent(new.caught / new.seen, 0)} of a class it never saw, " if new is not None and new.seen else ""
+    table = Table(["strangers", "called none of these"], rows, "ll")
+    return Section("Does it notice strangers?", [Text(text), table], summary=near + far)
+
+
+def _near(left_out: Caught | None) -> str:
+    """What becomes of images of a class that the model never saw, in a sentence or two."""
+    if left_out is None or not left_out.seen:
+        return "Images of a class near its own were not tried; expect that many get the name of a class it knows."
+    named = _percent(1 - left_out.caught / left_out.seen, 0)
+    return (
+        f"It noticed {left_out.caught:,} of {left_out.seen:,} images when each class was left out in turn: {named} of "
+        "the images of a class it never saw get the name of a class it knows."
+    )
 
 
 def _calibrated(summary: Summary) -> str:

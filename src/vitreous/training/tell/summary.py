@@ -27,6 +27,7 @@ from vitreous.measures.look import look
 from vitreous.models.config import BiTConfig
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
+from vitreous.models.track_record import TrackRecord
 from vitreous.training.label_errors import Doubts, Suspect, suspects
 from vitreous.training.plan.plan import Plan
 from vitreous.training.recipe import Recipe
@@ -106,6 +107,7 @@ class Summary:
     inspection: Inspection | None = None  # a short look inside
     temperature: float = 1.0
     answer_above: float | None = None  # the confidence chosen on dev
+    sure_from: float | None = None  # as `TrackRecord` has it
     answer_target: float = 0.95  # share right that it was chosen for
     unlike: int | None = None  # judged images that the model calls none of these
     strangers: Mapping[str, Caught] = field(default_factory=dict)  # by kind; empty where nobody asked
@@ -153,6 +155,21 @@ class Summary:
     def result(self) -> Result:
         """The numbers, all from `probabilities`, measured once."""
         return self.measured if self.measured is not None else measure_answers(self.probabilities, self.judged)
+
+    @property
+    def track_record(self) -> TrackRecord | None:
+        """For the model's file; None if no image was judged. A model that has learned nothing is never sure."""
+        if not self.result.images:
+            return None
+        low, high = self.result.interval
+        return TrackRecord(
+            right=float(self.result.top1),
+            low=float(low),
+            high=float(high),
+            images=self.result.images,
+            sure_from=self.sure_from if self.alarm is None else 1.0,
+            has_chosen=self.judged_by == "dev",
+        )
 
     @property
     def alarm(self) -> str | None:
@@ -303,7 +320,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
     if _is_whole(plan.series) and judged.groups is not None and len(result.judged):
         groups = judged.groups[result.judged.rows]
         result = replace(result, independent=independent(result.judged.is_right, groups))
-    weights = str(plan.weights or "")
+    weights, sure_from = str(plan.weights or ""), _sure_from(trained)
     return Summary(
         name=data_name(plan.data),
         command=command,
@@ -331,7 +348,8 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         attention=explain.look_at(model, judged, places_to_look_at(result)),
         inspection=_look_inside(model, judged),
         temperature=model.temperature,
-        answer_above=_confident_from(trained),
+        answer_above=sure_from if sure_from and sure_from < 1 else None,
+        sure_from=sure_from,
         unlike=None if model.threshold is None else int((trained.scores < model.threshold).sum()),
         strangers=strangers_caught(plan, trained),
         rivals=trained.rivals,
@@ -380,14 +398,14 @@ def judged_probabilities(trained: Trained) -> NDArray[np.float64]:
     return found
 
 
-def _confident_from(trained: Trained) -> float | None:
-    """The confidence above which answers are mostly right; None if that tells nothing."""
+def _sure_from(trained: Trained) -> float | None:
+    """The confidence from which answers are to be trusted: 0 all, 1 none; None where too few images tell."""
     if trained.chosen is None or trained.chosen_labels is None or trained.model.answers == "several":
         return None
-    above = calibration.answer_above(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
-    if above is None or above.confidence == 0 or above.answered < MIN_ANSWERS:
+    if len(trained.chosen) < MIN_ANSWERS:
         return None
-    return above.confidence
+    above = calibration.answer_above(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
+    return 1.0 if above is None or above.answered < MIN_ANSWERS else above.confidence
 
 
 def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:

@@ -82,6 +82,7 @@ def write(
     brief = _without(metrics, "judged", "suspects")  # the model carries no names of images
     if summary is not None:
         judged = metrics["judged"]
+        trained.model.track_record = summary.track_record
         brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
     with runs.one_line_for(where):
         save(trained.model, where / MODEL, force=True, recipe=plan.recipe.to_json(), metrics=brief)
