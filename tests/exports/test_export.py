@@ -522,7 +522,7 @@ def test_an_export_marks_unsure_answers_and_an_older_folder_marks_none(tmp_path)
     del body["track_record"]
     (folder / "export.json").write_text(json.dumps(body))
     assert exported.read(folder).about.track_record is None
-    assert "unsure" not in outside(folder, photo)
+    assert ": unsure: " not in outside(folder, photo)
 
 
 def test_a_network_without_attention_exports_none(tmp_path):

@@ -87,8 +87,7 @@ def _unknown(run: Run) -> Fact | None:
     if new is None or not new.seen:
         return Fact("unknown", f"none of these: {far}; not tried: a class near its own")
     near = f"{percent(new.caught / new.seen, 0)} of a class it never saw"
-    tone = "warn" if 2 * new.caught < new.seen else "plain"
-    return Fact("unknown", f"none of these: {near}, {far}", tone)
+    return Fact("unknown", f"none of these: {near}, {far}", "warn" if 2 * new.caught < new.seen else "plain")
 
 
 def _weakest(run: Run) -> Fact | None:
