@@ -149,7 +149,7 @@ def test_fit_and_look_leave_each_out(place):
     fit, look = run_all(calls, before=MEMORY, environment=os.environ | programs)
     assert (fit.code, look.code) == (0, 0), fit.stderr + look.stderr
     assert "check    10 files cannot be read (cat/" in fit.stderr
-    assert "10 images could not be read and are left out" in look.stdout
+    assert "left out: 10 images that could not be read" in look.stdout
     assert not OBEYED.search(fit.stdout + fit.stderr + look.stdout + look.stderr)
     assert not (place / "gs-ran").exists()
 

@@ -132,7 +132,7 @@ def _telling(inspection: Inspection) -> list[tuple[str, str]]:
     """At most ten lines with numbers, in the order of the measures."""
     has_random = any(model.get("is_untrained") for model in _models(inspection))
     known = [name for name in _ranked(inspection) if not (has_random and inspection.measures[name].is_pair)][:TOP_LINES]
-    told = {name: inspection.measures[name].says(inspection.found[name]) for name in inspection.found if name in known}
+    told = {name: inspection.says(name, inspection.found[name]) for name in inspection.found if name in known}
     return [(name, unbroken(sentence(text))) for name, text in told.items()]
 
 
@@ -186,7 +186,7 @@ def _notes(inspection: Inspection, name: str) -> Iterator[Block]:
         is_named = len(names) > 1 or inspection.model.get("is_untrained")
         who = f"{names[side]}: " if is_named and not measure.is_pair else ""
         if name in found:
-            text = measure.says(found[name])
+            text = inspection.says(name, found[name])
             yield Note(f"{who}{unbroken(text)}." if who else unbroken(sentence(text)))
         elif name in skipped:
             yield Note(f"{who}not measured: {skipped[name]}." if who else f"Not measured: {skipped[name]}.")
