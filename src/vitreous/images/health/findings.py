@@ -30,7 +30,11 @@ class FindingKind:
 
 FAULTS = {
     "unreadable": ("Unreadable files", "[file|files] cannot be read", "Replace or delete them."),
-    "truncated": ("Files cut short", "[file is|files are] cut short", "Copy or download them again."),
+    "truncated": (
+        "Files cut short",
+        "[file is|files are] cut short and cannot be read",
+        "Copy or download them again.",
+    ),
     "heic": (
         "HEIC images",
         "[file is|files are] HEIC, which is not read here",

@@ -321,7 +321,9 @@ def _found(data: ImageSet, health: Health | None, unread: int = 0, unlabelled: i
         each = f"{least:,} to {most:,}" if least < most else f"{most:,}"
         start, end = f"{count} in {len(data.classes):,} classes (", f"), {each} each"
         named = [", ".join(data.classes[:n]) + " …" * (n < len(data.classes)) for n in range(2, len(data.classes) + 1)]
-        yield Fact("found", _longest([f"{start}{names}{end}" for names in named[:MAX_NAMED]], 1))
+        texts = [f"{start}{names}{end}" for names in named[:MAX_NAMED]]
+        nameless = [f"{start.removesuffix(' (')}{end.removeprefix(')')}"] if unread or unlabelled else []
+        yield Fact("found", _longest([*nameless, *texts], 1))
     if health is not None:
         yield Fact("check", _wrong(health), "warn" if health.faults else "plain")
 
