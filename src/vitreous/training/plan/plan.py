@@ -506,7 +506,9 @@ def _choose_recipe(
             has_room=found.start is None or closed_form.has_room(len(data), found.start),
             knows_classes=found.start is not None and found.start.labels == tuple(data.classes),
         )
-        chosen, reasons = choice.recipe, (*found.reasons, *choice.reasons)
+        learned = len(learned_images(data, 0 if request.rates else request.folds))  # the saved model's
+        told = (reason.replace(f"{count:,} images of", f"{learned:,} images of") for reason in choice.reasons)
+        chosen, reasons = choice.recipe, (*found.reasons, *told)
     if request.as_new and asked == "auto":
         chosen = replace(chosen, image_size=None)
         reasons = (
