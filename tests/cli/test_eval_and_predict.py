@@ -78,7 +78,7 @@ def test_eval_tells_people_the_share_the_interval_and_each_class(done):
     out = done["eval"]
     assert (out.code, out.stderr) == (0, "")
     assert "of 12; 95 % interval" in out.stdout
-    assert "1 images could not be read" in out.stdout
+    assert "1 image that could not be read" in out.stdout
     assert all(name in out.stdout for name in ("ant", "bee", "cat", "precision"))
 
 

@@ -36,8 +36,8 @@ def told(**changes):
 @pytest.mark.parametrize(
     ("judged_by", "words"),
     [
-        ("leave-one-out", "95.0 % of images that it had not seen (86.3 to 98.3, 95 % interval)"),
-        ("cross-validation", "95.0 % of images that it had not seen (86.3 to 98.3, 95 % interval)"),
+        ("leave-one-out", "95.0 % of 60 images that it had not seen (86.3 to 98.3, 95 % interval)"),
+        ("cross-validation", "95.0 % of 60 images that it had not seen (86.3 to 98.3, 95 % interval)"),
         ("test", "95.0 % of 60 test images that it had not seen (86.3 to 98.3, 95 % interval)"),
         (
             "dev",
@@ -51,7 +51,7 @@ def test_the_result_says_of_which_images(judged_by, words):
 
 def test_several_labels_are_right_together():
     judged = {name: value for name, value in JUDGED.items() if name != "top1"} | {"exact_match": 0.95}
-    assert told(judged=judged)["right"].startswith("95.0 % of all labels of images that")
+    assert told(judged=judged)["right"].startswith("95.0 % of all labels of 60 images that")
 
 
 def test_a_run_that_is_not_judged_says_so():

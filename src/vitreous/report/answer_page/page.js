@@ -44,7 +44,7 @@ function introduce(model) {
   const few = model.labels.slice(0, 3).join(", ");
   const size = `${model.image_size[0]} × ${model.image_size[1]} pixels`;
   const inside = model.depth ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
-  const whole = model.parameters ? `${inside}, ${model.parameters.toLocaleString("en")} numbers.` : "";
+  const whole = model.parameters ? `${inside}, ${model.parameters.toLocaleString("en")} learned numbers.` : "";
   const rest = [whole, model.exported ? fromFile(model) : ""].filter(Boolean).join(" ");
   $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${rest}`;
   $("terms").textContent = `Terms of what the weights have learned from: ${model.terms}`;

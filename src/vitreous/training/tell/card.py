@@ -9,6 +9,7 @@ import re
 
 from vitreous.training.tell.strangers import LEFT_OUT, easy
 from vitreous.training.tell.summary import Summary
+from vitreous.words import counted
 
 MAX_CLASSES_NAMED = 50  # named in the card
 WEAKEST_TOLD = 3  # classes whose weakness is told
@@ -120,7 +121,8 @@ def _data(summary: Summary) -> str:
     if summary.health is not None:
         rows.append(("check", f"{summary.health.verdict} ({summary.health.read})"))
     if not summary.has_many_labels:
-        doubted = f"{len(summary.suspects):,} of {summary.result.images:,} judged"
+        doubted = f"{counted(len(summary.conflicts), 'image')} under two labels, " if summary.conflicts else ""
+        doubted += f"{len(summary.suspects):,} of {summary.result.images:,} judged"
         if (found := summary.doubts) is not None:
             doubted += f", {found.count:,} of {found.images:,} learned from"
         rows.append(("labels that may be wrong", doubted))

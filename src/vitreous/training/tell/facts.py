@@ -44,7 +44,9 @@ def _right(run: Run) -> Fact:
     share = percent(judged.get("top1", judged.get("exact_match")))
     is_whole = bool((m.get("series") or {}).get("is_headline"))
     images, unseen = f"{judged['images']:,}", f"images {'of series ' * is_whole}that it had not seen"
-    of = {"test": f"{images} test {unseen}", "dev": f"{images} images set aside"}.get(m["judged_by"], unseen)
+    of = {"test": f"{images} test {unseen}", "dev": f"{images} images set aside"}.get(
+        m["judged_by"], f"{images} {unseen}"
+    )
     caution = "; a bit too high, since they also chose it" if m["judged_by"] == "dev" else ""
     all_labels = "all labels of " if "exact_match" in judged else ""
     return Fact("right", f"{share} of {all_labels}{of} ({percent_range(judged['interval'])}, 95 % interval){caution}")
@@ -144,6 +146,7 @@ FACTS: tuple[Callable[[Run], Fact | None], ...] = (
 
 def _details(metrics: dict[str, Any]) -> Iterator[Said]:
     if "judged" in metrics:
+        yield from [Said(metrics["images_used"])] if "images_used" in metrics else []
         yield Said(metrics["how_judged"])
         yield from [Said(metrics["footnote"])] if metrics.get("footnote") else []
         yield from (Said(f"{r['name']}: {percent(r['right'] / r['seen'])}") for r in metrics.get("rivals", ()))
@@ -151,5 +154,6 @@ def _details(metrics: dict[str, Any]) -> Iterator[Said]:
 
 
 def _doubted(suspects: dict[str, Any]) -> int:
-    """How many labels are more likely wrong than right."""
-    return sum(part["count"] for name in ("learned", "judged") if (part := suspects.get(name)))
+    """How many labels are wrong for sure, since a copy has another, or more likely wrong than right."""
+    counts = sum(part["count"] for name in ("learned", "judged") if (part := suspects.get(name)))
+    return counts + len(suspects.get("conflicts") or ())

@@ -28,7 +28,7 @@ from vitreous.models.config import BiTConfig
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
 from vitreous.models.track_record import TrackRecord
-from vitreous.training.label_errors import Doubts, Suspect, suspects
+from vitreous.training.label_errors import Doubts, LabelConflict, Suspect, label_conflicts, suspects
 from vitreous.training.plan.plan import Plan
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
@@ -50,9 +50,10 @@ from vitreous.training.run.folder import data_name
 from vitreous.training.run.trained import Rival, Trained, Trial
 from vitreous.training.tell.strangers import Caught, strangers_caught
 from vitreous.weights import starter
-from vitreous.words import percent, percent_range
+from vitreous.words import counted, percent, percent_range
 
 MIN_ANSWERS = 20  # fewer make "answer only above" worthless
+SPLIT_USES = {"train": "learned from", "dev": "to choose by", "test": "judged"}  # what images of a split are for
 LOOK_IMAGES = 32  # of the short look inside
 LOOK_MEASURES = ("attention-distance", "similarity", "skip-ratio")  # one forward serves them all
 
@@ -88,6 +89,8 @@ class Summary:
     judged_by: Literal["test", "cross-validation", "leave-one-out", "dev"]
     folds: int = 0  # of cross-validation
     splits: Mapping[str, int]  # images of train, dev and test, as they were used
+    files: str = ""  # how many the set holds, where not all are used
+    missing: Sequence[str] = ()  # why not all, a part each
     recipe: Recipe
     reasons: Sequence[str]  # why this recipe, a line each
     model: str
@@ -188,10 +191,22 @@ class Summary:
 
     @property
     def images_used(self) -> str:
-        """How many images there were, and what for."""
+        """How many files there were, and what became of each: one sentence for every number of images."""
+        used = ", ".join(
+            f"{count:,} {SPLIT_USES.get(name, name)} ({name})" for name, count in self.splits.items() if count
+        )
         if self.judges_all and not self.splits.get("test"):
-            return f"{len(self.judged):,}, each judged and each learned from"
-        return ", ".join(f"{count:,} {name}" for name, count in self.splits.items() if count)
+            used = f"{counted(len(self.judged), 'image')}, each judged and each learned from"
+        if self.missing:
+            used = f"{self.files}, {', '.join(self.missing)}: {used}"
+        return used + (
+            f"; {self.copies:,} of these {'is a copy' if self.copies == 1 else 'are copies'}" * bool(self.copies)
+        )
+
+    @property
+    def copies(self) -> int:
+        """Images that are there once more, among all that were checked."""
+        return 0 if self.health is None else self.health.copies
 
     @property
     def data_notes(self) -> tuple[str, ...]:
@@ -208,9 +223,18 @@ class Summary:
         return above(judged.confidence, judged.is_right, self.answer_above)
 
     @cached_property
+    def conflicts(self) -> list[LabelConflict]:
+        """Images under two labels; places are in `health.data`."""
+        return label_conflicts(self.health)
+
+    @cached_property
     def suspects(self) -> list[Suspect]:
-        """Among the images judged."""
-        return [] if self.has_many_labels else suspects(self.probabilities, self.judged.labels)
+        """Among the images judged, besides those under two labels."""
+        if self.has_many_labels:
+            return []
+        named = {name for conflict in self.conflicts for name in conflict.names}
+        found = suspects(self.probabilities, self.judged.labels)
+        return [suspect for suspect in found if self.judged.name(suspect.place) not in named]
 
     @cached_property
     def doubted(self) -> list[Suspect]:
@@ -330,6 +354,8 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         judged_by=trained.judged_by,  # type: ignore[arg-type]
         folds=len(plan.data) if plan.protocol == "leave-one-out" else plan.folds,
         splits=trained.used,
+        files=plan.files,
+        missing=plan.missing,
         recipe=plan.recipe,
         reasons=plan.reasons,
         model=plan.model or plan.recipe.model or (starter.network() if starter.is_meant(weights) else weights),
