@@ -30,9 +30,9 @@ def questions(model: Model) -> list[Question]:
 
 def words(model: Model) -> dict[str, str]:
     """What each word of the lesson, the drawing and the questions means, for somebody who knows no code."""
-    config = model.config
     found = {"parameter": "a number that the model has learned; all its tables are made of them"}
     if isinstance(model, ViT):
+        config = model.config
         what, stem = architecture.places(config), config.embedding.stem
         if stem != "patch":
             found["convolution"] = "a small window that moves over the image and sums what it sees, by learned weights"
