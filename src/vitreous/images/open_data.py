@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import DataError
+from vitreous.errors import DataError, without_secrets
 from vitreous.images import series, splits
 from vitreous.images.health.scan import Progress
-from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.imageset import TEST, TRAIN, ImageSet, Words
 from vitreous.images.sources import SOURCES
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.labels import VAL
@@ -81,20 +81,20 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
         ids=np.arange(len(found.source), dtype=np.int64),
         labels=found.labels,
         classes=found.classes,
-        splits=np.full(len(found.source), TRAIN, dtype="<U5"),
-        path=storable(place.text),
+        splits=Words(np.zeros(len(found.source), np.uint8), (TRAIN,)),
+        path=storable(without_secrets(place.text)),
         kind=kind.name,
         content_id=content_id(found),
         notes=found.notes,
         channels=found.channels,
         about=dict(found.about),
-        own_splits=np.array(found.own_splits, dtype="<U5"),
+        own_splits=Words.of(found.own_splits),
     )
     groups, how = None, ""
     if group_by is not None:
         groups, how = series.groups_by(data, group_by, found.columns, progress)
     data = replace(data, groups=groups)
-    has_second = np.isin(found.own_splits, (VAL, TEST)).any()
+    has_second = bool(Words.of(found.own_splits).found() & {VAL, TEST})
     data = _own_split(data, how) if has_second else _made_split(data, seed, how, progress)
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
@@ -112,6 +112,8 @@ def regroup(data: ImageSet, groups: NDArray[np.int64], how: str) -> ImageSet:
 
 def content_id(found: FoundImages) -> str:
     """A digest of the classes and of each image's name, fingerprint, label and split, in the order of the names."""
+    if found.content is not None:
+        return found.content
     several = found.labels.ndim == 2
     total = hashlib.sha256("\0".join(found.classes).encode("utf-8", "surrogateescape"))
     lines = []
@@ -145,14 +147,14 @@ def _kind(place: Place) -> SourceKind:
 def _own_split(data: ImageSet, how: str) -> ImageSet:
     """Use the set's own splits: the second is test; of three, validation joins train as its dev split."""
     assert data.own_splits is not None
-    names = set(data.own_splits.tolist())
+    names = Words.of(data.own_splits).found()
     notes = [how] if how else []
     if {VAL, TEST} <= names and names & {TRAIN, ""}:
         is_test = data.own_splits == TEST
         count = int((data.own_splits == VAL).sum())
         notes.append(f"the set has three splits: its {count:,} validation images are on train's side, as its dev split")
     else:
-        is_test = np.isin(data.own_splits, (VAL, TEST))
+        is_test = (data.own_splits == VAL) | (data.own_splits == TEST)
         if not names & {TRAIN, ""}:
             notes.append("there is no train split; all images are test")
         elif VAL in names:
@@ -163,7 +165,7 @@ def _own_split(data: ImageSet, how: str) -> ImageSet:
         torn = set(data.groups[is_test].tolist()) & set(data.groups[~is_test].tolist())
         notes += [f"the set's own split separates {len(torn):,} of these groups"] if torn else []
     about = data.about | {"split": {"made": False, "given": sorted(names - {""})}}
-    return replace(data, splits=np.where(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
+    return replace(data, splits=Words.chosen(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
 
 
 def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
@@ -171,7 +173,7 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
     if not data.classes:
         note = "no image has a label (no class folders); all images are test"
         about = data.about | {"split": {"made": False, "given": []}}
-        return replace(data, splits=np.full(len(data), TEST), notes=(*data.notes, note), about=about)
+        return replace(data, splits=Words(np.zeros(len(data), np.uint8), (TEST,)), notes=(*data.notes, note), about=about)
     groups, told = splits.find_groups(data, data.groups, progress)
     names = data.names
     is_test = splits.make_split(data.labels, names, groups, seed=seed)
@@ -190,7 +192,7 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
     }
     return replace(
         data,
-        splits=np.where(is_test, TEST, TRAIN),
+        splits=Words.chosen(is_test, TEST, TRAIN),
         notes=(*data.notes, note),
         groups=groups,
         about=data.about | {"split": written},
