@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError, without_secrets
 from vitreous.images import series, splits
 from vitreous.images.health.scan import Progress
-from vitreous.images.imageset import TEST, TRAIN, ImageSet, Words
+from vitreous.images.imageset import STREAMED_FROM, TEST, TRAIN, ImageSet, Words
 from vitreous.images.sources import SOURCES
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.labels import VAL
@@ -37,14 +37,16 @@ def open(
     classes: Sequence[str] | None = None,
     seed: int = 0,
     group_by: str | None = None,
+    skip_bad_shards: bool = False,
     progress: Progress | None = None,
 ) -> ImageSet:
     """The images of DATA: a path | a pattern | `fashion` | an fsspec address; an existing path wins.
 
     split: "train" or "test" alone. limit, fraction: that many images, spread over splits and classes; with one seed, a
     smaller subset lies inside a larger one. classes: only these. group_by: a column, `folder`, `exif-day`, or a regular
-    expression on the path; images of one group stay on one side of every split. progress: called with (done, total)
-    while reading every image, which is needed only to make a split.
+    expression on the path; images of one group stay on one side of every split. skip_bad_shards: go on without a shard
+    that cannot be read, and note how many samples are lost. progress: called with (done, total) while reading every
+    image, which is needed only to make a split.
     """
     splits.check_subset(limit, fraction)
     if group_by is not None and not isinstance(group_by, str):
@@ -55,7 +57,7 @@ def open(
         raise DataError(
             f"{path.path} is open and split already; give group_by where it is opened by its path, or leave it out"
         )
-    data = path if isinstance(path, ImageSet) else _open(path, seed, group_by, progress)
+    data = path if isinstance(path, ImageSet) else _open(path, seed, group_by, progress, skip_bad_shards)
     if classes is not None:
         data = splits.keep_classes(data, classes)
     if split is not None:
@@ -63,8 +65,10 @@ def open(
     return splits.subset(data, limit=limit, fraction=fraction, seed=seed)
 
 
-def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progress: Progress | None = None) -> ImageSet:
-    place = _place(path)
+def _open(
+    path: str | os.PathLike[str], seed: int, group_by: str | None, progress: Progress | None, skip_bad_shards: bool
+) -> ImageSet:
+    place = replace(_place(path), skips_bad_shards=skip_bad_shards)
     kind = _kind(place)
     found = kind.open(place)
     if isinstance(found, ImageSet):
@@ -81,7 +85,7 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
         ids=np.arange(len(found.source), dtype=np.int64),
         labels=found.labels,
         classes=found.classes,
-        splits=Words(np.zeros(len(found.source), np.uint8), (TRAIN,)),
+        splits=Words.repeated([TRAIN], [len(found.source)]),
         path=storable(without_secrets(place.text)),
         kind=kind.name,
         content_id=content_id(found),
@@ -173,7 +177,9 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
     if not data.classes:
         note = "no image has a label (no class folders); all images are test"
         about = data.about | {"split": {"made": False, "given": []}}
-        return replace(data, splits=Words(np.zeros(len(data), np.uint8), (TEST,)), notes=(*data.notes, note), about=about)
+        return replace(data, splits=Words.repeated([TEST], [len(data)]), notes=(*data.notes, note), about=about)
+    if data.is_streamed and data.groups is None:
+        return _drawn_split(data, seed)
     groups, told = splits.find_groups(data, data.groups, progress)
     names = data.names
     is_test = splits.make_split(data.labels, names, groups, seed=seed)
@@ -197,6 +203,23 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
         groups=groups,
         about=data.about | {"split": written},
     )
+
+
+def _drawn_split(data: ImageSet, seed: int) -> ImageSet:
+    """The test split of a streamed set: images drawn by their numbers, at most so many."""
+    is_test, fraction = splits.draw_split(data, splits.TEST_FRACTION, seed, "split")
+    why = f"more than {STREAMED_FROM:,} images in shards, so near duplicates were not looked for"
+    note = f"{SPLIT_MADE}: {int(is_test.sum()):,} images were drawn as test (seed {seed}; {why})"
+    written: dict[str, Any] = {
+        "made": True,
+        "seed": seed,
+        "fraction": fraction,
+        "kept_together": why,
+        "train": int((~is_test).sum()),
+        "test": int(is_test.sum()),
+    }
+    about = data.about | {"split": written}
+    return replace(data, splits=Words.chosen(is_test, TEST, TRAIN), notes=(*data.notes, note), about=about)
 
 
 def without_split(notes: Sequence[str]) -> tuple[str, ...]:

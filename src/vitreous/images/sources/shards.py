@@ -34,7 +34,7 @@ from vitreous.images.sources.paths import (
     open_file,
     read_range,
 )
-from vitreous.images.sources.remote import Stamp, is_remote, read_ranges
+from vitreous.images.sources.remote import Stamp, is_in_this_process, is_remote, read_ranges
 from vitreous.images.sources.source import FoundImages, SourceKind
 from vitreous.images.stores.shard_table import KEEP_TABLE_FROM, Index, ShardTable, kept_table, make_table, table_key
 from vitreous.printable import storable
@@ -82,6 +82,11 @@ class Shards:
     @cached_property
     def is_far(self) -> bool:
         return any(map(is_remote, self.files))
+
+    @property
+    def stays_here(self) -> bool:
+        """True if another process would not find the shards."""
+        return any(map(is_in_this_process, self.files))
 
     def fetch(self, numbers: Sequence[int]) -> dict[int, bytes | DataError]:
         """The encoded files of several images from a store, several requests at once; empty for shards on a disk."""

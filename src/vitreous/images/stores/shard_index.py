@@ -3,8 +3,8 @@
     vitreous-index.jsonl    one line a shard: its name, size and time, and its samples' keys, places, labels
 
 A line is valid while its shard has that size and time; in a store, that size. An unfinished index is
-`vitreous-index.jsonl.part`, one synced line per shard; a second call resumes after the last whole line. Beside shards in
-a store the index is written whole, at the end.
+`vitreous-index.jsonl.part`, one synced line per shard; a second call resumes after the last whole line. In a store the
+index is written whole, at the end.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class WrittenIndex:
         self._copies.close()
 
     def get(self, file: str, now: Stamp | None) -> Index | None:
-        """The samples of a shard that is as `now` tells; None if no line is valid.  now: None for a shard that is gone."""
+        """The samples of a shard that is as `now` tells, or gone if it is None; None if no line is valid."""
         found = self._lines[_folder(file)].get(file_name(file))
         if found is None:
             return None
-        name, size, version = found[3].rsplit(" ", 2)
-        if now is not None and (size, version) != (str(now.size), version if is_remote(file) else now.version):
+        _, size, version = found[3].rsplit(" ", 2)
+        if now is not None and (size != str(now.size) or (version != now.version and not is_remote(file))):
             return None
         return msgspec.json.decode(_read(found), type=_Line).samples
 
@@ -98,7 +98,7 @@ class WrittenIndex:
             size = stamp(address).size
         except DataError:
             return None
-        copy = self._copies.enter_context(NamedTemporaryFile())
+        copy = self._copies.enter_context(NamedTemporaryFile())  # noqa: SIM115  the stack closes it
         for begin in range(0, size, COPY_BYTES):
             copy.write(read_range(address, begin, min(COPY_BYTES, size - begin)))
         copy.flush()
@@ -190,7 +190,8 @@ def _write_far(
     try:
         retried(f"{folder}/{INDEX_FILE}", lambda: system.pipe_file(path, b"\n".join(lines) + b"\n"))
     except DataError as error:
-        raise DataError(f"no index can be written beside {files[0]} ({error}); index the shards where they lie") from None
+        why = f"no index can be written beside {files[0]} ({error})"
+        raise DataError(f"{why}; index the shards where they lie") from None
     return scanned
 
 
