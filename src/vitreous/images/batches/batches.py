@@ -338,7 +338,7 @@ class Batches:
         """A digest of ids and labels, made once."""
         total = hashlib.sha256()
         for numbers in (self.data.ids, self.data.labels):
-            total.update(memoryview(np.ascontiguousarray(numbers)).cast("B"))
+            total.update(np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data)
         return total.hexdigest()[:16]
 
     def _start_at(self, state: dict[str, Any]) -> None:

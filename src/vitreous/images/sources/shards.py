@@ -185,19 +185,25 @@ class _OpenShards:
         with WrittenIndex(self.files) as written, ThreadPoolExecutor(SHARDS_AT_ONCE) as pool:
             read = partial(self._read, written)
             found = in_order(pool, read, self.files, 2 * SHARDS_AT_ONCE) if is_far else map(read, self.files)
-            for file, index in zip(self.files, found, strict=True):
-                if isinstance(index, DataError):
-                    if not self.skips:
-                        raise index
-                    self.faults[file] = index
-                    index = written.get(file, None)
-                    if index is None:
-                        self.dropped.add(file)
-                        continue
-                    self.lost += len(index.keys)
+            for file, one in zip(self.files, found, strict=True):
+                index = self._skipped(file, one, written) if isinstance(one, DataError) else one
+                if index is None:
+                    continue
                 if len(self.about) <= MAX_TOLD_IMAGES:
                     self.about += index.about
                 yield index
+
+    def _skipped(self, file: str, fault: DataError, written: Any) -> Index | None:
+        """What the index tells of a bad shard: its samples stay in the set, and are lost when they are read."""
+        if not self.skips:
+            raise fault
+        self.faults[file] = fault
+        index: Index | None = written.get(file, None)
+        if index is None:
+            self.dropped.add(file)
+        else:
+            self.lost += len(index.keys)
+        return index
 
     def _read(self, written: Any, file: str) -> Index | DataError:
         told = self.stamps[file]

@@ -123,7 +123,8 @@ def kept_table(key: str, read: Callable[[], Iterator[Index]]) -> ShardTable:
 def make_table(shards: Iterable[Index], folder: Path | None = None) -> ShardTable:
     """The table of these shards, read one after the other; in `folder` if one is given."""
     numbers: dict[int | str | None, int] = {}
-    counts, digests, has_end, left_names = [], [], [], []
+    counts, digests, has_end = [], [], []
+    left_names: list[str] = []
     left, end, odd = 0, 0, ""
     with ExitStack() as stack:
         sinks: dict[str, BinaryIO] = {
