@@ -24,6 +24,7 @@ from vitreous.images.sources.remote import (
     is_remote,
     open_far,
     read_far_range,
+    retried,
     stamp,
     stamps,
 )
@@ -162,22 +163,23 @@ def _remote(text: str) -> tuple[str, ...]:
 def _listed(address: str) -> list[str]:
     """The files that one address names: itself, those in its folder, or those that match its pattern."""
     system, path = filesystem(address)
-    is_pattern = _has_magic(address)
-    try:
-        if is_pattern:
-            inside = sorted(str(p) for p in system.glob(path))
-        elif system.isdir(path):
-            inside = _of_one_kind(sorted(str(p) for p in system.find(path)))
-        elif system.exists(path):
-            return [address]
-        else:
+
+    def ask() -> list[str] | None:
+        """The paths there; None for a file."""
+        try:
+            if _has_magic(address):
+                return sorted(str(p) for p in system.glob(path))
+            if system.isdir(path):
+                return _of_one_kind(sorted(str(p) for p in system.find(path)))
+        except FileNotFoundError:  # a server without listings
+            return []
+        if not system.exists(path):
             raise DataError(f"{address} is not there; check the address")
-    except DataError:
-        raise
-    except FileNotFoundError:
-        inside = []
-    except Exception as error:
-        raise DataError(f"{address} cannot be reached ({type(error).__name__}: {one_line(error)})") from None
+        return None
+
+    inside = retried(address, ask)
+    if inside is None:
+        return [address]
     if not inside and address.startswith(("http://", "https://")):
         raise DataError(f"{address} lists no files; name them, such as train-{{0000..0123}}.tar")
     return [str(system.unstrip_protocol(p)) for p in inside]

@@ -238,23 +238,30 @@ def retried(file: str, ask: Callable[[], Value]) -> Value:
 
 def _final(file: str, error: Exception) -> DataError | None:
     """The error if asking again is of no use."""
-    status = getattr(error, "status", None)
-    if isinstance(error, FileNotFoundError) or status == 404:
-        return ShardError(f"{file} is not there; check the address")
+    status = _status(error)
     if isinstance(error, PermissionError) or status in (401, 403) or type(error).__name__ in NO_CREDENTIALS:
         return ShardError(f"{file} may not be read ({_why(error)}); check your credentials")
-    if isinstance(error, NotImplementedError | IsADirectoryError) or (
-        isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
-    ):
+    if (isinstance(error, FileNotFoundError) and status is None) or status == 404:
+        return ShardError(f"{file} is not there; check the address")
+    is_refused = status is not None and 400 <= status < 500 and status not in (408, 429)
+    if is_refused or isinstance(error, NotImplementedError | IsADirectoryError):
         return ShardError(f"{file} cannot be read ({_why(error)})")
     return None
 
 
+def _status(error: BaseException | None) -> int | None:
+    """The HTTP status that an error tells, or the error behind it."""
+    while error is not None:
+        if isinstance(status := getattr(error, "status", None), int):
+            return status
+        error = error.__cause__
+    return None
+
+
 def _why(error: Exception) -> str:
-    status = getattr(error, "status", None)
-    name = type(error).__name__
-    if isinstance(status, int):
+    if (status := _status(error)) is not None:
         return f"HTTP {status}"
+    name = type(error).__name__
     return without_secrets(one_line(f"{name}: {error}" if str(error) else name))[:200]
 
 
