@@ -64,9 +64,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, body: bytes, is_head: bool, span: str | None = None) -> None:
         self._head(status, len(body), span)
         if not is_head:
-            self.wfile.write(body)
             with self.server.lock:
                 self.server.sent += len(body)
+            self.wfile.write(body)
 
     def _head(self, status: int, length: int, span: str | None = None) -> None:
         self.send_response(status)

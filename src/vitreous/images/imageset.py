@@ -46,27 +46,27 @@ class NamedImages:
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """Words from a short list, one byte each, used as an array of text is."""
+class WordArray:
+    """WordArray from a short list, one byte each, used as an array of text is."""
 
     codes: NDArray[np.uint8]
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, values: Sequence[str] | NDArray[np.str_] | Words) -> Words:
-        if isinstance(values, Words):
+    def of(cls, values: Sequence[str] | NDArray[np.str_] | WordArray) -> WordArray:
+        if isinstance(values, WordArray):
             return values
         words, codes = np.unique(np.asarray(values, dtype=np.str_), return_inverse=True)
         return cls(codes.astype(np.uint8), tuple(words.tolist()))
 
     @classmethod
-    def repeated(cls, values: Sequence[str], counts: Sequence[int]) -> Words:
+    def repeated(cls, values: Sequence[str], counts: Sequence[int]) -> WordArray:
         """Each value as often as its count says."""
         short = cls.of(values)
         return replace(short, codes=np.repeat(short.codes, counts))
 
     @classmethod
-    def chosen(cls, where: NDArray[np.bool_], one: str, other: str) -> Words:
+    def chosen(cls, where: NDArray[np.bool_], one: str, other: str) -> WordArray:
         """`one` where True, else `other`."""
         return cls((~where).astype(np.uint8), (one, other))
 
@@ -127,14 +127,16 @@ class ImageSet:
     ids: NDArray[np.int64]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
-    splits: NDArray[np.str_] | Words  # of each image: "train" or "test"
+    splits: NDArray[np.str_] | WordArray  # of each image: "train" or "test"
     path: str  # as the user wrote it
     kind: str  # which source: "folders", "zip", "shards", …
     content_id: str  # of the whole source: changes when an image or a label does
     notes: tuple[str, ...] = ()  # what was found and done, as text
     channels: int = 3
     about: dict[str, Any] = field(default_factory=dict)
-    own_splits: NDArray[np.str_] | Words | None = None  # the split that the set itself names: train, val, test or ""
+    own_splits: NDArray[np.str_] | WordArray | None = (
+        None  # the split that the set itself names: train, val, test or ""
+    )
     groups: NDArray[np.int64] | None = None  # of each image: images with the same number stay in one split
     scan: Scan = field(default_factory=Scan, repr=False)
 
@@ -198,7 +200,7 @@ class ImageSet:
 
     def split(self, name: str) -> ImageSet:
         """The images of "train" or of "test"."""
-        names = Words.of(self.splits).found()
+        names = WordArray.of(self.splits).found()
         if name not in names:
             raise DataError(f"{self.path} has no split {name!r}; it has: {', '.join(sorted(names)) or 'no images'}")
         return self.take(self.splits == name)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError, without_secrets
 from vitreous.images import series, splits
 from vitreous.images.health.scan import Progress
-from vitreous.images.imageset import STREAMED_FROM, TEST, TRAIN, ImageSet, Words
+from vitreous.images.imageset import STREAMED_FROM, TEST, TRAIN, ImageSet, WordArray
 from vitreous.images.sources import SOURCES
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.labels import VAL
@@ -85,20 +85,20 @@ def _open(
         ids=np.arange(len(found.source), dtype=np.int64),
         labels=found.labels,
         classes=found.classes,
-        splits=Words.repeated([TRAIN], [len(found.source)]),
+        splits=WordArray.repeated([TRAIN], [len(found.source)]),
         path=storable(without_secrets(place.text)),
         kind=kind.name,
         content_id=content_id(found),
         notes=found.notes,
         channels=found.channels,
         about=dict(found.about),
-        own_splits=Words.of(found.own_splits),
+        own_splits=WordArray.of(found.own_splits),
     )
     groups, how = None, ""
     if group_by is not None:
         groups, how = series.groups_by(data, group_by, found.columns, progress)
     data = replace(data, groups=groups)
-    has_second = bool(Words.of(found.own_splits).found() & {VAL, TEST})
+    has_second = bool(WordArray.of(found.own_splits).found() & {VAL, TEST})
     data = _own_split(data, how) if has_second else _made_split(data, seed, how, progress)
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
@@ -151,7 +151,7 @@ def _kind(place: Place) -> SourceKind:
 def _own_split(data: ImageSet, how: str) -> ImageSet:
     """Use the set's own splits: the second is test; of three, validation joins train as its dev split."""
     assert data.own_splits is not None
-    names = Words.of(data.own_splits).found()
+    names = WordArray.of(data.own_splits).found()
     notes = [how] if how else []
     if {VAL, TEST} <= names and names & {TRAIN, ""}:
         is_test = data.own_splits == TEST
@@ -169,7 +169,7 @@ def _own_split(data: ImageSet, how: str) -> ImageSet:
         torn = set(data.groups[is_test].tolist()) & set(data.groups[~is_test].tolist())
         notes += [f"the set's own split separates {len(torn):,} of these groups"] if torn else []
     about = data.about | {"split": {"made": False, "given": sorted(names - {""})}}
-    return replace(data, splits=Words.chosen(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
+    return replace(data, splits=WordArray.chosen(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
 
 
 def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
@@ -177,7 +177,7 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
     if not data.classes:
         note = "no image has a label (no class folders); all images are test"
         about = data.about | {"split": {"made": False, "given": []}}
-        return replace(data, splits=Words.repeated([TEST], [len(data)]), notes=(*data.notes, note), about=about)
+        return replace(data, splits=WordArray.repeated([TEST], [len(data)]), notes=(*data.notes, note), about=about)
     if data.is_streamed and data.groups is None:
         return _drawn_split(data, seed)
     groups, told = splits.find_groups(data, data.groups, progress)
@@ -198,7 +198,7 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
     }
     return replace(
         data,
-        splits=Words.chosen(is_test, TEST, TRAIN),
+        splits=WordArray.chosen(is_test, TEST, TRAIN),
         notes=(*data.notes, note),
         groups=groups,
         about=data.about | {"split": written},
@@ -219,7 +219,7 @@ def _drawn_split(data: ImageSet, seed: int) -> ImageSet:
         "test": int(is_test.sum()),
     }
     about = data.about | {"split": written}
-    return replace(data, splits=Words.chosen(is_test, TEST, TRAIN), notes=(*data.notes, note), about=about)
+    return replace(data, splits=WordArray.chosen(is_test, TEST, TRAIN), notes=(*data.notes, note), about=about)
 
 
 def without_split(notes: Sequence[str]) -> tuple[str, ...]:

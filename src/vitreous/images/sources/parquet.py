@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError, MissingExtraError, ShardError, VitreousError
 from vitreous.images.batches.processes import in_order
-from vitreous.images.imageset import Words
+from vitreous.images.imageset import WordArray
 from vitreous.images.sources import image_file
 from vitreous.images.sources.labels import (
     LABEL_COLUMNS,
@@ -182,7 +182,7 @@ def open_parquet(place: Place) -> FoundImages:
         others = [name for name in first.schema.names if name not in (image, used)]
         facts = {name: [str(v) for one in files for v in one.read(name).to_pylist()] for name in others}
     splits = [split_of_path(one.file) for one in files]
-    own_splits = Words.repeated(splits, [sum(one.rows) for one in files])
+    own_splits = WordArray.repeated(splits, [sum(one.rows) for one in files])
     note = f"{len(files):,} Parquet files, images in column {image!r}, labels in {used!r}, {len(groups):,} row groups"
     notes = [note, *(f"skipped {len(bad):,} bad files, and all their rows: {few(map(str, bad), 1)}" for _ in bad[:1])]
     is_small = int(size.sum()) <= HASH_WHOLE_BELOW and not any(map(is_remote, names))

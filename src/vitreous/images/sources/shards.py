@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError, ShardError, without_secrets
 from vitreous.images.batches.processes import in_order
-from vitreous.images.imageset import Words
+from vitreous.images.imageset import WordArray
 from vitreous.images.sources import image_file
 from vitreous.images.sources.labels import LABEL_COLUMNS, by_name, by_number, column, split_of, split_of_path
 from vitreous.images.sources.paths import (
@@ -144,7 +144,7 @@ def open_shards(place: Place) -> FoundImages:
         raise DataError(f"{place.text}: the label of {odd} is neither a class number nor a name; write key.cls files")
     labels, classes = _classes(source, files, place.text)
     counts = table.facts.counts
-    splits = Words.repeated([split_of_path(file) for file in files], counts)
+    splits = WordArray.repeated([split_of_path(file) for file in files], counts)
     columns = _columns(shards.about) if len(table) <= MAX_TOLD_IMAGES else {}
     notes = (*_notes(files, source, labels), *shards.notes())
     about = {"lost_samples": shards.lost, "bad_shards": sorted(map(file_name, shards.faults))} if shards.faults else {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitreous.images.imageset import ImageSet, Source, Words
+from vitreous.images.imageset import ImageSet, Source, WordArray
 from vitreous.images.sources.labels import Labels
 from vitreous.images.sources.paths import Place
 
@@ -18,7 +18,7 @@ class FoundImages:
     source: Source
     labels: Labels  # N, −1 for none; or N × K of 0 and 1
     classes: tuple[str, ...]
-    own_splits: Sequence[str] | Words  # each image's own split: train, val, test or ""
+    own_splits: Sequence[str] | WordArray  # each image's own split: train, val, test or ""
     fingerprints: Sequence[str]  # of each image: changes when the image does; unused with `content`
     notes: tuple[str, ...] = ()
     columns: dict[str, Sequence[str]] = field(default_factory=dict)  # further facts about each image

@@ -30,7 +30,7 @@ TABLES_KEPT = 8  # in the cache folder
 TABLE_VERSION = 1
 COLUMNS = {"start": np.int64, "size": np.int32, "label": np.int32, "ends": np.int64, "keys": np.uint8}
 
-Label = int | str | list[Any] | dict[str, Any] | float | None
+ODD_LABELS = (list, dict, float)
 
 
 @dataclass
@@ -133,21 +133,15 @@ def make_table(shards: Iterable[Index], folder: Path | None = None) -> ShardTabl
         }
         for shard in shards:
             odd = odd or _odd_label(shard)
-            labels = [None if isinstance(label, list | dict | float) else label for label in shard.label]
-            raw = [key.encode("utf-8", "surrogateescape") for key in shard.keys]
-            ends = np.cumsum([len(key) for key in raw], dtype=np.int64)
-            values = {
-                "start": shard.start,
-                "size": shard.size,
-                "label": [numbers.setdefault(label, len(numbers)) for label in labels],
-                "ends": ends + end,
-            }
+            raw, ends = _packed(shard.keys)
+            labels = _numbered(shard.label, numbers)
+            values = {"start": shard.start, "size": shard.size, "label": labels, "ends": ends + end}
             end += int(ends[-1]) if len(ends) else 0
             for name, column in values.items():
                 sinks[name].write(np.asarray(column, COLUMNS[name]).tobytes())
-            sinks["keys"].write(b"".join(raw))
+            sinks["keys"].write(raw)
             counts.append(len(shard.keys))
-            digests.append(_digest(shard, raw))
+            digests.append(_digest(shard, raw, ends))
             has_end.append(shard.has_end)
             left += len(shard.left)
             left_names += shard.left[: max(4 - len(left_names), 0)]
@@ -197,13 +191,32 @@ def _last_opened(folder: Path) -> float:
         return 0.0
 
 
+def _packed(keys: Sequence[str]) -> tuple[bytes, NDArray[np.int64]]:
+    """All keys as bytes, and where each ends."""
+    text = "".join(keys)
+    lengths = map(len, keys) if text.isascii() else (len(key.encode("utf-8", "surrogateescape")) for key in keys)
+    return text.encode("utf-8", "surrogateescape"), np.cumsum(np.fromiter(lengths, np.int64, len(keys)))
+
+
+def _numbered(labels: Sequence[Any], numbers: dict[int | str | None, int]) -> NDArray[np.int32]:
+    """Each label as its place in `numbers`, which grows; one of another kind counts as none."""
+    if set(map(type, labels)) == {int}:
+        values, which = np.unique(np.array(labels, np.int64), return_inverse=True)
+        codes = [numbers.setdefault(value, len(numbers)) for value in values.tolist()]
+        return np.array(codes, np.int32)[which]
+    plain = (None if isinstance(label, ODD_LABELS) else label for label in labels)
+    return np.fromiter((numbers.setdefault(label, len(numbers)) for label in plain), np.int32, len(labels))
+
+
 def _odd_label(shard: Index) -> str:
-    kinds = (list, dict, float)
-    return next((key for key, label in zip(shard.keys, shard.label, strict=True) if isinstance(label, kinds)), "")
+    """The first image whose label is neither a number nor a name."""
+    if not set(map(type, shard.label)) & set(ODD_LABELS):
+        return ""
+    return next(key for key, label in zip(shard.keys, shard.label, strict=True) if isinstance(label, ODD_LABELS))
 
 
-def _digest(shard: Index, keys: Sequence[bytes]) -> str:
-    total = hashlib.blake2b(b"\0".join(keys), digest_size=12)
-    total.update(np.asarray([shard.start, shard.size], np.int64).tobytes())
+def _digest(shard: Index, keys: bytes, ends: NDArray[np.int64]) -> str:
+    total = hashlib.blake2b(keys, digest_size=12)
+    total.update(ends.tobytes() + np.asarray([shard.start, shard.size], np.int64).tobytes())
     total.update(msgspec.json.encode(shard.label))
     return total.hexdigest()
