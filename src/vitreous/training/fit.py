@@ -22,7 +22,15 @@ from typing import Any
 
 import torch
 
-from vitreous.errors import BusyError, ExistsError, NotFiniteError, RoomError, VitreousError, without_secrets
+from vitreous.errors import (
+    BusyError,
+    ExistsError,
+    NotFiniteError,
+    RoomError,
+    ShardError,
+    VitreousError,
+    without_secrets,
+)
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, record
 from vitreous.models.cost import training_flops
@@ -248,7 +256,7 @@ def _new_folder(
             folder.event(**RunStarted())
         try:
             yield folder, where
-        except (RoomError, NotFiniteError):  # --resume can go on after the disk has room, or past the batch
+        except (RoomError, NotFiniteError, ShardError):  # --resume can go on: with room, past the batch or the shard
             raise
         except VitreousError:  # the request cannot be done, so leave nothing that --resume would try again
             if folder is not None and not folder.has_steps:
