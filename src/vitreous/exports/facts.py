@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
 from vitreous.exports.card import terms_of
 from vitreous.models import architecture
+from vitreous.models.catalog import blueprint
 from vitreous.models.config import ViTConfig
-from vitreous.models.model import Model
+from vitreous.models.model import Model, head_shape
 from vitreous.models.pooling import find_pool
 from vitreous.models.positions import POSITION_KINDS
 from vitreous.models.vit import ViT
@@ -30,11 +33,12 @@ def model_facts(model: Model) -> dict[str, Any]:
     config = model.config
     return {
         "classes": config.readout.classes,
+        "features": feature_count(model),
         "labels": list(model.labels or ())[:MAX_LABELS_LISTED],
         "image_size": list(config.image_size),
         "channels": config.channels,
         "preprocess": model.preprocess.to_json(),
-        "answers": model.answers,
+        "answers": model.answers if config.readout.classes else "features",
         "knows_unlike": model.threshold is not None,
         "terms": terms_of(model),
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -43,6 +47,14 @@ def model_facts(model: Model) -> dict[str, Any]:
         "breaks": ["shuffle", "positions", "blocks", "hide"] if isinstance(model, ViT) else ["hide"],
         "exported": None,
     }
+
+
+def feature_count(model: Model) -> int:
+    """How many numbers the head reads; an encoder without a head answers with them."""
+    if model.config.readout.classes:
+        return head_shape(model)[1]
+    image = torch.empty(1, model.config.channels, *model.config.image_size, device="meta")
+    return blueprint(model.config)(image).shape[-1]
 
 
 def grid_of(model: Model) -> tuple[int, int]:

@@ -41,6 +41,7 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
     config, encoder = model.config, model.config.encoder
     what, one, width = architecture.places(config), architecture.place(config), encoder.width
     (rows, columns), front = model.grid, architecture.front_tokens(config.embedding)
+    end = "answer" if config.readout.classes else "features"
     yield from _cut(model, parts)
     in_front = f" and puts {architecture.listed(front)} in front" if front else ""
     tokens = rows * columns + len(front)
@@ -59,10 +60,10 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
     if config.readout.pool in architecture.POOL_SENTENCES:  # none of these reads an order
         yield Question(
             f"Somebody shuffles the {what} before they become tokens. Can the model notice? Why?",
-            "No. It has no positions, so the tokens are a bag: the same ones in another order give the same answer."
+            f"No. It has no positions, so the tokens are a bag: the same ones in another order give the same {end}."
             if not config.knows_places
             else "Yes, it can: its positions tell each token where it stands. Without them it would see a bag of "
-            "tokens. How much it does, its training decides. Try it: the first page of this server shuffles the image.",
+            "tokens. How much it does, its training decides. Try it: the first page shuffles the image.",
         )
     each = width // encoder.heads
     yield Question(
@@ -89,7 +90,7 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
         _sum([(width, wide), (encoder.mlp, width)], [wide, width] if encoder.branch_bias else []),
     )
     pooled = next(part for part in parts if part.name == "pool")
-    yield Question("From what does the model read its answer after the last block?", f"From {pooled.about}.")
+    yield Question(f"From what does the model read its {end} after the last block?", f"From {pooled.about}.")
 
 
 def _cut(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
@@ -145,6 +146,13 @@ def _answer(model: Model, parts: list[ModelPart]) -> Iterator[Question]:
         yield Question(
             f"The model tells {classes:,} classes apart. If it knew nothing, what share would it give each class?",
             f"1 ÷ {classes:,} = {_share(1 / classes)}",
+        )
+    if not classes:
+        count = parts[-1].shape[-1]
+        yield Question(
+            f"The model has no head: it names nothing and gives each image {count:,} numbers, its features. Each takes "
+            "4 bytes. How many bytes are the features of 1,000 images?",
+            _times(count, 4, 1000),
         )
     largest = max(parts, key=lambda part: part.parameters)
     name = f"the {largest.copies} blocks" if largest.legs and largest.copies > 1 else largest.name
