@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
 from vitreous.exports.card import terms_of
 from vitreous.models import architecture
-from vitreous.models.catalog import blueprint
 from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, head_shape
 from vitreous.models.pooling import find_pool
@@ -53,8 +50,7 @@ def feature_count(model: Model) -> int:
     """How many numbers the head reads; an encoder without a head answers with them."""
     if model.config.readout.classes:
         return head_shape(model)[1]
-    image = torch.empty(1, model.config.channels, *model.config.image_size, device="meta")
-    return blueprint(model.config)(image).shape[-1]
+    return architecture.parts(model.config)[-1].shape[-1]
 
 
 def grid_of(model: Model) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from vitreous.models.convolutions import root_width, same_pads
 from vitreous.models.hybrid import ConvolutionStem, ResNetStem, Stem
 from vitreous.models.model import Model
 from vitreous.models.positions import NoPositions
-from vitreous.models.taps import tap_names, taps
+from vitreous.models.taps import tap_names
 from vitreous.models.vit import Block, ViT
 from vitreous.report.marks import Area, Box, Chart, Dot, Mark, Stroke, Words
 
@@ -306,12 +306,9 @@ def stem_taps(model: Model) -> list[str]:
 
 def stem_shapes(config: Config) -> list[list[int]]:
     """Channels, rows and columns that leave each of them."""
-    model = blueprint(config)
-    if not (steps := stem_taps(model)):
-        return []
-    with torch.no_grad(), taps(model, steps) as found:
-        model(torch.empty(1, config.channels, *config.image_size, device="meta"))
-    return [list(found[step].shape[1:]) for step in steps]
+    model = blueprint(config).eval().to("meta")
+    made = _Shapes(model)
+    return [list(made[model.get_submodule(name)]) for name in stem_taps(model)]
 
 
 # The drawing ---------------------------------------------------------------------------------------------------------

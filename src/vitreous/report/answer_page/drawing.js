@@ -122,7 +122,7 @@ export function mosaic(numbers, label, columns = COLUMNS) {
 }
 
 /** The first numbers of many, in words. */
-export const few = (numbers, count = 4) => `${numbers.slice(0, count).map((n) => n.toFixed(2)).join(", ")} …`;
+export const few = (numbers, count = 4) => `${numbers.slice(0, count).map((n) => n.toFixed(2).replace("-", "−")).join(", ")} …`;
 
 export const percent = (share) => (share >= 0.9995 ? "100 %" : `${(100 * share).toFixed(1)} %`);
 
