@@ -31,7 +31,7 @@ from vitreous.images import examples, open_data  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
 from vitreous.server.errors import Busy  # noqa: E402
 from vitreous.server.queue import Batcher, WorkQueue, share_cores  # noqa: E402
-from vitreous.server.runtimes import OtherRuntime  # noqa: E402
+from vitreous.server.runtimes import OtherRuntime, answers_of  # noqa: E402
 from vitreous.server.serve import Address, _listen, serve  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -368,7 +368,7 @@ def test_another_runtime_says_what_torch_says(name, package):
 def test_a_runtime_that_answers_otherwise_is_refused():
     model = tiny()
     outside = OtherRuntime.__new__(OtherRuntime)
-    outside.name, outside.rule = "onnx", model.preprocess
+    outside.name, outside.rule, outside._read = "onnx", model.preprocess, answers_of
     with (
         Engine(model, CPU).at_work() as engine,
         pytest.raises(ConfigError, match="onnx answers differently from torch"),
