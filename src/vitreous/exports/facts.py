@@ -11,6 +11,7 @@ from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model, head_shape
 from vitreous.models.pooling import find_pool
 from vitreous.models.positions import POSITION_KINDS
+from vitreous.models.track_record import TrackRecord
 from vitreous.models.vit import ViT
 
 MAX_LABELS_LISTED = 1000
@@ -37,6 +38,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "preprocess": model.preprocess.to_json(),
         "answers": model.answers if config.readout.classes else "features",
         "knows_unlike": model.threshold is not None,
+        "record": record_facts(model.track_record),
         "terms": terms_of(model),
         "parameters": sum(p.numel() for p in model.parameters()),
         "grid": list(grid_of(model)),
@@ -51,6 +53,13 @@ def feature_count(model: Model) -> int:
     if model.config.readout.classes:
         return head_shape(model)[1]
     return architecture.parts(model.config)[-1].shape[-1]
+
+
+def record_facts(record: TrackRecord | None) -> dict[str, Any] | None:
+    """How often the model is right and when it is unsure, in numbers and in words; None if nobody measured it."""
+    if record is None:
+        return None
+    return record.to_json() | {"about_right": record.about_right, "about_unsure": record.about_unsure}
 
 
 def grid_of(model: Model) -> tuple[int, int]:

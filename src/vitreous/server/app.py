@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from vitreous.exports.facts import grid_of
-from vitreous.exports.worksheet import questions
+from vitreous.exports.worksheet import questions, words
 from vitreous.models.architecture import drawing
 from vitreous.models.vit import ViT
 from vitreous.server import pages
@@ -353,10 +353,13 @@ def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
         chart = await asyncio.to_thread(drawing, served.look_inside().config, served.name)
         return Response(chart.to_svg(), media_type="image/svg+xml")
 
-    @app.get("/api/worksheet", summary="Questions about the model, with answers")
+    @app.get("/api/worksheet", summary="Questions about the model, with answers and words")
     async def worksheet() -> JSONResponse:
-        rows = await asyncio.to_thread(questions, served.look_inside())
-        return JSONResponse({"schema": SERVE_SCHEMA, "name": served.name, "questions": [asdict(row) for row in rows]})
+        model = served.look_inside()
+        rows = [asdict(row) for row in await asyncio.to_thread(questions, model)]
+        return JSONResponse(
+            {"schema": SERVE_SCHEMA, "name": served.name, "questions": rows, "words": words(model)},
+        )
 
     @app.get("/api/examples", summary="Images to begin with")
     async def examples() -> JSONResponse:

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 from vitreous.evaluation.predict import class_names
 from vitreous.exports.facts import model_facts
 from vitreous.exports.graphs import PILLOW_MAY_SHRINK_ROWS_FIRST
-from vitreous.exports.worksheet import questions
+from vitreous.exports.worksheet import questions, words
 from vitreous.models import architecture
 from vitreous.models.model import Model
 from vitreous.report.page import ANSWER_PAGE, TEMPLATES
@@ -56,7 +56,8 @@ def write_page(folder: Path, model: Model, name: str) -> list[str]:
         _icon(side).save(folder / f"icon-{side}.png")
     (folder / "manifest.json").write_text(json.dumps(_manifest(name), indent=1, ensure_ascii=False), "utf-8")
     (folder / "architecture.svg").write_text(architecture.drawing(model.config, name).to_svg(), "utf-8")
-    (folder / "worksheet.json").write_text(json.dumps([asdict(row) for row in questions(model)], ensure_ascii=False))
+    sheet = {"questions": [asdict(row) for row in questions(model)], "words": words(model)}
+    (folder / "worksheet.json").write_text(json.dumps(sheet, ensure_ascii=False), "utf-8")
     kinds = (".html", ".js", ".css", ".svg", ".png")
     own = sorted(file.name for file in folder.iterdir() if file.suffix in kinds)
     return ["manifest.json", "worksheet.json", *own]

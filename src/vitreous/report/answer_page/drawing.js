@@ -174,3 +174,12 @@ export function pickable(stage, size, picked, walked = picked, area = () => WHOL
     }
   });
 }
+
+/** Words and their meanings, as the rows of a list. */
+export function explained(words) {
+  return Object.entries(words).map(([word, meaning]) => {
+    const row = document.createElement("div");
+    row.append(Object.assign(document.createElement("dt"), { textContent: word }), Object.assign(document.createElement("dd"), { textContent: meaning }));
+    return row;
+  });
+}

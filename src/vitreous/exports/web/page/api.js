@@ -135,7 +135,7 @@ const CALLS = {
   "/api/features": named,
   "/api/tokens": async ({ image }) => (await model(), ordered("tokens", { id: image })),
   "/api/stem": async ({ image }) => (await model(), ordered("stem", { id: image })),
-  "/api/worksheet": async () => ({ questions: await json("worksheet.json"), name: (await opening).name }),
+  "/api/worksheet": async () => ({ ...(await json("worksheet.json")), name: (await opening).name }),
   "/api/attention": async ({ image, patch }) => {
     const { grid } = await model();
     return { grid, query: patch ?? "answer", ...(await ordered("attend", { id: image, patch: patch ?? null })) };
