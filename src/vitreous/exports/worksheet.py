@@ -70,9 +70,9 @@ def words(model: Model) -> dict[str, str]:
             "norm": "brings the numbers of a map to a common scale",
             "ReLU": "below zero becomes zero",
         }
-        if config.readout.classes:
+        if model.config.readout.classes:
             found["head"] = "the last table: it turns what is left into a score for each class"
-    if not config.readout.classes:
+    if not model.config.readout.classes:
         found["features"] = "the list of numbers that the model gives of an image; those of like images are alike"
     return found | {"pool": "makes one list of numbers of all of them"}
 
