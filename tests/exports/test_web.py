@@ -326,6 +326,15 @@ def test_what_a_page_cannot_show_is_said(monkeypatch):
     assert "too much for a page" in web_target._why_closed(awake(VIT))
 
 
+def test_the_command_ends_with_how_to_open_the_page(tmp_path):
+    vitreous.save(awake(VIT), tmp_path / "m.safetensors")
+    words = ("--to", "web", "--runtime", need_runtime().dist, "--images", "2", "--anyway")
+    before = "from vitreous.exports.web import web_target; web_target.find_chromium = lambda: None"
+    (done,) = commands.run_all([("export", tmp_path / "m.safetensors", tmp_path / "my page", *words)], before=before)
+    assert done.code == 0
+    assert f"python -m http.server 8000 --directory '{tmp_path / 'my page'}'" in done.stdout
+
+
 def test_bad_input_is_one_line(tmp_path):
     model = awake(VIT)
     vitreous.save(model, tmp_path / "m.safetensors")

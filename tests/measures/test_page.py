@@ -16,7 +16,7 @@ from tiny_models import BIT, VIT, awake
 import vitreous
 from vitreous.measures import MEASURES
 from vitreous.measures.measure import Measure
-from vitreous.measures.page import TOP_LINES, page, section, write_page
+from vitreous.measures.page import LOOK_WORDS, TOP_LINES, page, section, write_page
 from vitreous.measures.page.looker import fitting
 from vitreous.report import page as pages
 
@@ -35,6 +35,12 @@ def html(seen):
 
 def data_of(html: str, name: str):
     return json.loads(re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', html)[1])
+
+
+def test_the_page_explains_its_words(html):
+    """Somebody who has read neither paper finds its words in one place, and which papers P1 and P2 are."""
+    fold = re.search(r"<details[^>]*>\s*<summary>What the words on this page mean</summary>(.*?)</details>", html, re.S)
+    assert all(word in fold[1] for word in (*LOOK_WORDS, "2010.11929", "2108.08810"))
 
 
 def test_the_page_needs_nothing_beside_itself(html):

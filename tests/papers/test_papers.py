@@ -241,6 +241,7 @@ def test_every_row_of_the_ledger_has_a_state():
     found = {state.row.name: state for state in states()}
     assert len(found) == len(papers.claims.ledger())
     assert found["M01"].parts == ("tested",)
+    assert "INCONCLUSIVE: the interval holds both answers" in str(states()).splitlines()[-1]
 
 
 def test_bad_input_is_one_line(tmp_path):

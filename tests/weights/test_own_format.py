@@ -461,6 +461,13 @@ def test_a_name_from_elsewhere_is_answered_with_how_to_say_it(source, words):
     line_of(caught.value, *words)
 
 
+def test_a_typo_of_a_run_names_the_run_beside_it(tmp_path):
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    with pytest.raises(CheckpointError) as caught:
+        vitreous.load(str(tmp_path / "runs" / "dmeo"))
+    line_of(caught.value, "dmeo is not there", f"did you mean {tmp_path / 'runs' / 'demo'}?")
+
+
 def test_a_manifest_from_before_thresholds_is_read(model, tmp_path):
     """Version 1 files that say nothing of threshold and answers: none, and one."""
     (file,) = vitreous.save(model, tmp_path / "old")

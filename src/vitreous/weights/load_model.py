@@ -156,6 +156,8 @@ def is_new(text: str) -> bool:
     path = Path(text)
     if _exists(path) or text.startswith(hub.SCHEMES) or text in ("last", starter.STARTER_NAME, *PRETRAINED):
         return False
+    if not is_in_catalog(text) and (beside := _beside(path)):
+        raise CheckpointError(f"{one_line(text)} is not there; did you mean {beside}?")
     if ending(path) in READERS or text.startswith((".", "~", os.sep)) or text.endswith(os.sep):  # it is meant as a path
         raise CheckpointError(
             f"{text} is not there; give a file or folder of weights, hf:OWNER/NAME, or a name from: vitreous models"
@@ -180,8 +182,6 @@ def is_new(text: str) -> bool:
         ways += [f"trained weights: {' or '.join(trained)} (all: vitreous models --weights)"] if trained else []
         ways += [f"untrained: {alike[0]}"] if alike else []
         raise ModelNameError(f"no model here is called {text!r}; {'; '.join(ways)}")
-    if not is_in_catalog(text) and (beside := _beside(Path(text))):
-        raise CheckpointError(f"{one_line(text)} is not there; did you mean {beside}?")
     if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number after the slash
         raise CheckpointError(f"{text} is not there, and no name of the catalog; on the hub it would be hf:{text}")
     if os.sep in text and " " not in text and text.count("/") > 1:
