@@ -393,13 +393,7 @@ def _choose(
     own = ("alone",) if world == 1 and asked != "fsdp" else ("ddp", "fsdp") if asked == "auto" else (asked,)
     parameters, on_each = memory(config, 1).parameters // FLOAT, recipe.batch // world
     ways = [
-        Sharing(
-            kind,
-            again,
-            parts,
-            parameters,
-            _needs(config, recipe, on_each // parts, precision, again, kind, world, parts),
-        )
+        Sharing(kind, again, parts, parameters, _needs(config, recipe, world, precision, again, kind, parts))
         for parts in _divisors(on_each)
         if parts == 1 or on_each // parts >= IMAGES_IN_A_PART or parts == on_each
         for again in ((False, True) if checkpointing is None else (checkpointing,))
@@ -409,8 +403,8 @@ def _choose(
     fitting = [way for way in ways if way.memory.total <= room]
     if not fitting:
         least = min(ways, key=lambda way: way.memory.total)
-        is_free = asked != "ddp" and checkpointing is not False
-        raise ConfigError(_no_room(recipe.batch, device, world, least.memory, is_free=is_free))
+        more = None if asked == "ddp" or checkpointing is False else _enough(config, recipe, device, precision)
+        raise ConfigError(_no_room(recipe.batch, device, world, least.memory, asked, checkpointing, more))
     share = kinds.share(config, device, on_each, precision).share
     found = min(  # the first of equals
         fitting, key=lambda way: step_time(config, recipe.batch, device, world, precision, share, way).total
@@ -421,13 +415,26 @@ def _choose(
     return found, f"{copy}all at once: {in_bytes(ways[0].memory.total)}"
 
 
-def _no_room(batch: int, device: DeviceKind, world: int, least: Memory, *, is_free: bool) -> str:
+def _enough(config: Config, recipe: Recipe, device: DeviceKind, precision: str) -> int | None:
+    """The fewest devices that have room: in shards, recomputed, an image at a time. None if no number has."""
+    for world in _divisors(recipe.batch):
+        needs = _needs(config, recipe, world, precision, True, "fsdp", recipe.batch // world)
+        if needs.total <= ROOM_SHARE * device.memory:
+            return world
+    return None
+
+
+def _no_room(
+    batch: int, device: DeviceKind, world: int, least: Memory, asked: str, checkpointing: bool | None, more: int | None
+) -> str:
     """Why no way fits, and what would."""
     need, room = in_bytes(least.total), in_bytes(int(ROOM_SHARE * device.memory))
     what = f"a batch of {batch:,} on {world} x {device.name} needs {need} on each, which has room for {room}"
-    if not is_free:
+    if asked == "ddp" or checkpointing is False:
         return f"{what}; leave --parallel and --checkpointing to the plan"
-    return f"{what}, even in shards, recomputed, an image at a time; take more or larger devices, or a smaller model"
+    if more is not None:
+        return f"{what}; in shards it fits --devices {more}"
+    return f"{what}, and no number of them that divides the batch is enough; take larger devices or a smaller model"
 
 
 def _needs(
