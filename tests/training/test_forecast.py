@@ -214,7 +214,10 @@ def test_timed_steps_are_a_training_by_the_recipe(monkeypatch):
         (["B/16", "--device", "abacus"], "no device is called 'abacus'; there are: b200, h200, h100"),
         (["B/16", "--images", "0", "--device", "h100"], "images=0 is nothing to learn from; give 1 or more"),
         (["B/16", "--batch", "100", "--devices", "8", "--device", "h100"], "a batch of 100 has no 8 equal parts"),
-        (["G/14 depth=200", "--batch", "2", "--device", "l4"], "and no number of them that divides the batch is enough"),
+        (
+            ["G/14 depth=200", "--batch", "2", "--device", "l4"],
+            "and no number of them that divides the batch is enough",
+        ),
         (["G/14", "--batch", "64", "--device", "l4"], "has room for 20 GiB; in shards it fits --devices 2"),
         (["G/14", "--batch", "2", "--device", "h100", "--parallel", "dpp"], "parallel='dpp' is not one of auto, ddp"),
         (["B/16", "--devices", "0", "--device", "h100"], "devices=0 trains nothing"),

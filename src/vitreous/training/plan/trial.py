@@ -42,8 +42,9 @@ class TimedSteps:
 class NoiseImages:
     """Images of noise: the work is the same for any."""
 
-    def __init__(self, count: int, side: int, channels: int = 3):
-        self.pixels = np.random.default_rng(0).integers(0, 256, (count, side, side, channels), dtype=np.uint8)
+    def __init__(self, count: int, config: Config):
+        shape = (count, *config.image_size, config.channels)
+        self.pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -91,28 +92,25 @@ def make_work(
     checkpointing: bool = False,
     compiled: Compiled | None = None,
     captured: bool | None = None,
-    count: int | None = None,
-    side: int | None = None,
+    **options: Any,
 ) -> Callable[[], None]:
-    """A function that takes the next training step.  count, side: of the images, which lie on the device.
+    """A function that takes the next training step, on images of noise that lie on the device.
 
-    On a CPU torch's threads are as `fit` sets them.
+    On a CPU torch's threads are as `fit` sets them.  options: of `Step`.
     """
-    size = config.image_size
-    side = max(size) if side is None else side
-    crop = Augment(size=size, crop="inception" if side > max(size) else "none", flip=0.5)
+    crop = Augment(size=config.image_size, crop="none", flip=0.5)
     recipe = replace(recipe, augment=crop)
     network = build(config, seed=0).to(device).train()
     network.gradient_checkpointing = checkpointing
     classes = max(config.readout.classes, 1)
-    data = _noise(count or recipe.batch, side, config.channels, classes)
+    data = _noise(recipe.batch, config, classes)
     stage = TrainingStage(Classify(network, recipe), network, recipe, data, network.preprocess)
     runtime = Runtime(device, workers=0, compiled=compiled)
     lanes = choose_lanes(stage, runtime)
     torch.set_num_threads(choose_threads(stage, runtime, lanes))
     step = Step(
         stage.task, recipe, steps=1000, rule=stage.preprocess, classes=classes, device=device, ranks=runtime.ranks,
-        compiled=compiled, captured=captured, lanes=lanes,
+        compiled=compiled, captured=captured, lanes=lanes, **options,
     )  # fmt: skip
     loading = Loading(preprocess=stage.preprocess, augment=crop, workers=0, device=device, resident=True)
     batches = iter(Batches(data, Order(batch=recipe.batch, epochs=10**6, ranks=runtime.ranks), loading))
@@ -135,11 +133,11 @@ def seconds_each(work: Callable[[], None], steps: int, device: torch.device) -> 
     return (time.perf_counter() - begin) / steps
 
 
-def _noise(count: int, side: int, channels: int, classes: int) -> ImageSet:
+def _noise(count: int, config: Config, classes: int) -> ImageSet:
     return ImageSet(
-        source=NoiseImages(count, side, channels), ids=np.arange(count), labels=np.arange(count) % classes,
+        source=NoiseImages(count, config), ids=np.arange(count), labels=np.arange(count) % classes,
         classes=tuple(map(str, range(classes))), splits=np.full(count, TRAIN), path="noise", kind="memory",
-        content_id="noise", channels=channels,
+        content_id="noise", channels=config.channels,
     )  # fmt: skip
 
 
