@@ -33,6 +33,7 @@ from vitreous.words import SIZE_LETTERS, count, counted, duration
 PARALLEL_WORDS = ("auto", "ddp", "fsdp")
 ROOM_SHARE = 0.9  # of a device's memory; the rest is for augmentation, libraries and memory that lies in pieces
 LINK_SHARE = 0.7  # of a link's data sheet that a large exchange reaches (a guess)
+SHARDS_GAIN = 1.1  # that shards must be faster by, where whole copies fit
 IMAGES_IN_A_PART = 16  # at least, where a step is taken in parts: products of fewer are slow (a guess)
 TITLE_COLUMNS, TEXT_COLUMNS = 9, 60  # of a line of 80; how a figure was found stands at its end
 TRIAL_SECONDS_AT_MOST = 60.0  # by the model, that --measure takes
@@ -153,7 +154,7 @@ class Forecast:
         yield "device", f"{self.devices} x {d.name}{where}, {d.memory / GIB:.0f} GiB, {peak}", d.flops_basis
         yield "share", self._sharing(), "modelled"
         yield "memory", f"{in_bytes(self.memory.total)} on each device{self.why and f'; {self.why}'}", "modelled"
-        yield "", self._memory_parts(), ""
+        yield self._memory_parts()
         more = "" if self.checkpointing else f"; {self.largest_checkpointed:,} if blocks are recomputed"
         yield "at most", f"{self.largest:,} images at once on each{more}", "modelled"
         seen = "measured for" if self.speed.is_same else "carried over from"
@@ -192,15 +193,15 @@ class Forecast:
         recomputed = ", blocks recomputed" * self.checkpointing
         return f"{names[self.parallel]}, {self.precision}{recomputed}, {parts}{counted(self.at_once, 'image')}"
 
-    def _memory_parts(self) -> str:
+    def _memory_parts(self) -> tuple[str, str, str]:
         m = self.memory
         sizes = {
             "weights": m.parameters + m.average, "gradients": m.gradients, "moments": m.optimizer,
-            "activations": m.activations, "exchange": m.communication,
+            "activations": m.activations, "buffer": m.communication,
         }  # fmt: skip
         unit, factor = ("GiB", GIB) if m.total >= GIB else ("MiB", 2**20)
         told = {name: size / factor for name, size in sizes.items() if size}
-        return ", ".join(f"{name} {size:.{int(size < 10)}f}" for name, size in told.items()) + f" {unit}"
+        return f"  in {unit}", ", ".join(f"{name} {_two_digits(size)}" for name, size in told.items()), ""
 
     def _step(self) -> str:
         s = self.step
@@ -406,11 +407,16 @@ def _choose(
         more = None if asked == "ddp" or checkpointing is False else _enough(config, recipe, device, precision)
         raise ConfigError(_no_room(recipe.batch, device, world, least.memory, asked, checkpointing, more))
     share = kinds.share(config, device, on_each, precision).share
-    found = min(  # the first of equals
-        fitting, key=lambda way: step_time(config, recipe.batch, device, world, precision, share, way).total
-    )
-    if found.is_plain or ways[0].memory.total <= room:
+
+    def seconds(way: Sharing) -> float:
+        found = step_time(config, recipe.batch, device, world, precision, share, way).total
+        return found * (SHARDS_GAIN if way.parallel == "fsdp" else 1)
+
+    found = min(fitting, key=seconds)  # the first of equals
+    if found.is_plain:
         return found, ""
+    if ways[0].memory.total <= room:
+        return found, f"{'whole copies' if world > 1 else 'otherwise'}: {_short(seconds(ways[0]))} a step"
     copy = "a whole copy, " if world > 1 else ""
     return found, f"{copy}all at once: {in_bytes(ways[0].memory.total)}"
 
@@ -529,3 +535,7 @@ def _long(seconds: float) -> str:
 
 def _three_digits(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{number:.1f}" if number >= 0.1 else f"{number:.1g}"
