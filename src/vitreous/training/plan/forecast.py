@@ -517,7 +517,7 @@ def _with_trial(said: Forecast) -> Forecast:
     steps = 20
     while images > 2 and steps * modelled(images) > TRIAL_SECONDS_AT_MOST:
         images //= 2
-    recipe = replace(said.recipe, batch=images, accumulation=1, precision=precision)
+    recipe = said.recipe.change(batch=images, accumulation=1, precision=precision)
     timed = measure(said.config, recipe, device, steps=steps, checkpointing=said.checkpointing)
     return replace(said, measured=timed, modelled_seconds=modelled(images))
 
