@@ -22,6 +22,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 from vitreous.models.pooling import POOLS, Pool  # noqa: E402
+from vitreous.models.track_record import TrackRecord  # noqa: E402
 from vitreous.server.guard import Access  # noqa: E402
 
 
@@ -655,6 +656,20 @@ def test_what_is_unlike_anything_learned_is_said_so(visit):
         assert words(page, "#said").startswith("none of these")
         assert page.locator("#top li").count() == 5
         assert page.locator("#similar").is_hidden()
+
+
+def test_an_unsure_answer_is_marked_and_the_page_tells_how_often_the_model_is_right(visit):
+    model = serving.tiny()
+    model.track_record = TrackRecord(right=0.817, low=0.771, high=0.856, images=312, sure_from=1.0)
+    with serving.thread(model) as (caller, _, _):
+        page = visit("/", url=caller.url)
+        shown(page)
+        assert "(unsure)\nUnsure: " in words(page, "#said")
+        assert "right on 81.7 % of images that it had not seen (77.1 to 85.6" in words(page, "#record")
+    page = visit()
+    shown(page)
+    assert "unsure" not in words(page, "#said").lower(), "nobody measured this model"
+    assert page.locator("#record").is_hidden()
 
 
 def test_a_network_without_attention_has_a_page_and_no_lesson(visit):

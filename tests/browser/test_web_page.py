@@ -22,11 +22,13 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 import vitreous  # noqa: E402
+from vitreous.exports.facts import model_facts  # noqa: E402
 from vitreous.exports.graphs import PILLOW_MAY_SHRINK_ROWS_FIRST  # noqa: E402
 from vitreous.exports.target import PageOptions  # noqa: E402
 from vitreous.images.pixels import decode, preprocess  # noqa: E402
 from vitreous.models.familiarity import Familiarity  # noqa: E402
 from vitreous.models.preprocess import Preprocess  # noqa: E402
+from vitreous.models.track_record import TrackRecord  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
 
 RULE = Preprocess(size=(16, 16), fit="crop", short_side=18, interpolation="bicubic", antialias=True, source="tests")
@@ -145,6 +147,22 @@ def test_every_file_is_answered_as_predict_answers_it(visit, tmp_path):
         shares = [100 * p for p in wanted.probabilities]
         assert [float(share) for _, share in told] == pytest.approx(shares, abs=0.4), name
         assert words(page, "#said").split("\n")[0] == (", ".join(wanted.said) or "none of these"), name
+
+
+def test_an_unsure_answer_is_marked_and_the_page_tells_how_often_the_model_is_right(folder, visit, tmp_path):
+    """The same page, with the facts of a model that somebody measured."""
+    model = tiny()
+    for sure_from, is_unsure in ((1.0, True), (0.0, False)):
+        model.track_record = TrackRecord(right=0.817, low=0.771, high=0.856, images=312, sure_from=sure_from)
+        copy = tmp_path / str(sure_from)
+        shutil.copytree(folder, copy)
+        facts = json.loads((copy / "model.json").read_text())
+        (copy / "model.json").write_text(json.dumps(facts | {"record": model_facts(model)["record"]}))
+        with hosted(copy) as url:
+            page = visit(url=url)
+            shown(page)
+            assert ("(unsure)\nUnsure: " in words(page, "#said")) == is_unsure
+            assert "right on 81.7 % of images that it had not seen" in words(page, "#record")
 
 
 def test_an_image_of_one_colour_is_none_of_these(visit, tmp_path):

@@ -238,6 +238,7 @@ def _finish(model: Model, target: Target, folder: Path, parity: Parity, attentio
         "answers": model.answers if labels else "features",
         "temperature": model.temperature,
         "threshold": model.threshold,
+        "track_record": None if model.track_record is None else model.track_record.to_json(),
         "preprocess": model.preprocess.to_json(),
         "terms": terms_of(model),
     }

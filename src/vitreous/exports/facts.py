@@ -11,6 +11,7 @@ from vitreous.models.config import ViTConfig
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
 from vitreous.models.positions import POSITION_KINDS
+from vitreous.models.track_record import TrackRecord
 from vitreous.models.vit import ViT
 
 MAX_LABELS_LISTED = 1000
@@ -36,6 +37,7 @@ def model_facts(model: Model) -> dict[str, Any]:
         "preprocess": model.preprocess.to_json(),
         "answers": model.answers,
         "knows_unlike": model.threshold is not None,
+        "record": record_facts(model.track_record),
         "terms": terms_of(model),
         "parameters": sum(p.numel() for p in model.parameters()),
         "grid": list(grid_of(model)),
@@ -43,6 +45,13 @@ def model_facts(model: Model) -> dict[str, Any]:
         "breaks": ["shuffle", "positions", "blocks", "hide"] if isinstance(model, ViT) else ["hide"],
         "exported": None,
     }
+
+
+def record_facts(record: TrackRecord | None) -> dict[str, Any] | None:
+    """How often the model is right and when it is unsure, in numbers and in words; None if nobody measured it."""
+    if record is None:
+        return None
+    return record.to_json() | {"about_right": record.about_right, "about_unsure": record.about_unsure}
 
 
 def grid_of(model: Model) -> tuple[int, int]:

@@ -33,7 +33,7 @@ from vitreous.server.interventions import Break, check_within
 from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
 from vitreous.server.served import Served, thumbnail
-from vitreous.server.worksheet import questions
+from vitreous.server.worksheet import questions, words
 
 log = logging.getLogger("vitreous.server")
 SERVE_SCHEMA = "vitreous.serve/1"
@@ -309,10 +309,13 @@ def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
         chart = await asyncio.to_thread(drawing, served.look_inside().config, served.name)
         return Response(chart.to_svg(), media_type="image/svg+xml")
 
-    @app.get("/api/worksheet", summary="Questions about the model, with answers")
+    @app.get("/api/worksheet", summary="Questions about the model, with answers and words")
     async def worksheet() -> JSONResponse:
-        rows = await asyncio.to_thread(questions, served.look_inside())
-        return JSONResponse({"schema": SERVE_SCHEMA, "name": served.name, "questions": [asdict(row) for row in rows]})
+        model = served.look_inside()
+        rows = [asdict(row) for row in await asyncio.to_thread(questions, model)]
+        return JSONResponse(
+            {"schema": SERVE_SCHEMA, "name": served.name, "questions": rows, "words": words(model)},
+        )
 
     @app.get("/api/examples", summary="Images to begin with")
     async def examples() -> JSONResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitreous.exports.facts import MAX_LABELS_LISTED, NO_TRANSFORMER, model_facts
+from vitreous.exports.facts import MAX_LABELS_LISTED, NO_TRANSFORMER, model_facts, record_facts
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import seen_box
 from vitreous.models.model import Model
@@ -87,6 +87,7 @@ def _of_file(exported: Exported) -> dict[str, Any]:
         "preprocess": about.preprocess.to_json(),
         "answers": about.answers,
         "knows_unlike": about.threshold is not None,
+        "record": record_facts(about.track_record),
         "terms": about.terms,
         "parameters": None,
         "grid": None,

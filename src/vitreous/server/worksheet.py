@@ -1,4 +1,4 @@
-"""Questions for a class about one model. Each answer follows from the model itself, and shows how."""
+"""Questions for a class about one model, and the words they use. Each answer follows from the model itself."""
 
 from __future__ import annotations
 
@@ -26,6 +26,50 @@ def questions(model: Model) -> list[Question]:
     parts = architecture.parts(model.config)
     inside = _of_vit(model, parts) if isinstance(model, ViT) else _of_bit(parts)
     return [_pixels(model), *inside, *_answer(model, parts)]
+
+
+def words(model: Model) -> dict[str, str]:
+    """What each word of the lesson, the drawing and the questions means, for somebody who knows no code."""
+    config = model.config
+    found = {"parameter": "a number that the model has learned; all its tables are made of them"}
+    if isinstance(model, ViT):
+        what, stem = architecture.places(config), config.embedding.stem
+        if stem != "patch":
+            found["convolution"] = "a small window that moves over the image and sums what it sees, by learned weights"
+            found["map"] = "the sums of one convolution, laid out as the image was"
+            found["place"] = "one square of the last map; it takes the role of a patch"
+            found["ReLU"] = "below zero becomes zero"
+        else:
+            found["patch"] = "one of the squares that the image is cut into"
+        found |= {
+            "token": f"the list of {config.encoder.width:,} numbers that stands for one of the {what}",
+            "position": "numbers that tell a token where it stands" if config.knows_places else "not in this model",
+            "table": "learned numbers that turn one list of numbers into another; a bias is added at the end",
+            "attention": "each token takes from the others, by shares that sum to 1",
+            "head": "one of the attentions that look side by side; the last table of the model is also called head",
+            "query, key, value": "what a token asks, what it offers to be found by, and what it then gives",
+            "softmax": "turns scores into shares that sum to 1",
+            "MLP": "two tables one after the other, for each token by itself",
+            "norm": "brings the numbers of a token to a common scale",
+            "skip": "what came into a part is added to what leaves it, so nothing is lost",
+            "block, layer": "two words for one thing: attention and then an MLP, each with norm and skip",
+            "rollout": "the shares of all layers followed from the answer back to the image",
+        }
+        if config.encoder.activation.startswith("gelu"):
+            found[config.encoder.activation] = "between the two tables of an MLP: below zero becomes almost zero"
+        if config.embedding.class_token:
+            found["class token"] = "a token that is no part of the image and collects the answer"
+    else:
+        found |= {
+            "convolution": "a small window that moves over the image and sums what it sees, by learned weights",
+            "map": "the sums of one convolution, laid out as the image was",
+            "place": "one square of a map",
+            "stage": "some convolutions one after the other, at one size of map",
+            "norm": "brings the numbers of a map to a common scale",
+            "ReLU": "below zero becomes zero",
+            "head": "the last table: it turns what is left into a score for each class",
+        }
+    return found | {"pool": "makes one list of numbers of all of them"}
 
 
 def _pixels(model: Model) -> Question:

@@ -106,7 +106,7 @@ def _meant(path: Path) -> str:
         beside = []
     if near := nearest(path.name, beside, 1):
         return f"did you mean {storable(str(path.with_name(near[0])))}?"
-    return "name a folder, a file, a pattern, an fsspec address or fashion"
+    return "name a folder, a file, a pattern, an address or fashion"
 
 
 def _files(text: str, files: list[str]) -> Place:

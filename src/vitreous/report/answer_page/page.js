@@ -44,7 +44,7 @@ function introduce(model) {
   const few = model.labels.slice(0, 3).join(", ");
   const size = `${model.image_size[0]} × ${model.image_size[1]} pixels`;
   const inside = model.depth ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
-  const whole = model.parameters ? `${inside}, ${model.parameters.toLocaleString("en")} numbers.` : "";
+  const whole = model.parameters ? `${inside}, ${model.parameters.toLocaleString("en")} learned numbers.` : "";
   const rest = [whole, model.exported ? fromFile(model) : ""].filter(Boolean).join(" ");
   $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${rest}`;
   $("terms").textContent = `Terms of what the weights have learned from: ${model.terms}`;
@@ -53,6 +53,8 @@ function introduce(model) {
     $("disagrees").textContent = `Beware: this export does not answer as its model does (${model.exported.faults.join("; ")}).`;
     $("disagrees").hidden = false;
   }
+  $("record").textContent = model.record ? `The model is ${model.record.about_right}.` : "";
+  $("record").hidden = !model.record;
   $("layer").max = $("layer").value = model.depth;
   $("head").max = model.heads;
   $("layer-says").textContent = model.depth;
@@ -64,7 +66,7 @@ function introduce(model) {
 
 function fromFile(model) {
   const { runtime, exported: { precision, same_answers, compared_images } } = model;
-  const same = same_answers === null ? "" : ` It gave its model's own first answer on ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images; this does not say how often that is right.`;
+  const same = same_answers === null ? "" : ` It gave its model's own first answer on ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images${model.record ? "." : "; this does not say how often that is right."}`;
   return `${model.parameters ? "An" : "an"} exported file (${precision}, ${runtime}).${same}`;
 }
 
@@ -118,7 +120,7 @@ async function answer(image, file) {
 /** What is said of one moment of the camera. */
 async function glance(file) {
   const { images: [row] } = await send("/api/predict", file);
-  return row.said.length ? `${row.said.join(", ")}, ${percent(row.top[0].probability)}` : "none of these";
+  return row.said.length ? `${row.said.join(", ")}, ${percent(row.top[0].probability)}${row.is_unsure ? ", unsure" : ""}` : "none of these";
 }
 
 /** Another picture, or none. */
@@ -144,8 +146,8 @@ function fits(file) {
 
 function showAnswer() {
   const { answer } = state, said = document.createElement("span"), why = document.createElement("small");
-  said.textContent = answer.said.length ? answer.said.join(", ") : "none of these";
-  why.textContent = answer.said.length ? "" : answer.is_unlike ? "If it must be one of these:" : "None of the classes reaches one half.";
+  said.textContent = answer.said.length ? `${answer.said.join(", ")}${answer.is_unsure ? " (unsure)" : ""}` : "none of these";
+  why.textContent = answer.is_unsure ? sentence(state.model.record.about_unsure) : answer.said.length ? "" : answer.is_unlike ? "If it must be one of these:" : "None of the classes reaches one half.";
   $("said").replaceChildren(said, why);
   list($("top"), answer.top);
   $("image-note").textContent = answer.note ?? "";

@@ -1,6 +1,6 @@
 // The lesson: one picture on its way through the model, in six steps. Words, formulas and pictures follow the model.
 
-import { ask, drawing, get, Refused, seen, send } from "./api.js";
+import { ask, drawing, explained, get, Refused, seen, send } from "./api.js";
 import { colour, draw, list, mark, percent, pickable, stretched, told } from "./drawing.js";
 import { film } from "./film.js";
 
@@ -51,6 +51,7 @@ const STEPS = [
       `${inFront(m)}${read(m)}`,
     ],
     formula: ({ model: m }) => embedding(m),
+    letters: ({ model: m }) => `z₀: all tokens. x₁, x₂ …: the numbers of each ${piece(m)}. E: the table that turns them into tokens.`,
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, lines: !isHybrid(s.model), patch: s.patch }),
     more: tokens,
     caption: (s) => `${isHybrid(s.model) ? `Where ${piece(s.model)}` : "Patch"} ${s.patch + 1}${isHybrid(s.model) ? " stands" : ""}, and beside it its numbers.`,
@@ -64,6 +65,7 @@ const STEPS = [
       m.heads > 1 ? `In every layer ${m.heads} heads ask different questions at once.` : "One head asks in every layer.",
     ],
     formula: ({ model: m }) => attention(m),
+    letters: () => "q, k, v: query, key and value of each token, made of it by three tables. q kᵀ: how well each question fits each key. softmax turns that into shares that sum to 1. d: the numbers of a head.",
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: mean(s.maps, s.layer), patch: s.patch }),
     more: layers,
     caption: (s) => `Where ${piece(s.model)} ${s.patch + 1} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid, pieces(s.model))}.${elsewhere(s)}`,
@@ -73,10 +75,11 @@ const STEPS = [
     name: () => "layers",
     heading: (m) => (m.depth > 1 ? "Layer upon layer" : "One layer"),
     words: ({ model: m }) => [
-      `${m.depth > 1 ? `The ${m.depth} layers are alike: look` : "The layer does this: look"} around, think for yourself, and keep what you had (the skip connection).${cutSkips(m)}`,
+      `${m.depth > 1 ? `The ${m.depth} layers (blocks in the drawing) are alike: look` : "The layer (a block in the drawing) does this: look"} around, think for yourself, and keep what you had (the skip connection).${cutSkips(m)}`,
       `The film goes through the layers and shows where ${reader(m)}. Its last picture follows the shares through all layers (rollout): which ${pieces(m)} are in the answer at the end.`,
     ],
     formula: ({ model: m }) => block(m),
+    letters: ({ model: m }) => `z: all tokens, z′: after looking around. norm brings the numbers of a token to one scale. mlp: two tables, one after the other, for each token by itself.${m.transformer.layer_scale ? " γ: one learned number for each of a token's numbers." : ""}`,
     more: playing,
     caption: (s) => (s.frame < s.model.depth ? `Layer ${s.frame + 1}: where ${reader(s.model)}; ${told(mean(s.whole, s.frame + 1), s.model.grid, pieces(s.model))}.` : `All layers: what came into the answer; ${told(s.whole.rollout, s.model.grid, pieces(s.model))}.`),
   },
@@ -267,12 +270,13 @@ function channels(s) {
 }
 
 /** Some maps of each convolution. */
-function maps({ stem }) {
+function maps({ stem, model }) {
   return stem.flatMap(({ shape: [count, rows, columns], size: [h, w], maps: some }, i) => {
+    const after = model.transformer.stem === "convolutions" ? `After convolution ${i + 1}` : `Part ${i + 1} of the ResNet`;
     const row = document.createElement("div");
     row.className = "maps";
     row.setAttribute("role", "img");
-    row.setAttribute("aria-label", `Step ${i + 1}: ${some.length} of ${count} maps`);
+    row.setAttribute("aria-label", `${after}: ${some.length} of ${count} maps`);
     row.append(...some.map((map) => {
       const one = document.createElement("canvas"), pixels = new ImageData(w, h);
       [one.width, one.height] = [w, h];
@@ -280,7 +284,7 @@ function maps({ stem }) {
       one.getContext("2d").putImageData(pixels, 0, 0);
       return one;
     }));
-    return [paragraph(`Step ${i + 1}: ${some.length} of ${number(count)} maps of ${rows} × ${columns}; light is much.`, "hint"), row];
+    return [paragraph(`${after}: ${some.length} of ${number(count)} maps of ${rows} × ${columns}; light is a large number, dark a small one.`, "hint"), row];
   });
 }
 
@@ -369,7 +373,7 @@ function again() {
   const step = STEPS[state.at - 1], lines = step.formula?.(state).map((line) => Object.assign(document.createElement("span"), { textContent: line }));
   const formula = paragraph("", "formula");
   formula.append(...(lines ?? []));
-  $("words").replaceChildren(...step.words(state).map((text) => paragraph(text)), ...(lines ? [formula] : []));
+  $("words").replaceChildren(...step.words(state).map((text) => paragraph(text)), ...(lines ? [formula] : []), ...(step.letters ? [paragraph(step.letters(state), "hint")] : []));
   $("more").replaceChildren(...(step.more?.(state) ?? []));
   paint();
 }
@@ -432,6 +436,7 @@ async function whole() {
   const svg = await drawing();
   $("whole-says").textContent = `${svg.getAttribute("aria-label")}. Numbers beside a part are its parameters, and the bar is its share of all.`;
   $("architecture").replaceChildren(svg);
+  $("glossary").replaceChildren(...explained((await get("/api/worksheet")).words));
   $("whole").hidden = false;
 }
 

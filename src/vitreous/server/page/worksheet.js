@@ -1,6 +1,6 @@
 // A sheet of questions about this model, and its answers on pages of their own.
 
-import { ask, drawing, get, Refused, seen } from "./api.js";
+import { ask, drawing, explained, get, Refused, seen } from "./api.js";
 import { draw, percent } from "./drawing.js";
 
 const $ = (id) => document.getElementById(id);
@@ -39,7 +39,7 @@ async function look(model, image) {
 
 async function begin() {
   try {
-    const [model, { questions, name }, { examples }] = await Promise.all([get("/api/model"), get("/api/worksheet"), get("/api/examples")]);
+    const [model, { questions, words, name }, { examples }] = await Promise.all([get("/api/model"), get("/api/worksheet"), get("/api/examples")]);
     $("title").textContent = `Inside ${name}`;
     document.title = `A worksheet on ${name} · vitreous`;
     const image = new URLSearchParams(location.search).get("image") ?? examples[0]?.image;
@@ -47,6 +47,9 @@ async function begin() {
       item($("questions"), question, blank());
       item($("results"), answer);
     }
+    const asked = questions.map(({ question }) => question.toLowerCase()).join(" ");
+    const used = Object.entries(words).filter(([word]) => word.toLowerCase().split(", ").some((each) => asked.includes(each)));
+    $("words").replaceChildren(...explained(Object.fromEntries(used)));
     if (image && model.attention) await look(model, image);
     $("architecture").append(await drawing());
     $("print").addEventListener("click", () => print());
