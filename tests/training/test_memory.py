@@ -197,8 +197,9 @@ def test_an_average_is_one_more_copy_and_halves_are_smaller():
 def test_what_a_run_expects_fits_on_a_line_and_in_json():
     said = expected(network("Ti/16").config, 64, Recipe(optimizer="muon", average="ema"), precision="float32")
     assert str(said) == (
-        "5,491,786 parameters, 93.9 M multiply-adds an image; memory for 64 images at a time: about 242 MiB "
-        "(21 MiB parameters, 21 MiB gradients, 22 MiB optimizer, 21 MiB average, 157 MiB activations)"
+        "5,491,786 parameters, 93.9 M multiply-adds an image; memory for 64 images at a time: about 224 MiB "
+        "(21 MiB parameters, 21 MiB gradients, 22 MiB optimizer, 21 MiB average, 157 MiB activations, "
+        "4.5 MiB temporaries)"
     )
     assert "\n" not in str(said)
     assert json.loads(json.dumps(said.to_json()))["memory"]["total"] == said.memory.total
