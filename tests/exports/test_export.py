@@ -482,14 +482,11 @@ def test_an_encoder_without_a_head_exports_its_features(kind, tmp_path):
     assert not vectors.verify(tmp_path / "given.json", tmp_path / "out").passed
 
 
-def test_an_encoder_without_a_head_has_no_int8_and_is_not_served(tmp_path):
+def test_an_encoder_without_a_head_has_no_int8_and_its_folder_is_not_served(tmp_path):
     model = awake(VIT, classes=0)
     with pytest.raises(ConfigError) as error:
         vitreous.export(model, tmp_path / "out", to="openvino", int8=True, data=tmp_path)
     line_of(error.value, "has no head", "leave --int8 out")
-    with pytest.raises(ConfigError) as error:
-        vitreous.export(model, tmp_path / "out", to="web")
-    line_of(error.value, "has no head", "fit one: vitreous fit DATA --weights MODEL")
     pytest.importorskip("onnxruntime")
     vitreous.export(model, tmp_path / "onnx", to="onnx", images=8)
     with pytest.raises(ConfigError) as error:

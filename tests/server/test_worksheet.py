@@ -15,12 +15,12 @@ from torch.testing import assert_close
 
 need_extra()
 
+from vitreous.exports import worksheet  # noqa: E402
+from vitreous.exports.worksheet import questions  # noqa: E402
 from vitreous.images.pixels import decode  # noqa: E402
 from vitreous.images.pixels.preprocess import normalise  # noqa: E402
 from vitreous.models import architecture  # noqa: E402
 from vitreous.models.taps import taps  # noqa: E402
-from vitreous.server import worksheet  # noqa: E402
-from vitreous.server.worksheet import questions  # noqa: E402
 
 HYBRID = {"stem": "convolutions", "pool": "gap", "image_size": 28, "channels": 1, "patch": 8}
 

@@ -114,14 +114,17 @@ def _tensors(part: Any) -> list[Tensor]:
 
 
 def materialise(model: nn.Module) -> None:
-    """Allocate uninitialised memory for a module built on the meta device."""
+    """Allocate uninitialised memory for a module built on the meta device.
+
+    `torch.empty_like` of a meta tensor would import sympy.
+    """
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_meta:
-                module._parameters[name] = nn.Parameter(torch.empty_like(parameter, device="cpu"))
+                module._parameters[name] = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype))
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_meta:
-                module._buffers[name] = torch.empty_like(buffer, device="cpu")
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
 
 
 def start(model: nn.Module) -> None:

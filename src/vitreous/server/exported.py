@@ -145,8 +145,8 @@ def read(folder: Path, *, anyway: bool = False) -> Exported:
         )
     if about.answers == "features":
         raise ConfigError(
-            f"{folder} holds an encoder without a head, so it answers nothing; fit one and export that: "
-            f"vitreous fit DATA --weights MODEL"
+            f"{folder} holds an encoder without a head, so it names nothing; serve the model that it was made of, "
+            f"or fit a head and export that: vitreous fit DATA --weights MODEL"
         )
     runner = TARGETS[about.target].runner if about.target in TARGETS else None
     if runner is None:

@@ -22,7 +22,15 @@ from typing import Any
 
 import torch
 
-from vitreous.errors import BusyError, ExistsError, NotFiniteError, RoomError, VitreousError
+from vitreous.errors import (
+    BusyError,
+    ExistsError,
+    NotFiniteError,
+    RoomError,
+    ShardError,
+    VitreousError,
+    without_secrets,
+)
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, record
 from vitreous.models.cost import training_flops
@@ -67,6 +75,7 @@ def fit(
     check: bool = True,
     folds: int | None = None,
     group_by: str | None = None,
+    skip_bad_shards: bool = False,
     on_nan: str = "stop",
     log: Sequence[str] = (),
     compiled: Compiled | None = None,
@@ -90,6 +99,7 @@ def fit(
     with the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000 images.
     group_by: keeps series of images together: folder, exif-day, a column, or a regular expression on the path; none is
     split between what is learned from and what judges.  on_nan: stop, or rollback: skip a batch that breaks the loss.
+    skip_bad_shards: go on without a shard that cannot be read, and tell how many samples are lost.
     rival: judges a simpler method on the same images.  tell: called with every event; by default a notebook shows them
     in a cell, and other Python is silent.
     """
@@ -129,6 +139,7 @@ def fit(
         check=check,
         folds=folds,
         group_by=group_by,
+        skip_bad_shards=skip_bad_shards,
     )
     with group(choose_device(device)) as (place, ranks):
         runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or listener())
@@ -154,7 +165,8 @@ def _fit(request: Request, place: _Place, runtime: Runtime, *, resume: bool = Fa
             config = runs.config_of(place.where)
             refuse_other_options(place.where, config, request.words())
             with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
-                plan = plans.resumed(config, request.data, place.where, runtime.say)
+                skips = request.skip_bad_shards or bool(config.get("skip_bad_shards"))
+                plan = plans.resumed(config, request.data, place.where, runtime.say, skip_bad_shards=skips)
                 runtime.say(Fact("resume", f"going on with {place.where}"))
                 return _train(plan, folder, place.where, runtime)
         with preload_kernels(runtime.device):
@@ -236,14 +248,15 @@ def _new_folder(
     plan: Plan, request: Request, place: _Place, runtime: Runtime
 ) -> Iterator[tuple[RunFolder | None, Path]]:
     """A new run's folder, held by rank 0, and its path on every rank."""
-    words = {"asked": request.words(), "command": request.command or _command(), "record": record()}
+    words: dict[str, Any] = {"skip_bad_shards": True} if request.skip_bad_shards else {}
+    words |= {"asked": request.words(), "command": request.command or _command(), "record": record()}
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:
         where = agreed(runtime.ranks, lambda: place.where if folder is None else folder.path)
         if folder is not None:
             folder.event(**RunStarted())
         try:
             yield folder, where
-        except (RoomError, NotFiniteError):  # --resume can go on after the disk has room, or past the batch
+        except (RoomError, NotFiniteError, ShardError):  # --resume can go on: with room, past the batch or the shard
             raise
         except VitreousError:  # the request cannot be done, so leave nothing that --resume would try again
             if folder is not None and not folder.has_steps:
@@ -305,5 +318,5 @@ def _command() -> str:
     """The command line that repeats this run."""
     words = sys.argv
     if Path(words[0]).stem in ("vitreous", "__main__"):
-        return shlex.join(["vitreous", *words[1:]])
+        return without_secrets(shlex.join(["vitreous", *words[1:]]))
     return f"python {Path(words[0]).name}" if words[0] else "python"

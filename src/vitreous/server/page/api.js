@@ -10,7 +10,7 @@ if (HASH) {
 export const who = {
   privacy: "It goes to this server alone, which forgets it.",
   foot: "Nothing is loaded from elsewhere, nothing is stored.",
-  hasOtherPages: true,
+  hasApi: true,
   isHere: false,
 };
 
@@ -68,12 +68,3 @@ export const seen = (image) => bitmap("/api/seen", image);
 
 /** The whole image, sharp; predict must have been asked with photo: true. */
 export const photo = (image) => bitmap("/api/photo", image);
-
-/** Words and their meanings, as the rows of a list. */
-export function explained(words) {
-  return Object.entries(words).map(([word, meaning]) => {
-    const row = document.createElement("div");
-    row.append(Object.assign(document.createElement("dt"), { textContent: word }), Object.assign(document.createElement("dd"), { textContent: meaning }));
-    return row;
-  });
-}

@@ -57,6 +57,7 @@ from vitreous.words import counted, few
 
 FOLDS = 5
 CHECKED_IMAGES = 20_000  # that the check reads of a larger set
+CHECKED_OF_STREAMED = 2_000  # that it reads of a streamed set, from shards all over it
 SMALL_SIDE = 80  # pixels; smaller images are squashed, not cropped
 SGD_RATES = (0.001, 0.003, 0.01, 0.03)  # P1's sweep
 RATE_FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's own rate, for other optimizers
@@ -169,12 +170,12 @@ def make(request: Request, runtime: Runtime) -> Plan:
         request = replace(request, model=None)  # the first of two runs used it
     fetch_weights(request.weights)
     watch = partial(runtime.progress, Checking)
-    opened = open_data.open(request.data, group_by=request.group_by, progress=watch)
+    opened = _opened(request, watch, runtime.say)
     images = _learnable(opened, request.recipe)
     unlabelled = len(opened) - len(images)
     health = _check(images, runtime.say, watch) if request.check else None
     refusals.refuse_blank(images, health)
-    unreadable = health.unread if health is not None else ()
+    unreadable = health.unread if health is not None and not images.is_streamed else ()  # else replaced when met
     images = _without(images, unreadable, runtime.say)
     images = _with_copies(images, request.group_by)
     for fact in _found(images, health, len(unreadable), unlabelled):
@@ -227,16 +228,17 @@ def with_start(plan: Plan, request: Request, where: Path) -> Plan:
     return kept
 
 
-def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
+def resumed(config: dict[str, Any], data: Any, where: Path, say: Say, *, skip_bad_shards: bool = False) -> Plan:
     """The plan of the run in `where`, from its config; refused if images or weights changed."""
     if config.get("weights") == START:
         config = config | {"weights": str(where / START)}
     path = config["data"]["path"]
     place = data if data is not None else path if Path(path).exists() else config["data"].get("place") or path
+    refusals.refuse_hidden(place, where)
     recipe = recipe_values.from_json(config["recipe"])
     told = Series(**config["series"]) if config.get("series") else None
     group_by = told.by if told is not None and told.is_given else None
-    opened = replace(open_data.open(place, group_by=group_by), path=path)
+    opened = replace(open_data.open(place, group_by=group_by, skip_bad_shards=skip_bad_shards), path=path)
     whole = _learnable(opened, recipe)
     unreadable = tuple(config["left_out"])
     images = _with_copies(_without(whole, unreadable, say), group_by)
@@ -395,6 +397,17 @@ def _network_in_words(weights: Weights | None) -> str:
 # -------------------------------------------------------------------------------------------------------------- images
 
 
+def _opened(request: Request, progress: Callable[[int, int], None], say: Say) -> ImageSet:
+    """The images, with a line about shards that were skipped."""
+    data = open_data.open(
+        request.data, group_by=request.group_by, skip_bad_shards=request.skip_bad_shards, progress=progress
+    )
+    for note in data.notes if data.about.get("bad_shards") else ():
+        if note.startswith("skipped "):
+            say(Noted(note))
+    return data
+
+
 def _learnable(data: ImageSet, recipe: str | Recipe) -> ImageSet:
     """The images a run can learn from; a set that offers none is refused."""
     name = recipe if isinstance(recipe, str) else recipe.task
@@ -408,7 +421,8 @@ def _learnable(data: ImageSet, recipe: str | Recipe) -> ImageSet:
 
 
 def _check(data: ImageSet, say: Say, progress: Callable[[int, int], None] | None) -> Health:
-    health = check(data, sample=CHECKED_IMAGES if len(data) > CHECKED_IMAGES else None, progress=progress)
+    most = CHECKED_OF_STREAMED if data.is_streamed else CHECKED_IMAGES
+    health = check(data, sample=most if len(data) > most else None, progress=progress)
     if not data.classes:  # labels are ignored, so none is wrong
         health = replace(health, findings=tuple(found for found in health.findings if found.kind != "wrong-label"))
     for finding in health.faults:
@@ -464,7 +478,7 @@ def _about_series(plan: Plan) -> Iterator[str]:
         torn = set(data.groups[data.splits == TEST].tolist()) & set(data.groups[data.splits == TRAIN].tolist())
         if torn and not data.split_was_made:
             yield f"the set's own test split separates {len(torn):,} series, so its number is too high"
-    elif plan.series is None and plan.recipe.task == "classify" and data.split_was_made:
+    elif plan.series is None and plan.recipe.task == "classify" and data.split_was_made and not data.is_streamed:
         named = [guess for guess in series.guesses(data) if guess.option]
         if named:
             yield (

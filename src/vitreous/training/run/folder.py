@@ -30,6 +30,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.errors import (
+    HIDDEN,
     BusyError,
     CheckpointError,
     ConfigError,
@@ -38,6 +39,7 @@ from vitreous.errors import (
     RoomError,
     RunError,
     VitreousError,
+    without_secrets,
 )
 from vitreous.files import DISK_FULL, atomic_write, lock, sealed, unsealed, write_bytes, write_json
 from vitreous.images.imageset import ImageSet
@@ -413,7 +415,7 @@ def _looks_like_run(path: Path) -> bool:
 
 def data_name(data: Any) -> str:
     """What a person calls the images: the last part of their path."""
-    path = data.path if isinstance(data, ImageSet) else os.fspath(data)
+    path = data.path if isinstance(data, ImageSet) else without_secrets(os.fspath(data)).removesuffix(f"?{HIDDEN}")
     if Path(path).is_dir():
         path = Path(path).resolve().name
     return Path(str(path).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"
