@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vitreous.server.serve import serve as serve
     from vitreous.training.demo import demo as demo
     from vitreous.training.fit import fit as fit
+    from vitreous.training.plan.forecast import plan as plan
     from vitreous.weights.load_model import load as load
     from vitreous.weights.save_model import convert as convert
     from vitreous.weights.save_model import save as save
@@ -54,6 +55,7 @@ HOME = {
     "doctor": "machine",
     "demo": "training.demo",
     "fit": "training.fit",
+    "plan": "training.plan.forecast",
     "export": "exports.export",
     "serve": "server.serve",
 }

@@ -42,6 +42,7 @@ COMMANDS = {  # in the order and under the titles of --help
     "export": "Ship",
     "convert": "Ship",
     "models": "Machine",
+    "plan": "Machine",
     "doctor": "Machine",
 }
 AGAINST_RESUME = ("--resume", "--force")  # left out of the command that goes on

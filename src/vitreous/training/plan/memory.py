@@ -5,7 +5,9 @@ L tokens, N of them patches   D width   M hidden width of the MLP   H heads   h 
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -22,30 +24,40 @@ from vitreous.training.run.optimizers import groups
 from vitreous.words import SIZE_LETTERS, count
 
 FLOAT = 4  # bytes; weights, gradients, moments and averages are float32 whatever the precision
+INDEX = 8  # bytes; a pool keeps the place of each maximum
 BYTES_PER_NUMBER = {"float32": 4, "bfloat16": 2}
 MOMENTS = {"adamw": 2, "adam": 2, "lamb": 2, "sgd": 1, "muon": 2}  # numbers per weight; Muon's matrices have 1
+GATHERED_PARTS = 2  # of FSDP: the block that computes, and the next, which is on its way
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one device while it trains. activations: what the forward pass keeps for the backward pass."""
+    """Bytes of one device while it trains.
+
+    activations: what the forward pass keeps for the backward pass.  temporaries: the largest gradients of activations.
+    communication: what ranks exchange.  apart: of gradients and activations, what is never there together.
+    """
 
     parameters: int
     gradients: int
     optimizer: int
     average: int
     activations: int
+    temporaries: int = 0
+    communication: int = 0
+    apart: int = 0
 
     @property
     def total(self) -> int:
-        return self.parameters + self.gradients + self.optimizer + self.average + self.activations
+        """The most at any moment of a step."""
+        return sum(asdict(self).values()) - 2 * self.apart
 
     def to_json(self) -> dict[str, int]:
         return {**asdict(self), "total": self.total}
 
     def __str__(self) -> str:
-        parts = [f"{_size(size)} {name}" for name, size in asdict(self).items() if size]
-        return f"about {_size(self.total)} ({', '.join(parts)})"
+        parts = [f"{in_bytes(size)} {name}" for name, size in asdict(self).items() if size and name != "apart"]
+        return f"about {in_bytes(self.total)} ({', '.join(parts)})"
 
 
 @dataclass(frozen=True)
@@ -80,46 +92,144 @@ def memory(
     precision: str = "float32",
     average: bool = False,
     checkpointing: bool = False,
+    *,
+    parallel: str = "alone",
+    world: int = 1,
+    parts: int = 1,
 ) -> Memory:
-    """Analytic, of an eager step; a compiled one keeps less. Augmentation and the largest gradients come on top."""
+    """Of a step on `batch` images at a time, as it runs without compiling; a compiled one keeps less.
+
+    Analytic. Augmentation, images that lie on the device and the device's own libraries come on top.
+    parallel: alone, ddp or fsdp over `world` devices.  parts: that a step is taken in; until the last, FSDP keeps whole
+    gradients.
+    """
     if optimizer not in MOMENTS:
         raise ConfigError(f"optimizer={optimizer!r} is not one of {', '.join(MOMENTS)}")
     if precision not in BYTES_PER_NUMBER:
         raise ConfigError(f"precision={precision!r} is not one of {', '.join(BYTES_PER_NUMBER)}")
     if batch < 1:
         raise ConfigError(f"batch={batch} must be 1 or more")
+    size = BYTES_PER_NUMBER[precision]
+    kept = _kept(config, batch, size, copies=parallel != "fsdp")  # FSDP gathers weights in bfloat16
+    share = world if parallel == "fsdp" else 1
+    gradients = [FLOAT * part.weights // (share if parts == 1 else 1) for part in kept]
+    held, temporaries, together = _backward(kept, gradients, checkpointing)
+    count = sum(part.weights for part in kept)
+    return Memory(
+        FLOAT * count // share,
+        sum(gradients),
+        FLOAT * _moments(config, optimizer) // share,
+        FLOAT * count * average // share,
+        held,
+        temporaries,
+        _communication([part.weights for part in kept], parallel, world, size),
+        sum(gradients) + held + temporaries - together,
+    )
+
+
+@lru_cache(maxsize=256)
+def _moments(config: Config, optimizer: str) -> int:
+    """Numbers that the optimizer keeps."""
     model = blueprint(config)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    moments = MOMENTS[optimizer] * count
-    if optimizer == "muon":
-        parts = groups(model, Recipe(optimizer="muon"))
-        moments -= sum(p.numel() for part in parts if part["kind"] == "matrix" for p in part["params"])
-    kept = activations(config, batch, precision, checkpointing)
-    return Memory(FLOAT * count, FLOAT * count, FLOAT * moments, FLOAT * count * average, kept)
+    moments = MOMENTS[optimizer] * sum(parameter.numel() for parameter in model.parameters())
+    if optimizer != "muon":
+        return moments
+    of_matrices = [part for part in groups(model, Recipe(optimizer="muon")) if part["kind"] == "matrix"]
+    return moments - sum(parameter.numel() for part in of_matrices for parameter in part["params"])
 
 
 def activations(config: Config, batch: int, precision: str = "float32", checkpointing: bool = False) -> int:
-    """Bytes that autograd keeps of a forward pass of `batch` images, attention fused."""
-    size = BYTES_PER_NUMBER[precision]
-    if isinstance(config, BiTConfig):
-        return _bit(config, batch, size, checkpointing)
-    copies = 0 if size == FLOAT else size * sum(p.numel() for p in blueprint(config).parameters())  # made by autocast
-    return copies + _vit(config, batch, size, checkpointing)
+    """Bytes that autograd keeps of a forward pass of `batch` images, attention fused.
+
+    checkpointing: the inputs of all blocks, and the most that one of them keeps while it is computed again.
+    """
+    return _backward(_kept(config, batch, BYTES_PER_NUMBER[precision]), None, checkpointing)[0]
 
 
-def _vit(config: ViTConfig, batch: int, size: int, checkpointing: bool) -> int:
+@dataclass
+class _Part:
+    """One step of the backward pass: a block or stage, or what lies in front of them or after.
+
+    weights: numbers.  kept: bytes for the backward pass.  given: bytes of its input, if checkpointing keeps that alone.
+    temporary: bytes of the largest gradients of activations inside.
+    """
+
+    weights: int
+    kept: int
+    given: int | None = None
+    temporary: int = 0
+
+
+def _backward(parts: list[_Part], gradients: list[int] | None, checkpointing: bool) -> tuple[int, int, int]:
+    """Activations; temporaries; the most that gradients, activations and temporaries take together.
+
+    The backward pass goes from the last part to the first: activations go as gradients of weights come.
+    """
+    gradients = gradients or [0] * len(parts)
+    stay = [part.given if checkpointing and part.given is not None else part.kept for part in parts]
+    again = [
+        part.kept - part.given if part.temporary and checkpointing and part.given is not None else 0 for part in parts
+    ]
+    moments = [
+        (sum(stay[: i + 1]) + again[i] + part.temporary + sum(gradients[i + 1 :]), part.temporary)
+        for i, part in enumerate(parts)
+    ]
+    together, temporary = max(moments)
+    return sum(stay) + max(again), temporary, max(together, sum(gradients))
+
+
+def _communication(weights: list[int], parallel: str, world: int, size: int) -> int:
+    """DDP's buckets; FSDP's gathered weights, and the whole gradients of one block before and while they are summed."""
+    if parallel == "ddp" and world > 1:
+        return FLOAT * sum(weights)
+    if parallel != "fsdp":
+        return 0
+    ends, block = weights[0] + weights[-1], max(weights[1:-1], default=0)
+    return 2 * FLOAT * ends + block * (GATHERED_PARTS * size + size + FLOAT)
+
+
+def _kept(config: Config, batch: int, size: int, *, copies: bool = True) -> list[_Part]:
+    """The parts in the order of the forward pass.  copies: autocast makes a copy of each block's weights."""
+    return _bit(config, batch, size) if isinstance(config, BiTConfig) else _vit(config, batch, size, copies=copies)
+
+
+@lru_cache(maxsize=256)
+def _weights(config: Config, blocks: str) -> list[int]:
+    """Numbers of weights before the blocks, in each, and after them."""
+    counts: dict[tuple[int, int], int] = {(0, 0): 0, (2, 0): 0}
+    for name, parameter in blueprint(config).named_parameters():
+        found = re.match(rf"{blocks}\.(\d+)\.", name)
+        is_front = name.startswith(("stem.", "embedding.", "root.", "class_token", "registers"))
+        place = (1, int(found[1])) if found else (0 if is_front else 2, 0)
+        counts[place] = counts.get(place, 0) + parameter.numel()
+    return [counts[place] for place in sorted(counts)]
+
+
+def _vit(config: ViTConfig, batch: int, size: int, *, copies: bool) -> list[_Part]:
     e, r = config.encoder, config.readout
     stem = make_stem(config)
     rows, columns = stem.grid(config.image_size)
     n = rows * columns
     tokens, d = n + config.prefix, e.width
     stream = tokens * d * size
-    block = _block(config, tokens, size)
-    blocks = e.depth * stream + block if checkpointing else e.depth * block
-    patches = n * stem.channels * stem.patch[0] * stem.patch[1] * FLOAT
-    norms = (1 + config.embedding.norm_before_blocks) * tokens * d * FLOAT
+    patches = n * stem.channels * stem.patch[0] * stem.patch[1] * size
+    norm = tokens * d * FLOAT
     pool = (3 * n * d + n * d) * size if r.pool == "map" else n * d * size if r.pool == "max" else 0
-    return batch * (_stem(config, size) + patches + norms + blocks + pool) + _standardised(config, size)
+    first, *middle, last = _weights(config, "blocks")
+    cast = _cast(size)
+    front = _stem(config, size) + patches + norm * config.embedding.norm_before_blocks
+    block, gradients = _block(config, tokens, size), tokens * (e.mlp + d) * size
+    matrix = d * e.mlp * FLOAT  # the first gradient of a block's weights is there before its activations go
+    return [
+        _Part(first, batch * front + first * cast + _standardised(config, size)),
+        *(_Part(w, batch * block + w * cast * copies, batch * stream, batch * gradients + matrix) for w in middle),
+        _Part(last, batch * (norm + pool) + last * cast, None, 2 * batch * norm),
+    ]
+
+
+def _cast(size: int) -> int:
+    """Bytes of the copy that autocast makes of a float32 number for a product."""
+    return 0 if size == FLOAT else size
 
 
 def _block(config: ViTConfig, tokens: int, size: int) -> int:
@@ -149,73 +259,88 @@ def _block(config: ViTConfig, tokens: int, size: int) -> int:
 def _stem(config: ViTConfig, size: int) -> int:
     """Bytes of one image in front of the patches."""
     if config.embedding.stem == "resnet":
-        kept = _resnet(config.resnet, config.channels, config.image_size, is_v2=False)
-        return size * (kept.root + sum(kept.stages))
+        kept = _resnet(config.resnet, config.channels, config.image_size, size, is_v2=False)
+        return kept.root + sum(kept.stages)
     if config.embedding.stem == "convolutions":
-        (h, w), kept_numbers = config.image_size, 0
+        (h, w), kept_bytes = config.image_size, 0
         steps = config.embedding.patch[0].bit_length() - 1
         widths = [config.channels, *(config.encoder.width // 2 ** (steps - 1 - i) for i in range(steps))]
-        for before, after in pairwise(widths):
-            kept_numbers += h * w * before
+        for i, (before, after) in enumerate(pairwise(widths)):
+            kept_bytes += h * w * before * (_cast(size) if i else size)  # what the convolution reads
             h, w = halved(h), halved(w)
-            kept_numbers += h * w * after
-        return size * (kept_numbers + h * w * widths[-1])
+            kept_bytes += 2 * h * w * after * FLOAT  # into the norm, out of the ReLU
+        return kept_bytes
     return 0
 
 
-def _bit(config: BiTConfig, batch: int, size: int, checkpointing: bool) -> int:
-    found = _resnet(config.resnet, config.channels, config.image_size, is_v2=True)
-    ends = batch * size * (found.root + 2 * found.output) + _standardised(config, size, "root.")
-    kept = [batch * size * stage + _standardised(config, size, f"stages.{i}.") for i, stage in enumerate(found.stages)]
-    if checkpointing:
-        return ends + batch * size * sum(found.inputs) + max(kept, default=0)
-    return ends + sum(kept)
+def _bit(config: BiTConfig, batch: int, size: int) -> list[_Part]:
+    found = _resnet(config.resnet, config.channels, config.image_size, size, is_v2=True)
+    first, *middle, last = _weights(config, "stages")
+    kernels = [_standardised(config, size, f"stages.{i}.") for i in range(len(middle))]
+    return [
+        _Part(first, batch * found.root + _standardised(config, size, "root.")),
+        *(
+            _Part(w, batch * kept + own, batch * given, batch * gradients)
+            for w, kept, own, given, gradients in zip(
+                middle, found.stages, kernels, found.inputs, found.gradients, strict=True
+            )
+        ),
+        _Part(last, batch * 2 * found.output * FLOAT, None, batch * 2 * found.output * FLOAT),
+    ]
 
 
 @dataclass
 class _KeptByResNet:
-    """Numbers of one image: kept by the root and by each stage, going into each stage, and coming out of the last."""
+    """Bytes of one image: kept by the root and by each stage, going into each stage, and of its largest gradients.
+
+    output: numbers that come out of the last stage.
+    """
 
     root: int
     stages: list[int]
     inputs: list[int]
+    gradients: list[int]
     output: int
 
 
-def _resnet(config: ResNetConfig, channels: int, size: Size, *, is_v2: bool) -> _KeptByResNet:
-    width = root_width(config)
-    h, w = size
-    root = h * w * channels
+def _resnet(config: ResNetConfig, channels: int, image_size: Size, size: int, *, is_v2: bool) -> _KeptByResNet:
+    """Under autocast a group norm, and the ReLU after it, are float32; each convolution reads a copy."""
+    width, cast = root_width(config), _cast(size)
+    h, w = image_size
+    root = h * w * channels * size
     is_small = config.root == "small"
     if not is_small:
         h, w = halved(h), halved(w)
     if not is_v2:
-        root += 2 * h * w * width  # into the norm, out of the ReLU
+        root += 2 * h * w * width * FLOAT  # into the norm, out of the ReLU
     if not is_small:
-        root += (h + 2) * (w + 2) * width if is_v2 else (h + 1) * (w + 1) * width
+        root += (h + 2) * (w + 2) * width * size if is_v2 else (h + 1) * (w + 1) * width * FLOAT
         h, w = halved(h), halved(w)
-        root += 2 * h * w * width  # whence each maximum came, as int64
-    now, stages, inputs = width, [], []
+        root += h * w * width * INDEX
+    now, stages, inputs, gradients = width, [], [], []
     for i, units in enumerate(config.units):
         middle, kept = width * 2**i, 0
-        inputs.append(h * w * now)
+        inputs.append(h * w * now * (size if is_v2 else FLOAT))
         for unit in range(units):
             before = h * w
             stride = 2 if i > 0 and unit == 0 else 1
             padded = (h + sum(same_pads(h, 3, stride))) * (w + sum(same_pads(w, 3, stride)))
             if stride == 2:
                 h, w = halved(h), halved(w)
-            after = h * w
+            after, readers = h * w, 2 if unit == 0 else 1  # of the input: a shortcut, too
             if is_v2:
-                kept += 2 * before * now + 2 * before * middle + 2 * after * middle
+                kept += (before * now + before * middle + after * middle) * 2 * FLOAT
+                kept += (readers * before * now + before * middle + after * middle) * cast
             else:
-                kept += (2 * before + padded) * middle + 2 * after * middle + 2 * after * 4 * middle
-                kept += after * 4 * middle if unit == 0 else 0
+                kept += (2 * before + 2 * after + 2 * after * 4 + (after * 4 if unit == 0 else 0)) * middle * FLOAT
+                kept += padded * middle * size + (readers * before * now + after * middle) * cast
             now = 4 * middle
         stages.append(kept)
-    return _KeptByResNet(root, stages, inputs, h * w * now)
+        gradients.append(2 * h * w * now * FLOAT)
+    return _KeptByResNet(root, stages, inputs, gradients, h * w * now)
 
 
+@lru_cache(maxsize=256)
 def _standardised(config: Config, size: int, part: str = "stem.") -> int:
     """Kernels minus their means, and over their deviations: kept besides the kernels themselves."""
     named = blueprint(config).named_parameters()
@@ -223,7 +348,7 @@ def _standardised(config: Config, size: int, part: str = "stem.") -> int:
     return sum(kernels) * (FLOAT + size)
 
 
-def _size(size: int) -> str:
+def in_bytes(size: int) -> str:
     for factor, unit in ((GIB, "GiB"), (2**20, "MiB")):
         if size >= factor:
             return f"{size / factor:.1f} {unit}" if size < 10 * factor else f"{size / factor:.0f} {unit}"

@@ -23,8 +23,12 @@ PEAKS = {
 }
 
 
+def peak_flops(device_name: str) -> float | None:
+    """FLOP/s of bfloat16 products by the data sheet; None for an unknown device."""
+    return next((1e12 * peak for name, peak in PEAKS.items() if re.search(name, device_name, re.I)), None)
+
+
 def share_of_peak(flops_per_second: float, device_name: str, ceiling: float | None = None) -> float | None:
     """The share of `ceiling` in FLOP/s, else of the data sheet's peak; None for an unknown device."""
-    if ceiling is None:
-        ceiling = next((1e12 * peak for name, peak in PEAKS.items() if re.search(name, device_name, re.I)), None)
-    return None if ceiling is None else flops_per_second / ceiling
+    peak = peak_flops(device_name) if ceiling is None else ceiling
+    return None if peak is None else flops_per_second / peak
