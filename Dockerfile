@@ -14,7 +14,7 @@ ENV VIRTUAL_ENV=/opt/vitreous/env \
     OMP_WAIT_POLICY=PASSIVE
 
 RUN useradd --create-home --uid 1000 vitreous \
-    && install --directory --owner vitreous --group vitreous /opt/vitreous /work
+    && install --directory --owner vitreous --group vitreous /opt/vitreous /data
 
 USER 1000:1000
 WORKDIR /opt/vitreous/source
@@ -26,7 +26,7 @@ RUN python -m venv "$VIRTUAL_ENV" \
     && if [ -n "$TORCH_INDEX" ]; then pip install --constraint constraints.txt --index-url "$TORCH_INDEX" torch; fi \
     && pip install --constraint constraints.txt ".[$EXTRAS]"
 
-WORKDIR /work
+WORKDIR /data
 EXPOSE 8000
 ENTRYPOINT ["vitreous"]
 CMD ["--help"]
