@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 LONGEST_WAIT = timedelta(hours=4)  # others wait while the first rank decodes or writes
+TIMEOUT = "VITREOUS_RANK_TIMEOUT"  # the variable: seconds that ranks wait for each other within a step
+TIMEOUT_SECONDS = 1800
+MEETING_SHARE = 0.25  # of that time, in which every rank that lives comes to say so
 
 Value = TypeVar("Value")
 
@@ -47,26 +51,88 @@ def here() -> Ranks:
 
 
 @contextmanager
-def group(device: torch.device) -> Iterator[tuple[torch.device, Ranks]]:
-    """This rank's device, in the group that torchrun asks for; alone without it."""
+def group(device: torch.device, *, even_alone: bool = False) -> Iterator[tuple[torch.device, Ranks]]:
+    """This rank's device, in the group that torchrun asks for; alone without it.
+
+    even_alone: a single rank has a group of its own too, as FSDP wants.
+    """
     ranks = here()
-    if ranks.world == 1:
-        yield device, ranks
+    if _is_running() or (ranks.world == 1 and not even_alone):
+        yield _device_of_rank(device, ranks), ranks
         return
     import torch
 
+    device = _device_of_rank(device, ranks)
     running = torch.distributed
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-    is_ours = not running.is_initialized()
-    if is_ours:
-        running.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
+    kind = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    alone = {"store": running.HashStore(), "rank": 0, "world_size": 1} if ranks.world == 1 else {}
+    running.init_process_group(kind, timeout=_timeout(), **alone)
+    _patient.append(running.new_group(backend="gloo", timeout=LONGEST_WAIT))
     try:
         yield device, ranks
     finally:
-        if is_ours:
-            running.destroy_process_group()
+        _patient.clear()
+        running.destroy_process_group()
+
+
+def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
+    if device.type != "cuda" or ranks.world == 1:
+        return device
+    import torch
+
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+_patient: list[Any] = []  # the group that waits hours for rank 0; a step's group gives up sooner
+
+
+def patient_group() -> Any:
+    """The group of messages between steps; None is torch's own, if another library started it."""
+    return _patient[0] if _patient else None
+
+
+@contextmanager
+def naming_the_missing(ranks: Ranks) -> Iterator[None]:
+    """A step that waits in vain for another rank becomes one line with that rank's number."""
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks.world == 1 or not _patient or not _is_about_ranks(error):
+            raise
+        raise RunError(_who_is_missing(ranks)) from None
+
+
+def _is_about_ranks(error: RuntimeError) -> bool:
+    words = ("gloo", "Timed out", "Connection closed", "Connection reset", "NCCL", "process group")
+    return any(word in str(error) for word in words)
+
+
+def _who_is_missing(ranks: Ranks) -> str:
+    """All that live meet once more; whoever does not come is named."""
+    import torch
+
+    wait = timedelta(seconds=max(1.0, MEETING_SHARE * _timeout().total_seconds()))
+    missing: list[str] = []
+    try:
+        torch.distributed.monitored_barrier(_patient[0], timeout=wait, wait_all_ranks=True)
+    except RuntimeError as error:
+        if ranks.is_first:
+            named = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
+            missing = named[1].replace(" ", "").split(",") if named else []
+        else:
+            missing = ["0"] if "rank 0" in str(error).lower() else []
+    who = f"rank {', '.join(missing)} of {ranks.world}" if missing else f"a rank of {ranks.world}"
+    seconds = _timeout().total_seconds()
+    return (
+        f"{who} ended or did not answer within {seconds:g} s; look at its own messages, then go on with --resume "
+        f"({TIMEOUT} sets the seconds)"
+    )
+
+
+def _timeout() -> timedelta:
+    return timedelta(seconds=_number(TIMEOUT, TIMEOUT_SECONDS) or TIMEOUT_SECONDS)
 
 
 def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
@@ -81,7 +147,7 @@ def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
         import torch.distributed
 
         told: list[Any] = [chosen, None if fault is None else str(fault)]
-        torch.distributed.broadcast_object_list(told, 0)
+        torch.distributed.broadcast_object_list(told, 0, group=patient_group())
         if told[1] is not None and fault is None:
             raise RunError(told[1])
         chosen = told[0]
@@ -107,7 +173,7 @@ def together(ranks: Ranks) -> None:
     if ranks.world > 1 and sys.exc_info()[0] is None:
         import torch.distributed
 
-        torch.distributed.barrier()
+        torch.distributed.barrier(group=patient_group())
 
 
 def gather(value: Value) -> list[Value]:
@@ -123,7 +189,7 @@ def gather(value: Value) -> list[Value]:
     import torch.distributed as group
 
     values: list[Value | None] = [None] * where.world
-    group.all_gather_object(values, value)
+    group.all_gather_object(values, value, group=patient_group())
     return values  # type: ignore[return-value]  # all are filled in now
 
 

@@ -70,6 +70,7 @@ def fit(
     on_nan: str = "stop",
     log: Sequence[str] = (),
     compiled: Compiled | None = None,
+    parallel: str = "auto",
     rival: FindRival | None = None,
     tell: Tell | None = None,
     **overrides: Any,
@@ -90,6 +91,7 @@ def fit(
     with the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000 images.
     group_by: keeps series of images together: folder, exif-day, a column, or a regular expression on the path; none is
     split between what is learned from and what judges.  on_nan: stop, or rollback: skip a batch that breaks the loss.
+    parallel: how torchrun's devices share a training: ddp (each a whole copy), fsdp (shards), or auto: ddp if it fits.
     rival: judges a simpler method on the same images.  tell: called with every event; by default a notebook shows them
     in a cell, and other Python is silent.
     """
@@ -106,6 +108,7 @@ def fit(
         on_nan=on_nan,
         log=log,
         compiled=compiled,
+        parallel=parallel,
     )
     for images in [data, then] if then is not None or not resume else []:
         refusals.refuse_run_as_data(images)
@@ -130,8 +133,9 @@ def fit(
         folds=folds,
         group_by=group_by,
     )
-    with group(choose_device(device)) as (place, ranks):
+    with group(choose_device(device), even_alone=parallel == "fsdp") as (place, ranks):
         runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or listener())
+        runtime.parallel = parallel
         if then is not None:
             changes = {**then_overrides, **layers}
             second = replace(request, data=then, recipe=then_recipe, changes=changes)
@@ -169,6 +173,7 @@ def _fit(request: Request, place: _Place, runtime: Runtime, *, resume: bool = Fa
 def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Run:
     """Announce the plan, train by its protocol, summarise, write."""
     clock = time.monotonic()
+    runtime.strategy = plans.choose_strategy(plan, runtime)
     _announce(plan, where, runtime)
     if plan.recipe.is_solved and not runtime.ranks.is_first:
         return Run(str(where), {})
@@ -199,6 +204,9 @@ def _announce(plan: Plan, where: Path, runtime: Runtime) -> None:
         runtime.say(event)
     precision = "float32" if plan.recipe.is_solved else precision_on(runtime.device, plan.recipe.precision)
     runtime.say(f"on {runtime.device_name} in {precision}; everything goes to {where}")
+    if runtime.ranks.world > 1 or runtime.strategy.kind == "fsdp":
+        told = f"{runtime.ranks.world} processes: {runtime.strategy}"
+        runtime.say(Fact("parallel", told) if runtime.strategy.kind == "fsdp" else told)
     if runtime.ranks.is_first:
         device = runtime.device_name if runtime.device.type == "cuda" else None
         runtime.tell(PlanMade(training_flops(plan.config), device))
@@ -236,7 +244,9 @@ def _new_folder(
     plan: Plan, request: Request, place: _Place, runtime: Runtime
 ) -> Iterator[tuple[RunFolder | None, Path]]:
     """A new run's folder, held by rank 0, and its path on every rank."""
+    strategy = {**plans.choose_strategy(plan, runtime).to_json(), "world": runtime.ranks.world}
     words = {"asked": request.words(), "command": request.command or _command(), "record": record()}
+    words |= {"parallel": strategy} if runtime.ranks.world > 1 or strategy["kind"] == "fsdp" else {}
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:
         where = agreed(runtime.ranks, lambda: place.where if folder is None else folder.path)
         if folder is not None:

@@ -20,11 +20,13 @@ from vitreous.models.catalog import blueprint, parse
 from vitreous.models.config import Config
 from vitreous.training import recipes
 from vitreous.training.plan import memory
+from vitreous.training.plan.parallel import PARALLEL, Kind, per_device
 from vitreous.training.plan.starting_weights import learned_images, one_run, refuse_untrained
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import closed_form, schedule, trackers, trainable_layers
 from vitreous.training.run import folder as runs
 from vitreous.training.run.runtime import Runtime
+from vitreous.training.run.sharding import largest_unit
 from vitreous.training.run.step import Compiled, precision_on
 from vitreous.weights.pretrained import PRETRAINED
 
@@ -51,9 +53,11 @@ def refuse_options(
     on_nan: str,
     log: Sequence[str],
     compiled: Compiled | None,
+    parallel: str,
 ) -> None:
     """Options that mean nothing, alone or together."""
     _refuse_other_than("on_nan", on_nan, ON_NAN)
+    _refuse_other_than("parallel", parallel, PARALLEL)
     if compiled is not None:
         _refuse_other_than("compiled", compiled, get_args(Compiled))
     if folds is not None and (folds < 0 or folds == 1):
@@ -262,20 +266,29 @@ def refuse_early(plan: Plan, runtime: Runtime) -> None:
     _ = plan.teacher  # refuses a teacher that cannot be read
 
 
-def refuse_too_large(config: Config, recipe: Recipe, device: torch.device) -> None:
+def refuse_too_large(config: Config, recipe: Recipe, runtime: Runtime) -> None:
     """Refuse a model that never fits into memory. If only the batch does not fit, training splits it later."""
     if recipe.is_solved:
         return  # it takes one forward pass at a time
-    least = memory.expected(config, 2, recipe, precision=precision_on(device, recipe.precision)).memory.total
-    if device.type == "cuda":
-        there = torch.cuda.get_device_properties(device).total_memory
-    else:
-        there = machine_memory() or 2**63
+    device, world = runtime.device, runtime.ranks.world
+    frugal = recipe.checkpointing is not False
+    needs = memory.expected(
+        config, 2, recipe, precision=precision_on(device, recipe.precision), checkpointing=frugal
+    ).memory
+    kind: Kind = "alone" if world == 1 or runtime.parallel == "ddp" else "fsdp"
+    least, there = per_device(needs, kind, world, unit=largest_unit(blueprint(config))), device_memory(device)
     if least > there:
         raise ConfigError(
             f"the model needs {least / 2**30:.1f} GiB even for two images, {device} has {there / 2**30:.1f}; "
             "take a smaller one (vitreous models)"
         )
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of a GPU; of a CPU, this process's share of the machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return (machine_memory() or 2**63) // max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), 1)
 
 
 def _refuse_no_head(plan: Plan) -> None:
