@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vitreous.errors import ConfigError, RunError
+from vitreous.errors import ConfigError, RunError, ToldError
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LONGEST_WAIT = timedelta(hours=4)  # others wait while the first rank decodes or writes
 TIMEOUT = "VITREOUS_RANK_TIMEOUT"  # the variable: seconds that ranks wait for each other within a step
 TIMEOUT_SECONDS = 1800
-MEETING_SHARE = 0.25  # of that time, in which every rank that lives comes to say so
+MEETING_SECONDS = 20.0  # after that time, in which every rank that lives comes to say so
 
 Value = TypeVar("Value")
 
@@ -93,6 +93,25 @@ def patient_group() -> Any:
     return _patient[0] if _patient else None
 
 
+def launch() -> str | None:
+    """The name of torchrun's job, the same after its restarts; None without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID")
+
+
+def was_restarted() -> bool:
+    """Whether torchrun started any rank again after one was lost; called by all ranks."""
+    return any(gather(_number("TORCHELASTIC_RESTART_COUNT", 0) > 0))
+
+
+def meet(ranks: Ranks) -> None:
+    """All ranks come here; one that does not is named."""
+    if ranks.world > 1 and _patient:
+        import torch
+
+        with naming_the_missing(ranks):
+            torch.distributed.monitored_barrier(_patient[0], timeout=_timeout())
+
+
 @contextmanager
 def naming_the_missing(ranks: Ranks) -> Iterator[None]:
     """A step that waits in vain for another rank becomes one line with that rank's number."""
@@ -105,15 +124,15 @@ def naming_the_missing(ranks: Ranks) -> Iterator[None]:
 
 
 def _is_about_ranks(error: RuntimeError) -> bool:
-    words = ("gloo", "Timed out", "Connection closed", "Connection reset", "NCCL", "process group")
-    return any(word in str(error) for word in words)
+    text = str(error).lower()
+    return any(word in text for word in ("gloo", "monitoredbarrier", "nccl", "timed out", "connection "))
 
 
 def _who_is_missing(ranks: Ranks) -> str:
     """All that live meet once more; whoever does not come is named."""
     import torch
 
-    wait = timedelta(seconds=max(1.0, MEETING_SHARE * _timeout().total_seconds()))
+    wait = min(timedelta(seconds=MEETING_SECONDS), _timeout())
     missing: list[str] = []
     try:
         torch.distributed.monitored_barrier(_patient[0], timeout=wait, wait_all_ranks=True)
@@ -149,7 +168,7 @@ def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
         told: list[Any] = [chosen, None if fault is None else str(fault)]
         torch.distributed.broadcast_object_list(told, 0, group=patient_group())
         if told[1] is not None and fault is None:
-            raise RunError(told[1])
+            raise ToldError(told[1])
         chosen = told[0]
     if fault is not None:
         raise fault

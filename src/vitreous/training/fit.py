@@ -27,7 +27,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, record
 from vitreous.models.cost import training_flops
 from vitreous.models.model import Model
-from vitreous.ranks import agreed, first, group, together
+from vitreous.ranks import agreed, first, group, launch, together, was_restarted
 from vitreous.training.plan import plan as plans
 from vitreous.training.plan import refusals
 from vitreous.training.plan.plan import Plan
@@ -136,10 +136,13 @@ def fit(
     with group(choose_device(device), even_alone=parallel == "fsdp") as (place, ranks):
         runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or listener())
         runtime.parallel = parallel
+        again = not resume and was_restarted()
         if then is not None:
             changes = {**then_overrides, **layers}
             second = replace(request, data=then, recipe=then_recipe, changes=changes)
-            return _fit_twice(request, second, out, force, resume, runtime)
+            return _fit_twice(request, second, out, force and not again, resume or again, runtime)
+        if again and (begun := agreed(ranks, lambda: _begun_by_launch(data_name(data), out))) is not None:
+            return _fit(request, _Place(begun), runtime, resume=True)
         if resume:
             where, named = agreed(ranks, lambda: runs.unfinished(data, data_name(data), out))
             return _fit(replace(request, data=named), _Place(where), runtime, resume=True)
@@ -159,11 +162,13 @@ def _fit(request: Request, place: _Place, runtime: Runtime, *, resume: bool = Fa
             refuse_other_options(place.where, config, request.words())
             with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
                 plan = plans.resumed(config, request.data, place.where, runtime.say)
+                refusals.refuse_other_plans(plan, runtime)
                 runtime.say(Fact("resume", f"going on with {place.where}"))
                 return _train(plan, folder, place.where, runtime)
         with preload_kernels(runtime.device):
             plan = plans.make(request, runtime)
         refusals.refuse_early(plan, runtime)
+        refusals.refuse_other_plans(plan, runtime)
         with _new_folder(plan, request, place, runtime) as (folder, where):
             return _train(plans.with_start(plan, request, where), folder, where, runtime)
     finally:
@@ -246,6 +251,7 @@ def _new_folder(
     """A new run's folder, held by rank 0, and its path on every rank."""
     strategy = {**plans.choose_strategy(plan, runtime).to_json(), "world": runtime.ranks.world}
     words = {"asked": request.words(), "command": request.command or _command(), "record": record()}
+    words |= {"launch": launch()} if launch() is not None else {}
     words |= {"parallel": strategy} if runtime.ranks.world > 1 or strategy["kind"] == "fsdp" else {}
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:
         where = agreed(runtime.ranks, lambda: place.where if folder is None else folder.path)
@@ -305,6 +311,16 @@ def _second_place(name: str, resume: bool) -> Path:
         if seconds:
             return max(seconds, key=lambda where: _first_place(where).stat().st_mtime)
     return new
+
+
+def _begun_by_launch(name: str, out: str | os.PathLike[str] | None) -> Path | None:
+    """The run that this command began before torchrun started it again; None if it came to none."""
+    ours = {"launch": launch(), "command": _command()}
+    places = [Path(out)] if out is not None else runs.runs_of(runs.next_name("runs", name))
+    for place in places:
+        if runs.is_run(place) and {word: runs.config_of(place).get(word) for word in ours} == ours:
+            return place
+    return None
 
 
 def _first_place(where: Path) -> Path:

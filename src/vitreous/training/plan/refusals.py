@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import torch
 
-from vitreous.errors import ConfigError, DataError
+from vitreous.errors import ConfigError, DataError, ToldError
+from vitreous.files import digest
 from vitreous.images.health import Health
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import memory as machine_memory
 from vitreous.models.catalog import blueprint, parse
 from vitreous.models.config import Config
+from vitreous.ranks import gather, meet
 from vitreous.training import recipes
 from vitreous.training.plan import memory
 from vitreous.training.plan.parallel import PARALLEL, Kind, per_device
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
 ON_NAN = ("stop", "rollback")
+COMPARED = ("data", "recipe", "digests", "network", "folds", "preprocess", "left_out", "rates")  # on all ranks
 
 
 # ------------------------------------------------------------------------------------------------------------- options
@@ -257,13 +261,34 @@ def refuse_early(plan: Plan, runtime: Runtime) -> None:
         raise ConfigError(f"task={r.task} trains every layer, so policy={r.policy} means nothing; leave it out")
     part, left = divmod(r.batch, ranks.world * r.accumulation)
     if left:
-        raise ConfigError(f"a batch of {r.batch} has no {ranks.world * r.accumulation} equal parts; give a multiple")
+        who = f" on {ranks.world} devices" if ranks.world > 1 else ""
+        count = ranks.world * r.accumulation
+        raise ConfigError(f"a batch of {r.batch}{who} has no {count} equal parts; give a multiple of {count}")
     if r.augment.mixes and part % 2:
         raise ConfigError(
             f"a batch of {r.batch} with accumulation={r.accumulation} is taken {part} images at a time, and mixing "
             "takes pairs; give a batch with even parts"
         )
     _ = plan.teacher  # refuses a teacher that cannot be read
+
+
+def refuse_other_plans(plan: Plan, runtime: Runtime) -> None:
+    """Refuse ranks whose images, weights or recipe are not those of rank 0; paths may differ."""
+    if runtime.ranks.world == 1:
+        return
+    meet(runtime.ranks)
+    own = {name: value for name, value in plan.to_json().items() if name in COMPARED}
+    own["data"] = {name: value for name, value in own["data"].items() if name not in ("path", "place")}
+    own["recipe"] = {name: value for name, value in own["recipe"].items() if name != "teacher"}
+    marks = gather(digest(json.dumps(own, sort_keys=True, default=str).encode()))
+    others = [rank for rank, mark in enumerate(marks) if mark != marks[0]]
+    if not others:
+        return
+    plans, other = gather(own), others[0]
+    found = runs.differences(plans[0], plans[other])
+    first = found[0].replace(" then, ", " on rank 0, ").removesuffix(" now") if found else "their plans differ"
+    error = f"rank {other} differs from rank 0: {first} on rank {other}; give all ranks the same data and options"
+    raise ConfigError(error) if runtime.ranks.is_first else ToldError(error)
 
 
 def refuse_too_large(config: Config, recipe: Recipe, runtime: Runtime) -> None:

@@ -106,6 +106,7 @@ class RunFolder:
         self._writing = threading.Lock()  # of events: the thread that saves a state writes one too
         self._saver = ThreadPoolExecutor(1, "save-state")
         self._saving: Future[None] | None = None
+        self._is_shared = False  # all ranks save it, and raise what went wrong together
         self._damaged: set[Path] = set()
         with one_line_for(path):
             self._events = _events(path)
@@ -198,7 +199,7 @@ class RunFolder:
 
     def event(self, kind: str, **fields: Any) -> None:
         """Append one line. NaN and infinite numbers become null; `time` is in seconds since 1970."""
-        if kind != "save" and self._saving is not None and self._saving.done():
+        if kind != "save" and self._saving is not None and self._saving.done() and not self._is_shared:
             self.wait()  # raise a failed save now, not at the next one
         event = _plain({"kind": kind, **fields, "time": round(time.time(), 3)})
         with self._writing, one_line_for(self.path):
@@ -214,6 +215,7 @@ class RunFolder:
         self.wait()
         path = self._state_path(about, ".safetensors")
         tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._is_shared = False
         self._saving = self._saver.submit(self._save, path, tensors, self._new_manifest(about))
         if wait:
             self.wait()
@@ -225,6 +227,7 @@ class RunFolder:
     def save_shards(self, path: Path, about: Mapping[str, Any], write: Callable[[], dict[str, str]]) -> None:
         """Save a state in shards. A thread calls `write`, which all ranks share: it returns the files with digests."""
         self.wait()
+        self._is_shared = True
         self._saving = self._saver.submit(self._seal, path, write, self._new_manifest(about))
 
     def _state_path(self, about: Mapping[str, Any], ending: str) -> Path:

@@ -117,8 +117,8 @@ class Loop:
             self._save()  # what came before this stage is never done again
         with _catch_signals() as caught:
             self._go(caught)
-            if caught:  # during the last step or save: the next stage must not begin
-                raise Interrupted(caught[0], self.at.step)
+            if any(gather(bool(caught))):  # during the last step or save: the next stage must not begin
+                raise Interrupted(caught[0] if caught else signal.SIGTERM, self.at.step)
         self.step.stop_checkpointing()
         return self._outcome()
 

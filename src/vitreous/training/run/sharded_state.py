@@ -6,6 +6,7 @@ count. Any number of ranks reads it, each only the rows that it needs.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
@@ -63,9 +64,8 @@ class ShardedStates:
 
     def wait(self) -> None:
         """Until no state is being written; raises what went wrong with it on any rank."""
-        if self.folder is not None:
-            self.folder.wait()
-        elif self._saving is not None:
+        agreed(self.ranks, lambda: self.folder and self.folder.wait())
+        if self._saving is not None:
             saving, self._saving = self._saving, None
             saving.result()
 
@@ -75,11 +75,7 @@ class ShardedStates:
     def fill(self, path: Path, own: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Read this rank's rows of a state of either kind, in place."""
         if path.suffix == SHARDS:
-            dcp.load(
-                {name: self._as_rows(tensor, shapes.get(name)) for name, tensor in own.items()},
-                storage_reader=dcp.FileSystemReader(path),
-                process_group=patient_group(),
-            )
+            _load({name: self._as_rows(tensor, shapes.get(name)) for name, tensor in own.items()}, _Reader(path))
             return
         missing = dict(own)
         for name, whole in each_safetensor(path):
@@ -147,6 +143,13 @@ class _Reader(dcp.FileSystemReader):
         return self._kept
 
 
+def _load(tensors: dict[str, Tensor], reader: _Reader) -> None:
+    """Fill the tensors, whole or rows, in place; called by all ranks."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process alone is meant
+        dcp.load(tensors, storage_reader=reader, process_group=patient_group())
+
+
 def _about(path: Path) -> dict[str, Tensor]:
     """Every tensor of a state in shards, without values."""
     found = _Reader(path).read_metadata().state_dict_metadata
@@ -160,7 +163,7 @@ def _about(path: Path) -> dict[str, Tensor]:
 def read_whole(path: Path) -> dict[str, Tensor]:
     """All tensors of a state in shards, whole, in memory."""
     tensors = {name: torch.empty_like(about, device="cpu") for name, about in _about(path).items()}
-    dcp.load(tensors, storage_reader=_Reader(path), process_group=patient_group())
+    _load(tensors, _Reader(path))
     return tensors
 
 
@@ -171,7 +174,7 @@ def join_shards(path: Path, out: Path) -> None:
 
     def read(name: str) -> Tensor:
         one = {name: torch.empty_like(about[name], device="cpu")}
-        dcp.load(one, storage_reader=reader, process_group=patient_group())
+        _load(one, reader)
         return one[name]
 
     manifest = unsealed((path / MANIFEST).read_text())

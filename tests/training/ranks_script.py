@@ -1,0 +1,68 @@
+"""What each rank of tests/training/test_parallel.py runs: fits one after the other in one process group.
+
+python -m torch.distributed.run … ranks_script.py JOBS.json ANSWERS.  A job: the arguments of `fit`; and
+stop: SIGTERM to rank 0 at this step;  kill: SIGKILL to the last rank at this step, in its first life;
+full: the last rank may write no more at this step;  rates: a learning rate for each rank;  slow: rank 1 sleeps.
+"""
+
+import functools
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import vitreous
+from vitreous import ranks
+from vitreous.training.run import loop, protocols
+
+
+def main():
+    jobs, answers = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    loop.QUESTION_STEPS = 1
+    protocols.Loop = functools.partial(protocols.Loop, save_seconds=0.0)
+    with ranks.group(torch.device("cpu")) as (_, own):
+        for number, job in enumerate(jobs):
+            error = run(own, **job)
+            (answers / f"{number}-{own.rank}").write_text(error)
+            if not job.get("slow"):
+                ranks.together(own)
+
+
+def run(own, *, stop=None, kill=None, full=None, rates=None, slow=None, **words):
+    """The error as one line, empty if there is none."""
+    is_last = own.rank == own.world - 1
+    before = loop.Loop._take
+
+    def take(self, batch):
+        at = self.at.step
+        if at == stop and own.is_first:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if at == kill and is_last and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if at == full and is_last:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+        if at == slow and is_last:
+            time.sleep(60)
+        before(self, batch)
+
+    if rates is not None:
+        words["peak_lr"] = rates[own.rank]
+    loop.Loop._take = take
+    try:
+        vitreous.fit(device="cpu", workers=0, check=False, **words)
+    except (vitreous.errors.VitreousError, vitreous.errors.Interrupted) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        loop.Loop._take = before
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return ""
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file that may grow no more is an error of the system
+    main()
