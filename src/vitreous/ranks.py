@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,8 +67,7 @@ def group(device: torch.device, *, even_alone: bool = False) -> Iterator[tuple[t
     device = _device_of_rank(device, ranks)
     running = torch.distributed
     kind = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    alone = {"store": running.HashStore(), "rank": 0, "world_size": 1} if ranks.world == 1 else {}
-    running.init_process_group(kind, timeout=_timeout(), **alone)
+    running.init_process_group(kind, timeout=_timeout(), **_store(ranks))
     _patient.append(running.new_group(backend="gloo", timeout=LONGEST_WAIT))
     try:
         yield device, ranks
@@ -83,6 +84,46 @@ def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
+
+
+def _store(ranks: Ranks) -> dict[str, Any]:
+    """Where ranks leave their addresses, as arguments of torch; empty: torch finds it.
+
+    torchrun keeps its store when it starts workers again, with the addresses of those that died. So what rank 0 draws
+    goes before the names of this life's entries.
+    """
+    from torch.distributed import HashStore, PrefixStore, TCPStore
+
+    where = {"rank": ranks.rank, "world_size": ranks.world}
+    if ranks.world == 1:
+        return {"store": HashStore(), **where}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(host, port, ranks.world, is_master=False, timeout=_timeout())
+    return {"store": PrefixStore(_word_of_this_life(store, ranks), store), **where}
+
+
+def _word_of_this_life(store: Any, ranks: Ranks) -> str:
+    """A word that rank 0 draws and gives to each rank that is alive now."""
+    drawn = secrets.token_hex(8)
+    if ranks.is_first:
+        store.set("vitreous", drawn)
+        for rank in range(1, ranks.world):
+            try:
+                other = store.get(f"{drawn}/{rank}").decode()
+            except RuntimeError:
+                raise RunError(_late(f"rank {rank} of {ranks.world}")) from None
+            store.set(f"{drawn}/{rank}/{other}", "go")
+        return drawn
+    end = time.monotonic() + _timeout().total_seconds()
+    while time.monotonic() < end:  # the word may be one of an earlier life, which nobody answers
+        with suppress(RuntimeError):
+            word = str(store.get("vitreous").decode())
+            store.set(f"{word}/{ranks.rank}", drawn)
+            store.wait([f"{word}/{ranks.rank}/{drawn}"], timedelta(seconds=1))
+            return word
+    raise RunError(_late(f"rank 0 of {ranks.world}"))
 
 
 _patient: list[Any] = []  # the group that waits hours for rank 0; a step's group gives up sooner
@@ -143,10 +184,13 @@ def _who_is_missing(ranks: Ranks) -> str:
         else:
             missing = ["0"] if "rank 0" in str(error).lower() else []
     who = f"rank {', '.join(missing)} of {ranks.world}" if missing else f"a rank of {ranks.world}"
-    seconds = _timeout().total_seconds()
+    return _late(who)
+
+
+def _late(who: str) -> str:
     return (
-        f"{who} ended or did not answer within {seconds:g} s; look at its own messages, then go on with --resume "
-        f"({TIMEOUT} sets the seconds)"
+        f"{who} ended or did not answer within {_timeout().total_seconds():g} s; look at its own messages, then go on "
+        f"with --resume ({TIMEOUT} sets the seconds)"
     )
 
 
