@@ -45,11 +45,26 @@ class Ranks:
 
 def here() -> Ranks:
     """From torch.distributed if it runs, else from torchrun's variables, else a single rank."""
+    if _alone:
+        return Ranks()
     if _is_running():
         import torch.distributed as group
 
         return Ranks(group.get_rank(), group.get_world_size())
     return Ranks(_number("RANK", 0), _number("WORLD_SIZE", 1))
+
+
+_alone: list[bool] = []
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it, this rank works by itself: what it calls asks no other rank."""
+    _alone.append(True)
+    try:
+        yield
+    finally:
+        _alone.pop()
 
 
 @contextmanager

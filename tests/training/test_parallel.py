@@ -6,17 +6,20 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import ranks_script
 from small_runs import MODEL, assert_equal_states, picture_folder
 
 import vitreous
+from vitreous.papers.results import read
 from vitreous.training.run import folder as runs
 from vitreous.training.run import sharded_state
 from vitreous.weights.load_model import load
 
-SCRIPT = Path(__file__).with_name("ranks_script.py")
+SCRIPT = Path(ranks_script.__file__)
 SECONDS = 300  # that a group may take on a busy machine
 HOW = {"model": MODEL, "recipe": "small-data", "folds": 0, "length": "6 steps", "image_size": 16, "batch": 8}
 HOW |= {"dev": 0.2, "evaluate_every": 0.5, "mixup": 0.3, "drop_path": 0.2, "optimizer": "sgd", "peak_lr": 0.5}
@@ -30,7 +33,10 @@ def images(tmp_path_factory):
 
 
 def torchrun(world, jobs, folder, *options, expected=0, variables=()):
-    """Each rank runs the jobs in one process group; the error of each job by rank, and what was printed."""
+    """Each rank runs the jobs in one process group; the error of each job by rank, and what was printed.
+
+    expected: the exit code; None: any.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_text(json.dumps(jobs))
     call = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), *options]
@@ -43,9 +49,17 @@ def torchrun(world, jobs, folder, *options, expected=0, variables=()):
             said, _ = process.communicate(timeout=SECONDS)
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == expected, said
+                kill_all(str(folder / "jobs.json"))
+    assert expected is None or process.returncode == expected, said
     return [[_text(folder / f"{i}-{rank}") for rank in range(world)] for i in range(len(jobs))], said
+
+
+def kill_all(word):
+    """Everything that was called with this word: torchrun, and its ranks, which lie in sessions of their own."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if word in (place / "cmdline").read_bytes().decode(errors="replace").split("\0"):
+                os.kill(int(place.name), signal.SIGKILL)
 
 
 def _text(path):
@@ -120,7 +134,52 @@ def of_two(of_four, images, tmp_path_factory):
         shutil.copytree(of_four[0] / "stopped", place / name)
     common = {"data": str(images), "resume": True}
     jobs = [{**common, "out": str(place / name), **words} for name, words in how.items()]
-    return place, *torchrun(2, jobs, place / "answers")
+    jobs.append({"data": str(images), **HOW, "out": str(place / "whole"), "parallel": "fsdp"})
+    jobs += [{"do": name, "with": words} for name, words in readings(of_four[0] / "ddp", images, place).items()]
+    return place, *torchrun(2, jobs, place / "answers", variables={"VITREOUS_CACHE": str(place / "cache")}.items())
+
+
+def readings(run, images, place):
+    """What reads a trained model, by its name in ranks_script.py."""
+    model = {"model": str(run), "data": str(images)}
+    return {
+        "judge": {**model, "csv": str(place / "answers.csv")},
+        "few_shot": model,
+        "look": {**model, "out": str(place / "look")},
+        "paper": {"out": str(place / "papers")},
+    }
+
+
+@pytest.fixture
+def of_one(of_four, images, tmp_path, monkeypatch):
+    """The same, read by this process."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    words = readings(of_four[0] / "ddp", images, tmp_path)
+    return {name: json.loads(ranks_script.READINGS[name](**words[name])) for name in words}
+
+
+def test_two_processes_judge_look_and_probe_as_one_does(of_one, of_two, tmp_path):
+    """Counts are exact, numbers equal within rounding, and each file is written once."""
+    place, answers, said = of_two
+    for i, name in enumerate(of_one):
+        ours = [json.loads(answer or "null") for answer in answers[5 + i]]
+        assert ours[0] == ours[1], (name, said)
+        assert flat(ours[0]) == pytest.approx(flat(of_one[name]), rel=1e-3, abs=1e-5), name
+    assert json.loads(answers[5][0])[:2] == of_one["judge"][:2]
+    lines = [sorted((folder / "answers.csv").read_text().split("\n")) for folder in (place, tmp_path)]
+    assert [line.split(",")[0] for line in lines[0]] == [line.split(",")[0] for line in lines[1]]
+    cells = [{one.key: one.readings for one in read(folder / "papers" / "small.json")} for folder in (place, tmp_path)]
+    assert cells[0].keys() == cells[1].keys()
+    for key, one in cells[0].items():
+        assert one["steps"] == cells[1][key]["steps"] == 3
+    assert (place / "look" / "look.html").is_file()
+
+
+def flat(value):
+    """The numbers in it."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    own = [value] if isinstance(value, int | float) else []
+    return own + [number for each in inner for number in flat(each)]
 
 
 def test_sigterm_to_one_rank_saves_on_all_and_any_number_goes_on(of_four, of_two, alone, images):
@@ -180,12 +239,12 @@ def test_a_world_that_does_not_divide_the_batch_and_ranks_that_disagree_are_one_
     assert answers[5] == [f"ConfigError: {line}", *[f"ToldError: {line}"] * 3]
 
 
-def test_a_killed_worker_is_started_again_and_ends_with_the_weights_of_a_run_that_was_not(images, tmp_path):
+def test_a_killed_worker_is_started_again_and_ends_with_the_weights_of_a_run_that_was_not(of_two, images, tmp_path):
     """A sum of two numbers is the same in either order, so two ranks are bit for bit the same."""
-    common = {"data": str(images), **HOW, "parallel": "fsdp"}
-    jobs = [{**common, "out": str(tmp_path / "whole")}, {**common, "out": str(tmp_path / "cut"), "kill": 3}]
-    answers, said = torchrun(2, jobs, tmp_path / "answers", "--max-restarts", "1")
-    assert answers == [["", ""], ["", ""]], said
-    ours, theirs = (load(tmp_path / name / "model.safetensors").state_dict() for name in ("cut", "whole"))
+    cut, whole = tmp_path / "cut", of_two[0] / "whole"
+    job = {"data": str(images), **HOW, "parallel": "fsdp", "out": str(cut), "kill": 3}
+    answers, said = torchrun(2, [job], tmp_path / "answers", "--max-restarts", "1")
+    assert [*answers, of_two[1][4]] == [["", ""], ["", ""]], said
+    ours, theirs = (load(run / "model.safetensors").state_dict() for run in (cut, whole))
     assert_equal_states(ours, theirs)
-    assert [e["loss"] for e in events(tmp_path / "cut")] == [e["loss"] for e in events(tmp_path / "whole")]
+    assert [e["loss"] for e in events(cut)] == [e["loss"] for e in events(whole)]

@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
-from vitreous.errors import BusyError, ExistsError, NotFiniteError, RoomError, VitreousError
+from vitreous.errors import BusyError, ExistsError, NotFiniteError, RoomError, RunError, VitreousError
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, record
 from vitreous.models.cost import training_flops
 from vitreous.models.model import Model
-from vitreous.ranks import agreed, first, group, launch, together, was_restarted
+from vitreous.ranks import agreed, alone, first, group, launch, together, was_restarted
 from vitreous.training.plan import plan as plans
 from vitreous.training.plan import refusals
 from vitreous.training.plan.plan import Plan
@@ -153,26 +153,32 @@ ARGUMENTS = tuple(name for name in signature(fit).parameters if name != "overrid
 
 
 def _fit(request: Request, place: _Place, runtime: Runtime, *, resume: bool = False) -> Run:
-    """One run, new or resumed: plan, refuse, hold the folder, train. A resumed run holds its folder first."""
+    """One run, new or resumed, the same on all ranks: rank 0 wrote it, the others read it."""
     try:
-        if resume and runs.is_finished(place.where):
-            return _finished(request, place.where, runtime)
-        if resume:
-            config = runs.config_of(place.where)
-            refuse_other_options(place.where, config, request.words())
-            with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
-                plan = plans.resumed(config, request.data, place.where, runtime.say)
-                refusals.refuse_other_plans(plan, runtime)
-                runtime.say(Fact("resume", f"going on with {place.where}"))
-                return _train(plan, folder, place.where, runtime)
-        with preload_kernels(runtime.device):
-            plan = plans.make(request, runtime)
-        refusals.refuse_early(plan, runtime)
-        refusals.refuse_other_plans(plan, runtime)
-        with _new_folder(plan, request, place, runtime) as (folder, where):
-            return _train(plans.with_start(plan, request, where), folder, where, runtime)
+        run = _fit_here(request, place, runtime, resume=resume)
     finally:
         together(runtime.ranks)
+    return run if runtime.ranks.is_first else _read_back(Path(run.path))
+
+
+def _fit_here(request: Request, place: _Place, runtime: Runtime, *, resume: bool) -> Run:
+    """Plan, refuse, hold the folder, train. A resumed run holds its folder first."""
+    if resume and runs.is_finished(place.where):
+        return _finished(request, place.where, runtime)
+    if resume:
+        config = runs.config_of(place.where)
+        refuse_other_options(place.where, config, request.words())
+        with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
+            plan = plans.resumed(config, request.data, place.where, runtime.say)
+            refusals.refuse_other_plans(plan, runtime)
+            runtime.say(Fact("resume", f"going on with {place.where}"))
+            return _train(plan, folder, place.where, runtime)
+    with preload_kernels(runtime.device):
+        plan = plans.make(request, runtime)
+    refusals.refuse_early(plan, runtime)
+    refusals.refuse_other_plans(plan, runtime)
+    with _new_folder(plan, request, place, runtime) as (folder, where):
+        return _train(plans.with_start(plan, request, where), folder, where, runtime)
 
 
 def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Run:
@@ -186,13 +192,14 @@ def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
         trained = train(plan, folder, where, runtime)
     if not runtime.ranks.is_first:
         return Run(str(where), {})
-    runtime.tell(Working("writing the report"))
-    plan = with_kept_rate(plan, trained.trials)
-    calibrate(plan, trained)
-    seconds = time.monotonic() - clock + plan.measured_seconds
-    command = str((folder and folder.config.get("command")) or _command())  # the one that began the run
-    summary = summarise(plan, trained, where, command, runtime.device_name, seconds)
-    run = write(plan, trained, summary, where, folder, seconds)
+    with alone():  # the others wait
+        runtime.tell(Working("writing the report"))
+        plan = with_kept_rate(plan, trained.trials)
+        calibrate(plan, trained)
+        seconds = time.monotonic() - clock + plan.measured_seconds
+        command = str((folder and folder.config.get("command")) or _command())  # the one that began the run
+        summary = summarise(plan, trained, where, command, runtime.device_name, seconds)
+        run = write(plan, trained, summary, where, folder, seconds)
     runtime.tell(RunEnded(str(where)))
     return run
 
@@ -201,6 +208,12 @@ def _finished(request: Request, where: Path, runtime: Runtime) -> Run:
     """Nothing is left to do; other options than the run's are still refused."""
     refuse_other_options(where, runs.config_of(where), request.words())
     runtime.say(Fact("resume", f"{where} is finished already"))
+    return _read_back(where)
+
+
+def _read_back(where: Path) -> Run:
+    if not runs.is_finished(where):
+        raise RunError(f"this rank does not see {where}; give --out on a file system that all nodes share")
     return Run(str(where), json.loads((where / runs.METRICS).read_text()))
 
 

@@ -24,7 +24,7 @@ from vitreous.models.taps import COMPILED_PREFIX, plain
 from vitreous.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from vitreous.training.run.sharding import Rows, Shards
+    from vitreous.training.run.sharding import RankRows, ShardedTask
 
 # ---------------------------------------------------------------------------------------------------------- parameters
 
@@ -90,7 +90,9 @@ def _is_of_head(name: str) -> bool:
 # ---------------------------------------------------------------------------------------------------------- optimisers
 
 
-def make(model: nn.Module, recipe: Recipe, device: torch.device, shards: Shards | None = None) -> torch.optim.Optimizer:
+def make(
+    model: nn.Module, recipe: Recipe, device: torch.device, shards: ShardedTask | None = None
+) -> torch.optim.Optimizer:
     """The recipe's optimiser, its state at zero. Every group has `peak_lr`; rates are set by `set_rate`.
 
     sgd has momentum without dampening, and its decay is L2 (BiT); adam and adamw decay decoupled from the gradient.
@@ -236,7 +238,7 @@ class Muon(torch.optim.Optimizer):
     ):
         super().__init__(params, {"momentum": momentum, "betas": betas, "eps": eps, "weight_decay": 0.0})
         self.found_inf: Tensor | None = None
-        self.rows: Rows | None = None  # of a network in shards
+        self.rows: RankRows | None = None  # of a network in shards
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -271,7 +273,7 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_mul_(weights, 1 - rate * group["weight_decay"])
             torch._foreach_sub_(weights, list(turned.unbind()))
 
-    def _turn_rows(self, group: dict[str, Any], rows: Rows) -> None:
+    def _turn_rows(self, group: dict[str, Any], rows: RankRows) -> None:
         """Each rank gathers a matrix, turns it whole, and keeps its rows: all ranks do the same turning."""
         skip, momentum = _Skip(self.found_inf), group["momentum"]
         rate = skip.rate(group["lr"])
@@ -346,7 +348,7 @@ class Lamb(torch.optim.Optimizer):
     def __init__(self, params: list[dict[str, Any]], *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
         super().__init__(params, {"betas": betas, "eps": eps, "weight_decay": 0.0})
         self.found_inf: Tensor | None = None
-        self.rows: Rows | None = None  # of a network in shards
+        self.rows: RankRows | None = None  # of a network in shards
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -386,7 +388,7 @@ class Lamb(torch.optim.Optimizer):
 # ------------------------------------------------------------------------------------------------ clipping and averages
 
 
-def clip_(parameters: Iterable[Tensor], limit: float | None, rows: Rows | None = None) -> Tensor:
+def clip_(parameters: Iterable[Tensor], limit: float | None, rows: RankRows | None = None) -> Tensor:
     """All gradients together scaled by min(1, limit / norm), exactly.  Returns their norm before that, 0-dim.
 
     rows: given if each rank has its rows of the gradients; the norm is then of all ranks'.
@@ -412,7 +414,7 @@ class Average:
     `set_step(t)` writes the weight of step t = 0, 1, …; `update()` may then be part of a captured graph.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, steps: int, shards: Shards | None = None):
+    def __init__(self, model: nn.Module, recipe: Recipe, steps: int, shards: ShardedTask | None = None):
         """shards: of the model, if it lies in shards; this rank's rows are averaged."""
         self.recipe, self.steps = recipe, steps
         parameters = named_parameters(model) if shards is None else shards.own.items()

@@ -31,7 +31,7 @@ from vitreous.training.run.folder import (
     RunFolder,
     check_state,
 )
-from vitreous.training.run.sharding import Rows
+from vitreous.training.run.sharding import RankRows
 from vitreous.weights.own_format import tensor_digest
 from vitreous.weights.tensor_files import each_safetensor, write_safetensors
 from vitreous.words import one_line
@@ -41,7 +41,7 @@ class ShardedStates:
     """The states of a run whose ranks each keep rows. Every method is called by all ranks."""
 
     def __init__(self, folder: RunFolder | None, ranks: Ranks):
-        self.folder, self.ranks, self.rows = folder, ranks, Rows(ranks)
+        self.folder, self.ranks, self.rows = folder, ranks, RankRows(ranks)
         self.mesh = init_device_mesh("cpu", (ranks.world,))
         self.group = torch.distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)  # a thread's own
         self._saver = ThreadPoolExecutor(1, "save-shards")

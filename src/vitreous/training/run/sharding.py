@@ -1,7 +1,7 @@
 """A network in shards (FSDP2): each rank keeps its rows of every weight, gradient, moment and average.
 
 Blocks are gathered one at a time, for the forward pass and again for the backward pass. Optimisers, clipping and
-averages work on `Shards.own`: plain tensors that share memory with the shards. The network that was given stays whole
+averages work on `ShardedTask.own`: plain tensors that share memory with the shards. The network that was given stays whole
 on the host, for looks at dev and for the outcome.
 """
 
@@ -24,7 +24,7 @@ from vitreous.training.run.tasks.classify import Task
 
 
 @dataclass(frozen=True)
-class Rows:
+class RankRows:
     """Which rows of a tensor a rank keeps: the first dimension in equal shares, rounded up; the last ranks get less."""
 
     ranks: Ranks
@@ -56,14 +56,14 @@ class Rows:
         return squares.sqrt()
 
 
-class Shards:
+class ShardedTask:
     """A task whose network lies in shards."""
 
     def __init__(self, given: Task, device: torch.device, ranks: Ranks, *, half: bool):
         """given: whole; it moves to the host and stays whole.  half: blocks compute in bfloat16."""
         if any(isinstance(module, nn.BatchNorm1d) for module in given.network.modules()):
             raise ConfigError("norm_kind=batch counts the images of each device apart under fsdp; say --parallel ddp")
-        self.rows, self.given = Rows(ranks), given
+        self.rows, self.given = RankRows(ranks), given
         given.network.to("cpu")
         self.task = _own_modules(given)
         _shard(self.task.network, device, half)

@@ -34,7 +34,7 @@ from vitreous.training.plan.parallel import Strategy
 from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run import optimizers
 from vitreous.training.run.core_parallel import Lane, Lanes, drop_paths, has_dropout
-from vitreous.training.run.sharding import Shards
+from vitreous.training.run.sharding import ShardedTask
 from vitreous.training.run.tasks.classify import Task
 
 if TYPE_CHECKING:
@@ -286,10 +286,10 @@ class Step:
                 "of whole pairs where images are mixed; give another number"
             )
         is_gpu = device.type == "cuda"
-        self.shards: Shards | None = None
+        self.shards: ShardedTask | None = None
         if strategy.kind == "fsdp":
             half = precision_on(device, recipe.precision) == "bfloat16"
-            self.shards = Shards(task, device, ranks, half=half)
+            self.shards = ShardedTask(task, device, ranks, half=half)
             self.task = task = self.shards.task
         self.network = task.network  # before it is wrapped
         self.is_checkpointed = False

@@ -2,7 +2,8 @@
 
 python -m torch.distributed.run … ranks_script.py JOBS.json ANSWERS.  A job: the arguments of `fit`; and
 stop: SIGTERM to rank 0 at this step;  kill: SIGKILL to the last rank at this step, in its first life;
-full: the last rank may write no more at this step;  rates: a learning rate for each rank;  slow: rank 1 sleeps.
+full: the last rank may write no more at this step;  rates: a learning rate for each rank;  slow: the last rank sleeps.
+Or do: a name of READINGS, and its arguments `with`; the answer is what it returns.
 """
 
 import functools
@@ -27,10 +28,37 @@ def main():
     protocols.Loop = functools.partial(protocols.Loop, save_seconds=0.0)
     with ranks.group(torch.device("cpu")) as (_, own):
         for number, job in enumerate(jobs):
-            error = run(own, **job)
-            (answers / f"{number}-{own.rank}").write_text(error)
+            answer = READINGS[job["do"]](**job["with"]) if "do" in job else run(own, **job)
+            (answers / f"{number}-{own.rank}").write_text(answer)
             if not job.get("slow"):
                 ranks.together(own)
+
+
+def judge(model, data, csv):
+    found = vitreous.evaluate(model, data, split="all", csv=csv, device="cpu", workers=0)
+    return json.dumps([found.right, found.images, round(found.loss, 5)])
+
+
+def few_shot(model, data):
+    found = vitreous.evaluate(model, data, shots=(1, 2), seeds=2, device="cpu", workers=0)
+    return json.dumps(found.right.tolist())
+
+
+def look(model, data, out):
+    only = ["attention-distance", "positions", "similarity"]
+    found = vitreous.look(model, data, only=only, images=16, out=out, device="cpu", workers=0)
+    return json.dumps([found.found[name] for name in only])
+
+
+def paper(out):
+    sys.path.insert(0, str(Path(__file__).parent))
+    from papers.small_experiment import EXPERIMENT
+
+    outcome = vitreous.papers.run(EXPERIMENT, out=out, device="cpu")
+    return json.dumps(outcome.failures)
+
+
+READINGS = {"judge": judge, "few_shot": few_shot, "look": look, "paper": paper}
 
 
 def run(own, *, stop=None, kill=None, full=None, rates=None, slow=None, **words):
