@@ -54,7 +54,7 @@ def paper(out):
     sys.path.insert(0, str(Path(__file__).parent))
     from papers.small_experiment import EXPERIMENT
 
-    outcome = vitreous.papers.run(EXPERIMENT, out=out, device="cpu")
+    outcome = vitreous.papers.run(EXPERIMENT, out=out, jobs=0, device="cpu")
     return json.dumps(outcome.failures)
 
 

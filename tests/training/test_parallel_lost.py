@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 from small_runs import MODEL, assert_equal_states, picture_folder
-from test_parallel import HOW, SECONDS, kill_all, torchrun
+from torchrun import HOW, SECONDS, kill_all, torchrun
 
 from vitreous.training.run import folder as runs
 from vitreous.weights.load_model import load

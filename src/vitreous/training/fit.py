@@ -263,7 +263,7 @@ def _new_folder(
 ) -> Iterator[tuple[RunFolder | None, Path]]:
     """A new run's folder, held by rank 0, and its path on every rank."""
     strategy = {**plans.choose_strategy(plan, runtime).to_json(), "world": runtime.ranks.world}
-    words = {"asked": request.words(), "command": request.command or _command(), "record": record()}
+    words: dict[str, Any] = {"asked": request.words(), "command": request.command or _command(), "record": record()}
     words |= {"launch": launch()} if launch() is not None else {}
     words |= {"parallel": strategy} if runtime.ranks.world > 1 or strategy["kind"] == "fsdp" else {}
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:

@@ -64,7 +64,7 @@ class ShardedStates:
 
     def wait(self) -> None:
         """Until no state is being written; raises what went wrong with it on any rank."""
-        agreed(self.ranks, lambda: self.folder and self.folder.wait())
+        agreed(self.ranks, self.folder.wait if self.folder is not None else lambda: None)
         if self._saving is not None:
             saving, self._saving = self._saving, None
             saving.result()

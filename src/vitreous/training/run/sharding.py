@@ -1,8 +1,8 @@
 """A network in shards (FSDP2): each rank keeps its rows of every weight, gradient, moment and average.
 
 Blocks are gathered one at a time, for the forward pass and again for the backward pass. Optimisers, clipping and
-averages work on `ShardedTask.own`: plain tensors that share memory with the shards. The network that was given stays whole
-on the host, for looks at dev and for the outcome.
+averages work on `ShardedTask.own`: plain tensors that share memory with the shards. The network that was given stays
+whole on the host, for looks at dev and for the outcome.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _shard(network: nn.Module, device: torch.device, half: bool) -> None:
         raise ConfigError(f"fsdp needs torch 2.6 or newer, this is {torch.__version__}; say --parallel ddp") from None
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     kinds = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if half else {}
-    policy = MixedPrecisionPolicy(**kinds, cast_forward_inputs=False)  # type: ignore[arg-type]
+    policy = MixedPrecisionPolicy(**kinds, cast_forward_inputs=False)
     for unit in units(network):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
     fully_shard(network, mesh=mesh)

@@ -468,7 +468,7 @@ class Step:
             total, right = total + loss.detach() / self.parts, right + correct.detach()
         if self.shards is not None:
             self.shards.take_gradients()
-        norm = optimizers.clip_(self.parameters, self.recipe.clip, self.shards and self.shards.rows)
+        norm = optimizers.clip_(self.parameters, self.recipe.clip, None if self.shards is None else self.shards.rows)
         self._judge(total, norm)
         if device.type != "cpu":
             self.optimizer.found_inf = meters.found_inf  # type: ignore[attr-defined]
