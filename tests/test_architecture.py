@@ -111,6 +111,33 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
     assert done.returncode == 0, done.stderr
 
 
+def test_training_on_a_cpu_leaves_the_compiler_out():
+    """torch._dynamo takes as long to import as torch itself, and sympy half a second: both are for compiled steps."""
+    program = """
+import sys
+import numpy as np, torch, vitreous
+from vitreous.evaluation import logistic
+from vitreous.models.catalog import parse
+from vitreous.models.cost import macs
+from vitreous.training.recipe import Recipe
+from vitreous.training.run.optimizers import MAKERS, make
+
+assert macs(parse("Ti/16")) and macs(vitreous.load("starter").config)
+model = vitreous.build("Ti/16", image_size=32, width=12, heads=2, depth=1, seed=0)
+for name in MAKERS:
+    optimizer = make(model, Recipe(optimizer=name), torch.device("cpu"))
+    with vitreous.taps(model, ["blocks.0.attention.weights"]):
+        model(torch.ones(1, 3, 32, 32)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+logistic.fit(np.eye(3), np.arange(3), 3, l2=0.1)
+heavy = {"torch._dynamo", "sympy", "torch.onnx"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_public_names_agree_with_all(name):
     """Where a module has __all__, it lists exactly the public functions and classes that the module defines."""

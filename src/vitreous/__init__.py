@@ -1,5 +1,6 @@
 """A see-through workbench for Vision Transformers. Importing it is light: torch loads on first use."""
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -65,10 +66,21 @@ if "torch" not in sys.modules:  # OpenMP reads it once, when torch loads; thread
 
 def __getattr__(name: str) -> Any:
     if name in ROOMS:
-        return import_module(f"vitreous.{name}")
+        return _import(f"vitreous.{name}")
     if name in HOME:
-        return getattr(import_module(f"vitreous.{HOME[name]}"), name)
+        return getattr(_import(f"vitreous.{HOME[name]}"), name)
     raise AttributeError(f"vitreous has no {name!r}; it has: {', '.join([*HOME, *ROOMS])}")
+
+
+def _import(name: str) -> Any:
+    """Import while Python collects no garbage: each collection would go through all objects of torch."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

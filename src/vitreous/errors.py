@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 LETTERS_A_MISTAKE = 3  # a word of so many letters may have one typing mistake for each
+HIDDEN = "***"  # stands for a secret
+_user = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@]+@")
+_query = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"),;]*")
+
+
+def without_secrets(text: str) -> str:
+    """Text with the names, passwords and signatures of its addresses hidden.
+
+    https://me:word@host/a.tar?signature=x becomes https://***@host/a.tar?***
+    """
+    return _query.sub(rf"\1?{HIDDEN}", _user.sub(rf"\1{HIDDEN}@", text))
 
 
 class VitreousError(Exception):
@@ -21,7 +33,14 @@ class ConfigError(VitreousError):
 
 
 class DataError(VitreousError):
-    """Images or labels are missing, unreadable or contradictory."""
+    """Images or labels are missing, unreadable or contradictory. Its text hides the secrets of addresses."""
+
+    def __init__(self, text: object = ""):
+        super().__init__(without_secrets(str(text)))
+
+
+class ShardError(DataError):
+    """A shard cannot be read: a run stops, unless it was told to skip bad shards."""
 
 
 class TooLargeError(DataError):

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, without_secrets
 from vitreous.files import digest
 
 if TYPE_CHECKING:
@@ -180,8 +180,9 @@ def device_of(model: torch.nn.Module) -> torch.device:
 def record() -> dict[str, Any]:
     """What goes with every result: versions, hardware, commit and command line."""
     here = doctor()
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]  # no machine's paths
     return {
-        "command": [Path(word).name if Path(word).is_absolute() else word for word in sys.argv],  # no machine's paths
+        "command": list(map(without_secrets, words)),
         "versions": {name: getattr(here, name) for name in ("vitreous", "python", "torch", "torch_cuda", "numpy")},
         "hardware": {
             **{name: getattr(here, name) for name in ("system", "cores", "memory", "threads", "omp_wait_policy")},

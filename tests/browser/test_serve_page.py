@@ -22,6 +22,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 from vitreous.models.pooling import POOLS, Pool  # noqa: E402
+from vitreous.models.track_record import TrackRecord  # noqa: E402
 from vitreous.server.guard import Access  # noqa: E402
 
 
@@ -657,6 +658,49 @@ def test_what_is_unlike_anything_learned_is_said_so(visit):
         assert page.locator("#similar").is_hidden()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_encoder_shows_where_it_looks_and_names_nothing(visit, scheme):
+    with serving.thread(awake(classes=0)) as (caller, _, _):
+        page = visit("/", url=caller.url, color_scheme=scheme, reduced_motion="reduce")
+        says(page, "#stage-says", "What came into the features through all layers; most: ")
+        says(page, "#about", "An encoder without a head: it names nothing, and makes 16 numbers of a picture")
+        says(page, "#features", "Its 16 features: ")
+        assert words(page, "#result-title") == "Where it looks"
+        assert page.locator("#top li").count() == page.locator("#similar:visible").count() == 0
+        assert words(page, "#said").strip() == ""
+        before = pixels(page)
+        page.locator("#stage").click(position={"x": 10, "y": 10})
+        says(page, "#stage-says", "What came into patch 1 through all layers")
+        assert pixels(page) != before
+        says(page, "#whole", "back to the features")
+        page.check("#shuffle")
+        says(page, "#broken-says", "With patches shuffled: the features have a similarity of ")
+        assert page.evaluate(CONTRAST) == []
+        page.goto(f"{caller.url}/lesson")
+        told = lesson(page)
+        assert words(page, "#title") == "How a Vision Transformer sees"
+        assert "answer" not in " ".join(text for text, _ in told)
+        assert "16 numbers, the features of the picture" in told[5][0]
+        assert page.locator("#more .mosaic").count() == 1
+        page.click("#to-worksheet")
+        says(page, "#results li:last-child", "Most came into its features from row")
+        assert page.evaluate(CONTRAST) == []
+
+
+def test_an_unsure_answer_is_marked_and_the_page_tells_how_often_the_model_is_right(visit):
+    model = serving.tiny()
+    model.track_record = TrackRecord(right=0.817, low=0.771, high=0.856, images=312, sure_from=1.0)
+    with serving.thread(model) as (caller, _, _):
+        page = visit("/", url=caller.url)
+        shown(page)
+        assert "(unsure)\nUnsure: " in words(page, "#said")
+        assert "right on 81.7 % of images that it had not seen (77.1 to 85.6" in words(page, "#record")
+    page = visit()
+    shown(page)
+    assert "unsure" not in words(page, "#said").lower(), "nobody measured this model"
+    assert page.locator("#record").is_hidden()
+
+
 def test_a_network_without_attention_has_a_page_and_no_lesson(visit):
     with serving.thread(awake(BIT)) as (caller, _, _):
         page = visit("/", url=caller.url)
@@ -690,6 +734,7 @@ def test_a_pool_that_does_not_say_what_it_reads_is_named_and_no_network_of_convo
         says(page, "#about", "2 layers of 2 heads")
         page.goto(f"{caller.url}/lesson")
         says(page, "#message", "this model's pool does not say which tokens it reads")
+        page.wait_for_selector("#whole")  # the drawing comes, then the server may go
 
 
 @pytest.mark.parametrize("path", ["/", "/lesson#1", "/lesson#4", "/worksheet", "/docs"])

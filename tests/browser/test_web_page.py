@@ -22,11 +22,13 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 import vitreous  # noqa: E402
+from vitreous.exports.facts import model_facts  # noqa: E402
 from vitreous.exports.graphs import PILLOW_MAY_SHRINK_ROWS_FIRST  # noqa: E402
 from vitreous.exports.target import PageOptions  # noqa: E402
 from vitreous.images.pixels import decode, preprocess  # noqa: E402
 from vitreous.models.familiarity import Familiarity  # noqa: E402
 from vitreous.models.preprocess import Preprocess  # noqa: E402
+from vitreous.models.track_record import TrackRecord  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
 
 RULE = Preprocess(size=(16, 16), fit="crop", short_side=18, interpolation="bicubic", antialias=True, source="tests")
@@ -98,6 +100,65 @@ def pixels(page, selector="#view"):
     return page.evaluate("(selector) => document.querySelector(selector).toDataURL()", selector)
 
 
+# The other pages ---------------------------------------------------------------------------------------------------
+
+
+def test_the_lesson_and_the_worksheet_are_there_too(visit, tmp_path):
+    page = visit(reduced_motion="reduce")
+    shown(page)
+    page.click("#to-lesson")
+    page.wait_for_selector("#words p")
+    for step in range(2, 7):
+        page.keyboard.press("ArrowRight")
+        assert words(page, "#count") == f"Step {step} of 6"
+        assert words(page, "#caption").strip()
+    assert page.locator("#more .top li").count() == 5
+    sync_api.expect(page.locator("#architecture svg")).to_be_visible()
+    picture(9, (61, 260)).save(tmp_path / "mine.png")
+    page.set_input_files("#file", tmp_path / "mine.png")
+    page.wait_for_selector("#examples button[aria-pressed=true]", state="detached")
+    page.click("#steps li:nth-child(4) button")
+    page.locator("#stage").click(position={"x": 10, "y": 10})
+    says(page, "#caption", "Where patch 1 looks")
+    assert page.evaluate(CONTRAST) == []
+    page.click("#to-worksheet")
+    says(page, "#results li:last-child", "The model's first answer is")
+    sync_api.expect(page.locator("#architecture svg")).to_be_visible()
+    assert page.locator("#questions > li").count() == page.locator("#results > li").count() > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["encoder", "hybrid encoder"])
+def test_an_encoder_answers_with_its_features(watched, tmp_path, kind):
+    """The gate in Chromium passes, and the page shows features, attention and the lesson."""
+    hybrid = {"stem": "convolutions", "pool": "gap", "image_size": 28, "patch": 8}
+    model = awake(classes=0, **(hybrid if kind == "hybrid encoder" else {}))
+    page = PageOptions(name="eyes", runtime=need_runtime().dist, wasm_only=True)
+    parity = vitreous.export(model, tmp_path / "out", to="web", images=6, page=page)
+    assert parity.passed, parity.faults
+    assert [(form.form, form.of) for form in parity.forms] == [("tensor", "features"), ("page", "features")]
+    picture(4).save(tmp_path / "mine.png")
+    with hosted(tmp_path / "out") as url, Engine(model, torch.device("cpu")).at_work() as engine:
+        page = watched(url, reduced_motion="reduce")
+        page.goto(url)
+        page.set_input_files("#file", tmp_path / "mine.png")
+        says(page, "#features", "Its 16 features: ")
+        says(page, "#about", "It gave its model's own features on 100.0")
+        seen = decode.finish(np.asarray(picture(4)), model.preprocess)
+        first = re.findall(r"[−\d.]+(?=,)", words(page, "#features p >> nth=0").partition(": ")[2])
+        found = [float(each.replace("−", "-")) for each in first]
+        assert found == pytest.approx(engine.feature(seen)[: len(found)].tolist(), abs=0.02)
+        page.click("#hide-most")
+        says(page, "#broken-says", "patches hidden: the features have a similarity of ")
+        page.goto(f"{url}lesson.html")
+        page.set_input_files("#file", tmp_path / "mine.png")
+        page.wait_for_selector("#words p")
+        page.click("#steps li:nth-child(2) button")
+        assert page.locator(".maps").count() == (3 if kind == "hybrid encoder" else 0)
+        page.click("#steps li:nth-child(6) button")
+        assert page.locator("#more .mosaic").count() == 1
+
+
 # The same answers --------------------------------------------------------------------------------------------------
 
 
@@ -110,7 +171,8 @@ def test_a_first_visit_shows_an_example_with_its_answer(visit):
     assert page.locator("#top li").count() == 5
     assert "100.0 % of 2 images" in words(page, "#about").replace("\u00a0", " ")
     assert "It stays on this device" in words(page, "#privacy")
-    assert page.locator("#ways").is_hidden()
+    assert page.locator("#to-lesson").is_visible()
+    assert page.locator("#to-api").is_hidden()
     assert page.locator("#loading").is_hidden()
 
 
@@ -145,6 +207,22 @@ def test_every_file_is_answered_as_predict_answers_it(visit, tmp_path):
         shares = [100 * p for p in wanted.probabilities]
         assert [float(share) for _, share in told] == pytest.approx(shares, abs=0.4), name
         assert words(page, "#said").split("\n")[0] == (", ".join(wanted.said) or "none of these"), name
+
+
+def test_an_unsure_answer_is_marked_and_the_page_tells_how_often_the_model_is_right(folder, visit, tmp_path):
+    """The same page, with the facts of a model that somebody measured."""
+    model = tiny()
+    for sure_from, is_unsure in ((1.0, True), (0.0, False)):
+        model.track_record = TrackRecord(right=0.817, low=0.771, high=0.856, images=312, sure_from=sure_from)
+        copy = tmp_path / str(sure_from)
+        shutil.copytree(folder, copy)
+        facts = json.loads((copy / "model.json").read_text())
+        (copy / "model.json").write_text(json.dumps(facts | {"record": model_facts(model)["record"]}))
+        with hosted(copy) as url:
+            page = visit(url=url)
+            shown(page)
+            assert ("(unsure)\nUnsure: " in words(page, "#said")) == is_unsure
+            assert "right on 81.7 % of images that it had not seen" in words(page, "#record")
 
 
 def test_an_image_of_one_colour_is_none_of_these(visit, tmp_path):

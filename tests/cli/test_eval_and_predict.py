@@ -13,6 +13,7 @@ from tiny_models import awake
 
 import vitreous
 from vitreous.cli import eval as cli_eval
+from vitreous.models.track_record import TrackRecord
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_eval_tells_people_the_share_the_interval_and_each_class(done):
     out = done["eval"]
     assert (out.code, out.stderr) == (0, "")
     assert "of 12; 95 % interval" in out.stdout
-    assert "1 images could not be read" in out.stdout
+    assert "1 image that could not be read" in out.stdout
     assert all(name in out.stdout for name in ("ant", "bee", "cat", "precision"))
 
 
@@ -199,6 +200,20 @@ def test_none_of_these(place):
     out = run("predict", place / "strict.safetensors", place / "set/test/bee")
     assert out.code == 0
     assert out.stdout.count("none of these") == 4
+
+
+def test_an_unsure_answer_is_marked_in_every_format_and_explained_once(place):
+    model = vitreous.load(place / "model.safetensors")
+    model.track_record = TrackRecord(right=0.8, low=0.7, high=0.9, images=50, sure_from=1.0)
+    vitreous.save(model, place / "unsure")
+    call = ("predict", place / "unsure.safetensors", place / "set/test/bee")
+    out = run(*call)
+    assert out.stdout.count("  unsure: ") == 4
+    assert out.stderr.count("unsure: ") == 1
+    rows = list(csv.DictReader(run(*call, "--format", "csv").stdout.splitlines()))
+    assert [row["unsure"] for row in rows] == ["yes"] * 4
+    lines = [json.loads(line) for line in run(*call, "--json").stdout.splitlines()]
+    assert all(line["is_unsure"] and line["said"] for line in lines)
 
 
 def test_a_picture_of_the_train_set_is_answered_as_the_model_answers(place):

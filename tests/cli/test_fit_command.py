@@ -252,7 +252,7 @@ def test_a_head_that_is_solved_tells_of_no_steps(done, place):
     out = done["solved"]
     assert out.code == 0, out.stderr
     assert f"plan     teach the last layer of {place.name} your classes; the other layers stay\n" in out.stderr
-    assert re.search(r"^right    [\d.]+ % of images that it had not seen \(", out.stdout, re.M)
+    assert re.search(r"^right    [\d.]+ % of [\d,]+ images that it had not seen \(", out.stdout, re.M)
     assert "60 right when left out" in done["solved verbose"].stderr
     assert "step" not in out.stderr
 

@@ -175,8 +175,11 @@ def test_unreadable_pictures_are_named_and_not_judged(model, data):
     data.source.files[15] = b""
     result = vitreous.evaluate(model, data, workers=0)
     assert result.images == 11
-    assert any("1 images could not be read" in note and "set/15.jpg" in note for note in result.notes)
+    assert any("1 image that could not be read" in note and "set/15.jpg" in note for note in result.notes)
     assert result.to_json()["coverage"]["seen"] == 11
+    used = f"{len(data)} files, {len(data) - 12} not in test (--split all takes them too), 1 cannot be read: 11 judged"
+    assert result.about["images_used"] == used
+    assert used in str(result)
     assert "set/15.jpg" not in result.judged.names
 
 

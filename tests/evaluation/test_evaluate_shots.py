@@ -65,7 +65,7 @@ def test_what_is_no_number_of_shots_is_said_before_a_picture_is_read(data, wrong
 def test_unreadable_images_are_named(data):
     data.source.files[0] = data.source.files[0][:30]
     found = vitreous.evaluate(awake(), data, shots=(1,), workers=0)
-    assert any("1 images could not be read" in note for note in found.notes)
+    assert any("1 image that could not be read" in note for note in found.notes)
 
 
 def test_the_page_holds_the_numbers_and_the_plot(data, tmp_path):

@@ -16,13 +16,14 @@ from small_runs import image_set
 from tiny_models import BIT, VIT, awake, images, line_of
 
 import vitreous
-from vitreous.errors import ConfigError, DataError, ExistsError, MissingExtraError
+from vitreous.errors import CheckpointError, ConfigError, DataError, ExistsError, MissingExtraError
 from vitreous.exports import export, vectors
 from vitreous.exports.card import card, steps, terms_of
 from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.target import make_parts
 from vitreous.images.pixels.preprocess import apply
 from vitreous.models.preprocess import Preprocess
+from vitreous.models.track_record import TrackRecord
 from vitreous.server import exported
 
 
@@ -481,14 +482,11 @@ def test_an_encoder_without_a_head_exports_its_features(kind, tmp_path):
     assert not vectors.verify(tmp_path / "given.json", tmp_path / "out").passed
 
 
-def test_an_encoder_without_a_head_has_no_int8_and_is_not_served(tmp_path):
+def test_an_encoder_without_a_head_has_no_int8_and_its_folder_is_not_served(tmp_path):
     model = awake(VIT, classes=0)
     with pytest.raises(ConfigError) as error:
         vitreous.export(model, tmp_path / "out", to="openvino", int8=True, data=tmp_path)
     line_of(error.value, "has no head", "leave --int8 out")
-    with pytest.raises(ConfigError) as error:
-        vitreous.export(model, tmp_path / "out", to="web")
-    line_of(error.value, "has no head", "fit one: vitreous fit DATA --weights MODEL")
     pytest.importorskip("onnxruntime")
     vitreous.export(model, tmp_path / "onnx", to="onnx", images=8)
     with pytest.raises(ConfigError) as error:
@@ -499,6 +497,29 @@ def test_an_encoder_without_a_head_has_no_int8_and_is_not_served(tmp_path):
     said = subprocess.run(call, capture_output=True, text=True, check=True)
     wanted = json.loads((tmp_path / "onnx" / "vectors" / "expected.json").read_text())["image"]["00"]
     assert json.loads(said.stdout)["features"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_an_export_marks_unsure_answers_and_an_older_folder_marks_none(tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = awake(VIT)
+    model.track_record = TrackRecord(right=0.8, low=0.7, high=0.9, images=50, sure_from=1.0)
+    folder = tmp_path / "onnx"
+    vitreous.export(model, folder, to="onnx", images=8)
+    photo = folder / "vectors" / "00.png"
+    assert ": unsure: " in outside(folder, photo)
+    assert json.loads(outside(folder, photo, "--json"))["is_unsure"] is True
+    assert "Right on 80.0 % of images that it had not seen" in (folder / "CARD.md").read_text(encoding="utf-8")
+    engine = exported.FileEngine(exported.read(folder))
+    assert engine.answer("x", np.zeros(6, np.float32), 5).is_unsure
+    body = json.loads((folder / "export.json").read_text())
+    (folder / "export.json").write_text(json.dumps(body | {"track_record": {"right": 7}}))
+    with pytest.raises(CheckpointError) as error:
+        exported.read(folder)
+    line_of(error.value, "export.json does not fit")
+    del body["track_record"]
+    (folder / "export.json").write_text(json.dumps(body))
+    assert exported.read(folder).about.track_record is None
+    assert ": unsure: " not in outside(folder, photo)
 
 
 def test_a_network_without_attention_exports_none(tmp_path):

@@ -23,10 +23,12 @@ from vitreous.exports.web import page_folder, web_target
 from vitreous.exports.web.chromium import find_chromium
 from vitreous.exports.web.onnx_weights import halve_weights, quantise_weights
 from vitreous.exports.web.runtime_files import FETCHED_VERSION, WASM_FILES, WEBGPU_FILES, find_runtime
+from vitreous.images.pixels.preprocess import normalise
+from vitreous.models import architecture
 from vitreous.models.pooling import POOLS, Pool
 from vitreous.report.page import ANSWER_PAGE
 from vitreous.server import exported, pages
-from vitreous.server.engine import attended
+from vitreous.server.engine import Engine, attended
 
 needs_chromium = pytest.mark.skipif(find_chromium() is None, reason="no Chromium here")
 
@@ -132,6 +134,45 @@ def test_the_graph_has_where_the_answer_looks_for_every_pool(pool):
         patch = attended(layers, model, 5)
         front = model.config.prefix
         np.testing.assert_allclose(found["rollout"][i, front + 5, front:], patch.rollout, atol=1e-6)
+
+
+HYBRIDS = {
+    "convolutions": {"stem": "convolutions", "pool": "gap", "image_size": 28, "patch": 8},
+    "patches": {},
+}
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_the_graph_has_what_the_lesson_shows(kind):
+    """Tokens and maps are those that `vitreous serve` gives."""
+    model = awake(VIT, **HYBRIDS[kind])
+    pixels = np.random.default_rng(1).integers(0, 256, (*model.preprocess.size, 3), dtype=np.uint8)
+    with torch.inference_mode():
+        network = PageNetwork(ready_to_export(model)).eval()
+        found = dict(zip(network.outputs, network(normalise(pixels, model.preprocess)[None]), strict=True))
+    with Engine(model, torch.device("cpu")).at_work() as engine:
+        np.testing.assert_allclose(found["tokens"][0], engine.tokens(pixels, 48), atol=2e-5)
+        stem = engine.stem(pixels, 6) if kind == "convolutions" else []
+    shapes = architecture.stem_shapes(model.config)
+    assert [step["shape"] for step in stem] == shapes
+    assert len(shapes) == sum(name.startswith("stem_") for name in found) == (3 if kind == "convolutions" else 0)
+    for i, step in enumerate(stem):
+        np.testing.assert_allclose(found[f"stem_{i}"][0].flatten(1), step["maps"], atol=2e-5)
+
+
+def test_an_encoder_without_a_head_is_a_page_of_features(tmp_path):
+    runtime, model = need_runtime(), awake(VIT, classes=0, pool="map", class_token=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(web_target, "find_chromium", lambda: None)
+        page = PageOptions(name="eyes", runtime=runtime.dist, wasm_only=True)
+        parity = vitreous.export(model, tmp_path / "out", to="web", images=4, page=page)
+    assert parity.passed
+    assert parity.forms[0].of == "features"
+    about = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert (about["classes"], about["features"], about["answers"], about["labels"]) == (0, 16, "features", [])
+    sheet = json.loads((tmp_path / "out" / "worksheet.json").read_text())
+    assert any("16 numbers, its features" in row["question"] for row in sheet["questions"])
+    assert "features" in sheet["words"]
 
 
 @pytest.mark.parametrize("config", [VIT, BIT])

@@ -407,7 +407,7 @@ def test_files_that_cannot_be_read_are_not_counted_as_read():
     report = vitreous.check(make_set(planted()))
     names = {"train/ant/cut-1.jpg", "test/bee/cut-2.png", "train/bee/empty.jpg", "train/cat/page.jpg"}
     assert set(report.unread) == names | {"train/cat/phone.heic"}
-    assert report.read == "67 of 72 images read"
+    assert report.read == "5 of 72 files cannot be read, 67 images read; 2 of these are copies"
     assert pages.page(report).top[1].numbers[0].value == "67"
     clean = vitreous.check(make_set(clean_files(60)))
     assert (clean.unread, clean.read) == ((), "all 60 images read")

@@ -88,7 +88,10 @@ def test_numbers_do_not_depend_on_the_order_on_the_disk(tmp_path):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("nowhere", "nowhere is not there; name a folder, a file, a pattern, an fsspec address or fashion"),
+        (
+            "nowhere",
+            "nowhere is not there; name a folder, a file, a pattern, an address or fashion",
+        ),
         ("no*.zip", r"no file matches no\*\.zip; check the pattern"),
         ("", "no data was named"),
         ("{0..99999999}.tar", "names more than a million files"),

@@ -386,6 +386,25 @@ def test_too_few_images_are_said(model):
     assert "attention-distance" in found.found
 
 
+def test_a_look_at_few_images_draws_no_likeness_and_warns_of_shares(model):
+    """CKA of five images is off by 0.3; attention is drawn image by image and stays."""
+    few = vitreous.look(model, arrays(5, side=16), layers="blocks")
+    for name in ("similarity", "localisation"):
+        assert few.skipped[name].startswith("CKA of 5 images is mostly chance: its unbiased estimate exists from 4")
+        assert "from about 24 on" in few.skipped[name]
+    assert set(ATTENTION) <= set(few.found)
+    lines = dict(few.rows())
+    for name in ("skip-removal", "shift", "logit-lens"):
+        assert lines[name].endswith("; careful: a share of 5 answers may be off by 44 points")
+    assert "careful" not in "".join(lines[name] for name in ATTENTION)
+
+
+def test_likeness_that_is_named_is_measured_with_a_caution(model):
+    named = vitreous.look(model, arrays(5, side=16), only=["similarity"])
+    assert "careful: CKA of 5 images is mostly chance" in str(named)
+    assert "careful" not in str(vitreous.look(model, arrays(24, side=16), only=["similarity", "shift"]))
+
+
 def test_batches_too_small_for_likeness_are_said(model, pictures):
     with pytest.raises(ConfigError) as error:
         vitreous.look(model, pictures, only=["similarity"], batch=3)

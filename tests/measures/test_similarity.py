@@ -8,7 +8,7 @@ from recorded_measures import recorded
 from torch.testing import assert_close
 
 from vitreous.measures import Likeness, best_match, cka, hsic, uniformity
-from vitreous.measures.similarity import centred_gram
+from vitreous.measures.similarity import ENOUGH_IMAGES, caution_of_likeness, centred_gram
 
 GOLDEN = recorded("cka")
 SEEDS = st.integers(0, 999)
@@ -174,3 +174,19 @@ def test_summaries_by_hand():
     assert found["uniformity"] == pytest.approx((0.8 + 0.2 + 0.6) / 3)
     assert found["low_high"] == pytest.approx(0.2)
     assert [each["column"] for each in best_match([[0.1, 0.9], [0.7, 0.2]])] == [1, 0]
+
+
+def test_enough_images_are_where_a_pair_is_right_within_a_twentieth():
+    """Of layers that share half of what varies, over a hundred draws; five images are several times as far off."""
+    generator = torch.Generator().manual_seed(0)
+    shared, own = (torch.randn(2_000, 12, generator=generator, dtype=torch.float64) for _ in range(2))
+    x, y = shared, shared + 0.4 * own
+    whole = cka(x, y)
+
+    def off(images):
+        draws = [torch.randperm(len(x), generator=generator)[:images] for _ in range(100)]
+        return (sum((cka(x[rows], y[rows]) - whole) ** 2 for rows in draws) / len(draws)) ** 0.5
+
+    assert off(ENOUGH_IMAGES) < 0.05 < off(5) / 2
+    assert caution_of_likeness(ENOUGH_IMAGES) is None
+    assert "exists from 4 images on" in caution_of_likeness(ENOUGH_IMAGES - 1)

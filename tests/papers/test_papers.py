@@ -12,8 +12,10 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.papers import results as files
 from vitreous.papers.claims import find, states
 from vitreous.papers.experiment import ArmTable, Cell, rank_correlation
+from vitreous.papers.experiments.speed import EXPERIMENT as SPEED
 from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import DIVERGED, DONE, Results, new_record, read
+from vitreous.papers.runner import _fits
 from vitreous.papers.sets import Sets, named_sets, plain_name
 from vitreous.papers.worker import compute, new_bench
 from vitreous.papers.works.train import train
@@ -89,6 +91,21 @@ def test_a_diverged_cell_is_recorded_and_counts_as_chance(tmp_path, monkeypatch)
     outcome = PaperOutcome(EXPERIMENT, "laptop", [replace(grid[0], cell=cell), *grid[1:]], results)
     assert any("1 training diverged" in note for note in outcome.notes)
     assert outcome.table.values("with", "accuracy") == {0: pytest.approx(0.1)}
+
+
+def test_a_reader_of_a_diverged_model_is_recorded_and_trains_nothing_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    trained, reader = (one.cell for one in EXPERIMENT.placed("gpu")[:2])
+    bench = new_bench({})
+    bench.mark_diverged(trained)
+    bench.train = lambda cell, bench: pytest.fail("trained again")
+    answer = compute(reader, bench)
+    assert answer["status"] == DIVERGED
+    assert answer["readings"] == {"diverged": 1}
+    results = Results(tmp_path, committed=tmp_path / "none")
+    results.add("small", new_record(reader, answer["readings"], answer["status"], 1.0))
+    outcome = PaperOutcome(EXPERIMENT, "gpu", EXPERIMENT.placed("gpu"), results)
+    assert any("1 cell would read a model that diverged" in note for note in outcome.notes)
 
 
 # Verdicts from files --------------------------------------------------------------------------------------------------
@@ -246,11 +263,29 @@ def test_bad_input_is_one_line(tmp_path):
 def test_another_copy_of_a_set_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     told = []
-    papers.run(EXPERIMENT, out=tmp_path, jobs=0, tell=told.append)
-    assert not any("your copy" in line for line in told)
+    outcome = papers.run(EXPERIMENT, out=tmp_path, jobs=0, tell=told.append)
+    assert not any("copy" in line for line in told + outcome.notes)
+    assert {tuple(record.copies) for record in outcome.records} == {("fashion",)}
     known = {name: replace(one, content_id="other") for name, one in named_sets().items()}
     monkeypatch.setattr("vitreous.papers.sets.named_sets", lambda: known)
-    assert Sets().differs("fashion")
+    assert any("fashion is another copy" in note for note in outcome.notes)
+
+
+def test_cells_of_another_copy_or_another_machine_are_computed_again(tmp_path, monkeypatch):
+    """A table never mixes two copies of a set, nor the clocks of two machines."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    trained, timed = (one.cell for one in (EXPERIMENT.placed("laptop")[0], SPEED.placed("laptop")[0]))
+    here = Results(tmp_path, committed=None)
+    here.add("small", new_record(trained, {"accuracy": 0.5}, DONE, 1.0, {"fashion": "another"}))
+    for cell, hardware in ((timed, {"system": "another"}), (replace(timed, version=9), None)):
+        record = new_record(cell, {"images_per_second": 1.0}, DONE, 1.0)
+        here.add("small", record if hardware is None else replace(record, environment={"hardware": hardware}))
+    fits = [_fits(record, Sets().copies([trained])) for record in read(tmp_path / "small.json")]
+    assert fits == [False, False, True]
+    told = []
+    outcome = papers.run(EXPERIMENT, out=tmp_path, jobs=0, tell=told.append)
+    assert any(line.startswith("2 cells of another machine, or of other copies") for line in told)
+    assert "another" not in {copy for record in outcome.records for copy in record.copies.values()}
 
 
 def test_data_too_small_for_the_grid_says_the_smallest_that_works():

@@ -96,6 +96,13 @@ def test_a_section_may_have_an_address_of_its_own():
     assert '<body class="vitreous column">' in html
 
 
+def test_contents_fold_if_a_page_asks_for_it():
+    sections = [Section(f"{i}", []) for i in range(4)]
+    plain, folding = (page.render(Page(title="t", sections=sections, folds_contents=f)) for f in (False, True))
+    assert "<details>" not in plain
+    assert re.search(r"<nav[^>]*><details><summary>Contents</summary><ol>.*</ol></details></nav>", folding, re.DOTALL)
+
+
 def test_every_tag_that_opens_closes():
     from html.parser import HTMLParser
 

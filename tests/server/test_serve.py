@@ -31,7 +31,7 @@ from vitreous.images import examples, open_data  # noqa: E402
 from vitreous.server.engine import Engine  # noqa: E402
 from vitreous.server.errors import Busy  # noqa: E402
 from vitreous.server.queue import Batcher, WorkQueue, share_cores  # noqa: E402
-from vitreous.server.runtimes import OtherRuntime  # noqa: E402
+from vitreous.server.runtimes import OtherRuntime, answers_of  # noqa: E402
 from vitreous.server.serve import Address, _listen, serve  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -53,7 +53,6 @@ BAD = {
     "workers": "0 workers answer nothing; give 1 or more, or leave it out",
     "host": "no.such.host.invalid is not an address of this machine",
     "data": "nowhere",
-    "headless": "headless.safetensors has no head, so it answers nothing; fit one",
     "explain again": "exists and is not empty; name another folder for the pictures",
     "explain bit": "has no attention to show; leave --explain out",
 }
@@ -63,8 +62,7 @@ BAD = {
 def done(file, tmp_path_factory):
     """All calls of the command that end by themselves, in one process: torch starts once."""
     folder = tmp_path_factory.mktemp("calls")
-    headless, bit = folder / "headless.safetensors", folder / "bit.safetensors"
-    vitreous.save(_headless(), headless)
+    bit = folder / "bit.safetensors"
     vitreous.save(awake(BIT), bit)
     images = []
     for place, seed in (("a", 1), ("b", 2)):
@@ -83,7 +81,6 @@ def done(file, tmp_path_factory):
             "workers": ["serve", file, "--workers", "0"],
             "host": ["serve", file, "--host", "no.such.host.invalid"],
             "data": ["serve", file, "--data", folder / "nowhere"],
-            "headless": ["serve", headless],
             "explain": ["predict", file, *images, "--explain", folder / "why", "--json"],
             "explain again": ["predict", file, *images, "--explain", folder / "why"],
             "explain bit": ["predict", bit, *images, "--explain", folder / "other"],
@@ -104,14 +101,6 @@ def test_explain_writes_a_picture_for_each_answer(done):
     with Image.open(why / "cat.png") as overlay:
         assert overlay.size == (224, 224)
     assert (why / "cat.png").read_bytes() != (why / "cat-2.png").read_bytes()
-
-
-def _headless():
-    from dataclasses import replace
-
-    from tiny_models import VIT
-
-    return awake(replace(VIT, readout=replace(VIT.readout, classes=0)))
 
 
 def test_without_the_extra_the_line_names_the_command(file, monkeypatch):
@@ -379,7 +368,7 @@ def test_another_runtime_says_what_torch_says(name, package):
 def test_a_runtime_that_answers_otherwise_is_refused():
     model = tiny()
     outside = OtherRuntime.__new__(OtherRuntime)
-    outside.name, outside.rule = "onnx", model.preprocess
+    outside.name, outside.rule, outside._read = "onnx", model.preprocess, answers_of
     with (
         Engine(model, CPU).at_work() as engine,
         pytest.raises(ConfigError, match="onnx answers differently from torch"),

@@ -15,10 +15,12 @@ from torch.testing import assert_close
 
 need_extra()
 
+from vitreous.exports import worksheet  # noqa: E402
+from vitreous.exports.worksheet import questions  # noqa: E402
 from vitreous.images.pixels import decode  # noqa: E402
 from vitreous.images.pixels.preprocess import normalise  # noqa: E402
+from vitreous.models import architecture  # noqa: E402
 from vitreous.models.taps import taps  # noqa: E402
-from vitreous.server.worksheet import questions  # noqa: E402
 
 HYBRID = {"stem": "convolutions", "pool": "gap", "image_size": 28, "channels": 1, "patch": 8}
 
@@ -114,3 +116,20 @@ def test_maps_of_the_stem_are_those_of_the_model():
         assert_close(torch.tensor(step["maps"]), tensor[0, :4].flatten(1), rtol=1e-4, atol=1e-4)
     assert (told["stem"], told["piece"], told["front"]) == ("convolutions", "place", [])
     assert told["window"] == {"first": [-7, -7], "step": [8, 8], "size": [15, 15]}
+
+
+TERMS = ("token", "patch", "place", "map", "convolution", "head", "mlp", "norm", "pool", "attention", "class token")
+TERMS += ("position", "block", "skip", "bias", "parameter", "stage", "relu", "gelu", "table")
+
+
+@pytest.mark.parametrize("changes", [{}, {"positions": "none", "pool": "gap"}, HYBRID, None], ids=str)
+def test_each_term_of_the_sheet_and_the_drawing_is_explained(changes):
+    """By a word of its own or within another's meaning; a model without a part does not explain it."""
+    model = awake(BIT) if changes is None else serving.tiny(**changes)
+    parts = architecture.parts(model.config)
+    used = " ".join([*asked(model), *(f"{part.name} {part.about}" for part in parts)]).lower()
+    told = worksheet.words(model)
+    explained = " ".join(f"{word} {meaning}" for word, meaning in told.items()).lower()
+    assert {term for term in TERMS if term in used and term not in explained} == set()
+    assert ("class token" in told) == (changes == {})
+    assert ("convolution" in told) == (changes in (HYBRID, None))

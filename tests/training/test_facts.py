@@ -12,7 +12,7 @@ import vitreous
 from vitreous.cli.training_display import _Live, _print
 from vitreous.images.health import Case, Finding, Health
 from vitreous.training.plan import plan as plans
-from vitreous.training.run.events import Fact, RunEnded, Said, Working
+from vitreous.training.run.events import FACT_INDENT, Fact, RunEnded, Said, Working
 from vitreous.training.tell.strangers import LEFT_OUT
 from vitreous.training.tell.write import Run
 
@@ -36,8 +36,8 @@ def told(**changes):
 @pytest.mark.parametrize(
     ("judged_by", "words"),
     [
-        ("leave-one-out", "95.0 % of images that it had not seen (86.3 to 98.3, 95 % interval)"),
-        ("cross-validation", "95.0 % of images that it had not seen (86.3 to 98.3, 95 % interval)"),
+        ("leave-one-out", "95.0 % of 60 images that it had not seen (86.3 to 98.3, 95 % interval)"),
+        ("cross-validation", "95.0 % of 60 images that it had not seen (86.3 to 98.3, 95 % interval)"),
         ("test", "95.0 % of 60 test images that it had not seen (86.3 to 98.3, 95 % interval)"),
         (
             "dev",
@@ -51,7 +51,7 @@ def test_the_result_says_of_which_images(judged_by, words):
 
 def test_several_labels_are_right_together():
     judged = {name: value for name, value in JUDGED.items() if name != "top1"} | {"exact_match": 0.95}
-    assert told(judged=judged)["right"].startswith("95.0 % of all labels of images that")
+    assert told(judged=judged)["right"].startswith("95.0 % of all labels of 60 images that")
 
 
 def test_a_run_that_is_not_judged_says_so():
@@ -76,12 +76,14 @@ def test_which_answers_to_trust_is_told_if_there_are_any():
 
 
 def test_how_many_strangers_it_notices_is_told_if_they_were_shown():
-    """Classes that were left out are harder than strangers that come with vitreous."""
-    counts = {"blank images": {"caught": 6, "seen": 6}, "drawn scenes": {"caught": 24, "seen": 34}}
+    """Classes that were left out come first; easy strangers are named, and blank images are no merit."""
+    counts = {"blank images": {"caught": 6, "seen": 6}, "drawn scenes": {"caught": 24, "seen": 32}}
     left_out = {LEFT_OUT: {"caught": 6, "seen": 60}}
-    assert told(strangers=counts)["unknown"] == "none of these: 75 % of strangers"
-    both = "none of these: 75 % of strangers, 10 % of a class it never learned"
-    assert told(strangers=counts | left_out)["unknown"] == both
+    assert told(strangers=counts)["unknown"] == "none of these: 75 % of drawings; not tried: a class near its own"
+    clothes = {"photos of clothes": {"caught": 32, "seen": 32}}
+    both = "none of these: 10 % of a class it never saw, 88 % of drawings, clothes"
+    assert told(strangers=counts | clothes | left_out)["unknown"] == both
+    assert len(both) + FACT_INDENT <= 80
     assert "unknown" not in told(strangers={})
     assert "unknown" not in told()
 

@@ -2,17 +2,20 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import Death, assert_equal_states, die_at, tinted_folder
+from PIL import Image
+from small_runs import Death, assert_equal_states, die_at, fitted, picture_folder, tinted_folder
 
 import vitreous
 from vitreous.training import label_errors
 from vitreous.training.label_errors import Doubts, Suspect, doubts_of
 from vitreous.training.plan import estimate as estimates
+from vitreous.training.tell import facts
 
 FAST = {"device": "cpu", "workers": 0, "check": False}
 STEPS = {"length": "2 steps", "batch": 16, "folds": 0}
@@ -231,3 +234,61 @@ def test_an_estimate_comes_back_from_json():
     assert estimates.from_json(json.loads(json.dumps(measured.to_json()))) == measured
     before = {name: value for name, value in measured.to_json().items() if name != "doubts"}
     assert estimates.from_json(before) == replace(measured, doubts=None)
+
+
+# ----------------------------------------------------------------------------------------------- one image, two labels
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """Forty images; one lies under a second label too, one nearly, one twice under its own; and a run on them."""
+    root = picture_folder(tmp_path_factory.mktemp("sets") / "twice", 40, side=64)
+    discs, crosses = (sorted((root / name).glob("*.png")) for name in ("disc", "cross"))
+    shutil.copy(discs[0], root / "cross" / "same.png")
+    Image.open(discs[1]).convert("RGB").save(root / "cross" / "nearly.jpg", quality=92)
+    shutil.copy(crosses[0], root / "cross" / "copy.png")
+    (root / "cross" / "torn.jpg").write_bytes(b"<!doctype html>")
+    return fitted(root, tmp_path_factory.mktemp("runs") / "run", check=True, folds=2)
+
+
+def test_an_image_under_two_labels_comes_first_among_those_that_may_be_wrong(twice):
+    """At least one of the two is wrong, whatever a model answers; the exact copy comes before the near one."""
+    exact, near = twice.metrics["suspects"]["conflicts"]
+    assert exact["exact"]
+    assert not near["exact"]
+    assert "cross/same.png" in exact["names"]
+    assert "cross/nearly.jpg" in near["names"]
+    assert {*exact["labels"], *near["labels"]} == {"cross", "disc"}
+    section = page_of(twice).split("<h2>Labels that may be wrong")[1].split("<section")[0]
+    assert section.index("there twice, under two labels") < section.index("the same pixels")
+    assert "labelled cross" in section
+    assert "labelled disc" in section
+    named = {name for each in (exact, near) for name in each["names"]}
+    assert not named & {each["name"] for each in twice.metrics["suspects"]["judged"]["suspects"]}, "named once"
+    assert "2 images under two labels" in (Path(twice.path) / "README.md").read_text()
+
+
+def test_each_number_of_images_follows_from_the_others(twice):
+    """44 files, one of them torn: 43 are learned from and judged, two of them copies."""
+    used = "44 files, 1 cannot be read: 43 images, each judged and each learned from; 2 of these are copies"
+    assert twice.metrics["images_used"] == used
+    assert twice.metrics["judged"]["images"] == 43
+    assert f"{used}." in page_of(twice)
+    assert used in (Path(twice.path) / "README.md").read_text()
+    assert used in map(str, twice.told)
+    assert " of 43 images that it had not seen (" in str(twice)
+
+
+def test_a_model_that_knows_nothing_still_tells_of_an_image_under_two_labels(twice, tmp_path):
+    folder = json.loads((Path(twice.path) / "config.json").read_text())["data"]["place"]
+    run = fitted(folder, tmp_path / "run", check=True, folds=2, peak_lr=1e-12)
+    assert run.alarm is not None
+    assert len(run.metrics["suspects"]["conflicts"]) == 2
+    section = page_of(run).split("<h2>Labels that may be wrong")[1].split("<section")[0]
+    assert "there twice, under two labels" in section
+    assert "the model says" not in section
+
+
+def test_the_weakest_class_counts_labels_that_are_wrong_for_sure():
+    conflict = {"names": ["a", "b"], "labels": ["x", "y"], "exact": True}
+    assert facts._doubted({"conflicts": [conflict], "judged": {"count": 2}, "learned": None}) == 3

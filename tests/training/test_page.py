@@ -325,8 +325,8 @@ def test_a_test_split_that_was_not_used_is_not_told(by, is_unused):
     for text in (plain(pages.render(page(run))), card(run)):
         assert ("set aside as test" in text) == (not is_unused)
         assert "2 files cannot be read" in text
-        assert ("30, each judged and each learned from" in text) == is_unused
-        assert ("24 train" in text) == (not is_unused)
+        assert ("30 images, each judged and each learned from" in text) == is_unused
+        assert ("24 learned from (train)" in text) == (not is_unused)
 
 
 def test_a_doubted_label_is_named_with_the_likelier_class():
@@ -573,8 +573,8 @@ def test_a_model_has_a_short_name(model, said):
 
 def test_splits_without_images_are_not_named():
     run = finished_run.invented(20, 2, splits={"train": 20, "dev": 0, "test": 0})
-    assert "20 train<" in pages.render(page(run))
-    assert "| images | 20 train |" in card(run)
+    assert "20 learned from (train)<" in pages.render(page(run))
+    assert "| images | 20 learned from (train) |" in card(run)
 
 
 def test_no_events_make_a_page_too():

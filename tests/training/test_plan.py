@@ -124,10 +124,10 @@ def test_images_that_cannot_be_read_are_left_out_and_named(tmp_path):
     job = job_of(folder, checked=True, said=said)
     assert job.left_out == ("disc/torn.png",)
     assert len(job.data) == 40
-    assert any("1 images cannot be read and are left out, such as disc/torn.png" in line for line in said)
+    assert any("left out: 1 image that cannot be read, such as disc/torn.png" in line for line in said)
     again = resumed(json.loads(json.dumps(job.to_json())), None, Path(), print)
     assert len(again.data) == 40
-    assert again.health.read == job.health.read == "40 of 41 images read"
+    assert again.health.read == job.health.read == "1 of 41 files cannot be read, 40 images read"
     assert again.health.findings == job.health.findings
     assert again.health.unread == ("disc/torn.png",)
 

@@ -129,7 +129,8 @@ def test_the_number_of_whole_series_is_the_headline_and_the_other_the_footnote(n
         i for i, line in enumerate(lines) if line.startswith("right ")
     )  # a model no better than a coin says so first
     right, below = lines[at : at + 2]
-    assert right.startswith(f"right    {100 * judged['top1']:.1f} % of images of series that it had not seen (")
+    share, images = f"{100 * judged['top1']:.1f} %", judged["images"]
+    assert right.startswith(f"right    {share} of {images:,} images of series that it had not seen (")
     assert below == f"series   {TAKEN} guessed by neighbouring file numbers; one by one {100 * one:.1f} %, too high"
     assert footnote in "\n".join(map(str, run.told)), "--verbose tells it whole"
 

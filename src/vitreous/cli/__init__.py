@@ -7,6 +7,7 @@ Exit 0: done; 1: done, and the answer is no; 2: could not, with one line on stde
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shlex
@@ -19,7 +20,7 @@ from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import vitreous
 from vitreous import ranks
@@ -46,6 +47,7 @@ COMMANDS = {  # in the order and under the titles of --help
 }
 AGAINST_RESUME = ("--resume", "--force")  # left out of the command that goes on
 COMMAND_GROUP = "vitreous.commands"
+OTHER_CALLS = {"eval": "evaluate"}  # every other command wraps the call of its name
 OUTSIDE_TITLE = "From other packages"
 OTHER_WORDS = {  # other tools' commands: what to type here
     "train": "fit",
@@ -65,6 +67,7 @@ OTHER_WORDS = {  # other tools' commands: what to type here
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
+    is_process = arguments is None  # else a caller goes on after the command
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments or os.environ.get("VITREOUS_DEBUG") == "1"
     arguments = [argument for argument in arguments if argument != "--debug"]  # welcome anywhere on the line
@@ -73,8 +76,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):  # characters that a terminal lacks are escaped
             stream.reconfigure(errors="backslashreplace")
     try:
-        is_ours = bool(arguments) and arguments[0] in {*COMMANDS, "--version"}  # waits for no other package
-        code = _application(with_outside=not is_ours).main(arguments, prog_name="vitreous", standalone_mode=False)
+        word = arguments[0] if arguments else ""
+        is_ours = word in {*COMMANDS, "--version"}  # waits for no other package
+        app = _application(word if word in COMMANDS else None, with_outside=not is_ours)
+        code = app.main(arguments, prog_name="vitreous", standalone_mode=False, obj=is_process)
     except KeyboardInterrupt:
         code = 130
     except ToldError:
@@ -89,7 +94,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             say(traceback.format_exc().rstrip("\n"), file=sys.stderr)
         say_line(f"vitreous: {_whose(error)}{' '.join(_line(error).split())}", file=sys.stderr)
         code = 2
+    if is_process:
+        gc.freeze()  # Python's last collections take as long as half of torch's import
     sys.exit(code if isinstance(code, int) else 0)
+
+
+class _Command(TyperCommand):
+    """A command that imports the call it wraps first, and then keeps torch's objects out of all collections."""
+
+    def invoke(self, ctx: Any) -> Any:
+        call = OTHER_CALLS.get(self.name or "", self.name)
+        if call in vitreous.HOME:
+            getattr(vitreous, call)
+            if ctx.obj:
+                gc.freeze()
+        return super().invoke(ctx)
 
 
 class _Commands(TyperGroup):
@@ -127,11 +146,12 @@ def _start(
         print(context.get_help())
 
 
-def _application(*, with_outside: bool = False) -> Any:
+def _application(only: str | None = None, *, with_outside: bool = False) -> Any:
+    """only: the one command to import."""
     app = _empty_application()
     app.callback(invoke_without_command=True)(_start)
-    for name, panel in COMMANDS.items():
-        _add(app, name, import_module(f"vitreous.cli.{name}"), panel)
+    for name in COMMANDS if only is None else [only]:
+        _add(app, name, import_module(f"vitreous.cli.{name}"), COMMANDS[name])
     if with_outside:
         _add_outside(app)
     return typer.main.get_command(app)
@@ -152,6 +172,7 @@ def _add(app: typer.Typer, name: str, command: Any, panel: str) -> None:
     first, *rest = command.run.__doc__.split("\n\n")
     app.command(
         name,
+        cls=_Command,
         help="\n\n".join([first, *rest, f"Example:  {command.EXAMPLE}"]),
         short_help=f"{first}\n[dim]{command.EXAMPLE}[/dim]",
         rich_help_panel=panel,

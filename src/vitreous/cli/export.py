@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vitreous.cli.show import MODEL, Json, progress, show
+from vitreous.cli.show import MODEL, Json, progress, say_line, show
 from vitreous.errors import ConfigError
 
 EXAMPLE = "vitreous export last birds-onnx --to onnx --data birds"
@@ -77,6 +78,9 @@ def run(
                 opset=opset, page=page, anyway=anyway, force=force, progress=tell,
             )  # fmt: skip
     show("export", parity, json=json)
+    if to == "web" and not json and parity.passed:
+        say_line(f"to open it: python -m http.server 8000 --directory {shlex.quote(str(out))}")
+        say_line("then, in a browser: http://127.0.0.1:8000/ (a page opened as a file cannot load a model)")
     if not parity.passed and not anyway:
         raise typer.Exit(1)
 

@@ -79,6 +79,10 @@ def run(
             help="Keep series together: folder, exif-day, a column, or a regular expression on the path.",
         ),
     ] = None,
+    skip_bad_shards: Annotated[
+        bool,
+        typer.Option("--skip-bad-shards", metavar="", help="Go on without shards that cannot be read; tell the loss."),
+    ] = False,
     on_nan: Annotated[
         str, typer.Option(metavar="stop|rollback", help="When the loss is not finite: stop, or pass over the batch.")
     ] = "stop",
@@ -118,8 +122,8 @@ def run(
             data, model=model, weights=weights, recipe=recipe, policy=policy, sweep=sweep,
             then=then, then_recipe=then_recipe, then_overrides=then_fields,
             out=out, resume=resume, force=force, device=device, workers=workers, check=not no_check,
-            folds=folds, group_by=group_by, on_nan=on_nan, log=log or (),
-            parallel=parallel, tell=tell, **changes,
+            folds=folds, group_by=group_by, skip_bad_shards=skip_bad_shards,
+            on_nan=on_nan, log=log or (), parallel=parallel, tell=tell, **changes,
         )  # fmt: skip
     if not ranks.here().is_first:
         return

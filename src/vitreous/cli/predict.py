@@ -57,14 +57,15 @@ def run(
 
         answers = explained(loaded, named, answers, explain)
     write = {"table": _table_row, "csv": _csv_row, "json": _json_row}["json" if json else format]
-    count = broken = 0
+    count = broken = unsure = 0
     for answer in answers:
         if not count and write is _csv_row:
-            _print_csv(
-                ["name", "said", *(f"{what}{k + 1}" for k in range(top) for what in ("label", "p")), "score", "error"]
-            )
+            pairs = (f"{what}{k + 1}" for k in range(top) for what in ("label", "p"))
+            _print_csv(["name", "said", *pairs, "score", "unsure", "error"])
         write(answer, top)
-        count, broken = count + 1, broken + (answer.error is not None)
+        count, broken, unsure = count + 1, broken + (answer.error is not None), unsure + answer.is_unsure
+    if unsure and write is _table_row and loaded.track_record is not None:
+        say(loaded.track_record.about_unsure, file=sys.stderr)
     if broken:
         say(f"{broken:,} of {count:,} images could not be read", file=sys.stderr)
     if broken == count:
@@ -78,7 +79,7 @@ def _table_row(answer: Prediction, top: int) -> None:
         say_line(f"{name:<{NAME_COLUMNS}}  {answer.error}")
         return
     rows = [f"{label} {100 * p:.1f} %" for label, p in zip(answer.labels, answer.probabilities, strict=True)]
-    text = ", ".join(rows) if answer.said else f"none of these (nearest: {rows[0]})"
+    text = f"{'unsure: ' * answer.is_unsure}{', '.join(rows)}" if answer.said else f"none of these (nearest: {rows[0]})"
     say_line(f"{name:<{NAME_COLUMNS}}  {text}")
 
 
@@ -86,7 +87,11 @@ def _csv_row(answer: Prediction, top: int) -> None:
     said = ";".join(answer.said) if answer.said or answer.error is not None else "none of these"
     pairs = [cell for label, p in zip(answer.labels, answer.probabilities, strict=True) for cell in (label, f"{p:.6f}")]
     score = "" if answer.score is None else f"{answer.score:.6f}"
-    _print_csv([answer.name, said, *pairs, *[""] * (2 * top - len(pairs)), score, answer.error or ""])
+    _print_csv([answer.name, said, *pairs, *[""] * (2 * top - len(pairs)), score, _yes(answer), answer.error or ""])
+
+
+def _yes(answer: Prediction) -> str:
+    return "" if answer.error is not None else "yes" if answer.is_unsure else "no"
 
 
 def _print_csv(row: list[Any]) -> None:

@@ -210,6 +210,8 @@ class Result:
         """(title, text) pairs in reading order."""
         how = f"{self.right:,} of {self.images:,}; 95 % interval {percent_range(self.interval)}"
         yield "all labels right" if self.has_several else "right", f"{percent(self.top1)} ({how})"
+        if used := self.about.get("images_used"):
+            yield "images", used
         if self.right_in_five is not None:
             yield "in first five", f"{percent(self.top5)} ({self.right_in_five:,} of {self.images:,})"
         if self.mean_average_precision is not None:

@@ -32,7 +32,7 @@ from vitreous.machine import choose_device
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import group, here
 from vitreous.weights.load_model import load
-from vitreous.words import few
+from vitreous.words import counted, few
 
 SPLITS = ("test", "train", "all")
 
@@ -163,10 +163,23 @@ def _judged(
     seen = tuple(chosen.name(int(found.places[row])) for row in result.judged.rows)
     notes += about_labels
     if skipped := found.coverage.skipped:
-        notes.append(f"{len(skipped):,} images could not be read and are not judged: {few(list(skipped))}")
+        notes.append(f"not judged: {counted(len(skipped), 'image')} that could not be read: {few(list(skipped))}")
     if result.left_out:
-        notes.append(f"{result.left_out:,} images have no label and are left out")
+        notes.append(f"not judged: {counted(result.left_out, 'image')} without a label")
+    about |= {"images_used": _images_used(whole, chosen, split, len(skipped), result)}
     return replace(result, judged=replace(result.judged, names=seen), about=about, notes=tuple(notes))
+
+
+def _images_used(whole: ImageSet, chosen: ImageSet, split: Split, unread: int, result: Result) -> str | None:
+    """How the number of images judged comes from that of all files; None if it is the same."""
+    if result.images == len(whole):
+        return None
+    others = len(whole) - len(chosen)
+    parts = [counted(len(whole), "file" if whole.is_encoded else "image")]
+    parts += [f"{others:,} not in {split} (--split all takes them too)"] if others else []
+    parts += [f"{unread:,} cannot be read"] if unread else []
+    parts += [f"{result.left_out:,} without a label"] if result.left_out else []
+    return f"{', '.join(parts)}: {result.images:,} judged"
 
 
 def _few_shot(

@@ -44,7 +44,7 @@ from vitreous.models.taps import matching, tap_names
 from vitreous.models.taps import taps as open_taps
 from vitreous.ranks import Ranks
 from vitreous.weights.load_model import load
-from vitreous.words import few
+from vitreous.words import counted, few
 
 FEATURES_VERSION = 1
 FEATURES = "features"  # what the head reads: `model.features`
@@ -175,7 +175,7 @@ def extract(
 def unread_notes(*parts: Features) -> tuple[str, ...]:
     """What to tell of the images that could not be read."""
     names = [name for part in parts for name in part.skipped]
-    return (f"{len(names):,} images could not be read and were left out: {few(names)}",) if names else ()
+    return (f"left out: {counted(len(names), 'image')} that could not be read: {few(names)}",) if names else ()
 
 
 # Which numbers -----------------------------------------------------------------------------------------------------

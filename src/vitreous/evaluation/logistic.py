@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import calibration
+from vitreous.evaluation.eager_optimizer import EagerOptimizer
 from vitreous.evaluation.tie_breaking import best_class
 
 LOGISTIC_L2S = (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)  # from the largest; each fit starts from the previous one
@@ -122,10 +123,14 @@ def _checked(x: NDArray[Any], y: NDArray[Any], classes: int, l2: float) -> tuple
     return rows, labels
 
 
+class _LBFGS(EagerOptimizer, torch.optim.LBFGS):
+    pass
+
+
 def _minimise(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, l2: float, tolerance: float) -> tuple[float, float]:
     """Minimise in place. Returns the final loss and the largest gradient entry."""
     parts = [weight.requires_grad_(), bias.requires_grad_()]
-    search = torch.optim.LBFGS(
+    search = _LBFGS(
         parts,
         max_iter=MAX_LBFGS_STEPS,
         history_size=20,

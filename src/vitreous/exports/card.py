@@ -147,9 +147,16 @@ def _meaning(model: Model) -> list[str]:
         lines.append(f"An image with a score below {model.threshold:.6g} is none of these classes.")
     else:
         lines.append("This model has no threshold: it cannot say that an image is none of these classes.")
+    if model.track_record is not None:
+        lines.append(_sentence(model.track_record.about_right))
+        lines += [_sentence(model.track_record.about_unsure)] if model.track_record.about_unsure else []
     if model.answers == "several":
         lines.append("An image may have several labels: those with a probability of at least 1/2.")
     return [*lines, ""]
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _operators(details: dict[str, dict[str, Any]]) -> list[str]:

@@ -23,6 +23,7 @@ from vitreous.evaluation.class_matching import match_classes
 from vitreous.evaluation.predict import class_names
 from vitreous.exports import sample_images, standalone_run, vectors
 from vitreous.exports.card import card, terms_of
+from vitreous.exports.facts import feature_count
 from vitreous.exports.graphs import ready_to_export
 from vitreous.exports.onnx import ONNX
 from vitreous.exports.openvino import OPENVINO
@@ -135,10 +136,6 @@ def _check(
             "int8 is judged by its answers, and the model has no head; leave --int8 out, or fit a head: "
             "vitreous fit DATA --weights MODEL"
         )
-    if target.is_page and not model.config.readout.classes:
-        raise ConfigError(
-            f"{to} answers with classes, and the model has no head; fit one: vitreous fit DATA --weights MODEL"
-        )
     if int8 and fp16:
         raise ConfigError("int8 and fp16 are two precisions; choose one of them")
     for asked, precision in ((int8, "int8"), (fp16, "fp16")):
@@ -232,12 +229,13 @@ def _finish(model: Model, target: Target, folder: Path, parity: Parity, attentio
         "network": _network(model),
         "files": files,
         "classes": len(labels),
-        "features": 0 if labels else _features(model),
+        "features": 0 if labels else feature_count(model),
         "channels": len(model.preprocess.mean),
         "attention": attention,
         "answers": model.answers if labels else "features",
         "temperature": model.temperature,
         "threshold": model.threshold,
+        "track_record": None if model.track_record is None else model.track_record.to_json(),
         "preprocess": model.preprocess.to_json(),
         "terms": terms_of(model),
     }
@@ -251,12 +249,6 @@ def _finish(model: Model, target: Target, folder: Path, parity: Parity, attentio
     if target.runner is not None:
         (folder / "run.py").write_text(_script(target.runner), encoding="utf-8")
     return replace(kept, folder=str(path))
-
-
-def _features(model: Model) -> int:
-    """How many numbers an encoder without a head answers with."""
-    with torch.inference_mode():
-        return model(torch.zeros(1, model.config.channels, *model.preprocess.size)).shape[-1]
 
 
 def _script(runner: Runner) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 from vitreous.exports.card import terms_of
 from vitreous.models import architecture
 from vitreous.models.config import ViTConfig
-from vitreous.models.model import Model
+from vitreous.models.model import Model, head_shape
 from vitreous.models.pooling import find_pool
 from vitreous.models.positions import POSITION_KINDS
+from vitreous.models.track_record import TrackRecord
 from vitreous.models.vit import ViT
 
 MAX_LABELS_LISTED = 1000
@@ -30,12 +31,14 @@ def model_facts(model: Model) -> dict[str, Any]:
     config = model.config
     return {
         "classes": config.readout.classes,
+        "features": feature_count(model),
         "labels": list(model.labels or ())[:MAX_LABELS_LISTED],
         "image_size": list(config.image_size),
         "channels": config.channels,
         "preprocess": model.preprocess.to_json(),
-        "answers": model.answers,
+        "answers": model.answers if config.readout.classes else "features",
         "knows_unlike": model.threshold is not None,
+        "record": record_facts(model.track_record),
         "terms": terms_of(model),
         "parameters": sum(p.numel() for p in model.parameters()),
         "grid": list(grid_of(model)),
@@ -43,6 +46,20 @@ def model_facts(model: Model) -> dict[str, Any]:
         "breaks": ["shuffle", "positions", "blocks", "hide"] if isinstance(model, ViT) else ["hide"],
         "exported": None,
     }
+
+
+def feature_count(model: Model) -> int:
+    """How many numbers the head reads; an encoder without a head answers with them."""
+    if model.config.readout.classes:
+        return head_shape(model)[1]
+    return architecture.parts(model.config)[-1].shape[-1]
+
+
+def record_facts(record: TrackRecord | None) -> dict[str, Any] | None:
+    """How often the model is right and when it is unsure, in numbers and in words; None if nobody measured it."""
+    if record is None:
+        return None
+    return record.to_json() | {"about_right": record.about_right, "about_unsure": record.about_unsure}
 
 
 def grid_of(model: Model) -> tuple[int, int]:

@@ -11,15 +11,18 @@ score.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from functools import partial
 
 import PIL
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.errors import ConfigError
 from vitreous.exports.resampling import before_crop, first_line, fixed_point, line_matrix, pillow_bytes
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
+from vitreous.models.architecture import stem_shapes, stem_taps
 from vitreous.models.convolutions import StandardisedConv
 from vitreous.models.model import Model
 from vitreous.models.pooling import find_pool
@@ -31,6 +34,7 @@ from vitreous.models.vit import ViT
 PILLOW_MAY_SHRINK_ROWS_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
 # The padding of a max pool, for 0: ONNX Runtime mistakes a frame of zeros for the pool's own padding, which is −∞.
 ALMOST_ZERO = 2.0**-23
+MAX_MAP_SIDE, STEM_MAPS, TOKEN_NUMBERS = 28, 6, 48  # what a lesson shows of maps and tokens
 
 
 def ready_to_export(model: Model, *, half: bool = False) -> Model:
@@ -105,17 +109,29 @@ class Network(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:  # B C H W, float32
         if not self.attention:
             return self.answers(images)
-        with taps(self.model, [ATTENTION, *([self.pool_tap] if self.pool_tap else [])]) as seen:
+        answers, weights, of_pool, _ = self.looked_at(images)
+        return *answers, weights, *([] if of_pool is None else [of_pool])
+
+    def looked_at(
+        self, images: Tensor, others: Sequence[str] = ()
+    ) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None, list[Tensor]]:
+        """Answers, attention weights B L H N N, those of the pool B H 1 P, and what passed other taps."""
+        more = [*([self.pool_tap] if self.pool_tap else []), *others]
+        with taps(self.model, [ATTENTION, *more]) as seen:
             answers = self.answers(images)
-        of_pool = [seen.pop(self.pool_tap).float()] if self.pool_tap else []  # B H 1 P
-        return *answers, torch.stack(list(seen.values()), 1).float(), *of_pool  # …, B L H N N
+        found = {name: seen.pop(name).float() for name in more}
+        of_pool = found.get(self.pool_tap or "")
+        return answers, torch.stack(list(seen.values()), 1).float(), of_pool, [found[name] for name in others]
 
     @property
     def outputs(self) -> list[str]:
         """Names of what `forward` returns."""
         of_pool = ["pool_weights"] if self.pool_tap else []
-        answers = ["logits", "score"] if self.model.config.readout.classes else ["features"]
-        return [*answers, *(["attention_weights", *of_pool] if self.attention else [])]
+        return [*self.answer_names, *(["attention_weights", *of_pool] if self.attention else [])]
+
+    @property
+    def answer_names(self) -> list[str]:
+        return ["logits", "score"] if self.model.config.readout.classes else ["features"]
 
     def answers(self, images: Tensor) -> tuple[Tensor, ...]:
         """B K, B; without a head B D alone."""
@@ -127,24 +143,36 @@ class Network(nn.Module):
 
 
 class PageNetwork(Network):
-    """A ViT with all that a page draws: where the answer looks, in every layer and head, and through all layers."""
+    """A ViT with all that a page draws: where the answer looks, in every layer and head, and through all layers.
+
+    For the lesson: the first numbers of each token, and some maps of each convolution of a hybrid.
+    """
 
     def __init__(self, model: ViT):
         super().__init__(model, attention=True)
         self.read = partial(read_patches, find_pool(model)[0])
+        self.steps = stem_taps(model)
+        self.shrinks = [[_mean_matrix(side) for side in sides] for _, *sides in stem_shapes(model.config)]
 
     @property
     def outputs(self) -> list[str]:
-        return ["logits", "score", "attention_weights", "rollout", "answer_maps", "answer_rollout"]
+        maps = ["attention_weights", "rollout", "answer_maps", "answer_rollout"]
+        return [*self.answer_names, *maps, "tokens", *(f"stem_{i}" for i in range(len(self.steps)))]
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:  # B C H W
-        logits, score, weights, *of_pool = super().forward(images)  # B K, B, B L H N N, B H 1 P
-        pool, whole = (of_pool[0] if of_pool else None), rollout(weights.unbind(1))  # B N N
+        answers, weights, pool, (tokens, *stem) = self.looked_at(images, ["embedding.tokens", *self.steps])
+        whole = rollout(weights.unbind(1))  # B N N
         layers, heads = weights.shape[1:3]
         flow = weights.flatten(0, 2)  # BLH N N
         each = None if pool is None else pool[:, None].expand(-1, layers * heads, -1, -1, -1).flatten(0, 1)
         maps = self.read(flow, each).unflatten(0, (-1, layers, heads))  # B L H P
-        return logits, score, weights, whole, maps, self.read(whole, pool)  # …, B P
+        small = [down @ x[:, :STEM_MAPS] @ across.mT for x, (down, across) in zip(stem, self.shrinks, strict=True)]
+        return *answers, weights, whole, maps, self.read(whole, pool), tokens[:, :, :TOKEN_NUMBERS], *small
+
+
+def _mean_matrix(side: int) -> Tensor:
+    """A map's side to at most MAX_MAP_SIDE means of neighbours, as adaptive pooling takes them.  small side."""
+    return F.adaptive_avg_pool1d(torch.eye(side)[None], min(side, MAX_MAP_SIDE))[0].mT.contiguous()
 
 
 class AnswerGraph(nn.Module):

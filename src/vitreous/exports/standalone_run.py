@@ -79,7 +79,9 @@ def answer(run: Any, image: np.ndarray, about: dict[str, Any], labels: list[str]
         named = [row["label"] for row in rows if row["probability"] >= 0.5]
     else:
         named = [rows[0]["label"]]
-    return {"said": named, "is_unlike": is_unlike, "score": float(score), "top": rows}
+    sure_from = (about.get("track_record") or {}).get("sure_from")
+    is_unsure = not is_unlike and sure_from is not None and rows[0]["probability"] < sure_from
+    return {"said": named, "is_unlike": is_unlike, "is_unsure": is_unsure, "score": float(score), "top": rows}
 
 
 def main() -> int:
@@ -111,7 +113,8 @@ def main() -> int:
             print(shown(f"{path}: {len(found['features'])} features, {few} … (all: --json)"), flush=True)
         else:
             rows = ", ".join(f"{row['label']} {100 * row['probability']:.1f} %" for row in found["top"])
-            print(shown(f"{path}: {rows if found['said'] else f'none of these ({rows})'}"), flush=True)
+            said = f"{'unsure: ' * found['is_unsure']}{rows}" if found["said"] else f"none of these ({rows})"
+            print(shown(f"{path}: {said}"), flush=True)
     return min(skipped, 1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.printable import storable
 
+STREAMED_KINDS = ("shards", "parquet")
+STREAMED_FROM = 100_000  # images
 TRAIN, TEST = "train", "test"  # the only splits; code that chooses something cuts a dev split from train
 
 
@@ -43,6 +45,66 @@ class NamedImages:
         return storable(self.names[i])
 
 
+@dataclass(frozen=True, eq=False)
+class WordArray:
+    """WordArray from a short list, one byte each, used as an array of text is."""
+
+    codes: NDArray[np.uint8]
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[str] | NDArray[np.str_] | WordArray) -> WordArray:
+        if isinstance(values, WordArray):
+            return values
+        words, codes = np.unique(np.asarray(values, dtype=np.str_), return_inverse=True)
+        return cls(codes.astype(np.uint8), tuple(words.tolist()))
+
+    @classmethod
+    def repeated(cls, values: Sequence[str], counts: Sequence[int]) -> WordArray:
+        """Each value as often as its count says."""
+        short = cls.of(values)
+        return replace(short, codes=np.repeat(short.codes, counts))
+
+    @classmethod
+    def chosen(cls, where: NDArray[np.bool_], one: str, other: str) -> WordArray:
+        """`one` where True, else `other`."""
+        return cls((~where).astype(np.uint8), (one, other))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, where: Any) -> Any:
+        found = self.codes[where]
+        return self.words[found] if np.ndim(found) == 0 else replace(self, codes=found)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.words.__getitem__, self.codes.tolist())
+
+    def __contains__(self, word: object) -> bool:
+        return bool((self == word).any())
+
+    def __eq__(self, other: object) -> Any:
+        """True where the word is `other`, or that of another array."""
+        if isinstance(other, str):
+            return self.codes == self.words.index(other) if other in self.words else np.zeros(len(self), bool)
+        return np.asarray(self) == np.asarray(other)
+
+    def __ne__(self, other: object) -> Any:
+        return ~(self == other)
+
+    __hash__ = None  # type: ignore[assignment]  # as an array has none
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.words, dtype=np.str_)[self.codes].astype(dtype or np.str_)
+
+    def tolist(self) -> list[str]:
+        return list(self)
+
+    def found(self) -> set[str]:
+        """The words that occur."""
+        return {self.words[i] for i in np.flatnonzero(np.bincount(self.codes, minlength=len(self.words)))}
+
+
 @dataclass(eq=False)
 class Scan:
     """Facts and duplicates that health/duplicates.py last found in a set; all its parts share them."""
@@ -65,15 +127,15 @@ class ImageSet:
     ids: NDArray[np.int64]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
-    splits: NDArray[np.str_]  # of each image: "train" or "test"
+    splits: NDArray[np.str_] | WordArray  # of each image: "train" or "test"
     path: str  # as the user wrote it
     kind: str  # which source: "folders", "zip", "shards", …
     content_id: str  # of the whole source: changes when an image or a label does
     notes: tuple[str, ...] = ()  # what was found and done, as text
     channels: int = 3
     about: dict[str, Any] = field(default_factory=dict)
-    own_splits: NDArray[np.str_] | None = (
-        None  # of each image: the split that the set itself names (train, val, test, "")
+    own_splits: NDArray[np.str_] | WordArray | None = (
+        None  # the split that the set itself names: train, val, test or ""
     )
     groups: NDArray[np.int64] | None = None  # of each image: images with the same number stay in one split
     scan: Scan = field(default_factory=Scan, repr=False)
@@ -86,6 +148,20 @@ class ImageSet:
 
     def raw(self, i: int) -> bytes | None:
         return self.source.raw(int(self.ids[i]))
+
+    def fetch(self, places: Sequence[int]) -> dict[int, bytes | DataError]:
+        """The encoded files of several images at once where the source can (shards in a store), else nothing."""
+        fetch = getattr(self.source, "fetch", None)
+        if fetch is None:
+            return {}
+        numbers = [int(self.ids[i]) for i in places]
+        found = fetch(numbers)
+        return {i: found[number] for i, number in zip(places, numbers, strict=True) if number in found}
+
+    @property
+    def is_streamed(self) -> bool:
+        """True for a set of shards so large that it is read as it lies: not compared, held or packed."""
+        return self.kind in STREAMED_KINDS and len(self) > STREAMED_FROM
 
     @property
     def is_encoded(self) -> bool:
@@ -124,7 +200,7 @@ class ImageSet:
 
     def split(self, name: str) -> ImageSet:
         """The images of "train" or of "test"."""
-        names = set(self.splits.tolist())
+        names = WordArray.of(self.splits).found()
         if name not in names:
             raise DataError(f"{self.path} has no split {name!r}; it has: {', '.join(sorted(names)) or 'no images'}")
         return self.take(self.splits == name)

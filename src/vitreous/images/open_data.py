@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import DataError
+from vitreous.errors import DataError, without_secrets
 from vitreous.images import series, splits
 from vitreous.images.health.scan import Progress
-from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.imageset import STREAMED_FROM, TEST, TRAIN, ImageSet, WordArray
 from vitreous.images.sources import SOURCES
 from vitreous.images.sources.fashion import FASHION_NAME as FASHION
 from vitreous.images.sources.labels import VAL
@@ -37,14 +37,16 @@ def open(
     classes: Sequence[str] | None = None,
     seed: int = 0,
     group_by: str | None = None,
+    skip_bad_shards: bool = False,
     progress: Progress | None = None,
 ) -> ImageSet:
     """The images of DATA: a path | a pattern | `fashion` | an fsspec address; an existing path wins.
 
     split: "train" or "test" alone. limit, fraction: that many images, spread over splits and classes; with one seed, a
     smaller subset lies inside a larger one. classes: only these. group_by: a column, `folder`, `exif-day`, or a regular
-    expression on the path; images of one group stay on one side of every split. progress: called with (done, total)
-    while reading every image, which is needed only to make a split.
+    expression on the path; images of one group stay on one side of every split. skip_bad_shards: go on without a shard
+    that cannot be read, and note how many samples are lost. progress: called with (done, total) while reading every
+    image, which is needed only to make a split.
     """
     splits.check_subset(limit, fraction)
     if group_by is not None and not isinstance(group_by, str):
@@ -55,7 +57,7 @@ def open(
         raise DataError(
             f"{path.path} is open and split already; give group_by where it is opened by its path, or leave it out"
         )
-    data = path if isinstance(path, ImageSet) else _open(path, seed, group_by, progress)
+    data = path if isinstance(path, ImageSet) else _open(path, seed, group_by, progress, skip_bad_shards)
     if classes is not None:
         data = splits.keep_classes(data, classes)
     if split is not None:
@@ -63,8 +65,10 @@ def open(
     return splits.subset(data, limit=limit, fraction=fraction, seed=seed)
 
 
-def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progress: Progress | None = None) -> ImageSet:
-    place = _place(path)
+def _open(
+    path: str | os.PathLike[str], seed: int, group_by: str | None, progress: Progress | None, skip_bad_shards: bool
+) -> ImageSet:
+    place = replace(_place(path), skips_bad_shards=skip_bad_shards)
     kind = _kind(place)
     found = kind.open(place)
     if isinstance(found, ImageSet):
@@ -81,20 +85,20 @@ def _open(path: str | os.PathLike[str], seed: int, group_by: str | None, progres
         ids=np.arange(len(found.source), dtype=np.int64),
         labels=found.labels,
         classes=found.classes,
-        splits=np.full(len(found.source), TRAIN, dtype="<U5"),
-        path=storable(place.text),
+        splits=WordArray.repeated([TRAIN], [len(found.source)]),
+        path=storable(without_secrets(place.text)),
         kind=kind.name,
         content_id=content_id(found),
         notes=found.notes,
         channels=found.channels,
         about=dict(found.about),
-        own_splits=np.array(found.own_splits, dtype="<U5"),
+        own_splits=WordArray.of(found.own_splits),
     )
     groups, how = None, ""
     if group_by is not None:
         groups, how = series.groups_by(data, group_by, found.columns, progress)
     data = replace(data, groups=groups)
-    has_second = np.isin(found.own_splits, (VAL, TEST)).any()
+    has_second = bool(WordArray.of(found.own_splits).found() & {VAL, TEST})
     data = _own_split(data, how) if has_second else _made_split(data, seed, how, progress)
     return replace(data, notes=(*data.notes, *_cautions(data)))
 
@@ -112,6 +116,8 @@ def regroup(data: ImageSet, groups: NDArray[np.int64], how: str) -> ImageSet:
 
 def content_id(found: FoundImages) -> str:
     """A digest of the classes and of each image's name, fingerprint, label and split, in the order of the names."""
+    if found.content is not None:
+        return found.content
     several = found.labels.ndim == 2
     total = hashlib.sha256("\0".join(found.classes).encode("utf-8", "surrogateescape"))
     lines = []
@@ -145,14 +151,14 @@ def _kind(place: Place) -> SourceKind:
 def _own_split(data: ImageSet, how: str) -> ImageSet:
     """Use the set's own splits: the second is test; of three, validation joins train as its dev split."""
     assert data.own_splits is not None
-    names = set(data.own_splits.tolist())
+    names = WordArray.of(data.own_splits).found()
     notes = [how] if how else []
     if {VAL, TEST} <= names and names & {TRAIN, ""}:
         is_test = data.own_splits == TEST
         count = int((data.own_splits == VAL).sum())
         notes.append(f"the set has three splits: its {count:,} validation images are on train's side, as its dev split")
     else:
-        is_test = np.isin(data.own_splits, (VAL, TEST))
+        is_test = (data.own_splits == VAL) | (data.own_splits == TEST)
         if not names & {TRAIN, ""}:
             notes.append("there is no train split; all images are test")
         elif VAL in names:
@@ -163,7 +169,7 @@ def _own_split(data: ImageSet, how: str) -> ImageSet:
         torn = set(data.groups[is_test].tolist()) & set(data.groups[~is_test].tolist())
         notes += [f"the set's own split separates {len(torn):,} of these groups"] if torn else []
     about = data.about | {"split": {"made": False, "given": sorted(names - {""})}}
-    return replace(data, splits=np.where(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
+    return replace(data, splits=WordArray.chosen(is_test, TEST, TRAIN), notes=(*data.notes, *notes), about=about)
 
 
 def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) -> ImageSet:
@@ -171,7 +177,9 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
     if not data.classes:
         note = "no image has a label (no class folders); all images are test"
         about = data.about | {"split": {"made": False, "given": []}}
-        return replace(data, splits=np.full(len(data), TEST), notes=(*data.notes, note), about=about)
+        return replace(data, splits=WordArray.repeated([TEST], [len(data)]), notes=(*data.notes, note), about=about)
+    if data.is_streamed and data.groups is None:
+        return _drawn_split(data, seed)
     groups, told = splits.find_groups(data, data.groups, progress)
     names = data.names
     is_test = splits.make_split(data.labels, names, groups, seed=seed)
@@ -190,11 +198,28 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
     }
     return replace(
         data,
-        splits=np.where(is_test, TEST, TRAIN),
+        splits=WordArray.chosen(is_test, TEST, TRAIN),
         notes=(*data.notes, note),
         groups=groups,
         about=data.about | {"split": written},
     )
+
+
+def _drawn_split(data: ImageSet, seed: int) -> ImageSet:
+    """The test split of a streamed set: images drawn by their numbers, at most so many."""
+    is_test, fraction = splits.draw_split(data, splits.TEST_FRACTION, seed, "split")
+    why = f"more than {STREAMED_FROM:,} images in shards, so near duplicates were not looked for"
+    note = f"{SPLIT_MADE}: {int(is_test.sum()):,} images were drawn as test (seed {seed}; {why})"
+    written: dict[str, Any] = {
+        "made": True,
+        "seed": seed,
+        "fraction": fraction,
+        "kept_together": why,
+        "train": int((~is_test).sum()),
+        "test": int(is_test.sum()),
+    }
+    about = data.about | {"split": written}
+    return replace(data, splits=WordArray.chosen(is_test, TEST, TRAIN), notes=(*data.notes, note), about=about)
 
 
 def without_split(notes: Sequence[str]) -> tuple[str, ...]:

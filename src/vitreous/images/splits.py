@@ -25,6 +25,8 @@ from vitreous.randomness import uniform
 Places = NDArray[np.int64]
 TEST_FRACTION = 0.2
 DEV_FRACTION = 0.1
+DRAWN_AT_ONCE = 1 << 20  # images, so that draws take little memory
+MAX_DRAWN_IMAGES = 50_000  # of the test or dev split of a streamed set
 MAX_IMAGES_COMPARED = 100_000  # a larger set is split without a search for near duplicates, with a note
 BURST_SECONDS = 3
 
@@ -73,6 +75,19 @@ def make_split(
     return second
 
 
+def draw_split(data: ImageSet, fraction: float, seed: int, purpose: str) -> tuple[NDArray[np.bool_], float]:
+    """Choose the second side of a streamed set: each image by a draw of its own number, about MAX_DRAWN_IMAGES at most.
+
+    Returns N, and the share that was asked for in the end.
+    """
+    fraction = min(fraction, MAX_DRAWN_IMAGES / len(data))
+    second = np.empty(len(data), bool)
+    for begin in range(0, len(data), DRAWN_AT_ONCE):
+        part = slice(begin, begin + DRAWN_AT_ONCE)
+        second[part] = uniform(seed, purpose, 0, data.ids[part])[:, 0] < fraction
+    return second, fraction
+
+
 def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     """The training images as (train, dev). A set's own validation split is its dev."""
     if not 0 < fraction < 1:
@@ -84,6 +99,10 @@ def cut_dev(data: ImageSet, fraction: float = DEV_FRACTION, seed: int = 0) -> tu
         own = train.own_splits == "val"
         note = f"dev: the set's own validation split, {int(own.sum()):,} images"
         return _noted(train.take(~own), note), _noted(train.take(own), note)
+    if train.is_streamed and train.groups is None:
+        second, _ = draw_split(train, fraction, seed, "dev")
+        note = f"dev: {int(second.sum()):,} images drawn from train (seed {seed})"
+        return _noted(train.take(~second), note), _noted(train.take(second), note)
     groups, how = (train.groups, "as in the split") if train.groups is not None else find_groups(train)
     second = make_split(train.labels, train.names, groups, fraction=fraction, seed=seed, purpose="dev")
     if not second.any():
@@ -165,7 +184,7 @@ def nested_order(data: ImageSet, seed: int) -> Places:
     before all others, train's first.
     """
     stratum = strata(data.labels) * 2 + (data.splits == TEST)
-    key = uniform(seed, "subset", 0, _addresses(data.names))[:, 0]
+    key = uniform(seed, "subset", 0, data.ids if data.is_streamed else _addresses(data.names))[:, 0]
     order = np.lexsort((key, stratum))
     _, starts, sizes = np.unique(stratum[order], return_index=True, return_counts=True)
     rank = np.arange(len(order)) - np.repeat(starts, sizes)

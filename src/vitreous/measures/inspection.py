@@ -71,14 +71,20 @@ class Inspection:
             else f"{counted(self.data['images'], 'image')} of {path}"
         )
 
+    def says(self, name: str, found: Found) -> str:
+        """The line of a measure, with a caution if so few images tell little."""
+        measure = self.measures[name]
+        caution = measure.caution(self.data["images"])
+        return measure.says(found) + ("" if caution is None else f"; careful: {caution}")
+
     def lines(self) -> list[str]:
         """What this model does, a line for each measure."""
-        return [self.measures[name].says(found) for name, found in self.found.items()]
+        return [self.says(name, found) for name, found in self.found.items()]
 
     def rows(self) -> list[tuple[str, str]]:
         """Each measure and its line, or why it has none."""
         rows = list(zip(self.found, self.lines(), strict=True))
-        rows += [(f"{name} (against)", self.measures[name].says(found)) for name, found in self.found_against.items()]
+        rows += [(f"{name} (against)", self.says(name, found)) for name, found in self.found_against.items()]
         return rows + [(name, f"not measured: {why}") for name, why in self.skipped.items()]
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from vitreous.measures.attention import attention_distance
 from vitreous.measures.drawing import BLOCK_AXIS, block_name, column, layer_name, short_names, spans
 from vitreous.measures.filters_and_positions import NO_TREND_BELOW, rank_correlation
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, Reading, plain
-from vitreous.measures.similarity import Likeness, best_match, centred_gram, is_whole, uniformity
+from vitreous.measures.similarity import Likeness, best_match, caution_of_likeness, centred_gram, is_whole, uniformity
 from vitreous.measures.subject import Subject, needs_batches
 from vitreous.models.vit import ViT
 from vitreous.report import charts
@@ -155,6 +155,8 @@ WITHIN = Measure(
     says=_say_within,
     taps=TAPS,
     why_not=needs_batches,
+    caution=caution_of_likeness,
+    needs_many=True,
     rows=_long,
     draw=_draw_within,
     method=_cka_method,
@@ -236,6 +238,8 @@ ACROSS = Measure(
     says=_say_across,
     taps=TAPS,
     why_not=needs_batches,
+    caution=caution_of_likeness,
+    needs_many=True,
     is_pair=True,
     rows=_long,
     draw=_draw_across,
@@ -351,6 +355,8 @@ HEADS_AGAINST_LAYERS = Measure(
         "bit": ("stages.[01].units.*.output",),
     },
     why_not=_heads_why_not,
+    caution=caution_of_likeness,
+    needs_many=True,
     is_pair=True,
     draw=_draw_heads,
     method=lambda found: (

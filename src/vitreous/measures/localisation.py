@@ -13,7 +13,7 @@ from torch import Tensor
 from vitreous.errors import DataError
 from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, Reading, plain
 from vitreous.measures.residual import as_tokens
-from vitreous.measures.similarity import NO_BATCH, ROUNDING_SHARE, centred, exact, is_whole
+from vitreous.measures.similarity import NO_BATCH, ROUNDING_SHARE, caution_of_likeness, centred, exact, is_whole
 from vitreous.measures.subject import Subject, needs_batches
 from vitreous.models.vit import patchify
 from vitreous.randomness import permutation
@@ -212,6 +212,8 @@ LOCALISATION = Measure(
     says=_say,
     taps={"vit": ("embedding.patches", "blocks.{last}.output"), "bit": ("norm",)},
     why_not=_why_not,
+    caution=caution_of_likeness,
+    needs_many=True,
     draw=_draw,
     method=lambda found: (
         "Unbiased linear CKA of each token of the last block with each patch of the image, over "

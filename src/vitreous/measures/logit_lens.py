@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitreous.measures.drawing import BLOCK_AXIS, banded, blocks_of, lines_of
-from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, number_of, plain
+from vitreous.measures.measure import Arrays, Averages, Drawn, Found, Measure, caution_of_shares, number_of, plain
 from vitreous.measures.subject import Subject, needs_attention, needs_head
 from vitreous.models.vit import ViT
 from vitreous.report import charts
@@ -103,6 +103,7 @@ LENS = Measure(
     taps={"vit": ("blocks.*.output", "logits")},
     why_not=_why_not,
     draw=_draw,
+    caution=caution_of_shares,
     method=lambda found: (
         f"Final norm, pool and head on every block's output, over {counted(found['images'], 'image')}, against the "
         "model's answer; bands are two standard errors."

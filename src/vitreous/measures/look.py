@@ -214,6 +214,8 @@ def _plan(
                 why: str | None = "it compares two models, and one was named (--against MODEL2)"
             else:
                 why = measure.why_not(subjects[side], other if measure.is_pair else None)
+                if why is None and measure.needs_many and not is_asked:
+                    why = measure.caution(len(subjects[side].data))
             if why is None:
                 jobs.append(Job(measure, side))
             else:

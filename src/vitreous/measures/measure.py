@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.measures.similarity import ENOUGH_IMAGES
 from vitreous.measures.subject import Subject
 from vitreous.report.files import Panel
 
@@ -116,6 +117,8 @@ class Measure:
     backward pass counts as two.  why_not: why it has no meaning here, in one line, or None.
     draw: (found, what the other model gave, arrays) -> figures; both models' charts share a scale. A measure that draws
     nothing is shown as its table.  arrays_of: the measure whose arrays `draw` gets, by default its own.
+    caution: why its numbers mean little on so few images, or None.  needs_many: then a look at all measures leaves it
+    out, and a look that names it warns.
     rank: 1 is the most telling; the page opens with the lines of the first ten. None: no line there.
     """
 
@@ -130,11 +133,20 @@ class Measure:
     forwards: Callable[[Subject], float] = lambda subject: 0.0
     why_not: Callable[[Subject, Subject | None], str | None] = lambda subject, other: None
     is_pair: bool = False  # compares two models
+    caution: Callable[[int], str | None] = lambda images: None
+    needs_many: bool = False
     rows: Callable[[Found], list[dict[str, Any]]] = rows_of  # its table, for CSV
     draw: Callable[[Found, Found | None, Arrays], list[Drawn]] = lambda found, beside, arrays: []
     method: Callable[[Found], str] = lambda found: ""  # how it was measured, in a sentence
     rank: int | None = 0
     arrays_of: str | None = None
+
+
+def caution_of_shares(images: int) -> str | None:
+    """How far a share of the answers to so few images may be off, by the 95 % interval; one image is no share."""
+    if images == 1 or images >= ENOUGH_IMAGES:
+        return None
+    return f"a share of {images} answers may be off by {100 * 1.96 * math.sqrt(0.25 / images):.0f} points"
 
 
 def number_of(tap: str) -> int:

@@ -169,7 +169,8 @@ ROLLOUT = Measure(
     draw=_draw,
     method=lambda found: (
         "Attention of every block, mean over heads, plus the identity of the skip, rows divided by their sum, and all "
-        f"blocks multiplied; then what the head reads, over {counted(found['images'], 'image')}."
+        f"blocks multiplied; then what the head reads, over {counted(found['images'], 'image')}. Beside it: without "
+        "the skips, and with the largest or the smallest share of all heads in place of their mean."
     ),
     rank=8,
     arrays_of="attention-maps",

@@ -20,6 +20,7 @@ from vitreous.measures.measure import Reading
 from vitreous.measures.subject import Subject
 from vitreous.models.taps import taps
 from vitreous.ranks import Ranks
+from vitreous.words import counted
 
 Tell = Callable[[str], None]
 Listeners = dict[str, list[tuple[Reading, int]]]  # tap -> who wants it, and which side it is to them
@@ -104,7 +105,7 @@ def _stream(
     if not seen:
         raise DataError(f"no image of {subjects[0].data.path} could be read; see: vitreous check DATA")
     if seen < len(subjects[0].data) and any(listeners):
-        notes.append(f"{len(subjects[0].data) - seen:,} images could not be read and are left out")
+        notes.append(f"left out: {counted(len(subjects[0].data) - seen, 'image')} that could not be read")
     for subject, sample in zip(subjects, parts, strict=True):
         subject.sample = torch.cat(sample)
         subject.sample_places = np.concatenate(order)[: len(subject.sample)]

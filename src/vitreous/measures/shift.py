@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.measures.drawing import banded, both_rows, column, lines_of
-from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, caution_of_shares, plain
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.report import charts
 from vitreous.report.files import Panel
@@ -112,6 +112,7 @@ SHIFT = Measure(
     cost="up to 17 forwards, on 64 images",
     forwards=lambda subject: (len(steps(subject)) + 1) * min(subject.settings.few, len(subject.data)),
     draw=_draw,
+    caution=caution_of_shares,
     method=lambda found: (
         f"{counted(found['images'], 'image')}, moved to the right, the left edge repeated; against the image as it was."
     ),

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vitreous.measures.drawing import layer_name, lines_of
-from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, plain
-from vitreous.measures.similarity import MIN_BATCH, Likeness, cka, known_mean
+from vitreous.measures.measure import Arrays, Drawn, Found, Measure, Reading, caution_of_shares, plain
+from vitreous.measures.similarity import ENOUGH_IMAGES, MIN_BATCH, Likeness, cka, known_mean
 from vitreous.measures.subject import Subject, in_chunks, needs_head
 from vitreous.models.taps import taps
 from vitreous.report import charts
@@ -109,7 +109,9 @@ def _say(found: Found) -> str:
 def _draw(found: Found, beside: Found | None, arrays: Arrays) -> list[Drawn]:
     rows = found["rows"]
     is_vit = all(row["block"].startswith("blocks.") for row in rows)
-    named = {"same answer": "same_answer", "likeness of features": "features_cka"}
+    named = {"same answer": "same_answer"}
+    if found["images"] >= ENOUGH_IMAGES:
+        named["likeness of features"] = "features_cka"
     chart = charts.lines(
         lines_of(rows, range(1, len(rows) + 1), named, has_points=True),
         title="what is left without the skips of one block", is_share=True, x_is_whole=True,
@@ -129,6 +131,7 @@ REMOVAL = Measure(
     forwards=lambda subject: (len(places(subject)) + 1) * min(subject.settings.few, len(subject.data)),
     why_not=lambda subject, other: None if places(subject) else f"{subject.name} has no skip connections",
     draw=_draw,
+    caution=caution_of_shares,
     method=lambda found: (
         "One block at a time loses its skip connections, the model otherwise as it is; "
         f"{counted(found['images'], 'image')}."

@@ -8,6 +8,7 @@ A blueprint runs once on the meta device, so each shape is the network's own and
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,9 +24,11 @@ from vitreous.models.convolutions import root_width, same_pads
 from vitreous.models.hybrid import ConvolutionStem, ResNetStem, Stem
 from vitreous.models.model import Model
 from vitreous.models.positions import NoPositions
+from vitreous.models.taps import tap_names
 from vitreous.models.vit import Block, ViT
 from vitreous.report.marks import Area, Box, Chart, Dot, Mark, Stroke, Words
 
+STEM_STEP = re.compile(r"stem\.(layers\.\d+|root|stages\.\d+\.output)")
 POSITIONS = {
     "learned": "a learned vector is added to each token",
     "learned-2d": "learned vectors of its row and column are added to each token",
@@ -294,6 +297,18 @@ def listed(names: Sequence[str]) -> str:
     registers = sum(name.startswith("register") for name in names)
     plain = [f"a {name}" for name in names if not name.startswith("register")]
     return " and ".join([*plain, *([f"{registers} registers" if registers > 1 else "a register"] if registers else [])])
+
+
+def stem_taps(model: Model) -> list[str]:
+    """The taps after each convolution, or stage, before the tokens; none in a ViT that cuts patches."""
+    return [name for name in tap_names(model) if STEM_STEP.fullmatch(name)]
+
+
+def stem_shapes(config: Config) -> list[list[int]]:
+    """Channels, rows and columns that leave each of them."""
+    model = blueprint(config).eval().to("meta")
+    made = _Shapes(model)
+    return [list(made[model.get_submodule(name)]) for name in stem_taps(model)]
 
 
 # The drawing ---------------------------------------------------------------------------------------------------------

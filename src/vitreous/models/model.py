@@ -15,6 +15,7 @@ from vitreous.models.familiarity import Familiarity
 from vitreous.models.layers import Linear
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.taps import COMPILED_PREFIX, Tap, looked_into, plain
+from vitreous.models.track_record import TrackRecord
 
 Part = TypeVar("Part")
 
@@ -30,6 +31,7 @@ class Model(nn.Module):
         self.temperature = 1.0
         self.familiarity: Familiarity | None = None  # how an image is scored; None: by its largest logit
         self.threshold: float | None = None  # an image with a lower score is none of these classes
+        self.track_record: TrackRecord | None = None  # how often its answers are right, if somebody measured it
         self.answers: Literal["one", "several"] = "one"  # labels per image: softmax, or a sigmoid for every class
         self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed about them
         self.gradient_checkpointing = False  # recompute blocks and stages in the backward pass instead of keeping them
@@ -112,14 +114,17 @@ def _tensors(part: Any) -> list[Tensor]:
 
 
 def materialise(model: nn.Module) -> None:
-    """Allocate uninitialised memory for a module built on the meta device."""
+    """Allocate uninitialised memory for a module built on the meta device.
+
+    `torch.empty_like` of a meta tensor would import sympy.
+    """
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.is_meta:
-                module._parameters[name] = nn.Parameter(torch.empty_like(parameter, device="cpu"))
+                module._parameters[name] = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype))
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_meta:
-                module._buffers[name] = torch.empty_like(buffer, device="cpu")
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
 
 
 def start(model: nn.Module) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -102,23 +103,25 @@ def taps(
 
 
 _lock = threading.Lock()
-_inside: list[Any] = []  # the stance, once per open `taps` in any thread
+_inside: list[None] = []  # one for each open `taps`, in any thread
+_stance: list[Any] = []  # torch's, once it is set
 
 
 @contextmanager
 def _eager() -> Iterator[None]:
     """Run eagerly: a compiled forward ignores hooks. All threads share torch's stance; the last one restores it."""
     with _lock:
-        _inside.append(_inside[0] if _inside else torch.compiler.set_stance("force_eager"))
-        if len(_inside) == 1:
-            _inside[0].__enter__()
+        _inside.append(None)
+        if not _stance and "torch._dynamo" in sys.modules:  # else nothing is compiled, and its import takes a second
+            _stance.append(torch.compiler.set_stance("force_eager"))
+            _stance[0].__enter__()
     try:
         yield
     finally:
         with _lock:
-            stance = _inside.pop()
-            if not _inside:
-                stance.__exit__(None, None, None)
+            _inside.pop()
+            if not _inside and _stance:
+                _stance.pop().__exit__(None, None, None)
 
 
 def _points(model: nn.Module) -> dict[str, nn.Module]:

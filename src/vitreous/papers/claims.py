@@ -22,6 +22,11 @@ from vitreous.words import counted
 LEDGER_FILE = Path(__file__).parent / "claims.toml"
 ANSWERS_FILE = Path(__file__).parent / "answers.toml"
 TESTED, WRITTEN, NOT_YET = "tested", "written", "not yet"
+HOW_TO_READ = (
+    "tested: a test of ours shows it. written: answered in words, in docs/evidence/questions.md.",
+    "C18 SUPPORTED (positions, laptop): the experiment positions, at the size of a laptop, supports C18.",
+    "INCONCLUSIVE: the interval holds both answers. To run one: vitreous paper run positions",
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,8 @@ class States(list[RowState]):
             lines += textwrap.wrap(text, width, subsequent_indent=" " * 5)
             lines += textwrap.wrap("; ".join(state.parts), width, initial_indent=" " * 7, subsequent_indent=" " * 7)
         open_rows = sum(NOT_YET in state.parts for state in self)
-        return "\n".join([*lines, f"{counted(len(self), 'row')}; {open_rows} have a part that is not yet shown"])
+        count = f"{counted(len(self), 'row')}; {open_rows} have a part that is not yet shown"
+        return "\n".join([*lines, "", count, *HOW_TO_READ])
 
 
 def names() -> list[str]:

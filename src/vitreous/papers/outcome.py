@@ -15,7 +15,7 @@ from vitreous.machine import doctor
 from vitreous.papers.experiment import POINTS, RELEASED, ArmTable, Claim, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import EXPERIMENTS
 from vitreous.papers.results import DIVERGED, Record, Results, stale
-from vitreous.papers.sets import named_sets, plain_name
+from vitreous.papers.sets import is_other_copy, named_sets, plain_name
 from vitreous.papers.verdict import Effect, Judgement, judge
 from vitreous.words import aligned, counted, duration
 
@@ -128,14 +128,21 @@ def _notes(outcome: PaperOutcome) -> Iterable[str]:
         yield "one set of weights each: intervals are over groups of images or places, not over trainings"
     if (missing := outcome.cells - len(records)) > 0:
         yield f"{counted(missing, 'cell')} of {outcome.cells} not run: {command(experiment, outcome.scale)}"
-    if diverged := sum(record.status == DIVERGED for record in records):
-        yield f"{counted(diverged, 'training')} diverged; each is scored at chance"
+    diverged = [record for record in records if record.status == DIVERGED]
+    if scored := sum("accuracy" in record.readings for record in diverged):
+        yield f"{counted(scored, 'training')} diverged; each is scored at chance"
+    if without := len(diverged) - scored:
+        yield f"{counted(without, 'cell')} would read a model that diverged; its seed stays open"
     this = _version()
     others = Counter(record.vitreous for record in records if record.vitreous not in (this, "not installed"))
     for version, count in others.items():
         yield f"{counted(count, 'cell')} of vitreous {version}, this is {this}"
     if old := stale(experiment, outcome.scale, outcome.results):
         yield f"{counted(len(old), 'cell')} of an older definition kept and not used"
+    for name in sorted(
+        {name for record in records for name, copy in record.copies.items() if is_other_copy(name, copy)}
+    ):
+        yield f"{name} is another copy than that of the committed cells, so numbers may differ"
     used = {plain_name(str(record.options["data"])) for record in records if "data" in record.options}
     for name in sorted(used & set(named_sets())):
         if not named_sets()[name].is_rebuildable:

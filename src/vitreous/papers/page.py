@@ -114,6 +114,7 @@ def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
         ],
         foot="vitreous paper run NAME computes what is missing; vitreous paper verify NAME derives a verdict again.",
         has_column=True,
+        folds_contents=True,
     )
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Record:
     seconds: float
     environment: Mapping[str, Any]  # command, versions, hardware, commit
     origin: str = ""  # the file an older measurement was taken from
+    copies: Mapping[str, str] = field(default_factory=dict)  # content id of each set that was read; older records: none
 
     @property
     def vitreous(self) -> str:
@@ -43,11 +44,22 @@ class Record:
         return str(self.environment.get("versions", {}).get("vitreous", "unknown"))
 
 
-def new_record(cell: Cell, readings: Mapping[str, Any], status: str, seconds: float) -> Record:
+def new_record(
+    cell: Cell, readings: Mapping[str, Any], status: str, seconds: float, copies: Mapping[str, str] | None = None
+) -> Record:
     """What this machine has just computed."""
-    needs = tuple(need.key for need in cell.needs)
-    options, about = dict(cell.options), machine_record()
-    return Record(cell.key, cell.work, cell.version, options, needs, dict(readings), status, seconds, about)
+    return Record(
+        cell.key,
+        cell.work,
+        cell.version,
+        dict(cell.options),
+        tuple(need.key for need in cell.needs),
+        dict(readings),
+        status,
+        seconds,
+        machine_record(),
+        copies=copies or {},
+    )
 
 
 class Results:
@@ -71,6 +83,13 @@ class Results:
         """The cells that have no record, each once, in the grid's order."""
         cells = {one.cell.key: one.cell for one in placed}
         return [cell for key, cell in cells.items() if key not in self.records]
+
+    def forget(self, unfit: Callable[[Record], bool]) -> list[Record]:
+        """Leave records out that do not belong here; their file keeps each until its cell is computed again."""
+        left_out = [record for record in self.records.values() if unfit(record)]
+        for record in left_out:
+            del self.records[record.key]
+        return left_out
 
     def table(self, placed: Iterable[GridCell]) -> ArmTable:
         rows: dict[str, dict[int, dict[str, Any]]] = {}
@@ -106,7 +125,11 @@ def read(file: Path) -> list[Record]:
 
 def _record(cell: dict[str, Any], environment: Mapping[str, Any]) -> Record:
     fields = {name: cell[name] for name in ("key", "work", "version", "options", "readings", "status", "seconds")}
-    return Record(**fields, needs=tuple(cell["needs"]), environment=environment, origin=cell.get("origin", ""))
+    return Record(**fields, needs=tuple(cell["needs"]), environment=environment, **_optional(cell))
+
+
+def _optional(cell: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: cell[name] for name in ("origin", "copies") if name in cell}
 
 
 def write(file: Path, name: str, records: Sequence[Record]) -> None:
@@ -119,7 +142,8 @@ def write(file: Path, name: str, records: Sequence[Record]) -> None:
         body: dict[str, Any] = {"key": one.key, "work": one.work, "version": one.version, "options": dict(one.options)}
         body |= {"needs": list(one.needs), "readings": dict(one.readings), "status": one.status}
         body |= {"seconds": round(one.seconds, 3), "environment": environments.index(one.environment)}
-        cells.append(body | ({"origin": one.origin} if one.origin else {}))
+        body |= {"origin": one.origin} if one.origin else {}
+        cells.append(body | ({"copies": dict(one.copies)} if one.copies else {}))
     whole = {"schema": SCHEMA, "experiment": name, "environments": environments, "cells": cells}
     write_json(file, whole, force=True, indent=1, ensure_ascii=False)
 

@@ -18,10 +18,11 @@ from typing import Any
 
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.machine import choose_device, core_count
+from vitreous.machine import record as machine_record
 from vitreous.papers.experiment import Cell, Experiment, GridCell, ScaleName, walk
 from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import Record, Results, new_record
-from vitreous.papers.sets import Sets, named_sets, plain_name
+from vitreous.papers.sets import Sets, is_other_copy
 from vitreous.papers.verdict import smallest_effect
 from vitreous.papers.worker import compute, new_bench
 from vitreous.papers.works import WORKS, Bench
@@ -103,18 +104,19 @@ def _run(
     if seeds is not None and seeds < 2:
         raise ConfigError(f"--seeds {seeds} gives no interval; give 2 or more")
     placed = experiment.placed(scale, seeds)
+    sets = Sets(data)
+    refuse_early(results.missing(placed), sets)
+    copies = sets.copies(one.cell for one in placed)
+    if unfit := results.forget(lambda record: not _fits(record, copies)):
+        tell(f"{counted(len(unfit), 'cell')} of another machine, or of other copies of the sets, left out")
     missing = agreed(ranks, lambda: results.missing(placed))
-    refuse_early(missing, Sets(data))
     is_gpu = choose_device(device).type == "cuda"
     usual = GPU_JOBS if is_gpu else core_count()
     at_once = 0 if ranks.world > 1 else jobs if jobs is not None else usual
     at_once = min(at_once, 1) if any(WORKS[cell.work].is_alone for cell in missing) else at_once
     for line in announced(PaperOutcome(experiment, scale, placed, Results()), len(missing), max(at_once, 1)):
         tell(line)
-    used = {plain_name(str(one.cell.options["data"])) for one in placed if "data" in one.cell.options} & set(
-        named_sets()
-    )
-    for name in sorted(name for name in used if missing and Sets(data).differs(name)):
+    for name in sorted(name for name, copy in copies.items() if missing and is_other_copy(name, copy)):
         tell(f"your copy of {name} is not the one of the committed cells, so numbers may differ")
     settings = {"data": data, "device": device, "workers": None if at_once == 0 else 1}
     names = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in placed}
@@ -124,9 +126,18 @@ def _run(
         if "error" in answer:
             failures[names.get(cell.key, f"a model that other cells need ({cell.key})")] = answer["error"]
         elif results.get(cell) is None and ranks.is_first:
-            results.add(experiment.name, new_record(cell, answer["readings"], answer["status"], answer["seconds"]))
+            what = answer["readings"], answer["status"], answer["seconds"]
+            results.add(experiment.name, new_record(cell, *what, sets.copies([cell])))
         step(done, len(cells))
     return PaperOutcome(experiment, scale, placed, results, failures)
+
+
+def _fits(record: Record, copies: Mapping[str, str]) -> bool:
+    """False if it read another copy of a set, or timed another machine."""
+    if any(copies.get(name, copy) != copy for name, copy in record.copies.items()):
+        return False
+    is_timed = record.work in WORKS and WORKS[record.work].is_alone
+    return not is_timed or record.environment.get("hardware") == machine_record()["hardware"]
 
 
 def rerun(
@@ -186,7 +197,7 @@ def models_to_make(cells: Sequence[Cell], bench: Bench) -> list[Cell]:
     """
     known = {cell.key for cell in cells}
     needed = (need for need in walk(cells) if need.key not in known and need.work == "train")
-    return [need for need in needed if not bench.has_model(need)]
+    return [need for need in needed if not bench.is_trained(need)]
 
 
 def announced(outcome: PaperOutcome, missing: int, at_once: int) -> Iterator[str]:

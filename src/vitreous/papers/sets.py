@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from vitreous.errors import DataError
 from vitreous.evaluation.learning_curve import first_images
 from vitreous.images import open_data
 from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.papers.experiment import Cell, walk
 from vitreous.papers.views import viewed
 
 DATA_FILE = Path(__file__).parent / "data.toml"
@@ -31,6 +33,12 @@ class NamedSet:
     content_id: str  # of the copy that our results used
     is_rebuildable: bool
     is_embedded: bool = False  # part of the package: needs no --data
+
+
+def is_other_copy(name: str, content_id: str) -> bool:
+    """True if a copy of the set is not the one of the committed results."""
+    ours = named_sets()[name].content_id if name in named_sets() else ""
+    return bool(ours) and content_id != ours
 
 
 @cache
@@ -72,11 +80,14 @@ class Sets:
     def open(self, name: str) -> ImageSet:
         return _opened(self.place(name), name.partition(":")[2])
 
-    def differs(self, name: str) -> bool:
-        """True if the copy here is not the one of the committed results."""
-        name = plain_name(name)
-        ours = named_sets()[name].content_id
-        return bool(ours) and self.open(name).content_id != ours
+    def copies(self, cells: Iterable[Cell]) -> dict[str, str]:
+        """The content id of each named set that the cells, or the trainings they need, read; of those that are here."""
+        names = {plain_name(str(cell.options["data"])) for cell in walk(cells) if "data" in cell.options}
+        found = {}
+        for name in sorted(names & set(named_sets())):
+            with suppress(DataError):
+                found[name] = self.open(name).content_id
+        return found
 
     def part(self, options: Mapping[str, Any], seed: int) -> ImageSet:
         """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`.

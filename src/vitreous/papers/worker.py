@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vitreous.errors import VitreousError
+from vitreous.errors import NotFiniteError, VitreousError
 from vitreous.papers.experiment import Cell
 from vitreous.papers.results import DIVERGED, DONE
 from vitreous.papers.sets import Sets
@@ -27,6 +27,8 @@ def compute(cell: Cell, bench: Bench) -> dict[str, Any]:
     began = clock()
     try:
         readings = WORKS[cell.work].run(cell, bench)
+    except NotFiniteError:  # of a training that it reads
+        readings = {"diverged": 1}
     except VitreousError as error:
         return {"error": str(error)}
     except Exception as error:

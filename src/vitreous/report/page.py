@@ -247,6 +247,7 @@ class Page:
     top: Sequence[Block] = ()  # before the first section
     foot: str = ""
     has_column: bool = False  # contents beside the sections, if they fit
+    folds_contents: bool = False  # on a phone, the contents open when asked for
     style: str = ""  # our own CSS, beyond that of every page
     script: str = ""  # our own ES module: the page's policy lets no other run
     data: Mapping[str, str] = field(default_factory=dict)  # id -> text that the script reads

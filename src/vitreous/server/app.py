@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -21,19 +20,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from vitreous.exports.facts import grid_of
+from vitreous.exports.worksheet import questions, words
 from vitreous.models.architecture import drawing
 from vitreous.models.vit import ViT
 from vitreous.server import pages
-from vitreous.server.engine import Attended, Pixels
+from vitreous.server.engine import Pixels
 from vitreous.server.errors import Busy, Refusal
 from vitreous.server.guard import Access, Guard
 from vitreous.server.images.cache import CachedImage
+from vitreous.server.images.similar import likeness
 from vitreous.server.images.uploads import RequestImage, images_of, shown_name
 from vitreous.server.interventions import Break, check_within
 from vitreous.server.limits import Limits
 from vitreous.server.queue import Worker
 from vitreous.server.served import Served, thumbnail
-from vitreous.server.worksheet import questions
 
 log = logging.getLogger("vitreous.server")
 SERVE_SCHEMA = "vitreous.serve/1"
@@ -57,6 +57,9 @@ ERROR_RESPONSE = {
     "content": {"application/json": {"schema": {"type": "object", "properties": {"error": {"type": "string"}}}}},
 }
 STATUSES = (400, 401, 403, 404, 408, 413, 415, 421, 422, 501, 503, 507)
+NO_HEAD = (
+    "this model has no head, so it names nothing; ask /api/features, or fit a head: vitreous fit DATA --weights MODEL"
+)
 REFUSALS: dict[int | str, dict[str, Any]] = dict.fromkeys(STATUSES, ERROR_RESPONSE)
 
 ImageId = Annotated[str | None, Query(max_length=64, description="The id that /api/predict gave an image.")]
@@ -88,6 +91,34 @@ class _AsyncQueue:
         finally:
             for future in futures:
                 future.cancel()
+
+    async def rows(
+        self,
+        request: Request,
+        keys: list[str],
+        facts: Callable[[Worker, CachedImage], dict[str, Any]],
+        *,
+        photo: bool,
+    ) -> JSONResponse:
+        """The facts of each image, with its id; of several images, the row of an unreadable one holds its error."""
+        given = await images_of(request, self.served, self.limits, keys)
+
+        def of(one: RequestImage) -> Callable[[Worker], dict[str, Any]]:
+            def work(worker: Worker) -> dict[str, Any]:
+                try:
+                    key, kept = one.cached(photo=photo)
+                except Refusal as refusal:
+                    if len(given) == 1:
+                        raise
+                    return {"name": one.name, "error": refusal.line}
+                row = facts(worker, kept) | {"image": key, "box": kept.box}
+                return row | ({"note": kept.note} if kept.note else {})
+
+            return work
+
+        rows = await self.do(request, [of(one) for one in given])
+        self.served.counts.add_images(sum("error" not in row for row in rows))
+        return JSONResponse({"schema": SERVE_SCHEMA, "images": rows})
 
     async def tell(
         self, request: Request, one: RequestImage, facts: Callable[[Worker, CachedImage], dict[str, Any]]
@@ -151,26 +182,30 @@ def _add_answers(app: FastAPI, served: Served, limits: Limits) -> None:
 
         If several images are sent, the row of an unreadable one holds its `error`.
         """
-        given = await images_of(request, served, limits, image or [])
-        is_alone = len(given) == 1
+        if not served.has_head:
+            raise Refusal(501, NO_HEAD)
 
-        def answering(one: RequestImage) -> Callable[[Worker], dict[str, Any]]:
-            def work(worker: Worker) -> dict[str, Any]:
-                try:
-                    key, kept = one.cached(photo=photo)
-                except Refusal as refusal:
-                    if is_alone:
-                        raise
-                    return {"name": one.name, "error": refusal.line}
-                answer = worker.engine.answer(kept.name, worker.answers_to([kept.seen])[0], top)
-                row = answer.to_json() | {"image": key, "box": kept.box}
-                return row | ({"note": kept.note} if kept.note else {})
+        def named(worker: Worker, kept: CachedImage) -> dict[str, Any]:
+            return worker.engine.answer(kept.name, worker.answers_to([kept.seen])[0], top).to_json()
 
-            return work
+        return await queue.rows(request, image or [], named, photo=photo)
 
-        rows = await queue.do(request, [answering(one) for one in given])
-        served.counts.add_images(sum("error" not in row for row in rows))
-        return JSONResponse({"schema": SERVE_SCHEMA, "images": rows})
+    @app.post("/api/features", summary="The features of one or several images", openapi_extra=IMAGE_BODY)
+    async def features(
+        request: Request,
+        image: ImageIds = None,
+        photo: Annotated[bool, Query(description="Keep the whole image too, for /api/photo.")] = False,
+    ) -> JSONResponse:
+        """One row for each image, in order: `features`, the numbers that a head reads, with id and `box` as of
+        /api/predict. Images that are alike have features of a high cosine.
+        """
+        served.look_inside()
+
+        def numbers(worker: Worker, kept: CachedImage) -> dict[str, Any]:
+            found = worker.inside.feature(kept.seen) if served.has_head else worker.answers_to([kept.seen])[0]
+            return {"name": kept.name, "features": [float(str(number)) for number in found]}  # float32, no digit more
+
+        return await queue.rows(request, image or [], numbers, photo=photo)
 
     @app.post("/api/similar", summary="The training images most like it", openapi_extra=IMAGE_BODY)
     async def similar(
@@ -256,7 +291,10 @@ def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
         hide: Annotated[list[int] | None, Query(max_length=4096, description="Cover a patch, from 0.")] = None,
         top: Annotated[int, Query(ge=1, le=1000)] = 5,
     ) -> JSONResponse:
-        """Answers and rollouts of the image before and after, and `order`: which patch stands at each place."""
+        """Answers and rollouts of the image before and after, and `order`: which patch stands at each place.
+
+        Without a head `likeness` takes the place of answers: the cosine of the features before and after.
+        """
         one = await queue.image_of(request, image)
         broken = Break(
             shuffle=shuffle,
@@ -272,11 +310,17 @@ def _add_break(app: FastAPI, served: Served, limits: Limits) -> None:
 
         def both(worker: Worker, kept: CachedImage) -> dict[str, Any]:
             before, after = (worker.inside.attend(kept.seen, None, each) for each in (None, broken))
+            told = [
+                (worker.engine.answer(kept.name, answer, top).to_json() if served.has_head else {"name": kept.name})
+                | {"rollout": None if found is None else found.to_json(0, 0)["rollout"]}
+                for answer, found in (before, after)
+            ]
             return {
                 "broken": broken.in_words(),
                 "order": broken.order(grid[0] * grid[1]),
-                "before": _told(worker, kept, *before, top),
-                "after": _told(worker, kept, *after, top),
+                "before": told[0],
+                "after": told[1],
+                "likeness": None if served.has_head else likeness(before[0], after[0]),
             }
 
         return await queue.tell(request, one, both)
@@ -309,10 +353,13 @@ def _add_facts(app: FastAPI, served: Served, limits: Limits) -> None:
         chart = await asyncio.to_thread(drawing, served.look_inside().config, served.name)
         return Response(chart.to_svg(), media_type="image/svg+xml")
 
-    @app.get("/api/worksheet", summary="Questions about the model, with answers")
+    @app.get("/api/worksheet", summary="Questions about the model, with answers and words")
     async def worksheet() -> JSONResponse:
-        rows = await asyncio.to_thread(questions, served.look_inside())
-        return JSONResponse({"schema": SERVE_SCHEMA, "name": served.name, "questions": [asdict(row) for row in rows]})
+        model = served.look_inside()
+        rows = [asdict(row) for row in await asyncio.to_thread(questions, model)]
+        return JSONResponse(
+            {"schema": SERVE_SCHEMA, "name": served.name, "questions": rows, "words": words(model)},
+        )
 
     @app.get("/api/examples", summary="Images to begin with")
     async def examples() -> JSONResponse:
@@ -357,13 +404,6 @@ def _pairs(words: list[str] | None, what: str) -> tuple[tuple[int, int], ...]:
             raise Refusal(422, f"{shown_name(word)!r} names no {what}; write BLOCK.NUMBER, such as 3.1")
         found.append((int(first), int(second)))
     return tuple(dict.fromkeys(found))
-
-
-def _told(
-    worker: Worker, kept: CachedImage, answer: np.ndarray[Any, Any], found: Attended | None, top: int
-) -> dict[str, Any]:
-    told = worker.engine.answer(kept.name, answer, top).to_json()
-    return told | {"rollout": None if found is None else found.to_json(0, 0)["rollout"]}
 
 
 def _png(pixels: Pixels) -> bytes:

@@ -1,4 +1,5 @@
-"""One model inside the server: answers and attention, whole or with something broken.
+"""One model inside the server: answers and attention, whole or with something broken. An encoder without a head answers
+with its features.
 
 Every worker has its own engine: the weights are shared, the modules are not, because an open tap or an edit belongs to
 a module and must not show in another client's answer.
@@ -8,9 +9,8 @@ B images   H heads   N tokens   P patches
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +23,16 @@ from torch import Tensor
 from vitreous.evaluation.inference import at_work, ready, with_score
 from vitreous.evaluation.predict import Prediction, answer_of, class_names
 from vitreous.exports.facts import grid_of
+from vitreous.exports.graphs import MAX_MAP_SIDE
 from vitreous.measures.rollout import ATTENTION, read_patches, rollout
+from vitreous.models.architecture import stem_taps
 from vitreous.models.model import Model, replica
 from vitreous.models.pooling import find_pool
-from vitreous.models.taps import tap_names, taps
+from vitreous.models.taps import taps
 from vitreous.models.vit import ViT
 from vitreous.server.interventions import Break, unplaced
 
 Pixels = NDArray[np.uint8]  # H W C
-STEM_STEP = re.compile(r"stem\.(layers\.\d+|root|stages\.\d+\.output)")  # taps after each step of a stem
-MAX_MAP_SIDE = 28  # of a stem's map in an answer; larger ones are averaged
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +77,14 @@ class Engine:
     @contextmanager
     def at_work(self) -> Iterator[Engine]:
         """The engine answers inside this context."""
-        with ready(self.model, self.device) as answers, at_work(self.model, self.device) as (normalised, cast):
+        has_head = self.model.config.readout.classes > 0
+        answering = ready(self.model, self.device) if has_head else nullcontext(self._features)
+        with answering as answers, at_work(self.model, self.device) as (normalised, cast):
             self._answers, self._normalised, self._cast = answers, normalised, cast
             yield self
 
     def answers_to(self, seen: list[Pixels]) -> NDArray[np.float32]:
-        """Logits and score, B K + 1.  seen: images as the model sees them."""
+        """Logits and score, B K + 1; without a head features, B D.  seen: images as the model sees them."""
         return self._answers(stacked(seen)).cpu().numpy()
 
     def answer(self, name: str, answer: NDArray[np.float32], top: int) -> Prediction:
@@ -92,7 +94,7 @@ class Engine:
     def attend(
         self, seen: Pixels, patch: int | None = None, broken: Break | None = None
     ) -> tuple[NDArray[np.float32], Attended | None]:
-        """Answer K + 1 and attention of one image; None for a ResNet, or if the pool does not say what it reads."""
+        """Answer and attention of one image; None for a ResNet, or if the pool does not say what it reads."""
         model = self.model if broken is None or not broken.positions else self._without_positions()
         x = self._normalised(stacked([seen]))
         edits = {}
@@ -111,10 +113,11 @@ class Engine:
             return answer, attended(list(found.values()), model, patch, weights)
 
     def _answered(self, model: Model, x: Tensor) -> NDArray[np.float32]:
-        """Logits and score, K + 1."""
+        """Logits and score, K + 1; without a head features, D."""
         with self._cast():
             features = model.features(x.to(next(model.parameters()).dtype))
-        return with_score(model, x, features)[0].cpu().numpy()
+        answer = with_score(model, x, features) if model.config.readout.classes else features.float()
+        return answer[0].cpu().numpy()
 
     def tokens(self, seen: Pixels, numbers: int) -> Any:
         """The tokens that enter the first block: N rows of their first `numbers` numbers."""
@@ -124,7 +127,7 @@ class Engine:
 
     def stem(self, seen: Pixels, count: int) -> list[dict[str, Any]]:
         """What each convolution before the tokens makes: its shape, and the first `count` of its maps, made smaller."""
-        steps = [name for name in tap_names(self.model) if STEM_STEP.fullmatch(name)]
+        steps = stem_taps(self.model)
         with torch.inference_mode(), self._cast(), taps(self.model, steps) as found:
             self.model.features(self._normalised(stacked([seen])))
         rows = []
@@ -137,8 +140,13 @@ class Engine:
 
     def feature(self, seen: Pixels) -> NDArray[np.float32]:
         """The features of one image that the head reads, D."""
+        return self._features(stacked([seen]))[0].cpu().numpy()
+
+    def _features(self, images: Tensor) -> Tensor:
+        """Bytes B C H W -> B D."""
         with torch.inference_mode(), self._cast():
-            return self.model.features(self._normalised(stacked([seen])))[0].float().cpu().numpy()
+            kind = next(self.model.parameters()).dtype
+            return self.model.features(self._normalised(images).to(kind)).float()
 
     def _without_positions(self) -> Model:
         if self._unplaced is None:

@@ -22,6 +22,7 @@ from vitreous.exports.parity import Parity, compare
 from vitreous.exports.target import Target, require
 from vitreous.files import restore_folder
 from vitreous.models.preprocess import Preprocess
+from vitreous.models.track_record import TrackRecord
 from vitreous.server.engine import Pixels
 from vitreous.server.runtimes import answers_of, normalised, without_torch
 from vitreous.weights.tensor_files import read_json
@@ -48,6 +49,7 @@ class About:
     threshold: float | None
     answers: Literal["one", "several", "features"]
     preprocess: Preprocess
+    track_record: TrackRecord | None = None
     terms: str = ""  # of the images that the weights learned from
 
 
@@ -87,6 +89,7 @@ class FileEngine:
         about = exported.about
         self.rule, self.names = about.preprocess, exported.labels
         self.temperature, self.threshold, self.answers = about.temperature, about.threshold, about.answers
+        self.track_record = about.track_record
         try:
             self._run = exported.target.open(exported.file)
         except Exception as error:  # each runtime raises its own kind
@@ -142,8 +145,8 @@ def read(folder: Path, *, anyway: bool = False) -> Exported:
         )
     if about.answers == "features":
         raise ConfigError(
-            f"{folder} holds an encoder without a head, so it answers nothing; fit one and export that: "
-            f"vitreous fit DATA --weights MODEL"
+            f"{folder} holds an encoder without a head, so it names nothing; serve the model that it was made of, "
+            f"or fit a head and export that: vitreous fit DATA --weights MODEL"
         )
     runner = TARGETS[about.target].runner if about.target in TARGETS else None
     if runner is None:

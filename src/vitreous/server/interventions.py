@@ -104,7 +104,8 @@ class Break:
         words += ["no positions"] if self.positions else []
         words += [f"head {head + 1} of block {block + 1} silent" for block, head in self.heads]
         words += [f"block {block + 1} left out" for block in self.blocks]
-        words += [f"skip {skip} of block {block + 1} cut" for block, skip in self.skips]
+        around = {1: "attention", 2: "the MLP"}
+        words += [f"the skip around {around[skip]} of block {block + 1} cut" for block, skip in self.skips]
         hidden = f"{len(self.hide)} patch{'es' if len(self.hide) > 1 else ''} hidden"
         return words + ([hidden] if self.hide else [])
 

@@ -16,10 +16,10 @@ from vitreous.server.guard import PERMISSIONS
 
 PAGE_FOLDER = Path(__file__).parent / "page"
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+OTHER_PAGES = ("lesson", "lesson.html", "worksheet", "worksheet.html")  # as people type them, and as pages link
 PAGE_FILES = {  # address -> file; the server gives no other file
     "/": ANSWER_PAGE / "index.html",
-    "/lesson": PAGE_FOLDER / "lesson.html",
-    "/worksheet": PAGE_FOLDER / "worksheet.html",
+    **{f"/{name}": ANSWER_PAGE / f"{name.removesuffix('.html')}.html" for name in OTHER_PAGES},
     "/house.css": TEMPLATES / "page.css",
     **{
         f"/{file.name}": file

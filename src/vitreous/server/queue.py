@@ -35,7 +35,7 @@ class Worker:
     """What a job runs with: the worker's engine, and the function to answers that suits the device."""
 
     engine: Engine | FileEngine
-    answers_to: Callable[[list[Pixels]], NDArray[np.float32]]  # logits and score, B K + 1
+    answers_to: Callable[[list[Pixels]], NDArray[np.float32]]  # logits and score, B K + 1; without a head features, B D
 
     @property
     def inside(self) -> Engine:
@@ -205,7 +205,7 @@ class Batcher:
         self._thread.start()
 
     def answers_to(self, seen: list[Pixels]) -> NDArray[np.float32]:
-        """B K; blocks until it is computed."""
+        """As of the engine; blocks until it is computed."""
         future: Future[NDArray[np.float32]] = Future()
         self._asked.put((seen, future))
         return future.result()

@@ -46,6 +46,7 @@ class OtherRuntime:
 
     def __init__(self, model: Model, runtime: str):
         self.name, self.rule, self.target = runtime, model.preprocess, TARGETS[runtime]
+        self._read = answers_of if model.config.readout.classes else features_of
         self._folder = tempfile.TemporaryDirectory(prefix="vitreous-serve-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         (folder / "scratch").mkdir()
@@ -54,10 +55,10 @@ class OtherRuntime:
         self._file = folder / f"tensor{self.target.suffix}"
 
     def open(self, engine: Engine) -> Callable[[list[Pixels]], NDArray[np.float32]]:
-        """A function from images to answers B K + 1, once its answer to one image agrees with torch."""
+        """A function from images to what the engine answers, once its answer to one image agrees with torch."""
         run = self.target.open(self._file)
         self._compare(run, engine)
-        return lambda seen: answers_of(run, normalised(seen, self.rule))
+        return lambda seen: self._read(run, normalised(seen, self.rule))
 
     def close(self) -> None:
         """Delete the files."""
@@ -65,7 +66,7 @@ class OtherRuntime:
 
     def _compare(self, run: Run, engine: Engine) -> None:
         seen = [np.random.default_rng(0).integers(0, 256, (*self.rule.size, len(self.rule.mean)), dtype=np.uint8)]
-        theirs, ours = answers_of(run, normalised(seen, self.rule)), engine.answers_to(seen)
+        theirs, ours = self._read(run, normalised(seen, self.rule)), engine.answers_to(seen)
         apart = float(np.abs(theirs - ours).max() / max(np.abs(ours).max(), 1e-6))
         if not apart <= MAX_DIFFERENCE_FROM_TORCH:
             raise ConfigError(
@@ -78,6 +79,11 @@ def answers_of(run: Run, x: NDArray[np.float32]) -> NDArray[np.float32]:
     logits, *others = run(x)
     score = others[0] if others and others[0].ndim == 1 else logits.max(1)
     return np.concatenate([logits, score[:, None]], 1)
+
+
+def features_of(run: Run, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Features of an encoder without a head, B D.  x: B C H W."""
+    return run(x)[0]
 
 
 def normalised(seen: list[Pixels], rule: Preprocess) -> NDArray[np.float32]:

@@ -84,6 +84,7 @@ def serve(
 ) -> None:
     """Answer over HTTP, with a page, until Ctrl-C or SIGTERM; accepted requests are finished first.
 
+    model: an encoder without a head gives features and attention, and names nothing.
     data: training images, to show the most similar ones.
     lan: open to everybody on this network who has the token; one is made if none is given.
     port: 0 is any free one.  names: further host names of the server, behind a proxy.
@@ -188,17 +189,12 @@ def _model(model: str | os.PathLike[str] | Model, *, untrained: bool) -> tuple[M
     """The model and its name, without folders of this machine."""
     if isinstance(model, Model):
         loaded, name = unwrapped(model), type(model).__name__
-        text = name
     else:
         text = os.fspath(model)
         if text == "last" and not Path(text).exists():
             text = str(_newest())
         loaded = load_trained(text, untrained=untrained)
         name = Path(text).resolve().name if Path(text).exists() else text
-    if not loaded.config.readout.classes:
-        raise ConfigError(
-            f"{name} has no head, so it answers nothing; fit one, then serve it: vitreous fit DATA --weights {text}"
-        )
     shown = f"{name} (random weights)" if is_untrained(loaded) else name
     return loaded.eval().requires_grad_(False), shown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitreous.exports.facts import MAX_LABELS_LISTED, NO_TRANSFORMER, model_facts
+from vitreous.exports.facts import MAX_LABELS_LISTED, NO_TRANSFORMER, model_facts, record_facts
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.preprocess import seen_box
 from vitreous.models.model import Model
@@ -35,6 +35,7 @@ class Served:
         self.queue, self.model, self.neighbours, self.name, self.runtime = queue, model, neighbours, name, runtime
         self.counts, self.cache = Counts(), ImageCache()
         self.rule = model.about.preprocess if isinstance(model, Exported) else model.preprocess
+        self._facts = _of_file(model) if isinstance(model, Exported) else model_facts(model)
         self.examples = [
             {
                 "image": self.cache.pin(i, self.kept(label, pixels, photo=True)),
@@ -70,23 +71,29 @@ class Served:
             raise Refusal(501, WHY_CLOSED)
         return self.model
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the model names classes; an encoder without a head gives features."""
+        return bool(self._facts["classes"])
+
     def about(self) -> dict[str, Any]:
         """The facts of the model, for the page and for programs."""
-        whole = _of_file(self.model) if isinstance(self.model, Exported) else model_facts(self.model)
         similar = None if self.neighbours is None else self.neighbours.to_json()
-        return {"name": self.name, "runtime": self.runtime, **whole, "similar": similar}
+        return {"name": self.name, "runtime": self.runtime, **self._facts, "similar": similar}
 
 
 def _of_file(exported: Exported) -> dict[str, Any]:
     about = exported.about
     return {
         "classes": about.classes,
+        "features": 0,
         "labels": list(exported.labels)[:MAX_LABELS_LISTED],
         "image_size": list(about.preprocess.size),
         "channels": len(about.preprocess.mean),
         "preprocess": about.preprocess.to_json(),
         "answers": about.answers,
         "knows_unlike": about.threshold is not None,
+        "record": record_facts(about.track_record),
         "terms": about.terms,
         "parameters": None,
         "grid": None,

@@ -66,8 +66,9 @@ class Demo:
                 "Now try:",
                 *(f"  {command:<{wide}}  {does}" for command, does in next_steps.items()),
                 "",
-                f"report: {self.run.report}",
-                *([f"{_share(rival['right'], rival['seen'])}  {rival['name']}"] if rival else []),
+                f"report: {Path(self.run.report).absolute().as_uri()}",
+                f"On {judged['images']:,} images of clothes that it had not seen:",
+                *([f"{_share(rival['right'], rival['seen'])}  a simple rival, {rival['name']}"] if rival else []),
                 f"{ours}  this model, a hybrid of {self.run.metrics['parameters']:,} parameters",
             ]
         )

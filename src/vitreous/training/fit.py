@@ -22,7 +22,16 @@ from typing import Any
 
 import torch
 
-from vitreous.errors import BusyError, ExistsError, NotFiniteError, RoomError, RunError, VitreousError
+from vitreous.errors import (
+    BusyError,
+    ExistsError,
+    NotFiniteError,
+    RoomError,
+    RunError,
+    ShardError,
+    VitreousError,
+    without_secrets,
+)
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, record
 from vitreous.models.cost import training_flops
@@ -67,6 +76,7 @@ def fit(
     check: bool = True,
     folds: int | None = None,
     group_by: str | None = None,
+    skip_bad_shards: bool = False,
     on_nan: str = "stop",
     log: Sequence[str] = (),
     compiled: Compiled | None = None,
@@ -91,6 +101,7 @@ def fit(
     with the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000 images.
     group_by: keeps series of images together: folder, exif-day, a column, or a regular expression on the path; none is
     split between what is learned from and what judges.  on_nan: stop, or rollback: skip a batch that breaks the loss.
+    skip_bad_shards: go on without a shard that cannot be read, and tell how many samples are lost.
     parallel: how torchrun's devices share a training: ddp (each a whole copy), fsdp (shards), or auto: ddp if it fits.
     rival: judges a simpler method on the same images.  tell: called with every event; by default a notebook shows them
     in a cell, and other Python is silent.
@@ -132,6 +143,7 @@ def fit(
         check=check,
         folds=folds,
         group_by=group_by,
+        skip_bad_shards=skip_bad_shards,
     )
     with group(choose_device(device), even_alone=parallel == "fsdp") as (place, ranks):
         runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or listener())
@@ -169,7 +181,8 @@ def _fit_here(request: Request, place: _Place, runtime: Runtime, *, resume: bool
         config = runs.config_of(place.where)
         refuse_other_options(place.where, config, request.words())
         with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
-            plan = plans.resumed(config, request.data, place.where, runtime.say)
+            skips = request.skip_bad_shards or bool(config.get("skip_bad_shards"))
+            plan = plans.resumed(config, request.data, place.where, runtime.say, skip_bad_shards=skips)
             refusals.refuse_other_plans(plan, runtime)
             runtime.say(Fact("resume", f"going on with {place.where}"))
             return _train(plan, folder, place.where, runtime)
@@ -266,13 +279,14 @@ def _new_folder(
     words: dict[str, Any] = {"asked": request.words(), "command": request.command or _command(), "record": record()}
     words |= {"launch": launch()} if launch() is not None else {}
     words |= {"parallel": strategy} if runtime.ranks.world > 1 or strategy["kind"] == "fsdp" else {}
+    words |= {"skip_bad_shards": True} if request.skip_bad_shards else {}
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:
         where = agreed(runtime.ranks, lambda: place.where if folder is None else folder.path)
         if folder is not None:
             folder.event(**RunStarted())
         try:
             yield folder, where
-        except (RoomError, NotFiniteError):  # --resume can go on after the disk has room, or past the batch
+        except (RoomError, NotFiniteError, ShardError):  # --resume can go on: with room, past the batch or the shard
             raise
         except VitreousError:  # the request cannot be done, so leave nothing that --resume would try again
             if folder is not None and not folder.has_steps:
@@ -344,5 +358,5 @@ def _command() -> str:
     """The command line that repeats this run."""
     words = sys.argv
     if Path(words[0]).stem in ("vitreous", "__main__"):
-        return shlex.join(["vitreous", *words[1:]])
+        return without_secrets(shlex.join(["vitreous", *words[1:]]))
     return f"python {Path(words[0]).name}" if words[0] else "python"

@@ -1,6 +1,7 @@
-"""Labels that may be wrong, of images that were judged and of images that were learned from.
+"""Labels that are wrong for sure or may be wrong, of images that were judged and of images that were learned from.
 
-Both by `images.health.likely_errors` on answers of a model that has not seen the image.
+For sure: an image lies there under two labels. Maybe: by `images.health.likely_errors` on answers of a model that has
+not seen the image.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from vitreous.errors import DataError
 from vitreous.evaluation.accuracy import is_no_better
 from vitreous.evaluation.calibration import fit_temperature, softmax
 from vitreous.evaluation.tie_breaking import best_class
-from vitreous.images.health import likely_errors
+from vitreous.images.health import Health, likely_errors
 from vitreous.images.imageset import ImageSet
 
 MAX_SUSPECTS_KEPT = 1_000  # suspects that a run writes down; of more, the most doubtful
@@ -30,6 +31,38 @@ class Suspect:
     suggested: int
     confidence: float
     own: float
+
+
+@dataclass(frozen=True)
+class LabelConflict:
+    """An image that is there twice, under two labels: at least one is wrong. places: in the set that was checked."""
+
+    places: tuple[int, ...]
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    is_exact: bool  # the same pixels; else nearly
+
+    def to_json(self) -> dict[str, Any]:
+        return {"names": list(self.names), "labels": list(self.labels), "exact": self.is_exact}
+
+
+def label_conflicts(health: Health | None) -> list[LabelConflict]:
+    """Images that the check found under two labels, exact copies first."""
+    finding = None if health is None else health.find("label-conflict")
+    if health is None or finding is None or health.data is None or health.data.has_many_labels:
+        return []
+    copies = health.find("exact-duplicate")
+    groups = [set(case.names) for case in copies.cases] if copies is not None else []
+    found = [
+        LabelConflict(
+            case.images,
+            case.names,
+            tuple(health.classes[health.data.labels[place]] for place in case.images),
+            any(group.issuperset(case.names) for group in groups),
+        )
+        for case in finding.cases
+    ]
+    return sorted(found, key=lambda conflict: not conflict.is_exact)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from vitreous.words import one_line
 SIDECAR_SCHEMA = "vitreous.sidecar/1"
 
 RUNS = Path("runs")  # where `vitreous fit` puts its runs
+MAX_BESIDE = 1_000  # names beside a model that is not there
 
 
 def load(
@@ -178,11 +180,21 @@ def is_new(text: str) -> bool:
         ways += [f"trained weights: {' or '.join(trained)} (all: vitreous models --weights)"] if trained else []
         ways += [f"untrained: {alike[0]}"] if alike else []
         raise ModelNameError(f"no model here is called {text!r}; {'; '.join(ways)}")
+    if not is_in_catalog(text) and (beside := _beside(Path(text))):
+        raise CheckpointError(f"{one_line(text)} is not there; did you mean {beside}?")
     if re.fullmatch(r"[\w.-]+/[A-Za-z_][\w.-]*", text, re.ASCII):  # Ti/16 has a number after the slash
         raise CheckpointError(f"{text} is not there, and no name of the catalog; on the hub it would be hf:{text}")
     if os.sep in text and " " not in text and text.count("/") > 1:
         raise CheckpointError(f"{one_line(text)} is not there; give a file or folder of weights")
     return True
+
+
+def _beside(path: Path) -> Path | None:
+    """The entry of the folder that the path names with a typo; None without a folder or such an entry."""
+    if path.parent == Path() or not _exists(path.parent) or not path.parent.is_dir():
+        return None
+    near = nearest(path.name, sorted(entry.name for entry in islice(path.parent.iterdir(), MAX_BESIDE)), 1)
+    return path.with_name(near[0]) if near else None
 
 
 def _exists(path: Path) -> bool:

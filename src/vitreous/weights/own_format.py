@@ -23,11 +23,13 @@ from vitreous.files import sealed, unsealed, write_bytes
 from vitreous.models import config as configs
 from vitreous.models import familiarity as familiarities
 from vitreous.models import preprocess as preprocesses
+from vitreous.models import track_record as track_records
 from vitreous.models.catalog import blueprint
 from vitreous.models.config import Config, ViTConfig
 from vitreous.models.familiarity import Familiarity
 from vitreous.models.model import Model, head_shape, state_of
 from vitreous.models.preprocess import Preprocess
+from vitreous.models.track_record import TrackRecord
 from vitreous.printable import storable
 from vitreous.weights.formats import stated_preprocess, stem_of
 from vitreous.weights.tensor_files import READERS, RawCheckpoint, by, bytes_of
@@ -47,6 +49,7 @@ class Usage:
     threshold: float | None = None
     answers: Literal["one", "several"] = "one"
     familiarity: Familiarity | None = None
+    track_record: TrackRecord | None = None
 
     def for_new_head(self) -> Usage:
         """What stays valid for a new head."""
@@ -61,6 +64,8 @@ class Usage:
         model.familiarity = self.familiarity
         if self.familiarity is not None and tuple(self.familiarity.means.shape) != head_shape(model):
             model.familiarity = model.threshold = None
+        is_as_measured = self.preprocess.size == model.config.image_size
+        model.track_record = self.track_record if is_as_measured else None
 
 
 @dataclass
@@ -167,7 +172,8 @@ def usage_to_json(model: Model) -> dict[str, Any]:
     """As JSON, for manifests and sidecars."""
     names = ("labels", "temperature", "threshold", "answers")
     body = {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
-    return body | {"familiarity": None if model.familiarity is None else model.familiarity.to_json()}
+    own = {name: getattr(model, name) for name in ("familiarity", "track_record")}
+    return body | {name: None if value is None else value.to_json() for name, value in own.items()}
 
 
 def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
@@ -182,7 +188,10 @@ def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
     limit = None if threshold is None else float(threshold)
     known = record.get("familiarity")
     familiarity = None if known is None else familiarities.from_json(known)
-    return Usage(preprocess, tuple(labels) if labels else None, float(temperature), limit, answers, familiarity)
+    measured = record.get("track_record")
+    track_record = None if measured is None else track_records.from_json(measured)
+    names = tuple(labels) if labels else None
+    return Usage(preprocess, names, float(temperature), limit, answers, familiarity, track_record)
 
 
 def check_usage(model: Model) -> None:

@@ -135,7 +135,7 @@ def says_it_all(model: Model, draft: Draft | None) -> bool:
     same_use = replace(draft.preprocess, source=model.preprocess.source)
     return (
         (essence(draft.config), same_use, draft.labels) == (essence(model.config), model.preprocess, model.labels)
-    ) and (model.temperature, model.threshold, model.answers) == (1.0, None, "one")
+    ) and (model.temperature, model.threshold, model.answers, model.track_record) == (1.0, None, "one", None)
 
 
 def unsaid(model: Model, known: Format, draft: Draft | None) -> list[str]:
@@ -154,6 +154,7 @@ def unsaid(model: Model, known: Format, draft: Draft | None) -> list[str]:
         notes += [f"{known.name} would preprocess differently: {', '.join(words)}"] if words else []
         lost = {"labels": model.labels != draft.labels, "temperature": model.temperature != 1.0}
         lost |= {"threshold": model.threshold is not None, "several labels": model.answers == "several"}
+        lost |= {"track record": model.track_record is not None}
         words = [name for name, is_lost in lost.items() if is_lost]
         notes += [f"{known.name} has no word for {' and '.join(words)}; vitreous reads them beside"] if words else []
     types = {str(t.dtype) for t in model.state_dict().values() if t.is_floating_point()} - {"torch.float32"}
@@ -194,7 +195,8 @@ def hold(model: Model, known: Format, *, anyway: bool) -> Model:
         verb = "would run this model differently" if only_function else "cannot hold this model"
         raise FormatError(f"{known.name} {verb}: {', '.join(map(str, parts))}{end}")
     held = assemble(config, dict(state))
-    for name in ("preprocess", "labels", "temperature", "threshold", "answers", "familiarity", "source"):
+    names = ("preprocess", "labels", "temperature", "threshold", "answers", "familiarity", "track_record", "source")
+    for name in names:
         setattr(held, name, getattr(model, name))
     return held
 

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -38,11 +39,12 @@ CHROMIUM_FLAGS = (
     "--headless=new", "--disable-gpu", "--no-first-run", "--no-default-browser-check", "--disable-extensions",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
 )  # fmt: skip
-OPENING_SECONDS, ANSWER_SECONDS = 180, 120
+OPENING_SECONDS, ANSWER_SECONDS, END_SECONDS = 180, 120, 30
 FILE_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm"}
 FILE_TYPES |= {".json": "application/json", ".svg": "image/svg+xml", ".png": "image/png"}
 GATE_PAGE = b'<!doctype html><meta charset="utf-8"><title>gate</title><script type="module" src="./gate.js"></script>'
 GATE_SCRIPT = Path(__file__).parent / "page" / "gate.js"
+KEEPER = Path(__file__).parent / "browser_keeper.py"
 
 
 class NoBrowserError(VitreousError):
@@ -110,36 +112,42 @@ class PageInBrowser:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-                address = f"http://127.0.0.1:{server.server_address[1]}/{word}/gate.html"
-                self._process = _started([chromium, *CHROMIUM_FLAGS, f"--user-data-dir={profile}"], address)
-                try:
-                    self.opened = json.loads(self._next(OPENING_SECONDS))
-                    yield self
-                finally:
-                    self._images.put(None)
-                    _end(self._process)
+            self._process = _started(chromium, f"http://127.0.0.1:{server.server_address[1]}/{word}/gate.html")
+            try:
+                self.opened = json.loads(self._next(OPENING_SECONDS))
+                yield self
+            finally:
+                self._images.put(None)
+                _end(self._process)
         finally:
             server.shutdown()
             server.server_close()
 
 
-def _started(command: list[str], address: str) -> subprocess.Popen[bytes]:
+def _started(chromium: str, address: str) -> subprocess.Popen[bytes]:
+    """Chromium under a keeper, which ends it and removes its profile when this process closes the pipe or is killed."""
+    profile = tempfile.mkdtemp(prefix="vitreous-chromium-")
+    command = [chromium, *CHROMIUM_FLAGS, f"--user-data-dir={profile}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--no-sandbox")  # as root, Chromium refuses to run with one
-    try:
-        return subprocess.Popen([*command, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError as error:
-        raise NoBrowserError(f"Chromium cannot be started ({error.strerror}); install it again") from None
+    keeper = [sys.executable, "-I", "-S", str(KEEPER), profile]
+    return subprocess.Popen(
+        [*keeper, *command, address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches this process alone, which then closes the pipe
+    )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+def _end(keeper: subprocess.Popen[bytes]) -> None:
+    assert keeper.stdin is not None
+    keeper.stdin.close()
     try:
-        process.wait(10)
+        keeper.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        keeper.kill()
+        keeper.wait()
 
 
 def _png(image: NDArray[np.uint8]) -> bytes:

@@ -17,6 +17,8 @@ from PIL import Image, ImageDraw
 from vitreous.evaluation.predict import class_names
 from vitreous.exports.facts import model_facts
 from vitreous.exports.graphs import PILLOW_MAY_SHRINK_ROWS_FIRST
+from vitreous.exports.worksheet import questions, words
+from vitreous.models import architecture
 from vitreous.models.model import Model
 from vitreous.report.page import ANSWER_PAGE, TEMPLATES
 
@@ -38,13 +40,13 @@ PAGE_LIMITS = {"upload": 200 * 2**20, "pixels": 100_000_000}  # bytes, pixels
 CHECKED_WITHIN = 0.02  # difference of logits, as a share of the largest, that a graphics card may have
 
 
-def write_page(folder: Path, name: str) -> list[str]:
-    """Write the page's own files; returns their names."""
-    page = (ANSWER_PAGE / "index.html").read_text("utf-8").replace("<title>", f"{HEAD}<title>", 1)
-    (folder / "index.html").write_text(
-        page.replace("<title>vitreous<", f"<title>{html.escape(name)} · vitreous<"), "utf-8"
-    )
+def write_page(folder: Path, model: Model, name: str) -> list[str]:
+    """Write the page, the lesson and the worksheet; returns the names of their files."""
     for file in ANSWER_PAGE.iterdir():
+        if file.suffix == ".html":
+            page = file.read_text("utf-8").replace("<title>", f"{HEAD}<title>", 1)
+            page = page.replace("<title>vitreous<", f"<title>{html.escape(name)} · vitreous<")
+            (folder / file.name).write_text(page, "utf-8")
         if file.suffix in (".js", ".css", ".svg"):
             shutil.copyfile(file, folder / file.name)
     for script in OWN_SCRIPTS:
@@ -53,8 +55,12 @@ def write_page(folder: Path, name: str) -> list[str]:
     for side in ICON_SIDES:
         _icon(side).save(folder / f"icon-{side}.png")
     (folder / "manifest.json").write_text(json.dumps(_manifest(name), indent=1, ensure_ascii=False), "utf-8")
+    (folder / "architecture.svg").write_text(architecture.drawing(model.config, name).to_svg(), "utf-8")
+    sheet = {"questions": [asdict(row) for row in questions(model)], "words": words(model)}
+    (folder / "worksheet.json").write_text(json.dumps(sheet, ensure_ascii=False), "utf-8")
     kinds = (".html", ".js", ".css", ".svg", ".png")
-    return ["manifest.json", *sorted(file.name for file in folder.iterdir() if file.suffix in kinds)]
+    own = sorted(file.name for file in folder.iterdir() if file.suffix in kinds)
+    return ["manifest.json", "worksheet.json", *own]
 
 
 def write_facts(
@@ -82,6 +88,7 @@ def write_facts(
         "limits": PAGE_LIMITS,
         "check": CHECKED_WITHIN,
         "closed": why_closed or None,
+        "stem": [] if why_closed else architecture.stem_shapes(model.config),
         "examples": examples,
         "similar": None,
     }

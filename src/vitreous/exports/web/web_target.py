@@ -50,7 +50,7 @@ def write(parts: ModelParts, folder: Path, scratch: Path, options: WriteOptions)
     file.replace(folder / "tensor.onnx")
     runtime = find_runtime(page.runtime)
     has_webgpu = runtime.has_webgpu and not page.wasm_only
-    names = page_folder.write_page(folder, page.name)
+    names = page_folder.write_page(folder, model, page.name)
     examples = page_folder.write_examples(folder, list(options.examples))
     about = runtime.copy(folder, webgpu=has_webgpu)
     page_folder.write_facts(folder, model, page.name, about, examples, why_closed)

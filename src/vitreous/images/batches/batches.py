@@ -14,10 +14,12 @@ device) read, crop and resize ahead (loader.py), into pinned memory.
 
 from __future__ import annotations
 
-from collections import deque
+import hashlib
+from collections import OrderedDict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -25,14 +27,12 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.files import digest
 from vitreous.images.batches.loader import Loader, Places
 from vitreous.images.batches.workers import BatchStep, Feed, Processes, Resident, Threads, crops
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.augment import Augment, AugmentPlan
-from vitreous.images.sources.shards import Shards
 from vitreous.images.stores.device import Whole, lay_whole
 from vitreous.images.stores.memory import HeldPixels
 from vitreous.machine import core_count
@@ -43,6 +43,8 @@ from vitreous.ranks import Ranks, gather, here
 PROCESSES_FROM = 50_000  # images to read; worker processes start too slowly for fewer
 COPY_ID_STEP = 2**40  # added to an image's id for the draws of its next copy
 IMAGES_BETWEEN_COPIES = 8  # between two copies of one image
+IMAGES_PER_BLOCK = 500  # of a shard, that stay together when blocks are permuted
+WINDOWS_KEPT = 8  # orders of windows
 REPLACEMENT_DRAWS = 8  # images tried in place of an unreadable one
 
 
@@ -108,7 +110,7 @@ class Order:
     epochs: int = 1
     repeats: int = 1
     shuffle: bool | None = None
-    shuffle_buffer: int = 10_000  # images of a window in which shards are shuffled
+    shuffle_buffer: int = 10_000  # images of a window in which blocks of shards are shuffled
     drop_last: bool | None = None
     start: dict[str, Any] | None = None
     ranks: Ranks | None = None
@@ -148,10 +150,11 @@ class Batches:
         self.ranks = order.ranks or here()
         self._device = torch.device(loading.device)
         self._workers = min(core_count(), 8) if loading.workers is None else loading.workers
-        self._places = EpochOrder(len(data), order.seed, shuffle, _shards(data), order.shuffle_buffer, order.repeats)
+        blocks, buffer = (find_blocks(data), _window(data, order.shuffle_buffer)) if shuffle else (None, 1)
+        self._places = EpochOrder(len(data), order.seed, shuffle, blocks, buffer, order.repeats)
         self._loader = Loader(data, loading.preprocess, decode.is_fast(loading.fast))
         self._epoch, self._place, self._is_through = 0, 0, False
-        self._shown = np.zeros(len(data), np.int64)  # how often, by image
+        self._shown = Shown(len(data))
         self._skipped: list[str] = []
         self._replaced: dict[int, str] = {}  # each missing image, and why
         self._check()
@@ -195,15 +198,15 @@ class Batches:
                 f"these are batches of rank {self.ranks.rank} of {self.ranks.world}, and no such process group runs; "
                 "coverage needs all ranks"
             )
-        mine = int(self._shown.sum()), np.packbits(self._shown > 0), self._skipped
+        mine = self._shown.count, self._shown.bits, self._skipped
         seen, bits, skipped = zip(*(gather(mine) if self.ranks.world > 1 else [mine]), strict=True)
-        unique = np.unpackbits(np.bitwise_or.reduce(bits), count=len(self.data))
-        return Coverage(len(self.data), sum(seen), int(unique.sum()), tuple(why for part in skipped for why in part))
+        unique = int(np.unpackbits(np.bitwise_or.reduce(bits)).sum(dtype=np.int64))
+        return Coverage(len(self.data), sum(seen), unique, tuple(why for part in skipped for why in part))
 
     def __iter__(self) -> Iterator[Batch]:
         if self._is_through:
             self._epoch, self._place, self._skipped, self._is_through = 0, 0, [], False
-            self._shown[:] = 0
+            self._shown = Shown(len(self.data))
         feed = self._feed()
         waiting: deque[tuple[BatchStep, Any]] = deque()
         steps = self._steps(self._epoch, self._place)
@@ -235,7 +238,7 @@ class Batches:
             copies = None if copies is None else copies[good]
             self._skipped += failed.values()
         self._epoch, self._place = (step.epoch, step.end) if not step.ends_epoch else (step.epoch + 1, 0)
-        np.add.at(self._shown, members, 1)
+        self._shown.add(members)
         numbers = self.data.labels[members]
         labels = torch.from_numpy(numbers if self.loading.labelled else numbers.clip(0))
         if self._device.type == "cuda":
@@ -280,6 +283,8 @@ class Batches:
         """True if the workers are processes: more than 2 threads wait for each other, but processes start slowly."""
         if self.loading.processes is not None:
             return self.loading.processes and self._workers > 0
+        if getattr(self.data.source, "stays_here", False):
+            return False
         reads = len(self.data) * self.order.epochs if self.loading.reads is None else self.loading.reads
         return self._workers > 2 and reads >= PROCESSES_FROM and not isinstance(self.data.source, HeldPixels)
 
@@ -320,14 +325,21 @@ class Batches:
 
     def _identity(self) -> dict[str, Any]:
         """What a saved position depends on: images, labels and order."""
-        chosen = digest(self.data.ids.tobytes() + self.data.labels.tobytes())
         return {
             "seed": self.order.seed,
             "images": len(self.data),
             "content_id": self.data.content_id,
-            "chosen": chosen[:16],
+            "chosen": self._chosen,
             "order": self._places.kind,
         }
+
+    @cached_property
+    def _chosen(self) -> str:
+        """A digest of ids and labels, made once."""
+        total = hashlib.sha256()
+        for numbers in (self.data.ids, self.data.labels):
+            total.update(np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data)
+        return total.hexdigest()[:16]
 
     def _start_at(self, state: dict[str, Any]) -> None:
         for name, now in self._identity().items():
@@ -387,12 +399,37 @@ class Batches:
         self._loader.check()
 
 
+class Shown:
+    """Which images were shown, a bit each, and how many in all."""
+
+    def __init__(self, images: int):
+        self.bits = np.zeros(-(-images // 8), np.uint8)
+        self.count = 0
+
+    def add(self, members: Places) -> None:
+        self.count += len(members)
+        np.bitwise_or.at(self.bits, members >> 3, (1 << (members & 7)).astype(np.uint8))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Neighbouring images that are read together: part of a shard, or a row group.
+
+    start, size: of each block, in the order of `members`.  members: the images, block by block; None if they lie so.
+    """
+
+    start: Places
+    size: Places
+    members: Places | None = None
+
+
 @dataclass
 class EpochOrder:
     """The image at each place of an epoch.
 
-    Shards are read nearly in order: whole shards are permuted, and images within windows of `buffer` places. So a
-    reader keeps at most one window, and any place can be found directly.
+    Shards are read nearly in order: blocks of neighbouring images are permuted, and images within windows of `buffer`
+    places. So a reader keeps at most a few windows, and any place can be found directly: in time and memory that depend
+    on the number of blocks and on the window, not on the number of images or ranks.
 
     With R repeats an epoch shows the first D = ⌈N / R⌉ images of its order. Place R·j + r has copy r of number
     (j − r·apart) mod D of them: copies of one image are R·apart + 1 places apart, so mostly in one step, as DeiT has
@@ -402,10 +439,11 @@ class EpochOrder:
     count: int
     seed: int
     is_shuffled: bool
-    shards: Places | None  # the shard of each image
+    blocks: Blocks | None
     buffer: int
     repeats: int = 1
-    _known: tuple[int, Places] | None = None
+    _known: tuple[int, Any] | None = None  # an epoch, and its whole order or that of its blocks
+    _windows: OrderedDict[int, Places] = field(default_factory=OrderedDict)
 
     @property
     def kind(self) -> str:
@@ -413,7 +451,7 @@ class EpochOrder:
         again = "" if self.repeats == 1 else f", each {self.repeats} times"
         if not self.is_shuffled:
             return "as it lies" + again
-        return ("shuffled" if self.shards is None else f"shuffled in windows of {self.buffer}") + again
+        return ("shuffled" if self.blocks is None else f"shuffled in windows of {self.buffer}") + again
 
     @property
     def distinct(self) -> int:
@@ -437,24 +475,59 @@ class EpochOrder:
         """The images at these positions of the epoch's order."""
         if not self.is_shuffled:
             return numbers
+        if self.blocks is None:
+            if self._known is None or self._known[0] != epoch:
+                self._known = epoch, permutation(self.seed, "order", epoch, self.count)
+            return self._known[1][numbers]
+        found = np.empty(len(numbers), np.int64)
+        windows, places = np.divmod(numbers, self.buffer)
+        for window in np.unique(windows).tolist():
+            here = windows == window
+            found[here] = self._window(epoch, window)[places[here]]
+        return found
+
+    def _window(self, epoch: int, window: int) -> Places:
+        """The images of one window: those of the permuted blocks under it, in the order of their own draws."""
+        assert self.blocks is not None
         if self._known is None or self._known[0] != epoch:
-            self._known = epoch, self._permutation(epoch)
-        return self._known[1][numbers]
+            order = permutation(self.seed, "shards", epoch, len(self.blocks.size))
+            self._known = epoch, (order, np.cumsum(self.blocks.size[order]) - self.blocks.size[order])
+            self._windows.clear()
+        if window in self._windows:
+            self._windows.move_to_end(window)
+            return self._windows[window]
+        order, begin = self._known[1]
+        places = np.arange(window * self.buffer, min((window + 1) * self.buffer, self.count))
+        block = np.searchsorted(begin, places, "right") - 1
+        members = self.blocks.start[order[block]] + places - begin[block]
+        members = members if self.blocks.members is None else self.blocks.members[members]
+        within = uniform(self.seed, "order", epoch, members)[:, 0]
+        self._windows[window] = members[np.argsort(within, kind="stable")]
+        while len(self._windows) > WINDOWS_KEPT:
+            self._windows.popitem(last=False)
+        return self._windows[window]
 
-    def _permutation(self, epoch: int) -> Places:
-        if self.shards is None:
-            return permutation(self.seed, "order", epoch, self.count)
-        _, shard = np.unique(self.shards, return_inverse=True)
-        rank_of = np.argsort(permutation(self.seed, "shards", epoch, int(shard.max()) + 1))
-        order = np.argsort(rank_of[shard], kind="stable")
-        within = uniform(self.seed, "order", epoch, order)[:, 0]
-        window = np.arange(self.count) // self.buffer
-        return order[np.lexsort((within, window))]
+
+def find_blocks(data: ImageSet) -> Blocks | None:
+    """The blocks of a set whose source has them, none larger than IMAGES_PER_BLOCK unless it is read as one."""
+    starts = getattr(data.source, "block_starts", None)
+    if starts is None:
+        return None
+    ids, members = data.ids, None
+    if (ids[1:] < ids[:-1]).any():
+        members = np.argsort(ids, kind="stable")
+        ids = ids[members]
+    edges = np.searchsorted(ids, [*starts, len(data.source)])
+    parts = [np.arange(a, b, IMAGES_PER_BLOCK) for a, b in pairwise(edges.tolist()) if a < b]
+    if getattr(data.source, "window", None) is not None:  # a row group is read whole
+        parts = [part[:1] for part in parts]
+    start = np.concatenate(parts)
+    return Blocks(start, np.diff(np.append(start, len(data))), members)
 
 
-def _shards(data: ImageSet) -> Places | None:
-    """The shard of each image, or None for a source without shards."""
-    return data.source.file[data.ids].astype(np.int64) if isinstance(data.source, Shards) else None
+def _window(data: ImageSet, buffer: int) -> int:
+    """The images of a window; the source may keep fewer."""
+    return min(buffer, getattr(data.source, "window", None) or buffer)
 
 
 def _drawn_ids(ids: Places, copies: Places | None) -> Places:

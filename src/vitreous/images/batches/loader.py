@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.errors import DataError
+from vitreous.errors import DataError, ShardError
 from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.augment import AugmentPlan
+from vitreous.images.sources import image_file
 from vitreous.images.stores.disk import PackedPixels, same_pixels
 from vitreous.images.stores.memory import HeldPixels, find_places
 from vitreous.models import preprocess as rules
@@ -40,17 +42,22 @@ class Loader:
     def load(self, members: Places, plan: AugmentPlan | None, out: NDArray[np.uint8]) -> dict[int, str]:
         """Fill `out` (B H W C) with these images; returns the reason for each unreadable row."""
         failed: dict[int, str] = {}
+        fetched = self.data.fetch(members.tolist())
         if plan is None:
             for row, i in enumerate(members):
                 try:
-                    out[row] = self.whole(int(i))
+                    out[row] = self.whole(int(i), fetched.get(int(i)))
+                except ShardError:
+                    raise
                 except DataError as error:
                     failed[row] = str(error)
             return failed
         opened: dict[int, _Opened] = {}
         for row, i in enumerate(members):
             try:
-                opened[row] = self._open(int(i))
+                opened[row] = self._open(int(i), fetched.get(int(i)))
+            except ShardError:
+                raise
             except DataError as error:
                 failed[row] = str(error)
         sizes = np.array([opened[row].size if row in opened else (1, 1) for row in range(len(members))], np.int64)
@@ -64,6 +71,15 @@ class Loader:
                 failed[row] = str(error)
         return failed
 
+    def for_workers(self) -> Loader:
+        """What a worker process needs of a streamed set: the source alone, whose images it is asked for by id."""
+        if not self.data.is_streamed:
+            return self
+        everything: Any = range(len(self.data.source))  # as ids: each image's place is its id
+        none: Any = np.zeros(0, np.int64)
+        data = replace(self.data, ids=everything, labels=none, splits=none, own_splits=None, groups=None)
+        return replace(self, data=data)
+
     def one(self, member: int, crop: AugmentPlan | None, shape: tuple[int, ...]) -> Tensor:
         """A single image, C H W, as `load` fills it."""
         out = torch.empty((1, *shape), dtype=torch.uint8)
@@ -71,9 +87,9 @@ class Loader:
             raise DataError(failed[0])
         return out[0]
 
-    def whole(self, i: int) -> NDArray[np.uint8]:
-        """Image i as an evaluation sees it, in Pillow's own pixels."""
-        pixels = self.data.read(i)
+    def whole(self, i: int, fetched: bytes | DataError | None = None) -> NDArray[np.uint8]:
+        """Image i as an evaluation sees it, in Pillow's own pixels.  fetched: its file, if it was read already."""
+        pixels = self._read(i, fetched)
         if self.is_finished[i]:
             return decode.with_channels(pixels, self.channels)
         return decode.finish(pixels, self.preprocess)
@@ -97,15 +113,22 @@ class Loader:
         """For each image: True if it is stored with its evaluation pixels."""
         source = self.data.source
         if not isinstance(source, PackedPixels | HeldPixels):
-            return np.zeros(len(self.data), bool)
+            return np.broadcast_to(np.False_, len(self.data))
         return source.is_finished[find_places(source.ids, self.data.ids)]
 
-    def _open(self, i: int) -> _Opened:
+    def _read(self, i: int, fetched: bytes | DataError | None) -> NDArray[np.uint8]:
+        if isinstance(fetched, DataError):
+            raise fetched
+        return self.data.read(i) if fetched is None else image_file.decode(fetched, self.data.name(i))
+
+    def _open(self, i: int, fetched: bytes | DataError | None) -> _Opened:
         """An image with a known size: a JPEG's from its header, any other decoded."""
-        raw = self.data.raw(i) if self.fast else None
-        if raw is not None and (header := decode.header(raw)) is not None:
+        raw = fetched if isinstance(fetched, bytes) else None
+        if self.fast and fetched is None:
+            raw = self.data.raw(i)
+        if self.fast and raw is not None and (header := decode.header(raw)) is not None:
             return _Opened(i, (header.rows, header.columns), raw, header, None)
-        pixels = self.data.read(i)
+        pixels = self._read(i, fetched)
         return _Opened(i, (pixels.shape[0], pixels.shape[1]), None, None, pixels)
 
     def _crop(self, found: _Opened, box: tuple[int, int, int, int], size: Size) -> NDArray[np.uint8]:

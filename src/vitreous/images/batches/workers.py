@@ -138,11 +138,15 @@ class Processes:
         self.memory = SharedMemory(create=True, size=max(slots * most * int(np.prod(shape)), 1))
         self.array = np.ndarray((slots, most, *shape), np.uint8, self.memory.buf)
         self.slot = 0
-        self.pool = worker_processes.start(workers, _start_worker, loader, self.memory.name, self.array.shape)
+        self.asks_by_id = loader.data.is_streamed
+        sent = loader.for_workers()
+        self.pool = worker_processes.start(workers, _start_worker, sent, self.memory.name, self.array.shape)
 
     def start(self, step: BatchStep) -> tuple[int, list[tuple[int, Future[dict[int, str]]]]]:
         slot, self.slot = self.slot, (self.slot + 1) % len(self.array)
-        return slot, [(run[0], self.pool.submit(_work, slot, *run)) for run in _runs(step)]
+        ids = self.loader.data.ids if self.asks_by_id else None
+        runs = ((at, members if ids is None else ids[members], plan) for at, members, plan in _runs(step))
+        return slot, [(run[0], self.pool.submit(_work, slot, *run)) for run in runs]
 
     def finish(self, step: BatchStep, begun: Any) -> tuple[Tensor, dict[int, str]]:
         slot, runs = begun

@@ -87,6 +87,8 @@ def _sample(data: ImageSet, size: int | None) -> np.ndarray | None:
 def _health(
     whole: ImageSet, some: ImageSet, facts: Facts, findings: tuple[Finding, ...], near: int, *, is_sample: bool
 ) -> Health:
+    from vitreous.images.open_data import without_split  # it imports this room
+
     fine = facts[facts["problem"] == READABLE]
     sizes = {
         side: (int(fine[side].min()), int(np.median(fine[side])), int(fine[side].max()))
@@ -107,6 +109,8 @@ def _health(
         sizes=sizes,
         findings=findings,
         rules=rules(near),
-        notes=whole.notes,
+        notes=without_split(whole.notes) if whole.split_was_made else whole.notes,
         data=some,
+        is_split_made=whole.split_was_made,
+        is_encoded=whole.is_encoded,
     )

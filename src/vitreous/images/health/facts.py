@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.errors import DataError, TooLargeError
+from vitreous.errors import DataError, ShardError, TooLargeError
 from vitreous.images import perceptual_hash
 from vitreous.images.imageset import Source
 from vitreous.images.sources import image_file
@@ -86,9 +86,11 @@ def look(source: Source, numbers: Iterable[int], known: dict[bytes, Facts] | Any
 def _look_at(source: Source, i: int, known: Any) -> Facts:
     try:
         raw = source.raw(i)
+    except ShardError:
+        raise
     except OSError as error:
         raise Problem(UNREADABLE, error.strerror or str(error)) from None
-    except Exception as error:  # a shard cut in half, an archive's bad checksum
+    except Exception as error:  # an archive's bad checksum, a shard to be skipped
         raise Problem(DAMAGED, _line(error)) from None
     if raw is None:
         return _of_pixels(_pixels(source, i))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vitreous.printable import printable_line
+from vitreous.words import counted
 
 if TYPE_CHECKING:
     from vitreous.images.imageset import ImageSet
@@ -29,7 +30,11 @@ class FindingKind:
 
 FAULTS = {
     "unreadable": ("Unreadable files", "[file|files] cannot be read", "Replace or delete them."),
-    "truncated": ("Files cut short", "[file is|files are] cut short", "Copy or download them again."),
+    "truncated": (
+        "Files cut short",
+        "[file is|files are] cut short and cannot be read",
+        "Copy or download them again.",
+    ),
     "heic": (
         "HEIC images",
         "[file is|files are] HEIC, which is not read here",
@@ -194,6 +199,8 @@ class Health:
     rules: Mapping[str, str]  # the rule behind each kind
     notes: tuple[str, ...] = ()
     data: ImageSet | None = field(default=None, repr=False, compare=False)
+    is_split_made: bool = False  # the set has no test split of its own
+    is_encoded: bool = True  # its images are files, which may be broken
 
     @property
     def faults(self) -> tuple[Finding, ...]:
@@ -204,6 +211,11 @@ class Health:
     def notices(self) -> tuple[Finding, ...]:
         """Findings that are handled already, or worth a look."""
         return tuple(f for f in self.findings if f.severity == NOTICE)
+
+    @property
+    def own_splits(self) -> Mapping[str, int]:
+        """Images of each split that the set itself has; a split that was made says nothing about the set."""
+        return {} if self.is_split_made else self.splits
 
     def find(self, kind: str) -> Finding | None:
         """The finding of that kind, if there is one."""
@@ -228,16 +240,30 @@ class Health:
         return tuple(sorted({name for finding in found for name in finding.files}))
 
     @property
+    def copies(self) -> int:
+        """Images that are there once more: all but one of each group of exact copies."""
+        found = self.find("exact-duplicate")
+        return 0 if found is None else sum(len(case.names) - 1 for case in found.cases)
+
+    @property
+    def whole(self) -> str:
+        """The size of the set, in what it holds: files that may be broken, or images."""
+        return counted(self.images, "file" if self.is_encoded else "image")
+
+    @property
     def read(self) -> str:
-        """How many images were read, as text."""
-        unread = len(self.unread)
+        """How many were read, how many cannot be, and how many are copies, as text."""
+        unread, read = len(self.unread), self.checked - len(self.unread)
+        copies = (
+            f"; {self.copies:,} of these {'is a copy' if self.copies == 1 else 'are copies'}" if self.copies else ""
+        )
         if self.sample_seed is None:
-            count = f"{self.images - unread:,} of {self.images:,}" if unread else f"all {self.images:,}"
-            return f"{count} images read"
+            count = f"{unread:,} of {self.whole} cannot be read, {read:,}" if unread else f"all {read:,}"
+            return f"{count} {'image' if read == 1 else 'images'} read{copies}"
         sample = f"a random sample (seed {self.sample_seed})"
         if unread:
             sample = f"of {sample[:-1]}, {self.checked:,} images)"
-        return f"{self.checked - unread:,} of {self.images:,} images read, {sample}"
+        return f"{read:,} of {self.images:,} images read, {sample}{copies}"
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict, every case by name."""
@@ -270,9 +296,10 @@ class Health:
 
 def lines(health: Health, most: int = 3) -> Iterator[str]:
     """The findings for a terminal, at most TERMINAL_COLUMNS wide."""
-    splits = ", ".join(f"{count:,} {name}" for name, count in health.splits.items())
+    own = ", ".join(f"{count:,} {name}" for name, count in health.own_splits.items())
+    splits = f" ({own})" if own else ""
     yield from _wrapped(
-        f"{health.path}: {health.kind}, {health.images:,} images ({splits}), {len(health.classes):,} classes"
+        f"{health.path}: {health.kind}, {health.whole}{splits}, {counted(len(health.classes), 'class')}"
     )
     for line in (health.read, *health.notes):
         yield from _wrapped(line)

@@ -13,6 +13,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.images.sources import image_file
 from vitreous.report import page as pages
 from vitreous.report.page import Bar, Block, Group, Listing, Note, Number, Numbers, Page, Pictures, Section, Table, Text
+from vitreous.words import counted
 
 MAX_CASES_SHOWN = 24  # of a kind shown as pictures
 MAX_COPIES_SHOWN = 4  # of one picture
@@ -32,7 +33,7 @@ def page(health: Health) -> Page:
     return Page(
         title=health.path.rstrip("/\\").replace("\\", "/").rpartition("/")[2] or health.path,
         over="vitreous check",
-        lead=f"{health.path}: {health.kind}, {health.images:,} images in {_classes_word(health)}; {health.read}.",
+        lead=f"{health.path}: {health.kind}, {health.whole} in {_classes_word(health)}; {health.read}.",
         top=[_verdict(health), _numbers(health)],
         sections=[*sections, _classes(health), _files(health), _rules(health)],
         foot="Made by vitreous check. Nothing was changed, and nothing left out.",
@@ -58,7 +59,7 @@ def _verdict(health: Health) -> Note:
 
 
 def _numbers(health: Health) -> Numbers:
-    splits = [Number(f"{count:,}", f"in {name}") for name, count in health.splits.items()]
+    splits = [Number(f"{count:,}", f"in {name}") for name, count in health.own_splits.items()]
     faults, notices = len(health.faults), len(health.notices)
     return Numbers(
         [
@@ -99,7 +100,7 @@ def _section(health: Health, finding: Finding) -> Section:
 
 
 def _classes_word(health: Health) -> str:
-    return f"{len(health.classes):,} {'class' if len(health.classes) == 1 else 'classes'}"
+    return counted(len(health.classes), "class")
 
 
 def _class_row(case: Case) -> list[str]:

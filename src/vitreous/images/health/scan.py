@@ -92,7 +92,7 @@ def choose_workers(data: ImageSet, workers: int | None) -> int:
             raise DataError(f"workers is {workers}; give 0 (this process) or more")
         return workers
     is_of_main = type(data.source).__module__ == "__main__"  # a worker could not find its class
-    if len(data) < SCAN_IN_PARALLEL_FROM or is_of_main:
+    if len(data) < SCAN_IN_PARALLEL_FROM or is_of_main or getattr(data.source, "stays_here", False):
         return 0
     return min(max(core_count(), 2), MAX_SCAN_WORKERS, -(-len(data) // SCAN_IN_PARALLEL_FROM) + 1)
 

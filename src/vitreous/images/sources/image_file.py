@@ -229,7 +229,7 @@ def _refuse(what: str, error: Exception) -> NoReturn:
     if isinstance(error, MemoryError):
         raise TooLargeError(f"{what} is more than the memory here holds; shrink it") from None
     if isinstance(error, Image.UnidentifiedImageError):
-        reason = "is not an image that Pillow knows"
+        reason = "is not an image in any format known here"
     elif "truncated" in text or "end of" in text or "Truncated" in text:
         reason = "is cut short"
     else:

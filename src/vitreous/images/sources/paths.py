@@ -7,16 +7,27 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vitreous.errors import DataError, MissingExtraError, nearest
+from vitreous.errors import DataError, nearest
 from vitreous.files import restore_folder
 from vitreous.images.sources import image_file
+from vitreous.images.sources.remote import (
+    ADDRESS,
+    Stamp,
+    filesystem,
+    is_remote,
+    open_far,
+    read_far_range,
+    retried,
+    stamp,
+    stamps,
+)
 from vitreous.printable import storable
 from vitreous.words import one_line
 
@@ -24,7 +35,6 @@ IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".g
 IMAGE_SUFFIXES |= {".heif", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga"}
 JUNK_NAMES = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", "system volume information"}
 JUNK_NAMES |= {"lost+found", "__pycache__", "ehthumbs.db", "icon\r"}
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://|[a-z0-9]+::")
 SPECIAL_FILES = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 SPECIAL_FILES |= {stat.S_IFDIR: "a folder"}
 MAX_COMPARED = 1_000  # names beside a place that is not there
@@ -38,11 +48,13 @@ class Place:
     text: str  # as the user wrote it
     folder: Path | None = None
     files: tuple[str, ...] = ()
+    skips_bad_shards: bool = False  # a shard that cannot be read is left out, with a note
 
     def ending(self, *suffixes: str) -> list[str]:
         """The named files if all have such a suffix; for a folder, the files directly inside that do."""
         if self.folder is None:
-            return list(self.files) if self.files and all(f.lower().endswith(suffixes) for f in self.files) else []
+            is_all = self.files and all(file_name(f).lower().endswith(suffixes) for f in self.files)
+            return list(self.files) if is_all else []
         return [
             str(self.folder / n) for n in self.names if n.lower().endswith(suffixes) and (self.folder / n).is_file()
         ]
@@ -106,7 +118,7 @@ def _meant(path: Path) -> str:
         beside = []
     if near := nearest(path.name, beside, 1):
         return f"did you mean {storable(str(path.with_name(near[0])))}?"
-    return "name a folder, a file, a pattern, an fsspec address or fashion"
+    return "name a folder, a file, a pattern, an address or fashion"
 
 
 def _files(text: str, files: list[str]) -> Place:
@@ -138,26 +150,44 @@ def expand_braces(text: str) -> list[str]:
 
 
 def _remote(text: str) -> tuple[str, ...]:
+    """The files of an address. Of several names in braces, whoever reads them finds those that are not there."""
     found: list[str] = []
-    for one in dict.fromkeys(expand_braces(text)):
-        system, path = filesystem(one)
-        try:
-            if glob.has_magic(path):
-                inside = sorted(str(p) for p in system.glob(path))
-            elif system.isdir(path):
-                inside = _of_one_kind(sorted(str(p) for p in system.find(path)))
-            elif system.exists(path):
-                inside = [path]
-            else:
-                raise DataError(f"{one} is not there; check the address")
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"{one} cannot be reached ({type(error).__name__}: {one_line(error)})") from None
-        found += [str(system.unstrip_protocol(p)) for p in inside]
+    names = list(dict.fromkeys(expand_braces(text)))
+    for one in names:
+        found += [one] if len(names) > 1 and not _has_magic(one) else _listed(one)
     if not found:
-        raise DataError(f"nothing is at {text}; check the address")
+        raise DataError(f"no file matches {text}; check the pattern")
     return tuple(sorted(set(found)))
+
+
+def _listed(address: str) -> list[str]:
+    """The files that one address names: itself, those in its folder, or those that match its pattern."""
+    system, path = filesystem(address)
+
+    def ask() -> list[str] | None:
+        """The paths there; None for a file."""
+        try:
+            if _has_magic(address):
+                return sorted(str(p) for p in system.glob(path))
+            if system.isdir(path):
+                return _of_one_kind(sorted(str(p) for p in system.find(path)))
+        except FileNotFoundError:  # a server without listings
+            return []
+        if not system.exists(path):
+            raise DataError(f"{address} is not there; check the address")
+        return None
+
+    inside = retried(address, ask)
+    if inside is None:
+        return [address]
+    if not inside and address.startswith(("http://", "https://")):
+        raise DataError(f"{address} lists no files; name them, such as train-{{0000..0123}}.tar")
+    return [str(system.unstrip_protocol(p)) for p in inside]
+
+
+def _has_magic(address: str) -> bool:
+    """True for a pattern; an address's query is none."""
+    return glob.has_magic(address.partition("?")[0] if address.startswith(("http://", "https://")) else address)
 
 
 def _of_one_kind(files: list[str]) -> list[str]:
@@ -169,27 +199,10 @@ def _of_one_kind(files: list[str]) -> list[str]:
     return files
 
 
-def filesystem(address: str) -> tuple[Any, str]:
-    """The fsspec file system of an address, and the path on it."""
-    try:
-        import fsspec
-    except ImportError:
-        raise MissingExtraError("data", f"reading {address}") from None
-    try:
-        return fsspec.core.url_to_fs(address)
-    except (ImportError, ValueError) as error:
-        raise DataError(f"{address} cannot be reached: {one_line(error)}") from None
-
-
-def is_remote(file: str) -> bool:
-    return bool(ADDRESS.match(file)) and not Path(file).exists()
-
-
 def open_file(file: str) -> Any:
     """Open a file or an address for random reads."""
     if is_remote(file):
-        system, path = filesystem(file)
-        return system.open(path, "rb")
+        return open_far(file)
     try:
         return open_regular(file)
     except OSError as error:
@@ -255,8 +268,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def read_range(file: str, start: int, size: int) -> bytes:
     """Read `size` bytes from `start`. No file stays open, so forks, pickles and threads are safe."""
     if is_remote(file):
-        system, path = filesystem(file)
-        return bytes(system.cat_file(path, start=start, end=start + size))
+        return read_far_range(file, start, size)
     try:
         with open_regular(file, buffering=0) as handle:
             handle.seek(start)
@@ -275,13 +287,25 @@ def fingerprint(raw: bytes) -> str:
 
 
 def file_size(file: str) -> int:
-    if is_remote(file):
-        system, path = filesystem(file)
-        return int(system.size(path))
-    return Path(file).stat().st_size
+    return stamp(file).size if is_remote(file) else Path(file).stat().st_size
+
+
+def file_stamps(files: Sequence[str]) -> dict[str, Stamp | DataError]:
+    """Size and version of each file, near or far; the fault of one that cannot be reached."""
+    found: dict[str, Stamp | DataError] = {}
+    for file in files:
+        if not is_remote(file):
+            try:
+                state = Path(file).stat()
+                found[file] = Stamp(state.st_size, str(state.st_mtime_ns))
+            except OSError as error:
+                found[file] = cannot_read(file, error)
+    return found | stamps([file for file in files if file not in found])
 
 
 def file_name(file: str) -> str:
+    """The last part of a path or an address, without an address's query."""
+    file = file.partition("?")[0] if file.startswith(("http://", "https://")) else file
     return re.split(r"[/\\]", file.rstrip("/\\"))[-1]
 
 

@@ -2,73 +2,114 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.errors import DataError
-from vitreous.images.imageset import NamedImages
+from vitreous.errors import DataError, ShardError, without_secrets
+from vitreous.images.batches.processes import in_order
+from vitreous.images.imageset import WordArray
 from vitreous.images.sources import image_file
-from vitreous.images.sources.labels import LABEL_COLUMNS, by_value, column, split_of, split_of_path
+from vitreous.images.sources.labels import LABEL_COLUMNS, by_name, by_number, column, split_of, split_of_path
 from vitreous.images.sources.paths import (
     HASH_WHOLE_BELOW,
     Place,
     file_name,
-    file_size,
+    file_stamps,
     fingerprint,
     is_image_name,
     is_junk,
-    is_remote,
     open_file,
     read_range,
 )
+from vitreous.images.sources.remote import Stamp, is_in_this_process, is_remote, read_ranges
 from vitreous.images.sources.source import FoundImages, SourceKind
+from vitreous.images.stores.shard_table import KEEP_TABLE_FROM, Index, ShardTable, kept_table, make_table, table_key
 from vitreous.printable import storable
 from vitreous.words import few
 
 MAX_LABEL_BYTES = 1 << 20  # a larger file is not a label
 NAME_FILES = ("classes.txt", "classnames.txt", "class_names.txt", "labels.txt")
+SHARDS_AT_ONCE = 8  # read through a network
+MAX_TOLD_IMAGES = 100_000  # of larger sets the other entries of .json files are not kept
+
+log = logging.getLogger("vitreous.data")
 
 
 @dataclass(frozen=True)
-class Shards(NamedImages):
+class Shards:
     """Images inside tar files. Holds only offsets and no open file, so it can be sent to workers."""
 
     files: tuple[str, ...]
-    names: tuple[str, ...]  # SHARD/key.jpg
-    file: NDArray[np.int32]
-    start: NDArray[np.int64]
-    size: NDArray[np.int64]
+    titles: tuple[str, ...]  # the shards' names
+    table: ShardTable
+    skips_bad: bool = False  # an image of a bad shard is unreadable, and the run goes on
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def block_starts(self) -> NDArray[np.int64]:
+        """The first image of each shard; images of one shard are read near each other."""
+        return self.table.first[:-1]
+
+    def name(self, i: int) -> str:
+        """SHARD/key.jpg"""
+        return storable(f"{self.titles[self.table.shard(i)]}/{self.table.key(i)}")
 
     def raw(self, i: int) -> bytes:
-        file = self.files[self.file[i]]
-        raw = read_range(file, int(self.start[i]), int(self.size[i]))
-        if len(raw) != self.size[i]:
-            raise DataError(f"{file} is cut short at {self.name(i)}; fetch the shard again")
-        return raw
+        n, (start, size) = self.table.shard(i), self.table.place(i)
+        try:
+            return self._whole(i, read_range(self.files[n], start, size))
+        except ShardError as error:
+            raise self._fault(error) from None
 
     def read(self, i: int) -> NDArray[np.uint8]:
-        return image_file.decode(self.raw(i), f"{self.files[self.file[i]]}/{self.name(i).split('/', 1)[1]}")
+        return image_file.decode(self.raw(i), f"{self.files[self.table.shard(i)]}/{storable(self.table.key(i))}")
 
+    @cached_property
+    def is_far(self) -> bool:
+        return any(map(is_remote, self.files))
 
-@dataclass
-class Index:
-    """One shard's samples in order: offset, size, label and facts of each image."""
+    @property
+    def stays_here(self) -> bool:
+        """True if another process would not find the shards."""
+        return any(map(is_in_this_process, self.files))
 
-    keys: list[str] = field(default_factory=list)  # with the image's suffix
-    start: list[int] = field(default_factory=list)
-    size: list[int] = field(default_factory=list)
-    label: list[Any] = field(default_factory=list)  # a number, a name, several, or None
-    about: list[dict[str, Any]] = field(default_factory=list)  # the other entries of its .json
-    has_end: bool = True  # the tar has its end mark
-    left: list[str] = field(default_factory=list)  # keys without an image
+    def fetch(self, numbers: Sequence[int]) -> dict[int, bytes | DataError]:
+        """The encoded files of several images from a store, several requests at once; empty for shards on a disk."""
+        if not self.is_far:
+            return {}
+        found = read_ranges([(self.files[self.table.shard(i)], *self.table.place(i)) for i in numbers])
+        return dict(zip(numbers, map(self._checked, numbers, found), strict=True))
+
+    def _checked(self, i: int, raw: bytes | DataError) -> bytes | DataError:
+        try:
+            return self._fault(raw) if isinstance(raw, DataError) else self._whole(i, raw)
+        except ShardError as error:
+            return self._fault(error)
+
+    def _whole(self, i: int, raw: bytes) -> bytes:
+        if len(raw) != self.table.place(i)[1]:
+            file = self.files[self.table.shard(i)]
+            raise ShardError(f"{file} is cut short at {self.name(i)}; fetch the shard again")
+        return raw
+
+    def _fault(self, error: DataError) -> DataError:
+        """What a bad shard is here: the end of the run, or an image that cannot be read."""
+        return DataError(str(error)) if self.skips_bad else error
 
 
 def recognises(place: Place) -> bool:
@@ -90,24 +131,95 @@ def shard_files(place: Place) -> list[str]:
 
 
 def open_shards(place: Place) -> FoundImages:
-    from vitreous.images.stores.shard_index import known  # imported here: it uses this module
-
     files = shard_files(place)
-    written = known(files, Index)
-    shards = [written.get(file) or index_shard(file) for file in files]
-    names = [f"{_short(file, files)}/{key}" for file, shard in zip(files, shards, strict=True) for key in shard.keys]
-    labels = [label for shard in shards for label in shard.label]
-    if not names:
+    shards = _OpenShards(files, place)
+    table = shards.table()
+    if not len(table):
         raise DataError(f"{place.text} holds no images (key.jpg beside key.cls or key.json); check the shards")
-    which = np.repeat(np.arange(len(files), dtype=np.int32), [len(shard.keys) for shard in shards])
-    start = np.array([at for shard in shards for at in shard.start], np.int64)
-    size = np.array([n for shard in shards for n in shard.size], np.int64)
-    source = Shards(tuple(files), tuple(names), which, start, size)
-    numbers, classes = _classes(labels, files, place.text, source)
-    split = [split_of_path(file) for file in files]
-    columns = _columns([about for shard in shards for about in shard.about])
-    notes = _notes(files, shards, labels)
-    return FoundImages(source, numbers, classes, [split[n] for n in which], _prints(source), tuple(notes), columns)
+    files = [file for file in files if file not in shards.dropped]
+    titles = _titles(files)
+    source = Shards(tuple(files), titles, table, place.skips_bad_shards)
+    if table.facts.odd_label:
+        odd = storable(table.facts.odd_label)
+        raise DataError(f"{place.text}: the label of {odd} is neither a class number nor a name; write key.cls files")
+    labels, classes = _classes(source, files, place.text)
+    counts = table.facts.counts
+    splits = WordArray.repeated([split_of_path(file) for file in files], counts)
+    columns = _columns(shards.about) if len(table) <= MAX_TOLD_IMAGES else {}
+    notes = (*_notes(files, source, labels), *shards.notes())
+    about = {"lost_samples": shards.lost, "bad_shards": sorted(map(file_name, shards.faults))} if shards.faults else {}
+    is_small = not source.is_far and int(table.columns["size"].sum(dtype=np.int64)) <= HASH_WHOLE_BELOW
+    prints = [fingerprint(source.raw(i)) for i in range(len(source))] if is_small and not shards.faults else []
+    content = None if prints else _content(source, classes, [split_of_path(file) for file in files])
+    return FoundImages(source, labels, classes, splits, prints, notes, columns, about=about, content=content)
+
+
+class _OpenShards:
+    """The samples of shards, by the index beside them, an earlier table, or their headers; and what was bad."""
+
+    def __init__(self, files: Sequence[str], place: Place):
+        self.files, self.skips = files, place.skips_bad_shards
+        self.stamps = file_stamps(files)
+        self.faults: dict[str, DataError] = {}
+        self.dropped: set[str] = set()  # bad shards of unknown content
+        self.lost = 0  # samples of bad shards, as far as they are known
+        self.about: list[dict[str, Any]] = []
+        missing = {file: told for file, told in self.stamps.items() if isinstance(told, DataError)}
+        if missing and not self.skips:
+            more = f" ({len(missing):,} of {len(files):,} shards fail)" if len(missing) > 1 else ""
+            raise ShardError(f"{next(iter(missing.values()))}{more}")
+
+    def table(self) -> ShardTable:
+        sizes = [told.size for told in self.stamps.values() if isinstance(told, Stamp)]
+        if sum(sizes) < KEEP_TABLE_FROM or len(sizes) < len(self.files):
+            return make_table(self.indices())
+        told = [told for told in self.stamps.values() if isinstance(told, Stamp)]
+        marks = (f"{file} {one.size} {one.version}" for file, one in zip(self.files, told, strict=True))
+        return kept_table(table_key(marks), self.indices)
+
+    def indices(self) -> Iterator[Index]:
+        """The samples of each shard; a bad one is dropped if that was asked for, else raised."""
+        from vitreous.images.stores.shard_index import WrittenIndex  # imported here: it uses this package
+
+        is_far = any(map(is_remote, self.files))
+        with WrittenIndex(self.files) as written, ThreadPoolExecutor(SHARDS_AT_ONCE) as pool:
+            read = partial(self._read, written)
+            found = in_order(pool, read, self.files, 2 * SHARDS_AT_ONCE) if is_far else map(read, self.files)
+            for file, one in zip(self.files, found, strict=True):
+                index = self._skipped(file, one, written) if isinstance(one, DataError) else one
+                if index is None:
+                    continue
+                if len(self.about) <= MAX_TOLD_IMAGES:
+                    self.about += index.about
+                yield index
+
+    def _skipped(self, file: str, fault: DataError, written: Any) -> Index | None:
+        """What the index tells of a bad shard: its samples stay in the set, and are lost when they are read."""
+        if not self.skips:
+            raise fault
+        self.faults[file] = fault
+        index: Index | None = written.get(file, None)
+        if index is None:
+            self.dropped.add(file)
+        else:
+            self.lost += len(index.keys)
+        return index
+
+    def _read(self, written: Any, file: str) -> Index | DataError:
+        told = self.stamps[file]
+        if isinstance(told, DataError):
+            return told
+        try:
+            known: Index | None = written.get(file, told)
+            return index_shard(file) if known is None else known
+        except DataError as error:
+            return error
+
+    def notes(self) -> Iterator[str]:
+        if self.faults:
+            unknown = f", and all of {len(self.dropped):,} that no index tells of" if self.dropped else ""
+            why = next(iter(self.faults.values()))
+            yield f"skipped {len(self.faults):,} bad shards: {self.lost:,} samples are lost{unknown} ({why})"
 
 
 def index_shard(file: str) -> Index:
@@ -185,14 +297,14 @@ def _small(handle: Any, member: tarfile.TarInfo) -> bytes:
     return bytes(handle.read(member.size))
 
 
-def _classes(
-    labels: list[Any], files: Sequence[str], what: str, source: Shards
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    if any(isinstance(label, list | dict | float) for label in labels):
-        raise DataError(
-            f"{what}: a label of {source.name(0)} is neither a class number nor a name; write key.cls files"
-        )
-    return by_value(labels, _names_beside(files[0]), what, source.name)
+def _classes(source: Shards, files: Sequence[str], what: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Class numbers if all labels are whole numbers, else names; −1 for none."""
+    values, which = source.table.facts.labels, source.table.columns["label"]
+    if all(isinstance(value, int) for value in values if value is not None):
+        numbers = np.array([-1 if value is None else value for value in values], np.int64)
+        return by_number(numbers[which], _names_beside(files[0]), what, source.name)
+    numbers, classes = by_name([None if value is None else str(value) for value in values])
+    return numbers[which], classes
 
 
 def _names_beside(file: str) -> list[str] | None:
@@ -211,32 +323,35 @@ def _columns(about: list[dict[str, Any]]) -> dict[str, Sequence[str]]:
     return {name: [str(entries.get(name, "")) for entries in about] for name in names[:64]}
 
 
-def _notes(files: list[str], shards: list[Index], labels: list[Any]) -> Iterator[str]:
+def _notes(files: Sequence[str], source: Shards, labels: NDArray[np.int64]) -> Iterator[str]:
+    facts = source.table.facts
     yield f"{len(files):,} shards, read by offset"
-    if cut := [file_name(file) for file, shard in zip(files, shards, strict=True) if not shard.has_end]:
+    if cut := [file_name(file) for file, has_end in zip(files, facts.has_end, strict=True) if not has_end]:
         yield f"{len(cut):,} shards have no end mark and may be cut short: {few(cut)}"
-    if left := [key for shard in shards for key in shard.left]:
-        yield f"left out {len(left):,} keys without an image: {few(left)}"
-    if None in labels:
-        yield f"{labels.count(None):,} images have no label"
+    if facts.left:
+        names = ", ".join(map(storable, facts.left_names[:3]))
+        more = f" and {facts.left - 3:,} more" if facts.left > 3 else ""
+        yield f"left out {facts.left:,} keys without an image: {names}{more}"
+    if None in facts.labels and (count := int((labels < 0).sum())):
+        yield f"{count:,} images have no label"
 
 
-def _prints(source: Shards) -> list[str]:
-    """Sizes, and digests if all images are local and small together."""
-    total = int(source.size.sum())
-    if total > HASH_WHOLE_BELOW or any(map(is_remote, source.files)):
-        sizes = [file_size(file) for file in source.files]
-        return [
-            f"{size}:{start}:{sizes[n]}" for n, start, size in zip(source.file, source.start, source.size, strict=True)
-        ]
-    return [fingerprint(source.raw(i)) for i in range(len(source))]
+def _content(source: Shards, classes: Sequence[str], splits: Sequence[str]) -> str:
+    """A digest of classes, and of each shard's name, split and samples, in the order of the names."""
+    total = hashlib.sha256("\0".join(classes).encode("utf-8", "surrogateescape"))
+    for line in sorted(zip(source.titles, splits, source.table.facts.digests, strict=True)):
+        total.update(("\n" + "\0".join(line)).encode("utf-8", "surrogateescape"))
+    return total.hexdigest()[:32]
 
 
-def _short(file: str, files: Sequence[str]) -> str:
-    """A shard's name, with its folder if two shards share one."""
-    name = file_name(file)
-    is_alone = sum(file_name(f) == name for f in files) == 1
-    return name if is_alone else "/".join(re.split(r"[/\\]", file)[-2:])
+def _titles(files: Sequence[str]) -> tuple[str, ...]:
+    """The shards' names, with their folder if two shards share one."""
+    often = Counter(map(file_name, files))
+    parts = (re.split(r"[/\\]", without_secrets(file)) for file in files)
+    return tuple(
+        file_name(file) if often[file_name(file)] == 1 else "/".join(part[-2:])
+        for file, part in zip(files, parts, strict=True)
+    )
 
 
 SHARDS = SourceKind("shards", "WebDataset tar shards: key.jpg beside key.cls or key.json", recognises, open_shards)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitreous.images.imageset import ImageSet, Source
+from vitreous.images.imageset import ImageSet, Source, WordArray
 from vitreous.images.sources.labels import Labels
 from vitreous.images.sources.paths import Place
 
@@ -18,12 +18,13 @@ class FoundImages:
     source: Source
     labels: Labels  # N, −1 for none; or N × K of 0 and 1
     classes: tuple[str, ...]
-    own_splits: Sequence[str]  # each image's own split: train, val, test or ""
-    fingerprints: Sequence[str]  # of each image: changes when the image does
+    own_splits: Sequence[str] | WordArray  # each image's own split: train, val, test or ""
+    fingerprints: Sequence[str]  # of each image: changes when the image does; unused with `content`
     notes: tuple[str, ...] = ()
     columns: dict[str, Sequence[str]] = field(default_factory=dict)  # further facts about each image
     channels: int = 3
     about: dict[str, Any] = field(default_factory=dict)
+    content: str | None = None  # the content id, if the source knows it by itself
 
 
 @dataclass(frozen=True)

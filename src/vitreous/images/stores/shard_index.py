@@ -2,29 +2,37 @@
 
     vitreous-index.jsonl    one line a shard: its name, size and time, and its samples' keys, places, labels
 
-A line is valid while its shard has that size and time. An unfinished index is `vitreous-index.jsonl.part`, one synced
-line per shard; a second call resumes after the last whole line.
+A line is valid while its shard has that size and time; in a store, that size. An unfinished index is
+`vitreous-index.jsonl.part`, one synced line per shard; a second call resumes after the last whole line. In a store the
+index is written whole, at the end.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import msgspec
 
-from vitreous.errors import DataError
+from vitreous.errors import DataError, without_secrets
 from vitreous.files import lock, write_bytes
 from vitreous.images.health.scan import Progress
-from vitreous.images.sources.paths import is_remote
+from vitreous.images.sources.paths import file_name, file_stamps, read_range
+from vitreous.images.sources.remote import Stamp, filesystem, is_remote, retried, stamp
+from vitreous.images.stores.shard_table import Index
 from vitreous.journal import Journal
 
 INDEX_FILE = "vitreous-index.jsonl"
 
-ReadShard = Callable[[str], Any]  # a shard's path to a plain dataclass with `keys`, one a sample
+COPY_BYTES = 16 << 20  # of an index in a store, at once
+
+ReadShard = Callable[[str], Index]
+_Place = tuple[Path, int, int, str]  # of a line: file, start, size, and its shard's mark
 
 
 @dataclass(frozen=True)
@@ -48,19 +56,92 @@ class ShardIndex:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def known(files: Iterable[str], kind: type[Any]) -> dict[str, Any]:
-    """The indexed samples of these shards, as values of `kind`; leaves out a shard that has changed."""
-    found: dict[str, Any] = {}
-    tables: dict[Path, dict[str, bytes]] = {}
-    for file in files:
-        folder = Path(file).parent
-        if is_remote(file):
-            continue
-        if folder not in tables:
-            tables[folder] = _lines(folder / INDEX_FILE)
-        if (line := tables[folder].get(_mark(file))) is not None:
-            found[file] = msgspec.convert(msgspec.json.decode(line)["samples"], kind)
-    return found
+class WrittenIndex:
+    """The lines of the indices beside some shards. Holds their places alone; each line is read when it is asked for."""
+
+    def __init__(self, files: Iterable[str]):
+        self._copies = ExitStack()
+        self._lines: dict[str, dict[str, _Place]] = {}  # by folder and shard's name
+        for folder in dict.fromkeys(map(_folder, files)):
+            path = self._here(folder)
+            self._lines[folder] = {} if path is None else dict(_places(path))
+
+    def __enter__(self) -> WrittenIndex:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._copies.close()
+
+    def get(self, file: str, now: Stamp | None) -> Index | None:
+        """The samples of a shard that is as `now` tells, or gone if it is None; None if no line is valid."""
+        found = self._lines[_folder(file)].get(file_name(file))
+        if found is None:
+            return None
+        _, size, version = found[3].rsplit(" ", 2)
+        if now is not None and (size != str(now.size) or (version != now.version and not is_remote(file))):
+            return None
+        return msgspec.json.decode(_read(found), type=_Line).samples
+
+    def others(self, files: Iterable[str]) -> Iterator[bytes]:
+        """The lines of other shards in the same folders."""
+        mine = {(_folder(file), file_name(file)) for file in files}
+        for folder, lines in self._lines.items():
+            yield from (_read(line).rstrip(b"\n") for name, line in lines.items() if (folder, name) not in mine)
+
+    def _here(self, folder: str) -> Path | None:
+        """The index of a folder on this machine: one from a store is copied, as long as it is needed."""
+        address = f"{folder}/{INDEX_FILE}"
+        if not is_remote(address):
+            path = Path(folder) / INDEX_FILE
+            return path if path.is_file() else None
+        try:
+            size = stamp(address).size
+        except DataError:
+            return None
+        copy = self._copies.enter_context(NamedTemporaryFile())  # noqa: SIM115  the stack closes it
+        for begin in range(0, size, COPY_BYTES):
+            copy.write(read_range(address, begin, min(COPY_BYTES, size - begin)))
+        copy.flush()
+        return Path(copy.name)
+
+
+class _Line(msgspec.Struct):
+    samples: Index
+
+
+class _Mark(msgspec.Struct):
+    mark: str
+
+
+def _places(path: Path) -> Iterator[tuple[str, _Place]]:
+    """Each shard's name, and where its line lies; without a damaged or unfinished line."""
+    end = 0
+    with path.open("rb") as file:
+        for line in file:
+            end += len(line)
+            try:
+                mark = msgspec.json.decode(line, type=_Mark).mark if line.endswith(b"\n") else ""
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                mark = ""
+            if mark.count(" ") > 1:
+                yield _shard(mark), (path, end - len(line), len(line), mark)
+
+
+def _read(line: _Place) -> bytes:
+    path, start, size, _ = line
+    return read_range(str(path), start, size)
+
+
+def _folder(file: str) -> str:
+    return file.partition("?")[0].rpartition("/")[0] if is_remote(file) else str(Path(file).parent)
+
+
+def known(files: Sequence[str]) -> dict[str, Index]:
+    """The indexed samples of these shards; leaves out a shard that has changed."""
+    with WrittenIndex(files) as written:
+        stamped = file_stamps(files)
+        found = {file: written.get(file, now) for file, now in stamped.items() if isinstance(now, Stamp)}
+        return {file: samples for file, samples in found.items() if samples is not None}
 
 
 def write(files: list[str], scan: ReadShard, *, force: bool = False, progress: Progress | None = None) -> ShardIndex:
@@ -68,11 +149,9 @@ def write(files: list[str], scan: ReadShard, *, force: bool = False, progress: P
 
     Lines of other shards in the folder stay while they are valid.
     """
-    if far := [file for file in files if is_remote(file)]:
-        raise DataError(f"{far[0]} lies far away, and an index is written beside its shards; index them where they lie")
-    folders: dict[Path, list[str]] = {}
+    folders: dict[str, list[str]] = {}
     for file in files:
-        folders.setdefault(Path(file).parent, []).append(file)
+        folders.setdefault(_folder(file), []).append(file)
     counts: dict[str, int] = {}
     scanned = 0
 
@@ -81,10 +160,39 @@ def write(files: list[str], scan: ReadShard, *, force: bool = False, progress: P
             progress(len(counts), len(files))
 
     for folder, inside in folders.items():
-        with lock(folder / f".{INDEX_FILE}.lock"):
-            scanned += _write_folder(folder, inside, scan, force, counts, tell)
-        (folder / f".{INDEX_FILE}.lock").unlink(missing_ok=True)
-    return ShardIndex(tuple(str(folder / INDEX_FILE) for folder in folders), counts, scanned)
+        if is_remote(inside[0]):
+            scanned += _write_far(folder, inside, scan, force, counts, tell)
+            continue
+        held = Path(folder) / f".{INDEX_FILE}.lock"
+        with lock(held):
+            scanned += _write_folder(Path(folder), inside, scan, force, counts, tell)
+        held.unlink(missing_ok=True)
+    return ShardIndex(tuple(without_secrets(f"{folder}/{INDEX_FILE}") for folder in folders), counts, scanned)
+
+
+def _write_far(
+    folder: str, files: list[str], scan: ReadShard, force: bool, counts: dict[str, int], tell: Callable[[], object]
+) -> int:
+    """Write the index of shards in a store, beside them."""
+    scanned = 0
+    with WrittenIndex(files) as written:
+        lines = list(written.others(files))
+        for file in files:
+            now = stamp(file)
+            samples = None if force else written.get(file, now)
+            scanned += samples is None
+            samples = scan(file) if samples is None else samples
+            mark = f"{file_name(file)} {now.size} 0"
+            lines.append(msgspec.json.encode({"mark": mark, "count": len(samples.keys), "samples": samples}))
+            counts[without_secrets(file)] = len(samples.keys)
+            tell()
+    system, path = filesystem(f"{folder}/{INDEX_FILE}")
+    try:
+        retried(f"{folder}/{INDEX_FILE}", lambda: system.pipe_file(path, b"\n".join(lines) + b"\n"))
+    except DataError as error:
+        why = f"no index can be written beside {files[0]} ({error})"
+        raise DataError(f"{why}; index the shards where they lie") from None
+    return scanned
 
 
 def _write_folder(

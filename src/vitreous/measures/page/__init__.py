@@ -30,6 +30,21 @@ DRAWN_IN_SHORT = 3  # the short version draws ranks up to this one
 MAX_TABLE_ROWS = 20  # of a measure that draws nothing
 FILES_NOTE = "inspection.json beside this page holds every number; the folder figures/ holds every figure as a file."
 PAPERS_NOTE = "P1 is arXiv 2010.11929 (ViT), P2 is arXiv 2108.08810 (do ViTs see like CNNs?)."
+LOOK_WORDS = {  # of this page, for somebody who has read neither paper
+    "patch, place": "a square of the image, or of a map made of it, that the model reads as one",
+    "token": "the list of numbers that stands for a patch inside the model",
+    "block, layer": "one round of the model: attention, then an MLP; a ResNet's is called unit",
+    "attention": "each token takes from the others, by shares that sum to 1; a large share is a long look",
+    "head": "one of the attentions of a block, side by side; the last table of the model is also called head",
+    "skip": "what came into a part is added to what leaves it; that part is the skip's branch",
+    "class token": "a token that is no part of the image and collects the answer; not every model has one",
+    "rollout": "the shares of all blocks followed from the answer back to the image",
+    "CKA, likeness": "how alike two layers order the same images: 1 is alike, 0 is unlike",
+    "cosine": "how alike two lists of numbers point: 1 is the same way, 0 is no relation",
+    "rank correlation": "1: the more of one, the more of the other; -1: the more, the less; 0: no relation",
+    "10 shots": "a simple fit learns from 10 images of each class",
+    "px": "pixels of the image",
+}
 
 
 def write_page(
@@ -51,9 +66,9 @@ def page(inspection: Inspection, *, figures: Figures | None = None, limit: int =
         title=" against ".join(inspection.names),
         over="vitreous look",
         lead=f"{_kind(inspection)}, {inspection.model['parameters']:,} parameters, on {inspection.seen}.",
-        top=[*(Note(note, "warn") for note in inspection.notes), *_untrained(inspection)],
+        top=[*(Note(note, "warn") for note in inspection.notes), *_untrained(inspection), _words()],
         sections=[*_sections(inspection, figures, bool(maps)), _architecture(inspection), _about(inspection)],
-        foot=f"Made by vitreous look. {PAPERS_NOTE} {FILES_NOTE}",
+        foot=f"Made by vitreous look. {FILES_NOTE}",
         has_column=True,
         style=(PAGE_FOLDER / "look.css").read_text("utf-8"),
         script=(PAGE_FOLDER / "look.js").read_text("utf-8"),
@@ -108,6 +123,11 @@ def notebook(inspection: Inspection) -> str:
     return pages.fragment([*blocks, pages.Columns([*drawings, table])])
 
 
+def _words() -> Block:
+    rows: list[list[str | pages.Bar]] = [[word, meaning] for word, meaning in LOOK_WORDS.items()]
+    return pages.Fold("What the words on this page mean", [Table(["", ""], rows), Text(f"The papers: {PAPERS_NOTE}")])
+
+
 def _models(inspection: Inspection) -> list[dict[str, Any]]:
     return [inspection.model, *([inspection.against] if inspection.against else [])]
 
@@ -132,7 +152,7 @@ def _telling(inspection: Inspection) -> list[tuple[str, str]]:
     """At most ten lines with numbers, in the order of the measures."""
     has_random = any(model.get("is_untrained") for model in _models(inspection))
     known = [name for name in _ranked(inspection) if not (has_random and inspection.measures[name].is_pair)][:TOP_LINES]
-    told = {name: inspection.measures[name].says(inspection.found[name]) for name in inspection.found if name in known}
+    told = {name: inspection.says(name, inspection.found[name]) for name in inspection.found if name in known}
     return [(name, unbroken(sentence(text))) for name, text in told.items()]
 
 
@@ -186,7 +206,7 @@ def _notes(inspection: Inspection, name: str) -> Iterator[Block]:
         is_named = len(names) > 1 or inspection.model.get("is_untrained")
         who = f"{names[side]}: " if is_named and not measure.is_pair else ""
         if name in found:
-            text = measure.says(found[name])
+            text = inspection.says(name, found[name])
             yield Note(f"{who}{unbroken(text)}." if who else unbroken(sentence(text)))
         elif name in skipped:
             yield Note(f"{who}not measured: {skipped[name]}." if who else f"Not measured: {skipped[name]}.")

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from vitreous.errors import NotFiniteError
 from vitreous.files import cache_folder, replace
 from vitreous.models.model import Model
 from vitreous.papers.experiment import Cell
@@ -40,18 +41,29 @@ class Bench:
     models: Path = field(default_factory=lambda: cache_folder() / "papers")
     train: Callable[[Cell, Bench], Readings] | None = None  # makes a model that is not there
 
-    def has_model(self, cell: Cell) -> bool:
-        return self._file(cell).is_file()
+    def is_trained(self, cell: Cell) -> bool:
+        """True if its training ended here, with a model or without one."""
+        return self._file(cell).is_file() or self._diverged(cell).is_file()
 
     def model_file(self, cell: Cell) -> Path:
         """The trained model of a cell; trained again if it is not there."""
-        if not self.has_model(cell):
+        if not self.is_trained(cell):
             assert self.train is not None, "the runner says how to train"
             self.train(cell, self)
+        if self._diverged(cell).is_file():
+            raise NotFiniteError(f"the training {cell.key} diverged, so it left no model")
         return self._file(cell)
 
     def _file(self, cell: Cell) -> Path:
         return self.models / f"{cell.key}.safetensors"
+
+    def _diverged(self, cell: Cell) -> Path:
+        return self.models / f"{cell.key}.diverged"
+
+    def mark_diverged(self, cell: Cell) -> None:
+        """Note that the training leaves no model, so that no reader trains it again."""
+        self.models.mkdir(parents=True, exist_ok=True)
+        self._diverged(cell).touch()
 
     def model(self, cell: Cell) -> Model:
         return load(self.model_file(cell))

@@ -76,6 +76,7 @@ def run_training(cell: Cell, bench: Bench) -> Readings:
                 **{**options["fields"], "seed": seed},
             )
         except NotFiniteError:
+            bench.mark_diverged(cell)
             chance = 1 / len(data.classes)
             return {"diverged": 1, "accuracy": chance, "dev_accuracy": chance, "train_accuracy": chance}
         bench.keep(cell, run.model)

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { draw, list, pickable } from "./drawing.js";
+import { isEncoder } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
 
@@ -70,12 +71,20 @@ export class Breaking {
     const { before, after, order, broken } = this.found, { grid } = this.model, hidden = [...this.hidden];
     draw($("before"), this.bitmap, { map: before.rollout, grid, hidden, patch: this.at });
     draw($("after"), this.bitmap, { map: after.rollout, grid, order, hidden: order ? order.flatMap((from, to) => (this.hidden.has(from) ? [to] : [])) : hidden });
+    if (isEncoder(this.model)) return this.compare();
     list($("before-top"), before.top);
     list($("after-top"), after.top, before.top[0].label);
     const same = before.top[0].label === after.top[0].label, note = $("broken-says");
     note.className = broken.length ? `note ${same ? "good" : "bad"}` : "note";
     const sure = (each) => `${each.top[0].label}, ${(100 * each.top[0].probability).toFixed(1)} %`;
     note.textContent = broken.length ? `With ${broken.join(", ")}: ${same ? "it still says" : `no longer ${before.top[0].label}, but`} ${sure(after)}.` : "Nothing is broken yet.";
+  }
+
+  /** What is left of an encoder's features. */
+  compare() {
+    const { broken, likeness } = this.found, note = $("broken-says");
+    note.className = "note";
+    note.textContent = broken.length ? `With ${broken.join(", ")}: the features have a similarity of ${likeness.toFixed(3)} with those before (1: the same direction).` : "Nothing is broken yet.";
   }
 
   cover(hidden) {

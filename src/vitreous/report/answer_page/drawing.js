@@ -106,6 +106,24 @@ export function mark(canvas, image, box, dots = []) {
   }
 }
 
+const COLUMNS = 64; // of a mosaic
+
+/** Numbers as squares, row by row; light is much.  columns: 0 is one row. */
+export function mosaic(numbers, label, columns = COLUMNS) {
+  const canvas = document.createElement("canvas"), wide = columns ? Math.min(columns, numbers.length) : numbers.length;
+  [canvas.width, canvas.height] = [wide, Math.ceil(numbers.length / wide)];
+  const pixels = new ImageData(canvas.width, canvas.height);
+  stretched(numbers).forEach((share, i) => pixels.data.set([...colour(share), 255], 4 * i));
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
+  canvas.className = "mosaic";
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", label);
+  return canvas;
+}
+
+/** The first numbers of many, in words. */
+export const few = (numbers, count = 4) => `${numbers.slice(0, count).map((n) => n.toFixed(2).replace("-", "−")).join(", ")} …`;
+
 export const percent = (share) => (share >= 0.9995 ? "100 %" : `${(100 * share).toFixed(1)} %`);
 
 /** Rows of labels with bars. */
@@ -154,5 +172,14 @@ export function pickable(stage, size, picked, walked = picked, area = () => WHOL
       event.preventDefault();
       picked(at);
     }
+  });
+}
+
+/** Words and their meanings, as the rows of a list. */
+export function explained(words) {
+  return Object.entries(words).map(([word, meaning]) => {
+    const row = document.createElement("div");
+    row.append(Object.assign(document.createElement("dt"), { textContent: word }), Object.assign(document.createElement("dd"), { textContent: meaning }));
+    return row;
   });
 }

@@ -3,7 +3,8 @@
 import { ask, get, photo, Refused, seen, send, who } from "./api.js";
 import { Breaking } from "./breaking.js";
 import { Camera } from "./camera.js";
-import { draw, list, percent, pickable, told } from "./drawing.js";
+import { draw, few, list, mosaic, percent, pickable, told } from "./drawing.js";
+import { asked, isEncoder, outcome } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
 const EMPTY = { image: null, photo: null, seen: null, answer: null, maps: null, patch: null };
@@ -37,22 +38,24 @@ async function begin() {
 function introduce(model) {
   $("privacy").textContent = who.privacy;
   $("foot").textContent = who.foot;
-  $("ways").hidden = !who.hasOtherPages;
-  $("to-lesson").hidden = $("to-worksheet").hidden = Boolean(model.exported);
+  $("to-api").hidden = !who.hasApi;
+  $("to-lesson").hidden = $("to-worksheet").hidden = Boolean(model.exported?.closed);
   $("title").textContent = `What does ${model.name} see?`;
   document.title = `${model.name} · vitreous`;
-  const few = model.labels.slice(0, 3).join(", ");
   const size = `${model.image_size[0]} × ${model.image_size[1]} pixels`;
   const inside = model.depth ? `${model.depth} layers of ${model.heads} heads` : "a network of convolutions";
-  const whole = model.parameters ? `${inside}, ${model.parameters.toLocaleString("en")} numbers.` : "";
+  const whole = model.parameters ? `${inside}, ${model.parameters.toLocaleString("en")} learned numbers.` : "";
   const rest = [whole, model.exported ? fromFile(model) : ""].filter(Boolean).join(" ");
-  $("about").textContent = `It tells ${model.classes.toLocaleString("en")} classes apart${few ? ` (${few} …)` : ""}. ${size}, ${rest}`;
+  $("about").textContent = `${gives(model)} ${size}, ${rest}`;
+  if (isEncoder(model)) unnamed();
   $("terms").textContent = `Terms of what the weights have learned from: ${model.terms}`;
   $("terms").hidden = !model.terms;
   if (model.exported?.agrees === false) {
     $("disagrees").textContent = `Beware: this export does not answer as its model does (${model.exported.faults.join("; ")}).`;
     $("disagrees").hidden = false;
   }
+  $("record").textContent = model.record ? `The model is ${model.record.about_right}.` : "";
+  $("record").hidden = !model.record;
   $("layer").max = $("layer").value = model.depth;
   $("head").max = model.heads;
   $("layer-says").textContent = model.depth;
@@ -62,9 +65,25 @@ function introduce(model) {
   if (!model.attention) $("stage").tabIndex = -1;
 }
 
+/** What the model gives of an image. */
+function gives(model) {
+  const first = model.labels.slice(0, 3).join(", ");
+  if (!isEncoder(model)) return `It tells ${model.classes.toLocaleString("en")} classes apart${first ? ` (${first} …)` : ""}.`;
+  return `An encoder without a head: it names nothing, and makes ${model.features.toLocaleString("en")} numbers of a picture, its features.`;
+}
+
+/** The page of an encoder speaks of features. */
+function unnamed() {
+  $("result-title").textContent = "Where it looks";
+  $("whole").textContent = "back to the features";
+  $("similar-title").textContent = "The most similar images";
+  $("break-says").textContent = "Take something away and see whether the features stand.";
+  $("live-wish").hidden = $("live-says").hidden = true;
+}
+
 function fromFile(model) {
   const { runtime, exported: { precision, same_answers, compared_images } } = model;
-  const same = same_answers === null ? "" : ` It gave its model's own first answer on ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images; this does not say how often that is right.`;
+  const same = same_answers === null ? "" : isEncoder(model) ? ` It gave its model's own features on ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images.` : ` It gave its model's own first answer on ${(100 * same_answers).toFixed(1)}\u00a0% of ${compared_images.toLocaleString("en")} images${model.record ? "." : "; this does not say how often that is right."}`;
   return `${model.parameters ? "An" : "an"} exported file (${precision}, ${runtime}).${same}`;
 }
 
@@ -110,15 +129,16 @@ async function show({ image = null, file = null }) {
 async function answer(image, file) {
   if (file) fits(file);
   if (!file && !image) throw new Refused("that was no file; save the picture first, or copy and paste it");
-  const { images: [row] } = await (file ? send("/api/predict", file, { photo: true }) : ask("/api/predict", { image }));
+  const { images: [row] } = await (file ? send(asked(state.model), file, { photo: true }) : ask(asked(state.model), { image }));
   const [whole, small] = await Promise.all([photo(row.image), seen(row.image)]);
   return { ...EMPTY, image: row.image, answer: row, photo: whole, seen: small };
 }
 
 /** What is said of one moment of the camera. */
 async function glance(file) {
+  if (isEncoder(state.model)) return "";
   const { images: [row] } = await send("/api/predict", file);
-  return row.said.length ? `${row.said.join(", ")}, ${percent(row.top[0].probability)}` : "none of these";
+  return row.said.length ? `${row.said.join(", ")}, ${percent(row.top[0].probability)}${row.is_unsure ? ", unsure" : ""}` : "none of these";
 }
 
 /** Another picture, or none. */
@@ -143,15 +163,30 @@ function fits(file) {
 }
 
 function showAnswer() {
-  const { answer } = state, said = document.createElement("span"), why = document.createElement("small");
-  said.textContent = answer.said.length ? answer.said.join(", ") : "none of these";
-  why.textContent = answer.said.length ? "" : answer.is_unlike ? "If it must be one of these:" : "None of the classes reaches one half.";
-  $("said").replaceChildren(said, why);
-  list($("top"), answer.top);
+  const { answer } = state;
+  if (isEncoder(state.model)) showFeatures(answer.features);
+  else showNames(answer);
   $("image-note").textContent = answer.note ?? "";
   $("image-note").hidden = !answer.note;
   $("whole").hidden = true;
   repaint();
+}
+
+function showFeatures(features) {
+  const words = document.createElement("p"), how = document.createElement("p"), count = features.length.toLocaleString("en");
+  words.textContent = `Its ${count} features: ${few(features)}`;
+  how.textContent = "Each square is one number, row by row; light is much. Pictures that are alike get features that point the same way. To name things, fit a head on them.";
+  how.className = "hint";
+  $("features").replaceChildren(words, mosaic(features, `${count} features: ${few(features)}`), how);
+  $("features").hidden = false;
+}
+
+function showNames(answer) {
+  const said = document.createElement("span"), why = document.createElement("small");
+  said.textContent = answer.said.length ? `${answer.said.join(", ")}${answer.is_unsure ? " (unsure)" : ""}` : "none of these";
+  why.textContent = answer.is_unsure ? sentence(state.model.record.about_unsure) : answer.said.length ? "" : answer.is_unlike ? "If it must be one of these:" : "None of the classes reaches one half.";
+  $("said").replaceChildren(said, why);
+  list($("top"), answer.top);
 }
 
 /** Where the answer, or a patch, looks. */
@@ -170,11 +205,11 @@ function chosen() {
   const { maps } = state, kind = $("controls").elements.show.value;
   if (kind === "seen") return { map: null, words: `What the model gets: ${state.seen.height} × ${state.seen.width} pixels.` };
   if (!maps || kind === "plain") return { map: null, words: "The photo as it is." };
-  const who = state.patch === null ? "the answer" : `patch ${state.patch + 1}`;
-  if (kind === "rollout") return { map: maps.rollout, words: `What came into ${who} through all layers` };
+  const query = state.patch === null ? outcome(state.model) : `patch ${state.patch + 1}`;
+  if (kind === "rollout") return { map: maps.rollout, words: `What came into ${query} through all layers` };
   const layer = maps.maps[$("layer").value - 1], head = Number($("head").value);
   const map = head ? layer[head - 1] : layer[0].map((_, i) => layer.reduce((sum, each) => sum + each[i], 0) / layer.length);
-  return { map, words: `Where ${who} looks in layer ${$("layer").value}, ${head ? `head ${head}` : "mean of all heads"}` };
+  return { map, words: `${state.patch === null && isEncoder(state.model) ? "Where the features come from" : `Where ${query} looks`} in layer ${$("layer").value}, ${head ? `head ${head}` : "mean of all heads"}` };
 }
 
 const isSeen = () => $("controls").elements.show.value === "seen";
@@ -206,7 +241,7 @@ async function similar() {
     const { is_ready, read, images } = state.model.similar;
     if (turn !== state.turn) return;
     if (!is_ready) {
-      $("similar-says").textContent = `The training images are being read: ${read.toLocaleString("en")} of ${images.toLocaleString("en")}.`;
+      $("similar-says").textContent = `${isEncoder(state.model) ? "The images" : "The training images"} are being read: ${read.toLocaleString("en")} of ${images.toLocaleString("en")}.`;
       setTimeout(() => turn === state.turn && similar().catch(complain), 2000);
       return;
     }
@@ -214,7 +249,7 @@ async function similar() {
   const found = await ask("/api/similar", { image: state.image });
   if (turn !== state.turn) return;
   $("neighbours").replaceChildren(...found.similar.map(neighbour));
-  $("similar-says").textContent = `Of ${found.of.toLocaleString("en")} images. Similarity is the cosine between what the head reads of both: 1 for the same image. It is not a chance.`;
+  $("similar-says").textContent = `Of ${found.of.toLocaleString("en")} images. Similarity is the cosine between ${isEncoder(state.model) ? "the features" : "what the head reads"} of both: 1 for the same image. It is not a chance.`;
 }
 
 function neighbour({ label, likeness, picture, name }) {

@@ -1,4 +1,4 @@
-"""The training images most similar to one image, by the cosine of the features that the head reads."""
+"""The images of a set most similar to one image, by the cosine of the features that the head reads."""
 
 from __future__ import annotations
 
@@ -59,11 +59,10 @@ class Neighbours:
         if self._rows is None:
             share = 100 * self.done // max(self.total, 1)
             raise Busy(f"the training images are still being read ({share} %); try again soon", after=5)
-        length = max(float(np.linalg.norm(feature)), 1e-12)
-        likeness = self._rows @ (feature / length)
-        best = np.argpartition(-likeness, min(count, len(likeness)) - 1)[:count]
-        best = best[np.argsort(-likeness[best], kind="stable")]
-        return [self._neighbour(int(self._places[row]), float(likeness[row])) for row in best]
+        near = self._rows @ unit(feature)
+        best = np.argpartition(-near, min(count, len(near)) - 1)[:count]
+        best = best[np.argsort(-near[best], kind="stable")]
+        return [self._neighbour(int(self._places[row]), float(near[row])) for row in best]
 
     def _neighbour(self, place: int, likeness: float) -> Neighbour:
         name = PurePath(self.data.name(place)).name  # without folders of this machine
@@ -81,4 +80,14 @@ class Neighbours:
             return
         rows = np.asarray(found.only, np.float32)
         self._places = found.places
-        self._rows = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)
+        self._rows = unit(rows)
+
+
+def likeness(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """The cosine of two features, D: 1 for the same direction."""
+    return round(float(unit(one) @ unit(other)), 4)
+
+
+def unit(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Features of length 1.  … D."""
+    return features / np.linalg.norm(features, axis=-1, keepdims=True).clip(1e-12)

@@ -10,7 +10,7 @@ if (HASH) {
 export const who = {
   privacy: "It goes to this server alone, which forgets it.",
   foot: "Nothing is loaded from elsewhere, nothing is stored.",
-  hasOtherPages: true,
+  hasApi: true,
   isHere: false,
 };
 

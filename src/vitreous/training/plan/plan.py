@@ -56,10 +56,11 @@ from vitreous.training.run.step import parts_of, precision_on
 from vitreous.weights import starter
 from vitreous.weights.load_model import load
 from vitreous.weights.tensor_files import READERS
-from vitreous.words import few
+from vitreous.words import counted, few
 
 FOLDS = 5
 CHECKED_IMAGES = 20_000  # that the check reads of a larger set
+CHECKED_OF_STREAMED = 2_000  # that it reads of a streamed set, from shards all over it
 SMALL_SIDE = 80  # pixels; smaller images are squashed, not cropped
 SGD_RATES = (0.001, 0.003, 0.01, 0.03)  # P1's sweep
 RATE_FACTORS = (1 / 3, 1.0, 3.0)  # of the recipe's own rate, for other optimizers
@@ -90,6 +91,7 @@ class Plan:
     folds: int = 0  # of the protocol folds
     rates: tuple[float, ...] = ()  # of the protocol sweep
     left_out: tuple[str, ...] = ()  # images that cannot be read
+    unlabelled: int = 0  # images without a label, which are not learned from
     cautions: tuple[str, ...] = ()  # why the number may mislead
     estimate: Estimate | None = None  # of the weights' frozen features, before training
     series: Series | None = None  # named by the user, or measured
@@ -98,6 +100,17 @@ class Plan:
     @property
     def classes(self) -> tuple[str, ...]:
         return self.data.classes
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Why fewer images are used than there are files, a part each."""
+        return _missing(len(self.left_out), self.unlabelled)
+
+    @property
+    def files(self) -> str:
+        """How many files, or images, the set holds."""
+        unit = "image" if self.health is not None and not self.health.is_encoded else "file"
+        return counted(len(self.data) + len(self.left_out) + self.unlabelled, unit)
 
     @property
     def judges_all(self) -> bool:
@@ -160,13 +173,15 @@ def make(request: Request, runtime: Runtime) -> Plan:
         request = replace(request, model=None)  # the first of two runs used it
     fetch_weights(request.weights)
     watch = partial(runtime.progress, Checking)
-    images = _learnable(open_data.open(request.data, group_by=request.group_by, progress=watch), request.recipe)
+    opened = _opened(request, watch, runtime.say)
+    images = _learnable(opened, request.recipe)
+    unlabelled = len(opened) - len(images)
     health = _check(images, runtime.say, watch) if request.check else None
     refusals.refuse_blank(images, health)
-    unreadable = health.unread if health is not None else ()
+    unreadable = health.unread if health is not None and not images.is_streamed else ()  # else replaced when met
     images = _without(images, unreadable, runtime.say)
     images = _with_copies(images, request.group_by)
-    for fact in _found(images, health):
+    for fact in _found(images, health, len(unreadable), unlabelled):
         runtime.say(fact)
     typical = typical_size(images, health)
     pool = learned_images(images, 0 if request.rates else request.folds)
@@ -197,6 +212,7 @@ def make(request: Request, runtime: Runtime) -> Plan:
         folds=folds,
         rates=rates,
         left_out=unreadable,
+        unlabelled=unlabelled,
         estimate=found.estimate,
         series=told,
         start=Start(start),
@@ -215,16 +231,18 @@ def with_start(plan: Plan, request: Request, where: Path) -> Plan:
     return kept
 
 
-def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
+def resumed(config: dict[str, Any], data: Any, where: Path, say: Say, *, skip_bad_shards: bool = False) -> Plan:
     """The plan of the run in `where`, from its config; refused if images or weights changed."""
     if config.get("weights") == START:
         config = config | {"weights": str(where / START)}
     path = config["data"]["path"]
     place = data if data is not None else path if Path(path).exists() else config["data"].get("place") or path
+    refusals.refuse_hidden(place, where)
     recipe = recipe_values.from_json(config["recipe"])
     told = Series(**config["series"]) if config.get("series") else None
     group_by = told.by if told is not None and told.is_given else None
-    whole = _learnable(replace(open_data.open(place, group_by=group_by), path=path), recipe)
+    opened = replace(open_data.open(place, group_by=group_by, skip_bad_shards=skip_bad_shards), path=path)
+    whole = _learnable(opened, recipe)
     unreadable = tuple(config["left_out"])
     images = _with_copies(_without(whole, unreadable, say), group_by)
     if told is not None and len(config.get("groups") or ()) == len(images):
@@ -254,6 +272,7 @@ def resumed(config: dict[str, Any], data: Any, where: Path, say: Say) -> Plan:
         folds=0 if recipe.is_solved else config["folds"],
         rates=rates,
         left_out=unreadable,
+        unlabelled=len(opened) - len(whole),
         cautions=tuple(config.get("cautions", ())),
         estimate=estimates.from_json(config["estimate"]) if config.get("estimate") else None,
         series=told,
@@ -316,10 +335,12 @@ def choose_strategy(plan: Plan, runtime: Runtime) -> Strategy:
 # ------------------------------------------------------------------------------------------------ facts for a newcomer
 
 
-def _found(data: ImageSet, health: Health | None) -> Iterator[Fact]:
-    """What there is to learn from, and what is wrong with the files."""
+def _found(data: ImageSet, health: Health | None, unread: int = 0, unlabelled: int = 0) -> Iterator[Fact]:
+    """What there is to learn from, how many files that leaves out, and what is wrong with the files."""
     own = ", ".join(f"{n:,} {split}" for split, n in data.split_counts.items())
-    count = f"{len(data):,} images" + ("" if data.split_was_made else f" ({own})")
+    count = counted(len(data), "image") + ("" if data.split_was_made else f" ({own})")
+    if missing := _missing(unread, unlabelled):
+        count = f"{counted(len(data) + unread + unlabelled, 'file')}, {', '.join(missing)}: {count}"
     if not data.classes:
         yield Fact("found", count)
     else:
@@ -327,9 +348,16 @@ def _found(data: ImageSet, health: Health | None) -> Iterator[Fact]:
         each = f"{least:,} to {most:,}" if least < most else f"{most:,}"
         start, end = f"{count} in {len(data.classes):,} classes (", f"), {each} each"
         named = [", ".join(data.classes[:n]) + " …" * (n < len(data.classes)) for n in range(2, len(data.classes) + 1)]
-        yield Fact("found", _longest([f"{start}{names}{end}" for names in named[:MAX_NAMED]], 1))
+        texts = [f"{start}{names}{end}" for names in named[:MAX_NAMED]]
+        nameless = [f"{start.removesuffix(' (')}{end.removeprefix(')')}"] if unread or unlabelled else []
+        yield Fact("found", _longest([*nameless, *texts], 1))
     if health is not None:
         yield Fact("check", _wrong(health), "warn" if health.faults else "plain")
+
+
+def _missing(unread: int, unlabelled: int) -> tuple[str, ...]:
+    parts = f"{unread:,} cannot be read" if unread else "", f"{unlabelled:,} without a label" if unlabelled else ""
+    return tuple(filter(None, parts))
 
 
 def _wrong(health: Health) -> str:
@@ -394,6 +422,17 @@ def _network_in_words(weights: Weights | None) -> str:
 # -------------------------------------------------------------------------------------------------------------- images
 
 
+def _opened(request: Request, progress: Callable[[int, int], None], say: Say) -> ImageSet:
+    """The images, with a line about shards that were skipped."""
+    data = open_data.open(
+        request.data, group_by=request.group_by, skip_bad_shards=request.skip_bad_shards, progress=progress
+    )
+    for note in data.notes if data.about.get("bad_shards") else ():
+        if note.startswith("skipped "):
+            say(Noted(note))
+    return data
+
+
 def _learnable(data: ImageSet, recipe: str | Recipe) -> ImageSet:
     """The images a run can learn from; a set that offers none is refused."""
     name = recipe if isinstance(recipe, str) else recipe.task
@@ -407,7 +446,8 @@ def _learnable(data: ImageSet, recipe: str | Recipe) -> ImageSet:
 
 
 def _check(data: ImageSet, say: Say, progress: Callable[[int, int], None] | None) -> Health:
-    health = check(data, sample=CHECKED_IMAGES if len(data) > CHECKED_IMAGES else None, progress=progress)
+    most = CHECKED_OF_STREAMED if data.is_streamed else CHECKED_IMAGES
+    health = check(data, sample=most if len(data) > most else None, progress=progress)
     if not data.classes:  # labels are ignored, so none is wrong
         health = replace(health, findings=tuple(found for found in health.findings if found.kind != "wrong-label"))
     for finding in health.faults:
@@ -419,7 +459,7 @@ def _without(data: ImageSet, names: tuple[str, ...], say: Say) -> ImageSet:
     """Leave out images that cannot be read."""
     if not names:
         return data
-    say(f"{len(names):,} images cannot be read and are left out, such as {names[0]}")
+    say(f"left out: {counted(len(names), 'image')} that cannot be read, such as {names[0]}")
     bad = set(names)
     left = data.take(np.array([data.name(i) not in bad for i in range(len(data))]))
     refusals.refuse_unread(left, names)
@@ -463,7 +503,7 @@ def _about_series(plan: Plan) -> Iterator[str]:
         torn = set(data.groups[data.splits == TEST].tolist()) & set(data.groups[data.splits == TRAIN].tolist())
         if torn and not data.split_was_made:
             yield f"the set's own test split separates {len(torn):,} series, so its number is too high"
-    elif plan.series is None and plan.recipe.task == "classify" and data.split_was_made:
+    elif plan.series is None and plan.recipe.task == "classify" and data.split_was_made and not data.is_streamed:
         named = [guess for guess in series.guesses(data) if guess.option]
         if named:
             yield (
@@ -505,7 +545,9 @@ def _choose_recipe(
             has_room=found.start is None or closed_form.has_room(len(data), found.start),
             knows_classes=found.start is not None and found.start.labels == tuple(data.classes),
         )
-        chosen, reasons = choice.recipe, (*found.reasons, *choice.reasons)
+        learned = len(learned_images(data, 0 if request.rates else request.folds))  # the saved model's
+        told = (reason.replace(f"{count:,} images of", f"{learned:,} images of") for reason in choice.reasons)
+        chosen, reasons = choice.recipe, (*found.reasons, *told)
     if request.as_new and asked == "auto":
         chosen = replace(chosen, image_size=None)
         reasons = (

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import torch
 
-from vitreous.errors import ConfigError, DataError, ToldError
+from vitreous.errors import HIDDEN, ConfigError, DataError, ToldError
 from vitreous.files import digest
 from vitreous.images.health import Health
 from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.images.sources.remote import ADDRESS
 from vitreous.machine import memory as machine_memory
 from vitreous.models.catalog import blueprint, parse
 from vitreous.models.config import Config
@@ -112,6 +113,15 @@ def refuse_run_as_data(data: Any) -> None:
             f"or others to go on from its model (vitreous fit IMAGES --weights {where})"
         )
     raise DataError(f"{where} is an unfinished run, not images; go on with it: vitreous fit {where} --resume")
+
+
+def refuse_hidden(data: Any, where: Path) -> None:
+    """An address whose secrets were not written down cannot be read again."""
+    if isinstance(data, str) and HIDDEN in data and ADDRESS.match(data):
+        raise DataError(
+            f"{data} is without its password or signature, which {where} does not keep; "
+            f"name it again: vitreous fit ADDRESS --resume --out {where}"
+        )
 
 
 # --------------------------------------------------------------------------------------------------------------- sweep

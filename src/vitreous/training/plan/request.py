@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, without_secrets
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.training.recipe import Recipe
@@ -34,6 +34,7 @@ class Request:
     check: bool = True
     folds: int | None = None
     group_by: str | None = None  # what tells series apart
+    skip_bad_shards: bool = False
     then: Mapping[str, Any] = field(default_factory=dict)  # options of the run that follows, to compare on resume
     command: str = ""  # of the first of two runs, for the second
     network: Model | None = None  # in memory, to begin with
@@ -55,7 +56,9 @@ class Request:
         images = self.data.path if isinstance(self.data, ImageSet) else os.fspath(self.data)
         images = str(Path(images).absolute()) if Path(images).exists() else images  # the same from any folder
         given = {"recipe": _plain(self.recipe)} | {name: str(value) for name, value in self.changes.items()}
-        return {THEN: images} | {f"{THEN}_{name}": value for name, value in given.items() if value is not None}
+        return {THEN: without_secrets(images)} | {
+            f"{THEN}_{name}": value for name, value in given.items() if value is not None
+        }
 
 
 def refuse_other_options(where: Path, config: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

@@ -80,7 +80,8 @@ def choose_weights(request: Request, data: ImageSet, pool: ImageSet, typical: Si
     trainable_layers.frozen(start, str(request.changes.get("policy", "full")))  # refuses an unknown policy
     if not is_plain:
         return Beginning(name, start)
-    guesses = series.guesses(data) if data.split_was_made and request.group_by is None else None
+    may_guess = data.split_was_made and request.group_by is None and not data.is_streamed
+    guesses = series.guesses(data) if may_guess else None
     estimate, found = _measured(
         start, pool, sized.seed, request.group_by, guesses and _within(guesses, data, pool), runtime
     )

@@ -81,7 +81,7 @@ def decode_once(
 def _place(plan: Plan, train: ImageSet, ranks: Ranks, where: Path) -> str:
     """memory or disk, by size; nowhere if decoding once does not pay, or the images are decoded already."""
     shown = plan.recipe.batch * (total_steps(plan.recipe, max(len(train) // plan.recipe.batch, 1)) or 10**9)
-    if plan.data.raw(0) is None or shown <= 2 * len(train):
+    if plan.data.is_streamed or plan.data.raw(0) is None or shown <= 2 * len(train):
         return "nowhere"
     typical = typical_size(plan.data, plan.health)
     side = min(round(min(plan.preprocess.size) * CROP_MARGIN), *typical)

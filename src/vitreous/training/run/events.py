@@ -6,7 +6,7 @@ A newcomer sees facts, and what went wrong; `--verbose` also shows the details (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import nan
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +18,7 @@ from vitreous.printable import printable_line
 from vitreous.words import duration
 
 LOSS_OR_GRADIENT = "loss or gradient"
+MAX_REPLACED_TOLD = 3  # images by name at a time, that cannot be read
 FACT_INDENT = 9  # columns before the text of a fact
 
 
@@ -90,6 +91,18 @@ class Noted(Event, frozen=True, tag="note"):
 
     def __str__(self) -> str:
         return self.text
+
+
+def about_replaced(new: Sequence[tuple[str, str]], total: int) -> Iterator[str]:
+    """Lines about images that could not be read since the last lines, by name and reason.  total: with those before."""
+    if len(new) <= MAX_REPLACED_TOLD:
+        yield from (f"{name} cannot be read ({why}); another image is shown in its place" for name, why in new)
+        return
+    name, why = new[0]
+    yield (
+        f"{len(new):,} images cannot be read, such as {name} ({why}); others are shown in their place, "
+        f"for {total:,} images so far"
+    )
 
 
 class ProgressMade(Event, frozen=True):

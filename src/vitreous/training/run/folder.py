@@ -31,6 +31,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.errors import (
+    HIDDEN,
     BusyError,
     CheckpointError,
     ConfigError,
@@ -39,6 +40,7 @@ from vitreous.errors import (
     RoomError,
     RunError,
     VitreousError,
+    without_secrets,
 )
 from vitreous.files import (
     DISK_FULL,
@@ -489,7 +491,7 @@ def _looks_like_run(path: Path) -> bool:
 
 def data_name(data: Any) -> str:
     """What a person calls the images: the last part of their path."""
-    path = data.path if isinstance(data, ImageSet) else os.fspath(data)
+    path = data.path if isinstance(data, ImageSet) else without_secrets(os.fspath(data)).removesuffix(f"?{HIDDEN}")
     if Path(path).is_dir():
         path = Path(path).resolve().name
     return Path(str(path).rstrip("/*")).name.partition("*")[0].strip(".-_") or "data"

@@ -287,8 +287,8 @@ class Loop:
         clock.logged = now
         if meters.bad_at is not None:
             return meters.bad_at
-        for name, why in self._batches.replaced[clock.noted :]:
-            self.runtime.event(events.Noted(f"{name} cannot be read ({why}); another image is shown in its place"))
+        for line in events.about_replaced(self._batches.replaced[clock.noted :], len(self._batches.replaced)):
+            self.runtime.event(events.Noted(line))
         clock.noted = len(self._batches.replaced)
         device = self.runtime.device
         place = self.runtime.stages.after(self.stage.name, at.step, at.steps)

@@ -78,7 +78,7 @@ def start_model(plan: Plan, device: torch.device, *, again: bool = False) -> Mod
         raise RunError("the weights changed since the run began; start a new run")
     model.preprocess, model.labels = plan.preprocess, plan.data.classes or None
     model.answers = "several" if plan.data.has_many_labels else "one"
-    model.familiarity = model.threshold = None  # of what it learned before
+    model.familiarity = model.threshold = model.track_record = None  # of what it learned before
     return model.to(device)
 
 

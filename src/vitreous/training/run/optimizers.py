@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from vitreous.errors import CheckpointError, ConfigError
+from vitreous.evaluation.eager_optimizer import EagerOptimizer, eager_step
 from vitreous.models.taps import COMPILED_PREFIX, plain
 from vitreous.training.recipe import Recipe
 
@@ -116,14 +117,20 @@ def make(
     return optimizer
 
 
+class _SGD(EagerOptimizer, torch.optim.SGD):
+    step = eager_step(torch.optim.SGD)
+
+
+class _AdamW(EagerOptimizer, torch.optim.AdamW):
+    step = eager_step(torch.optim.AdamW)
+
+
 def _sgd(parts: list[dict[str, Any]], recipe: Recipe, on_gpu: bool) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parts, lr=recipe.peak_lr, momentum=recipe.momentum, fused=True)
+    return _SGD(parts, lr=recipe.peak_lr, momentum=recipe.momentum, fused=True)
 
 
 def _adamw(parts: list[dict[str, Any]], recipe: Recipe, on_gpu: bool) -> torch.optim.Optimizer:
-    made = torch.optim.AdamW(
-        parts, lr=recipe.peak_lr, betas=recipe.betas, eps=recipe.eps, fused=True, capturable=on_gpu
-    )
+    made = _AdamW(parts, lr=recipe.peak_lr, betas=recipe.betas, eps=recipe.eps, fused=True, capturable=on_gpu)
     made._warned_capturable_if_run_uncaptured = True  # both ways are meant
     return made
 
@@ -220,7 +227,7 @@ class _Skip:
         return factor if self.found_inf is None else factor + (1 - factor) * self.found_inf
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(EagerOptimizer):
     """Momentum turned into the nearest orthogonal matrix (Jordan 2024); AdamW for all but the matrices of blocks.
 
         M ← μ M + G;   W ← (1 − η λ) W − η √max(1, rows / columns) · orthogonalised(G + μ M)
@@ -337,7 +344,7 @@ def _adamw_step(group: dict[str, Any], state: Mapping[Tensor, dict[str, Tensor]]
     )
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(EagerOptimizer):
     """AdamW whose step is as long as each tensor is large (You 2019; DeiT III's).
 
         u = m̂ / (√v̂ + ε) + λ w;   w ← w − η (‖w‖ / ‖u‖) u

@@ -119,7 +119,7 @@ def preload_kernels(device: torch.device) -> Iterator[None]:
 def _tiny_step(device: torch.device) -> None:
     """An error here happens again in training, and is reported there."""
     with suppress(Exception):
-        import torch._dynamo  # torch's optimisers want it, and its import takes seconds
+        import torch._dynamo  # a compiled step wants it, and its import takes seconds
 
         x = torch.zeros(4, 3, 32, 64, device=device, requires_grad=True)
         w = torch.zeros(64, 64, device=device, requires_grad=True)

@@ -7,8 +7,9 @@ import json
 import math
 import re
 
-from vitreous.training.tell.strangers import total
+from vitreous.training.tell.strangers import LEFT_OUT, easy
 from vitreous.training.tell.summary import Summary
+from vitreous.words import counted
 
 MAX_CLASSES_NAMED = 50  # named in the card
 WEAKEST_TOLD = 3  # classes whose weakness is told
@@ -120,7 +121,8 @@ def _data(summary: Summary) -> str:
     if summary.health is not None:
         rows.append(("check", f"{summary.health.verdict} ({summary.health.read})"))
     if not summary.has_many_labels:
-        doubted = f"{len(summary.suspects):,} of {summary.result.images:,} judged"
+        doubted = f"{counted(len(summary.conflicts), 'image')} under two labels, " if summary.conflicts else ""
+        doubted += f"{len(summary.suspects):,} of {summary.result.images:,} judged"
         if (found := summary.doubts) is not None:
             doubted += f", {found.count:,} of {found.images:,} learned from"
         rows.append(("labels that may be wrong", doubted))
@@ -148,10 +150,12 @@ def _limits(summary: Summary) -> str:
     lines = ["## Limits", ""]
     lines.append("- It answers with one of its classes whatever it is shown; images of other kinds get a wrong name.")
     if summary.unlike is not None:
-        caught, seen = total(summary.strangers)
+        kinds, (caught, seen) = easy(summary.strangers)
+        new = summary.strangers.get(LEFT_OUT)
+        near = f"{new.caught:,} of {new.seen:,} images of a class it never saw, and to " if new is not None else ""
         lines[-1] = (
-            f"- It answers \u201cnone of these\u201d to images that resemble no class: to {caught:,} of {seen:,} "
-            "strangers that come with vitreous. Others may pass, the more so the more they look like its classes."
+            f"- It answers \u201cnone of these\u201d to images that resemble no class: to {near}{caught:,} of {seen:,} "
+            f"easy strangers ({kinds}). Others get a wrong name, the more so the more they look like its classes."
         )
     if weak:
         told = ", ".join(f"{_line(row.name)} ({100 * row.recall:.0f} % found)" for row in weak)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from vitreous.training.run.events import Event, Fact, Said
-from vitreous.training.tell.strangers import LEFT_OUT, Caught, total
+from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
 from vitreous.words import percent, percent_range
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def _right(run: Run) -> Fact:
     share = percent(judged.get("top1", judged.get("exact_match")))
     is_whole = bool((m.get("series") or {}).get("is_headline"))
     images, unseen = f"{judged['images']:,}", f"images {'of series ' * is_whole}that it had not seen"
-    of = {"test": f"{images} test {unseen}", "dev": f"{images} images set aside"}.get(m["judged_by"], unseen)
+    of = {"test": f"{images} test {unseen}", "dev": f"{images} images set aside"}.get(
+        m["judged_by"], f"{images} {unseen}"
+    )
     caution = "; a bit too high, since they also chose it" if m["judged_by"] == "dev" else ""
     all_labels = "all labels of " if "exact_match" in judged else ""
     return Fact("right", f"{share} of {all_labels}{of} ({percent_range(judged['interval'])}, 95 % interval){caution}")
@@ -77,14 +79,17 @@ def _trust(run: Run) -> Fact | None:
 
 
 def _unknown(run: Run) -> Fact | None:
-    """What it does with images of no class that it knows."""
+    """What it does with images of no class that it knows: first of a class much like its own, then of easy ones."""
     strangers = {kind: Caught(**count) for kind, count in (run.metrics.get("strangers") or {}).items()}
-    caught, seen = total(strangers)
+    kinds, (caught, seen) = easy(strangers)
     if not seen:
         return None
+    far = f"{percent(caught / seen, 0)} of {kinds}"
     new = strangers.get(LEFT_OUT)
-    classes = f", {percent(new.caught / new.seen, 0)} of a class it never learned" if new and new.seen else ""
-    return Fact("unknown", f"none of these: {percent(caught / seen, 0)} of strangers{classes}")
+    if new is None or not new.seen:
+        return Fact("unknown", f"none of these: {far}; not tried: a class near its own")
+    near = f"{percent(new.caught / new.seen, 0)} of a class it never saw"
+    return Fact("unknown", f"none of these: {near}, {far}", "warn" if 2 * new.caught < new.seen else "plain")
 
 
 def _weakest(run: Run) -> Fact | None:
@@ -141,6 +146,7 @@ FACTS: tuple[Callable[[Run], Fact | None], ...] = (
 
 def _details(metrics: dict[str, Any]) -> Iterator[Said]:
     if "judged" in metrics:
+        yield from [Said(metrics["images_used"])] if "images_used" in metrics else []
         yield Said(metrics["how_judged"])
         yield from [Said(metrics["footnote"])] if metrics.get("footnote") else []
         yield from (Said(f"{r['name']}: {percent(r['right'] / r['seen'])}") for r in metrics.get("rivals", ()))
@@ -148,5 +154,6 @@ def _details(metrics: dict[str, Any]) -> Iterator[Said]:
 
 
 def _doubted(suspects: dict[str, Any]) -> int:
-    """How many labels are more likely wrong than right."""
-    return sum(part["count"] for name in ("learned", "judged") if (part := suspects.get(name)))
+    """How many labels are wrong for sure, since a copy has another, or more likely wrong than right."""
+    counts = sum(part["count"] for name in ("learned", "judged") if (part := suspects.get(name)))
+    return counts + len(suspects.get("conflicts") or ())

@@ -44,9 +44,9 @@ from vitreous.report.page import (
 from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run.stage import stage_of
-from vitreous.training.tell.strangers import LEFT_OUT, total
+from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
 from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
-from vitreous.words import count, duration, percent, sentence, unbroken
+from vitreous.words import count, counted, duration, percent, sentence, unbroken
 
 MAX_MISTAKES_SHOWN = 16  # shown as pictures
 MAX_SUSPECTS_SHOWN = 8
@@ -95,6 +95,7 @@ def page(summary: Summary) -> Page:
         top=[
             *_alarm(summary),
             _numbers(summary),
+            *_images_used(summary),
             *_footnote(summary),
             *_only_above(summary),
             *_warnings(summary),
@@ -151,6 +152,12 @@ def _numbers(summary: Summary) -> Numbers:
     if result.mean_average_precision is not None:
         shown.insert(1, Number(_percent(result.mean_average_precision), "mean average precision"))
     return Numbers(shown)
+
+
+def _images_used(summary: Summary) -> Iterator[Note]:
+    """Why the numbers of images differ, where they do."""
+    if summary.missing or summary.copies:
+        yield Note(sentence(summary.images_used), "plain")
 
 
 def _footnote(summary: Summary) -> Iterator[Note]:
@@ -343,33 +350,39 @@ def _confidence(summary: Summary) -> Section:
 
 
 def _strangers(summary: Summary) -> Section | None:
-    """Does it notice images of something else?"""
+    """Does it notice images of something else? First those that look like its classes."""
     if summary.unlike is None:
         return None
-    caught, seen = total(summary.strangers)
-    share = _percent(caught / max(seen, 1), 0)
+    counts = dict(sorted(summary.strangers.items(), key=lambda each: each[0] != LEFT_OUT))
     rows: list[list[str | Bar]] = [
         [f"{kind} ({count.seen:,})", Bar(_percent(count.caught / count.seen, 0), count.caught / count.seen)]
-        for kind, count in summary.strangers.items()
+        for kind, count in counts.items()
         if count.seen
     ]
     false_alarms = _percent(summary.unlike / max(len(summary.judged), 1))
-    blocks: list[Block] = [
-        Text(
-            f"An image that resembles no class gets the answer \u201cnone of these\u201d. It caught {caught:,} of "
-            f"{seen:,} strangers that come with vitreous. It also says so of {false_alarms} of the images judged: the "
-            "threshold lets about 95\u00a0% of ordinary images pass."
-        ),
-        Table(["strangers", "called none of these"], rows, "ll"),
-    ]
-    if LEFT_OUT in summary.strangers:
-        blocks.append(
-            Text(
-                "The last row leaves each class out in turn and shows its images. Such a stranger looks like the "
-                "classes, so it often gets the name of one."
-            )
-        )
-    return Section("Does it notice strangers?", blocks, summary=f"it catches {share}")
+    text = (
+        "An image that resembles no class gets the answer \u201cnone of these\u201d. "
+        f"{_near(counts.get(LEFT_OUT))} The other strangers are easy: they look nothing like photos, and a rule finds "
+        f"blank images. It also says so of {false_alarms} of the images judged: the threshold lets about 95\u00a0% of "
+        "ordinary images pass."
+    )
+    kinds, (caught, seen) = easy(counts)
+    far = f"{_percent(caught / max(seen, 1), 0)} of {kinds}"
+    new = counts.get(LEFT_OUT)
+    near = f"{_percent(new.caught / new.seen, 0)} of a class it never saw, " if new is not None and new.seen else ""
+    table = Table(["strangers", "called none of these"], rows, "ll")
+    return Section("Does it notice strangers?", [Text(text), table], summary=near + far)
+
+
+def _near(left_out: Caught | None) -> str:
+    """What becomes of images of a class that the model never saw, in a sentence or two."""
+    if left_out is None or not left_out.seen:
+        return "Images of a class near its own were not tried; expect that many get the name of a class it knows."
+    named = _percent(1 - left_out.caught / left_out.seen, 0)
+    return (
+        f"It noticed {left_out.caught:,} of {left_out.seen:,} images when each class was left out in turn: {named} of "
+        "the images of a class it never saw get the name of a class it knows."
+    )
 
 
 def _calibrated(summary: Summary) -> str:
@@ -448,24 +461,71 @@ def _suspects(summary: Summary) -> Section | None:
         return None
     found, heading = summary.suspects, "Labels that may be wrong"
     unasked = [] if summary.judges_all or summary.doubts is not None else _unasked(summary)
+    sure = list(_conflicts(summary))
+    pairs = f"{counted(len(summary.conflicts), 'image')} under two labels" if sure else ""
     if summary.alarm is not None:
         text = Text("Not asked: a model that is no better than one answer knows nothing about labels.")
-        return Section(heading, [text, *unasked], summary="not asked")
+        return Section(heading, [*sure, text, *unasked], tone="bad" if sure else "plain", summary=pairs or "not asked")
     if not found:
-        text = Text(_no_doubts(summary.result.images - summary.result.right, "the model"))
-        return Section(heading, [text, *unasked], tone="good", summary="none")
+        text = Text(_no_doubts(summary.result.images - summary.result.right, "the model", is_other=bool(sure)))
+        return Section(heading, [*sure, text, *unasked], tone="bad" if sure else "good", summary=pairs or "none")
     text = Text(
         "To the model each of these images, which were judged, looks more like another class than like its own "
         "(confident learning), and its label is more likely wrong than right. Look at them, the most doubtful first. "
         "Nothing was changed."
     )
-    blocks = [text, *_doubtful(summary, summary.judged, found, len(found)), *unasked]
-    return Section(heading, blocks, tone="warn", summary=f"{len(found):,} of {summary.result.images:,}")
+    blocks = [*sure, text, *_doubtful(summary, summary.judged, found, len(found)), *unasked]
+    told = f"{len(found):,} of {summary.result.images:,}"
+    return Section(
+        heading, blocks, tone="bad" if sure else "warn", summary=f"{pairs}, {told} doubted" if sure else told
+    )
 
 
-def _no_doubts(wrong: int, whose: str) -> str:
-    """wrong: answers that are not the label."""
-    none = "None: no label is more likely wrong than right."
+def _conflicts(summary: Summary) -> Iterator[Block]:
+    """Images under two labels: no model is needed to know that one is wrong; it says which it leans to."""
+    data = summary.health.data if summary.health is not None else None
+    if data is None or not summary.conflicts:
+        return
+    is_all_exact = all(conflict.is_exact for conflict in summary.conflicts)
+    yield Text(
+        f"{'These images are' if len(summary.conflicts) > 1 else 'This image is'} there twice, under two labels: at "
+        "least one of the two is wrong"
+        + (" for sure. " if is_all_exact else ", for sure where the pixels are the same. ")
+        + "Decide which label is right and delete the other copy."
+    )
+    judged = {name: place for place, name in enumerate(summary.judged.names)}
+    groups = []
+    for conflict in summary.conflicts[:MAX_SUSPECTS_SHOWN]:
+        pictures = [
+            _picture(summary, data, place, f"labelled {label}", _leaning(summary, judged.get(name)))
+            for place, name, label in zip(conflict.places, conflict.names, conflict.labels, strict=True)
+        ]
+        groups.append(Group(pictures, "the same pixels" if conflict.is_exact else "nearly the same image"))
+    yield Pictures(groups)
+    if len(summary.conflicts) > len(groups):
+        named = [
+            " = ".join(f"{name} ({label})" for name, label in zip(conflict.names, conflict.labels, strict=True))
+            for conflict in summary.conflicts[:MAX_SUSPECTS_NAMED]
+        ]
+        left = len(summary.conflicts) - len(named)
+        yield Listing(f"All {len(summary.conflicts):,} by name", named, f"and {left:,} more" if left else "")
+
+
+def _leaning(summary: Summary, place: int | None) -> str:
+    """What the model says of a judged image; nothing where it knows nothing."""
+    if place is None or summary.alarm is not None:
+        return "not judged" if place is None else ""
+    p = np.asarray(summary.probabilities[place], np.float64)
+    return f"the model says {summary.classes[int(p.argmax())]} ({_sure(float(p.max()))})"
+
+
+def _no_doubts(wrong: int, whose: str, *, is_other: bool = False) -> str:
+    """wrong: answers that are not the label.  is_other: of other images than those under two labels."""
+    none = (
+        "No other label is more likely wrong than right."
+        if is_other
+        else "None: no label is more likely wrong than right."
+    )
     return none + f" Answers that differ from the label ({wrong:,}) are more likely mistakes of {whose}." * (wrong > 0)
 
 

@@ -16,6 +16,8 @@ from vitreous.training.plan.plan import Plan
 from vitreous.training.run.trained import Trained
 
 OF_EACH_KIND = 40
+BLANKS, DRAWN, CLOTHES = "blank images", "drawn scenes", "photos of clothes"
+SHORT_NAMES = {DRAWN: "drawings", CLOTHES: "clothes"}
 LEFT_OUT = "images of a class that was left out"  # each class in turn
 
 
@@ -41,19 +43,23 @@ def strangers_caught(plan: Plan, trained: Trained) -> dict[str, Caught]:
     return found
 
 
-def total(strangers: Mapping[str, Caught]) -> Caught:
-    """Of all strangers that come with vitreous."""
-    own = [count for kind, count in strangers.items() if kind != LEFT_OUT]
-    return Caught(sum(count.caught for count in own), sum(count.seen for count in own))
+def easy(strangers: Mapping[str, Caught]) -> tuple[str, Caught]:
+    """The strangers that come with vitreous, in words, and how many were caught.
+
+    They look nothing like a photo, so they say little about photos. Blank images do not count: a rule catches them.
+    """
+    own = {kind: count for kind, count in strangers.items() if kind not in (LEFT_OUT, BLANKS)}
+    counts = Caught(sum(count.caught for count in own.values()), sum(count.seen for count in own.values()))
+    return ", ".join(SHORT_NAMES.get(kind, kind) for kind in own), counts
 
 
 def embedded(*, has_clothes: bool) -> dict[str, NDArray[np.uint8]]:
     """Strangers for any model, N H W C each.  has_clothes: the model learned clothes, so they are no strangers."""
     scenes = shapes.batch(range(OF_EACH_KIND))[0]
-    kinds = {"drawn scenes": scenes, "blank images": blanks()}
+    kinds = {DRAWN: scenes, BLANKS: blanks()}
     if not has_clothes:
         clothes = open_data.open(FASHION_NAME, split="test")
-        kinds["photos of clothes"] = np.stack([clothes.read(i) for i in range(OF_EACH_KIND)])
+        kinds[CLOTHES] = np.stack([clothes.read(i) for i in range(OF_EACH_KIND)])
     return kinds
 
 

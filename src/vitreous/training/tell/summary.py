@@ -27,7 +27,8 @@ from vitreous.measures.look import look
 from vitreous.models.config import BiTConfig
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
-from vitreous.training.label_errors import Doubts, Suspect, suspects
+from vitreous.models.track_record import TrackRecord
+from vitreous.training.label_errors import Doubts, LabelConflict, Suspect, label_conflicts, suspects
 from vitreous.training.plan.plan import Plan
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
@@ -49,9 +50,10 @@ from vitreous.training.run.folder import data_name
 from vitreous.training.run.trained import Rival, Trained, Trial
 from vitreous.training.tell.strangers import Caught, strangers_caught
 from vitreous.weights import starter
-from vitreous.words import percent, percent_range
+from vitreous.words import counted, percent, percent_range
 
 MIN_ANSWERS = 20  # fewer make "answer only above" worthless
+SPLIT_USES = {"train": "learned from", "dev": "to choose by", "test": "judged"}  # what images of a split are for
 LOOK_IMAGES = 32  # of the short look inside
 LOOK_MEASURES = ("attention-distance", "similarity", "skip-ratio")  # one forward serves them all
 
@@ -87,6 +89,8 @@ class Summary:
     judged_by: Literal["test", "cross-validation", "leave-one-out", "dev"]
     folds: int = 0  # of cross-validation
     splits: Mapping[str, int]  # images of train, dev and test, as they were used
+    files: str = ""  # how many the set holds, where not all are used
+    missing: Sequence[str] = ()  # why not all, a part each
     recipe: Recipe
     reasons: Sequence[str]  # why this recipe, a line each
     model: str
@@ -106,6 +110,7 @@ class Summary:
     inspection: Inspection | None = None  # a short look inside
     temperature: float = 1.0
     answer_above: float | None = None  # the confidence chosen on dev
+    sure_from: float | None = None  # as `TrackRecord` has it
     answer_target: float = 0.95  # share right that it was chosen for
     unlike: int | None = None  # judged images that the model calls none of these
     strangers: Mapping[str, Caught] = field(default_factory=dict)  # by kind; empty where nobody asked
@@ -155,6 +160,21 @@ class Summary:
         return self.measured if self.measured is not None else measure_answers(self.probabilities, self.judged)
 
     @property
+    def track_record(self) -> TrackRecord | None:
+        """For the model's file; None if no image was judged. A model that has learned nothing is never sure."""
+        if not self.result.images:
+            return None
+        low, high = self.result.interval
+        return TrackRecord(
+            right=float(self.result.top1),
+            low=float(low),
+            high=float(high),
+            images=self.result.images,
+            sure_from=self.sure_from if self.alarm is None else 1.0,
+            has_chosen=self.judged_by == "dev",
+        )
+
+    @property
     def alarm(self) -> str | None:
         """That the model is no better than one answer, and what to do; None for a better one."""
         row = self.result.no_better_than
@@ -171,10 +191,22 @@ class Summary:
 
     @property
     def images_used(self) -> str:
-        """How many images there were, and what for."""
+        """How many files there were, and what became of each: one sentence for every number of images."""
+        used = ", ".join(
+            f"{count:,} {SPLIT_USES.get(name, name)} ({name})" for name, count in self.splits.items() if count
+        )
         if self.judges_all and not self.splits.get("test"):
-            return f"{len(self.judged):,}, each judged and each learned from"
-        return ", ".join(f"{count:,} {name}" for name, count in self.splits.items() if count)
+            used = f"{counted(len(self.judged), 'image')}, each judged and each learned from"
+        if self.missing:
+            used = f"{self.files}, {', '.join(self.missing)}: {used}"
+        return used + (
+            f"; {self.copies:,} of these {'is a copy' if self.copies == 1 else 'are copies'}" * bool(self.copies)
+        )
+
+    @property
+    def copies(self) -> int:
+        """Images that are there once more, among all that were checked."""
+        return 0 if self.health is None else self.health.copies
 
     @property
     def data_notes(self) -> tuple[str, ...]:
@@ -191,9 +223,18 @@ class Summary:
         return above(judged.confidence, judged.is_right, self.answer_above)
 
     @cached_property
+    def conflicts(self) -> list[LabelConflict]:
+        """Images under two labels; places are in `health.data`."""
+        return label_conflicts(self.health)
+
+    @cached_property
     def suspects(self) -> list[Suspect]:
-        """Among the images judged."""
-        return [] if self.has_many_labels else suspects(self.probabilities, self.judged.labels)
+        """Among the images judged, besides those under two labels."""
+        if self.has_many_labels:
+            return []
+        named = {name for conflict in self.conflicts for name in conflict.names}
+        found = suspects(self.probabilities, self.judged.labels)
+        return [suspect for suspect in found if self.judged.name(suspect.place) not in named]
 
     @cached_property
     def doubted(self) -> list[Suspect]:
@@ -303,7 +344,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
     if _is_whole(plan.series) and judged.groups is not None and len(result.judged):
         groups = judged.groups[result.judged.rows]
         result = replace(result, independent=independent(result.judged.is_right, groups))
-    weights = str(plan.weights or "")
+    weights, sure_from = str(plan.weights or ""), _sure_from(trained)
     return Summary(
         name=data_name(plan.data),
         command=command,
@@ -313,6 +354,8 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         judged_by=trained.judged_by,  # type: ignore[arg-type]
         folds=len(plan.data) if plan.protocol == "leave-one-out" else plan.folds,
         splits=trained.used,
+        files=plan.files,
+        missing=plan.missing,
         recipe=plan.recipe,
         reasons=plan.reasons,
         model=plan.model or plan.recipe.model or (starter.network() if starter.is_meant(weights) else weights),
@@ -331,7 +374,8 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         attention=explain.look_at(model, judged, places_to_look_at(result)),
         inspection=_look_inside(model, judged),
         temperature=model.temperature,
-        answer_above=_confident_from(trained),
+        answer_above=sure_from if sure_from and sure_from < 1 else None,
+        sure_from=sure_from,
         unlike=None if model.threshold is None else int((trained.scores < model.threshold).sum()),
         strangers=strangers_caught(plan, trained),
         rivals=trained.rivals,
@@ -380,14 +424,14 @@ def judged_probabilities(trained: Trained) -> NDArray[np.float64]:
     return found
 
 
-def _confident_from(trained: Trained) -> float | None:
-    """The confidence above which answers are mostly right; None if that tells nothing."""
+def _sure_from(trained: Trained) -> float | None:
+    """The confidence from which answers are to be trusted: 0 all, 1 none; None where too few images tell."""
     if trained.chosen is None or trained.chosen_labels is None or trained.model.answers == "several":
         return None
-    above = calibration.answer_above(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
-    if above is None or above.confidence == 0 or above.answered < MIN_ANSWERS:
+    if len(trained.chosen) < MIN_ANSWERS:
         return None
-    return above.confidence
+    above = calibration.answer_above(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
+    return 1.0 if above is None or above.answered < MIN_ANSWERS else above.confidence
 
 
 def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:

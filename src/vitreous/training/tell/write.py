@@ -82,6 +82,7 @@ def write(
     brief = _without(metrics, "judged", "suspects")  # the model carries no names of images
     if summary is not None:
         judged = metrics["judged"]
+        trained.model.track_record = summary.track_record
         brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
     with runs.one_line_for(where):
         save(trained.model, where / MODEL, force=True, recipe=plan.recipe.to_json(), metrics=brief)
@@ -117,6 +118,7 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
         "judged": summary.result.to_json() | {"temperature": model.temperature, "unlike": summary.unlike},
         "strangers": {kind: count._asdict() for kind, count in summary.strangers.items()},
         "test": None if trained.test is None else trained.test.to_json(),
+        "images_used": summary.images_used,
         "notes": list(summary.notes),
         "how_judged": summary.how_judged,
         "no_better_than": row.name if (row := summary.result.no_better_than) is not None else None,
@@ -153,7 +155,7 @@ def _without(body: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _suspects(summary: Summary) -> dict[str, Any]:
-    """Labels that may be wrong, by name: of the images judged, and of those learned from if they were doubted."""
+    """Labels that may be wrong, by name: of images under two labels, judged, and learned from if they were doubted."""
 
     def named(images: ImageSet, found: Sequence[Suspect]) -> list[dict[str, Any]]:
         return [
@@ -168,7 +170,8 @@ def _suspects(summary: Summary) -> dict[str, Any]:
         ]
 
     judged = {"images": summary.result.images, "agree": summary.result.right, "count": len(summary.suspects)}
-    found: dict[str, Any] = {"judged": judged | {"suspects": named(summary.judged, summary.suspects)}, "learned": None}
+    found: dict[str, Any] = {"conflicts": [conflict.to_json() for conflict in summary.conflicts]}
+    found |= {"judged": judged | {"suspects": named(summary.judged, summary.suspects)}, "learned": None}
     if summary.doubts is not None and summary.learned is not None:
         d = summary.doubts
         counts = {"images": d.images, "of": d.of, "agree": d.right, "count": d.count}

@@ -28,5 +28,6 @@ export function answerOf(name, logits, score, about, top = 5) {
   const is_unlike = about.threshold !== null && score < about.threshold;
   const several = rows.filter(({ probability }) => probability >= 0.5);
   const said = is_unlike ? [] : (about.answers === "several" ? several : rows.slice(0, 1)).map(({ label }) => label);
-  return { name, said, is_unlike, score, top: rows };
+  const is_unsure = !is_unlike && rows[0].probability < (about.record?.sure_from ?? 0);
+  return { name, said, is_unlike, is_unsure, score, top: rows };
 }

@@ -9,7 +9,7 @@ export { Refused };
 export const who = {
   privacy: "It stays on this device: the model answers in your browser.",
   foot: "Nothing is loaded from elsewhere, no photo is stored.",
-  hasOtherPages: false,
+  hasApi: false,
   isHere: true,
 };
 
@@ -97,7 +97,15 @@ async function predict(id, blob, name, photo = true) {
   const found = await ordered("answer", { id, blob, name, photo });
   if (found.photo) pictures.set(id, { photo: found.photo, seen: found.small, name });
   for (const old of [...pictures.keys()].slice(0, -KEPT)) pictures.delete(old);
-  return { images: [{ ...answerOf(pictures.get(id)?.name ?? name, found.logits, found.score, about), image: id, box: found.box }] };
+  return { images: [{ ...told(pictures.get(id)?.name ?? name, found, about), image: id, box: found.box }] };
+}
+
+/** The row of an image: its answer, or the features that an encoder without a head gives. */
+const told = (name, { features, logits, score }, about) => (features ? { name, features } : answerOf(name, logits, score, about));
+
+function cosine(a, b) {
+  const dot = (x, y) => x.reduce((sum, value, i) => sum + value * y[i], 0);
+  return dot(a, b) / Math.max(Math.sqrt(dot(a, a) * dot(b, b)), 1e-12);
 }
 
 async function example(id) {
@@ -106,6 +114,11 @@ async function example(id) {
   const answer = await fetch(one.picture);
   if (!answer.ok) throw new Refused(`the host has no ${one.picture}; upload the whole folder`);
   return { blob: await answer.blob(), name: one.label };
+}
+
+async function named({ image }) {
+  const found = await example(image);
+  return predict(image, found?.blob ?? null, found?.name ?? "the image");
 }
 
 const CALLS = {
@@ -118,10 +131,11 @@ const CALLS = {
     return { ...about, runtime: "in your browser" };
   },
   "/api/examples": async () => ({ examples: (await opening).examples }),
-  "/api/predict": async ({ image }) => {
-    const found = await example(image);
-    return predict(image, found?.blob ?? null, found?.name ?? "the image");
-  },
+  "/api/predict": named,
+  "/api/features": named,
+  "/api/tokens": async ({ image }) => (await model(), ordered("tokens", { id: image })),
+  "/api/stem": async ({ image }) => (await model(), ordered("stem", { id: image })),
+  "/api/worksheet": async () => ({ ...(await json("worksheet.json")), name: (await opening).name }),
   "/api/attention": async ({ image, patch }) => {
     const { grid } = await model();
     return { grid, query: patch ?? "answer", ...(await ordered("attend", { id: image, patch: patch ?? null })) };
@@ -130,9 +144,10 @@ const CALLS = {
     const about = await model(), places = about.grid[0] * about.grid[1];
     const order = shuffle === null ? null : shuffled(places, shuffle);
     const found = await ordered("broken", { id: image, hide, order });
-    const told = ({ logits, score, rollout }) => ({ ...answerOf("", logits, score, about), rollout });
+    const [before, after] = [found.before, found.after].map((each) => ({ ...told("", each, about), rollout: each.rollout }));
+    const likeness = before.features ? cosine(before.features, after.features) : null;
     const hidden = hide.length ? [`${hide.length} patch${hide.length > 1 ? "es" : ""} hidden`] : [];
-    return { broken: [...(order ? ["patches shuffled"] : []), ...hidden], order, before: told(found.before), after: told(found.after) };
+    return { broken: [...(order ? ["patches shuffled"] : []), ...hidden], order, before, after, likeness };
   },
 };
 
@@ -151,6 +166,13 @@ function shuffled(n, seed) {
 export const get = (path, given = {}) => CALLS[path](given);
 export const ask = get;
 export const send = (path, file, { photo = false } = {}) => predict(photo ? `picture-${++count}` : "moment", file, file.name || "pasted.png", photo);
+
+/** The drawing of the whole model, as an element of the page: it takes the page's colours. */
+export async function drawing() {
+  const answer = await fetch("./architecture.svg");
+  if (!answer.ok) throw new Refused(`the host has no architecture.svg (${answer.status}); upload the whole folder`);
+  return document.importNode(new DOMParser().parseFromString(await answer.text(), "image/svg+xml").documentElement, true);
+}
 
 /** The image as the model sees it, ready to draw. */
 export const seen = async (image) => pictures.get(image).seen;

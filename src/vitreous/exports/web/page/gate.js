@@ -16,10 +16,10 @@ async function begin() {
     const next = await fetch("./gate/next");
     if (next.status !== 200) return;
     const start = performance.now();
-    const { logits, score } = await ordered("answer", { id, blob: await next.blob(), name: `image ${id}` });
+    const { features, logits, score = 0 } = await ordered("answer", { id, blob: await next.blob(), name: `image ${id}` });
     const milliseconds = performance.now() - start;
     const seen = await ordered("seen", { id });
-    const head = new TextEncoder().encode(`${JSON.stringify({ probabilities: probabilities(logits, about), logits, score, milliseconds })}\n`);
+    const head = new TextEncoder().encode(`${JSON.stringify({ probabilities: features ?? probabilities(logits, about), score, milliseconds })}\n`);
     await post("./gate/answer", new Blob([head, seen]));
   }
 }

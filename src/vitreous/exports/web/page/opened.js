@@ -2,10 +2,11 @@
 
 (function () {
   function say(line) {
-    var place = document.getElementById("unopened");
+    var place = document.getElementById("unopened") || document.querySelector("main").insertBefore(document.createElement("p"), document.querySelector("main").firstChild);
+    var give = document.getElementById("give");
     place.textContent = line;
     place.className = "note bad";
-    document.getElementById("give").hidden = true; // its buttons do nothing
+    if (give) give.hidden = true; // its buttons do nothing
   }
 
   function begin() {

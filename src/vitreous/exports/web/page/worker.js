@@ -81,8 +81,8 @@ async function start(provider, model) {
 async function check() {
   const expected = await (await fetch(addressOf("vectors/expected.json"))).json();
   const { seen } = await decoded(await (await fetch(addressOf("vectors/00.png"))).blob(), "vectors/00.png");
-  const { logits } = await run(normalise(seen, about.rule)), wanted = expected.tensor["00"];
-  const apart = Math.max(...wanted.map((z, k) => Math.abs(z - logits.data[k]))) / Math.max(1, ...wanted.map(Math.abs));
+  const outputs = await run(normalise(seen, about.rule)), wanted = expected.tensor["00"], { data } = outputs.logits ?? outputs.features;
+  const apart = Math.max(...wanted.map((z, k) => Math.abs(z - data[k]))) / Math.max(1, ...wanted.map(Math.abs));
   if (!(apart <= about.check)) throw new Error(`WebGPU answers ${apart.toExponential(1)} off`);
 }
 
@@ -156,7 +156,8 @@ async function outputsOf(id) {
   return latest.outputs;
 }
 
-const said = ({ logits, score }) => ({ logits: Array.from(logits.data), score: Number(score.data[0]) });
+/** Logits and score; of an encoder without a head, features. */
+const said = ({ features, logits, score }) => (features ? { features: Array.from(features.data) } : { logits: Array.from(logits.data), score: Number(score.data[0]) });
 
 async function answer({ id, blob, name, photo }) {
   if (blob) {
@@ -184,6 +185,22 @@ function maps(outputs, patch = null) {
   if (patch === null) return { maps: each((n) => row(outputs.answer_maps.data, n * patches)), rollout: row(outputs.answer_rollout.data, 0) };
   const from = (n) => (n * tokens + front + patch) * tokens + front;
   return { maps: each((n) => row(outputs.attention_weights.data, from(n))), rollout: row(outputs.rollout.data, from(0)) };
+}
+
+/** The tokens that enter the first block: some numbers of each. */
+async function tokens({ id }) {
+  const { data, dims: [, count, width] } = (await outputsOf(id)).tokens;
+  return { tokens: Array.from({ length: count }, (_, n) => Array.from(data.subarray(n * width, (n + 1) * width), short)) };
+}
+
+/** What each convolution before the tokens makes: its shape, and some of its maps, made smaller. */
+async function stem({ id }) {
+  const outputs = await outputsOf(id);
+  const steps = about.stem.map((shape, i) => {
+    const { data, dims: [, count, h, w] } = outputs[`stem_${i}`];
+    return { shape, size: [h, w], maps: Array.from({ length: count }, (_, k) => Array.from(data.subarray(k * h * w, (k + 1) * h * w), short)) };
+  });
+  return { steps };
 }
 
 const short = (value) => Math.round(1e5 * value) / 1e5;
@@ -221,7 +238,7 @@ function moved(x, order) {
 
 // Messages: one after the other, so that two pictures never share the model -----------------------------------------
 
-const KINDS = { open, answer, attend, broken, seen: async ({ id }) => pictures.get(id).seen };
+const KINDS = { open, answer, attend, tokens, stem, broken, seen: async ({ id }) => pictures.get(id).seen };
 let turn = Promise.resolve();
 
 self.addEventListener("message", ({ data: { number, kind, given } }) => {

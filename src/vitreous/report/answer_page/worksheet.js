@@ -1,7 +1,8 @@
 // A sheet of questions about this model, and its answers on pages of their own.
 
 import { ask, drawing, get, Refused, seen } from "./api.js";
-import { draw, percent } from "./drawing.js";
+import { draw, explained, percent } from "./drawing.js";
+import { asked, isEncoder } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
 const MARKED = 4; // patches to colour
@@ -29,24 +30,33 @@ function picture(bitmap, says, what) {
 
 /** One question that needs eyes and a pencil: where would you look, and where did the model? */
 async function look(model, image) {
-  const [{ images: [answer] }, bitmap, { rollout }] = await Promise.all([ask("/api/predict", { image }), seen(image), ask("/api/attention", { image })]);
+  const { images: [answer] } = await ask(asked(model), { image });
+  const [bitmap, { rollout }] = await Promise.all([seen(image), ask("/api/attention", { image })]);
   const { grid } = model, few = Math.min(MARKED, rollout.length);
   const best = [...rollout.keys()].sort((a, b) => rollout[b] - rollout[a]).slice(0, few);
   const where = best.map((i) => `row ${Math.floor(i / grid[1]) + 1}, column ${(i % grid[1]) + 1}`).join("; ");
   item($("questions"), `Mark the ${few} squares where you would look to tell what this is. What is it?`, picture(bitmap, "The image, cut by a grid", { grid, lines: true }));
-  item($("results"), `The model's first answer is ${answer.top[0].label}, ${percent(answer.top[0].probability)}. Most came into it from ${where}. Yours may be better.`, picture(bitmap, "The image, with light on what counted", { grid, lines: true, map: rollout }));
+  const says = isEncoder(model) ? "The model names nothing. Most came into its features from" : `The model's first answer is ${answer.top[0].label}, ${percent(answer.top[0].probability)}. Most came into it from`;
+  item($("results"), `${says} ${where}. Yours may be better.`, picture(bitmap, "The image, with light on what counted", { grid, lines: true, map: rollout }));
 }
 
 async function begin() {
   try {
-    const [model, { questions, name }, { examples }] = await Promise.all([get("/api/model"), get("/api/worksheet"), get("/api/examples")]);
+    const [model, { questions, words, name }, { examples }] = await Promise.all([get("/api/model"), get("/api/worksheet"), get("/api/examples")]);
     $("title").textContent = `Inside ${name}`;
     document.title = `A worksheet on ${name} · vitreous`;
     const image = new URLSearchParams(location.search).get("image") ?? examples[0]?.image;
+    addEventListener("loading", ({ detail }) => {
+      $("loading").textContent = detail;
+      $("loading").hidden = !detail;
+    });
     for (const { question, answer } of questions) {
       item($("questions"), question, blank());
       item($("results"), answer);
     }
+    const asked = questions.map(({ question }) => question.toLowerCase()).join(" ");
+    const used = Object.entries(words).filter(([word]) => word.toLowerCase().split(", ").some((each) => asked.includes(each)));
+    $("words").replaceChildren(...explained(Object.fromEntries(used)));
     if (image && model.attention) await look(model, image);
     $("architecture").append(await drawing());
     $("print").addEventListener("click", () => print());

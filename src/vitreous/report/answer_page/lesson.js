@@ -1,7 +1,8 @@
 // The lesson: one picture on its way through the model, in six steps. Words, formulas and pictures follow the model.
 
-import { ask, drawing, get, Refused, seen, send } from "./api.js";
-import { colour, draw, list, mark, percent, pickable, stretched, told } from "./drawing.js";
+import { ask, drawing, get, Refused, seen, send, who } from "./api.js";
+import { colour, draw, explained, few, list, mark, mosaic, percent, pickable, stretched, told } from "./drawing.js";
+import { asked, isEncoder, outcome } from "./encoder.js";
 import { film } from "./film.js";
 
 const $ = (id) => document.getElementById(id);
@@ -51,6 +52,7 @@ const STEPS = [
       `${inFront(m)}${read(m)}`,
     ],
     formula: ({ model: m }) => embedding(m),
+    letters: ({ model: m }) => `z₀: all tokens. x₁, x₂ …: the numbers of each ${piece(m)}. E: the table that turns them into tokens.`,
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, lines: !isHybrid(s.model), patch: s.patch }),
     more: tokens,
     caption: (s) => `${isHybrid(s.model) ? `Where ${piece(s.model)}` : "Patch"} ${s.patch + 1}${isHybrid(s.model) ? " stands" : ""}, and beside it its numbers.`,
@@ -64,6 +66,7 @@ const STEPS = [
       m.heads > 1 ? `In every layer ${m.heads} heads ask different questions at once.` : "One head asks in every layer.",
     ],
     formula: ({ model: m }) => attention(m),
+    letters: () => "q, k, v: query, key and value of each token, made of it by three tables. q kᵀ: how well each question fits each key. softmax turns that into shares that sum to 1. d: the numbers of a head.",
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: mean(s.maps, s.layer), patch: s.patch }),
     more: layers,
     caption: (s) => `Where ${piece(s.model)} ${s.patch + 1} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid, pieces(s.model))}.${elsewhere(s)}`,
@@ -73,26 +76,28 @@ const STEPS = [
     name: () => "layers",
     heading: (m) => (m.depth > 1 ? "Layer upon layer" : "One layer"),
     words: ({ model: m }) => [
-      `${m.depth > 1 ? `The ${m.depth} layers are alike: look` : "The layer does this: look"} around, think for yourself, and keep what you had (the skip connection).${cutSkips(m)}`,
-      `The film goes through the layers and shows where ${reader(m)}. Its last picture follows the shares through all layers (rollout): which ${pieces(m)} are in the answer at the end.`,
+      `${m.depth > 1 ? `The ${m.depth} layers (blocks in the drawing) are alike: look` : "The layer (a block in the drawing) does this: look"} around, think for yourself, and keep what you had (the skip connection).${cutSkips(m)}`,
+      `The film goes through the layers and shows where ${reader(m)}. Its last picture follows the shares through all layers (rollout): which ${pieces(m)} are in ${outcome(m)} at the end.`,
     ],
     formula: ({ model: m }) => block(m),
+    letters: ({ model: m }) => `z: all tokens, z′: after looking around. norm brings the numbers of a token to one scale. mlp: two tables, one after the other, for each token by itself.${m.transformer.layer_scale ? " γ: one learned number for each of a token's numbers." : ""}`,
     more: playing,
-    caption: (s) => (s.frame < s.model.depth ? `Layer ${s.frame + 1}: where ${reader(s.model)}; ${told(mean(s.whole, s.frame + 1), s.model.grid, pieces(s.model))}.` : `All layers: what came into the answer; ${told(s.whole.rollout, s.model.grid, pieces(s.model))}.`),
+    caption: (s) => (s.frame < s.model.depth ? `Layer ${s.frame + 1}: where ${reader(s.model)}; ${told(mean(s.whole, s.frame + 1), s.model.grid, pieces(s.model))}.` : `All layers: what came into ${outcome(s.model)}; ${told(s.whole.rollout, s.model.grid, pieces(s.model))}.`),
   },
   {
-    name: () => "answer",
-    heading: () => "The answer",
-    words: ({ model: m, answer: a }) => [
+    name: (m) => (isEncoder(m) ? "features" : "answer"),
+    heading: (m) => (isEncoder(m) ? "The features" : "The answer"),
+    words: ({ model: m, answer: a }) => (isEncoder(m) ? encoded(m) : [
       `${m.transformer.distillation_head ? "Two more tables turn" : "One more table turns"} ${collected(m)} into a score for each of the ${number(m.classes)} classes, ${m.answers === "several" ? "and each score into a share of its own: an image may have several labels" : "and the scores into shares that sum to 1"}.`,
       a.said.length ? `It says ${a.said.join(", ")}, at ${percent(a.top[0].probability)}: of 100 such answers to images like those it learned, about ${Math.round(100 * a.top[0].probability)} should be right.` : a.is_unlike ? "It says: none of these. The image resembles no class that it learned." : "It says nothing: no class reaches one half.",
-    ],
+    ]),
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
     more: (s) => {
+      const link = Object.assign(document.createElement("a"), { href: "./", textContent: "Now try to break it." });
+      if (isEncoder(s.model)) return [paragraph(`The features: ${few(s.answer.features)}`, "hint"), mosaic(s.answer.features, "The features, a square each"), link];
       const top = document.createElement("ol");
       top.className = "top";
       list(top, s.answer.top);
-      const link = Object.assign(document.createElement("a"), { href: "/", textContent: "Now try to break it." });
       return [top, link];
     },
     caption: "The same picture, with light on what counted.",
@@ -123,6 +128,12 @@ function convolved({ model: m, stem, patch }) {
   ];
 }
 
+/** The end of an encoder, in words. */
+const encoded = (m) => [
+  `${capital(collected(m))} ${m.features === m.width ? "is" : "becomes"} what leaves the model: ${number(m.features)} numbers, the features of the picture.`,
+  "This model has no head, so it names nothing. Pictures that are alike get features that point the same way; a small table on top (a head) can learn names from a few pictures of each class.",
+];
+
 function placed(m) {
   if (m.positions === "none") return "Nothing tells where it stood: this model goes without positions.";
   if (m.transformer.positions_at === "attention") return "Where it stands comes in later, inside attention.";
@@ -144,21 +155,22 @@ function inFront({ transformer: { front, piece: one } }) {
 }
 
 const read = (m) => ({
-  cls: "The class token will collect what the answer needs.",
-  gap: `The answer will be read from the mean of all ${pieces(m)}.`,
-  max: `The answer will be read from the largest of each number over all ${pieces(m)}.`,
-  map: `At the end one more question asks all ${pieces(m)} for the answer.`,
-  "cls-and-gap": `The answer will be read from the class token and the mean of all ${pieces(m)}.`,
-  "cls-and-distillation": "Both will collect what the answer needs.",
+  cls: `The class token will collect what ${outcome(m)} need${isEncoder(m) ? "" : "s"}.`,
+  gap: `${capital(outcome(m))} will be read from the mean of all ${pieces(m)}.`,
+  max: `${capital(outcome(m))} will be read from the largest of each number over all ${pieces(m)}.`,
+  map: `At the end one more question asks all ${pieces(m)} for ${outcome(m)}.`,
+  "cls-and-gap": `${capital(outcome(m))} will be read from the class token and the mean of all ${pieces(m)}.`,
+  "cls-and-distillation": `Both will collect what ${outcome(m)} need${isEncoder(m) ? "" : "s"}.`,
 }[m.transformer.pool] ?? "At the end a pool makes one list of numbers of them.");
 
 const reader = (m) => ({
   cls: "the class token looks",
   gap: `the ${pieces(m)} look, on average`,
   "cls-and-distillation": "these two tokens look",
-}[m.transformer.pool] ?? "the answer comes from");
+}[m.transformer.pool] ?? `${outcome(m)} come${isEncoder(m) ? "" : "s"} from`);
 
 const collected = (m) => ({ cls: "what the class token collected", gap: `the mean of all ${pieces(m)}` }[m.transformer.pool] ?? "what was collected");
+const capital = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
 
 function cutSkips({ transformer: { skips }, depth }) {
   if (!skips.length) return "";
@@ -267,12 +279,13 @@ function channels(s) {
 }
 
 /** Some maps of each convolution. */
-function maps({ stem }) {
+function maps({ stem, model }) {
   return stem.flatMap(({ shape: [count, rows, columns], size: [h, w], maps: some }, i) => {
+    const after = model.transformer.stem === "convolutions" ? `After convolution ${i + 1}` : `Part ${i + 1} of the ResNet`;
     const row = document.createElement("div");
     row.className = "maps";
     row.setAttribute("role", "img");
-    row.setAttribute("aria-label", `Step ${i + 1}: ${some.length} of ${count} maps`);
+    row.setAttribute("aria-label", `${after}: ${some.length} of ${count} maps`);
     row.append(...some.map((map) => {
       const one = document.createElement("canvas"), pixels = new ImageData(w, h);
       [one.width, one.height] = [w, h];
@@ -280,29 +293,16 @@ function maps({ stem }) {
       one.getContext("2d").putImageData(pixels, 0, 0);
       return one;
     }));
-    return [paragraph(`Step ${i + 1}: ${some.length} of ${number(count)} maps of ${rows} × ${columns}; light is much.`, "hint"), row];
+    return [paragraph(`${after}: ${some.length} of ${number(count)} maps of ${rows} × ${columns}; light is a large number, dark a small one.`, "hint"), row];
   });
 }
 
 function tokens({ tokens: t, model, patch }) {
   const rows = [[`this ${piece(model)}`, model.tokens_in_front + patch], ...(model.tokens_in_front ? [[model.transformer.front[0], 0]] : []), ["its neighbour", model.tokens_in_front + ((patch + 1) % (model.grid[0] * model.grid[1]))]];
-  const list = document.createElement("div");
-  for (const [name, row] of rows) {
-    const bars = document.createElement("canvas"), numbers = t.tokens[row];
-    bars.width = numbers.length * 6;
-    bars.height = 22;
-    bars.style.width = "100%";
-    bars.style.height = "1.4rem";
-    bars.setAttribute("role", "img");
-    bars.setAttribute("aria-label", `${name}: ${numbers.slice(0, 5).map((n) => n.toFixed(2)).join(", ")} …`);
-    const paint = bars.getContext("2d"), shares = stretched(numbers);
-    shares.forEach((share, i) => {
-      paint.fillStyle = `rgb(${colour(share).join(",")})`;
-      paint.fillRect(6 * i, 0, 6, 22);
-    });
-    list.append(paragraph(`${name}: ${numbers.slice(0, 4).map((n) => n.toFixed(2)).join(", ")} …`, "hint"), bars);
-  }
-  return [list];
+  return rows.flatMap(([name, row]) => {
+    const words = `${name}: ${few(t.tokens[row])}`;
+    return [paragraph(words, "hint"), mosaic(t.tokens[row], words, 0)];
+  });
 }
 
 function mean(found, layer) {
@@ -369,7 +369,7 @@ function again() {
   const step = STEPS[state.at - 1], lines = step.formula?.(state).map((line) => Object.assign(document.createElement("span"), { textContent: line }));
   const formula = paragraph("", "formula");
   formula.append(...(lines ?? []));
-  $("words").replaceChildren(...step.words(state).map((text) => paragraph(text)), ...(lines ? [formula] : []));
+  $("words").replaceChildren(...step.words(state).map((text) => paragraph(text)), ...(lines ? [formula] : []), ...(step.letters ? [paragraph(step.letters(state), "hint")] : []));
   $("more").replaceChildren(...(step.more?.(state) ?? []));
   paint();
 }
@@ -399,8 +399,8 @@ async function take(image) {
   const { grid } = state.model;
   state.patch = Math.floor(grid[0] / 2) * grid[1] + Math.floor(grid[1] / 2);
   state.layer = Math.max(Math.ceil(state.model.depth / 2), 1);
-  const [{ images }, bitmap, inside, maps, whole, stem] = await Promise.all([
-    ask("/api/predict", { image }),
+  const { images } = await ask(asked(state.model), { image });
+  const [bitmap, inside, maps, whole, stem] = await Promise.all([
     seen(image),
     ask("/api/tokens", { image }),
     ask("/api/attention", { image, patch: state.patch }),
@@ -408,7 +408,7 @@ async function take(image) {
     isHybrid(state.model) ? ask("/api/stem", { image }) : { steps: [] },
   ]);
   Object.assign(state, { image, bitmap, answer: images[0], tokens: inside, maps, whole, stem: stem.steps });
-  $("to-worksheet").href = `/worksheet?image=${encodeURIComponent(image)}`;
+  if (!who.isHere || state.examples.some((each) => each.image === image)) $("to-worksheet").href = `./worksheet.html?image=${encodeURIComponent(image)}`;
   for (const button of $("examples").children) button.setAttribute("aria-pressed", String(button.dataset.image === image));
   $("step").hidden = false;
   $("invite").hidden = $("message").hidden = true;
@@ -416,7 +416,7 @@ async function take(image) {
 }
 
 async function takeFile(file) {
-  const { images } = await send("/api/predict", file);
+  const { images } = await send(asked(state.model), file, { photo: true });
   await take(images[0].image);
 }
 
@@ -432,20 +432,22 @@ async function whole() {
   const svg = await drawing();
   $("whole-says").textContent = `${svg.getAttribute("aria-label")}. Numbers beside a part are its parameters, and the bar is its share of all.`;
   $("architecture").replaceChildren(svg);
+  $("glossary").replaceChildren(...explained((await get("/api/worksheet")).words));
   $("whole").hidden = false;
 }
 
 async function begin() {
   try {
-    const asked = Number(location.hash.slice(1)) || 1;
+    const at = Number(location.hash.slice(1)) || 1;
     const [model, { examples }] = await Promise.all([get("/api/model"), get("/api/examples")]);
-    Object.assign(state, { model, at: asked });
-    if (model.exported) throw new Refused(`${model.exported.closed}; the lesson looks inside, too`);
+    Object.assign(state, { model, examples, at });
+    if (model.exported?.closed) throw new Refused(`${model.exported.closed}; the lesson looks inside, too`);
     whole().catch(complain);
     if (!model.depth) throw new Refused("this model is a network of convolutions; the lesson is about Vision Transformers: serve one");
     if (!model.attention) throw new Refused("this model's pool does not say which tokens it reads, and the lesson shows them: serve another model");
+    if (isEncoder(model)) $("title").textContent = "How a Vision Transformer sees";
     if (isHybrid(model)) {
-      $("title").textContent = "How a hybrid answers: convolutions, then a Transformer";
+      $("title").textContent = `How a hybrid ${isEncoder(model) ? "sees" : "answers"}: convolutions, then a Transformer`;
       document.title = "A lesson on a hybrid · vitreous";
     }
     STEPS.forEach((step, i) => {
@@ -488,5 +490,11 @@ async function begin() {
     complain(error);
   }
 }
+
+/** What is on its way, in words; empty when it is here. */
+addEventListener("loading", ({ detail }) => {
+  $("loading").textContent = detail;
+  $("loading").hidden = !detail;
+});
 
 begin();

@@ -1,4 +1,4 @@
-"""Questions for a class about one model. Each answer follows from the model itself, and shows how."""
+"""Questions for a class about one model, and the words they use. Each answer follows from the model itself."""
 
 from __future__ import annotations
 
@@ -28,6 +28,55 @@ def questions(model: Model) -> list[Question]:
     return [_pixels(model), *inside, *_answer(model, parts)]
 
 
+def words(model: Model) -> dict[str, str]:
+    """What each word of the lesson, the drawing and the questions means, for somebody who knows no code."""
+    end = "answer" if model.config.readout.classes else "features"
+    found = {"parameter": "a number that the model has learned; all its tables are made of them"}
+    if isinstance(model, ViT):
+        config = model.config
+        what, stem = architecture.places(config), config.embedding.stem
+        if stem != "patch":
+            found["convolution"] = "a small window that moves over the image and sums what it sees, by learned weights"
+            found["map"] = "the sums of one convolution, laid out as the image was"
+            found["place"] = "one square of the last map; it takes the role of a patch"
+            found["ReLU"] = "below zero becomes zero"
+        else:
+            found["patch"] = "one of the squares that the image is cut into"
+        found |= {
+            "token": f"the list of {config.encoder.width:,} numbers that stands for one of the {what}",
+            "position": "numbers that tell a token where it stands" if config.knows_places else "not in this model",
+            "table": "learned numbers that turn one list of numbers into another; a bias is added at the end",
+            "attention": "each token takes from the others, by shares that sum to 1",
+            "head": "one of the attentions that look side by side"
+            + ("; the last table of the model is also called head" if config.readout.classes else ""),
+            "query, key, value": "what a token asks, what it offers to be found by, and what it then gives",
+            "softmax": "turns scores into shares that sum to 1",
+            "MLP": "two tables one after the other, for each token by itself",
+            "norm": "brings the numbers of a token to a common scale",
+            "skip": "what came into a part is added to what leaves it, so nothing is lost",
+            "block, layer": "two words for one thing: attention and then an MLP, each with norm and skip",
+            "rollout": f"the shares of all layers followed from the {end} back to the image",
+        }
+        if config.encoder.activation.startswith("gelu"):
+            found[config.encoder.activation] = "between the two tables of an MLP: below zero becomes almost zero"
+        if config.embedding.class_token:
+            found["class token"] = f"a token that is no part of the image and collects the {end}"
+    else:
+        found |= {
+            "convolution": "a small window that moves over the image and sums what it sees, by learned weights",
+            "map": "the sums of one convolution, laid out as the image was",
+            "place": "one square of a map",
+            "stage": "some convolutions one after the other, at one size of map",
+            "norm": "brings the numbers of a map to a common scale",
+            "ReLU": "below zero becomes zero",
+        }
+        if model.config.readout.classes:
+            found["head"] = "the last table: it turns what is left into a score for each class"
+    if not model.config.readout.classes:
+        found["features"] = "the list of numbers that the model gives of an image; those of like images are alike"
+    return found | {"pool": "makes one list of numbers of all of them"}
+
+
 def _pixels(model: Model) -> Question:
     (h, w), channels = model.config.image_size, model.config.channels
     each = "1 number" if channels == 1 else f"{channels} numbers"
@@ -41,6 +90,7 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
     config, encoder = model.config, model.config.encoder
     what, one, width = architecture.places(config), architecture.place(config), encoder.width
     (rows, columns), front = model.grid, architecture.front_tokens(config.embedding)
+    end = "answer" if config.readout.classes else "features"
     yield from _cut(model, parts)
     in_front = f" and puts {architecture.listed(front)} in front" if front else ""
     tokens = rows * columns + len(front)
@@ -59,10 +109,10 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
     if config.readout.pool in architecture.POOL_SENTENCES:  # none of these reads an order
         yield Question(
             f"Somebody shuffles the {what} before they become tokens. Can the model notice? Why?",
-            "No. It has no positions, so the tokens are a bag: the same ones in another order give the same answer."
+            f"No. It has no positions, so the tokens are a bag: the same ones in another order give the same {end}."
             if not config.knows_places
             else "Yes, it can: its positions tell each token where it stands. Without them it would see a bag of "
-            "tokens. How much it does, its training decides. Try it: the first page of this server shuffles the image.",
+            "tokens. How much it does, its training decides. Try it: the first page shuffles the image.",
         )
     each = width // encoder.heads
     yield Question(
@@ -89,7 +139,7 @@ def _of_vit(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
         _sum([(width, wide), (encoder.mlp, width)], [wide, width] if encoder.branch_bias else []),
     )
     pooled = next(part for part in parts if part.name == "pool")
-    yield Question("From what does the model read its answer after the last block?", f"From {pooled.about}.")
+    yield Question(f"From what does the model read its {end} after the last block?", f"From {pooled.about}.")
 
 
 def _cut(model: ViT, parts: list[ModelPart]) -> Iterator[Question]:
@@ -145,6 +195,13 @@ def _answer(model: Model, parts: list[ModelPart]) -> Iterator[Question]:
         yield Question(
             f"The model tells {classes:,} classes apart. If it knew nothing, what share would it give each class?",
             f"1 ÷ {classes:,} = {_share(1 / classes)}",
+        )
+    if not classes:
+        count = parts[-1].shape[-1]
+        yield Question(
+            f"The model has no head: it names nothing and gives each image {count:,} numbers, its features. Each takes "
+            "4 bytes. How many bytes are the features of 1,000 images?",
+            _times(count, 4, 1000),
         )
     largest = max(parts, key=lambda part: part.parameters)
     name = f"the {largest.copies} blocks" if largest.legs and largest.copies > 1 else largest.name
