@@ -86,5 +86,5 @@ def test_two_ranks_agree_on_what_the_first_chooses_and_refuses(tmp_path):
     said = [process.communicate(timeout=200)[0].strip() for process in started]
     assert said == [
         "0 cpu ['chosen by the first'] ZeroDivisionError: division by zero True False",
-        "1 cpu ['chosen by the first'] RunError: division by zero False False",
+        "1 cpu ['chosen by the first'] ToldError: division by zero False False",
     ]

@@ -83,6 +83,10 @@ class RunError(VitreousError):
     """A training run cannot go on, or cannot be resumed."""
 
 
+class ToldError(RunError):
+    """Rank 0 tells it; the others only end."""
+
+
 class NotFiniteError(RunError):
     """A loss or gradient is not finite; the state before it is saved."""
 

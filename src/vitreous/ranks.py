@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vitreous.errors import ConfigError, RunError
+from vitreous.errors import ConfigError, RunError, ToldError
 
 if TYPE_CHECKING:
     import torch
 
 LONGEST_WAIT = timedelta(hours=4)  # others wait while the first rank decodes or writes
+TIMEOUT = "VITREOUS_RANK_TIMEOUT"  # the variable: seconds that ranks wait for each other within a step
+TIMEOUT_SECONDS = 1800
+MEETING_SECONDS = 20.0  # after that time, in which every rank that lives comes to say so
 
 Value = TypeVar("Value")
 
@@ -39,6 +45,8 @@ class Ranks:
 
 def here() -> Ranks:
     """From torch.distributed if it runs, else from torchrun's variables, else a single rank."""
+    if _alone:
+        return Ranks()
     if _is_running():
         import torch.distributed as group
 
@@ -46,27 +54,163 @@ def here() -> Ranks:
     return Ranks(_number("RANK", 0), _number("WORLD_SIZE", 1))
 
 
+_alone: list[bool] = []
+
+
 @contextmanager
-def group(device: torch.device) -> Iterator[tuple[torch.device, Ranks]]:
-    """This rank's device, in the group that torchrun asks for; alone without it."""
+def alone() -> Iterator[None]:
+    """Within it, this rank works by itself: what it calls asks no other rank."""
+    _alone.append(True)
+    try:
+        yield
+    finally:
+        _alone.pop()
+
+
+@contextmanager
+def group(device: torch.device, *, even_alone: bool = False) -> Iterator[tuple[torch.device, Ranks]]:
+    """This rank's device, in the group that torchrun asks for; alone without it.
+
+    even_alone: a single rank has a group of its own too, as FSDP wants.
+    """
     ranks = here()
-    if ranks.world == 1:
-        yield device, ranks
+    if _is_running() or (ranks.world == 1 and not even_alone):
+        yield _device_of_rank(device, ranks), ranks
         return
     import torch
 
+    device = _device_of_rank(device, ranks)
     running = torch.distributed
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-    is_ours = not running.is_initialized()
-    if is_ours:
-        running.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=LONGEST_WAIT)
+    kind = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    running.init_process_group(kind, timeout=_timeout(), **_store(ranks))
+    _patient.append(running.new_group(backend="gloo", timeout=LONGEST_WAIT))
     try:
         yield device, ranks
     finally:
-        if is_ours:
-            running.destroy_process_group()
+        _patient.clear()
+        running.destroy_process_group()
+
+
+def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
+    if device.type != "cuda" or ranks.world == 1:
+        return device
+    import torch
+
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _store(ranks: Ranks) -> dict[str, Any]:
+    """Where ranks leave their addresses, as arguments of torch; empty: torch finds it.
+
+    torchrun keeps its store when it starts workers again, with the addresses of those that died. So what rank 0 draws
+    goes before the names of this life's entries.
+    """
+    from torch.distributed import HashStore, PrefixStore, TCPStore
+
+    where = {"rank": ranks.rank, "world_size": ranks.world}
+    if ranks.world == 1:
+        return {"store": HashStore(), **where}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(host, port, ranks.world, is_master=False, timeout=_timeout())
+    return {"store": PrefixStore(_word_of_this_life(store, ranks), store), **where}
+
+
+def _word_of_this_life(store: Any, ranks: Ranks) -> str:
+    """A word that rank 0 draws and gives to each rank that is alive now."""
+    drawn = secrets.token_hex(8)
+    if ranks.is_first:
+        store.set("vitreous", drawn)
+        for rank in range(1, ranks.world):
+            try:
+                other = store.get(f"{drawn}/{rank}").decode()
+            except RuntimeError:
+                raise RunError(_late(f"rank {rank} of {ranks.world}")) from None
+            store.set(f"{drawn}/{rank}/{other}", "go")
+        return drawn
+    end = time.monotonic() + _timeout().total_seconds()
+    while time.monotonic() < end:  # the word may be one of an earlier life, which nobody answers
+        with suppress(RuntimeError):
+            word = str(store.get("vitreous").decode())
+            store.set(f"{word}/{ranks.rank}", drawn)
+            store.wait([f"{word}/{ranks.rank}/{drawn}"], timedelta(seconds=1))
+            return word
+    raise RunError(_late(f"rank 0 of {ranks.world}"))
+
+
+_patient: list[Any] = []  # the group that waits hours for rank 0; a step's group gives up sooner
+
+
+def patient_group() -> Any:
+    """The group of messages between steps; None is torch's own, if another library started it."""
+    return _patient[0] if _patient else None
+
+
+def launch() -> str | None:
+    """The name of torchrun's job, the same after its restarts; None without torchrun."""
+    return os.environ.get("TORCHELASTIC_RUN_ID")
+
+
+def was_restarted() -> bool:
+    """Whether torchrun started any rank again after one was lost; called by all ranks."""
+    return any(gather(_number("TORCHELASTIC_RESTART_COUNT", 0) > 0))
+
+
+def meet(ranks: Ranks) -> None:
+    """All ranks come here; one that does not is named."""
+    if ranks.world > 1 and _patient:
+        import torch
+
+        with naming_the_missing(ranks):
+            torch.distributed.monitored_barrier(_patient[0], timeout=_timeout())
+
+
+@contextmanager
+def naming_the_missing(ranks: Ranks) -> Iterator[None]:
+    """A step that waits in vain for another rank becomes one line with that rank's number."""
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks.world == 1 or not _patient or not _is_about_ranks(error):
+            raise
+        raise RunError(_who_is_missing(ranks)) from None
+
+
+def _is_about_ranks(error: RuntimeError) -> bool:
+    text = str(error).lower()
+    return any(word in text for word in ("gloo", "monitoredbarrier", "nccl", "timed out", "connection "))
+
+
+def _who_is_missing(ranks: Ranks) -> str:
+    """All that live meet once more; whoever does not come is named."""
+    import torch
+
+    wait = min(timedelta(seconds=MEETING_SECONDS), _timeout())
+    missing: list[str] = []
+    try:
+        torch.distributed.monitored_barrier(_patient[0], timeout=wait, wait_all_ranks=True)
+    except RuntimeError as error:
+        if ranks.is_first:
+            named = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
+            missing = named[1].replace(" ", "").split(",") if named else []
+        else:
+            missing = ["0"] if "rank 0" in str(error).lower() else []
+    who = f"rank {', '.join(missing)} of {ranks.world}" if missing else f"a rank of {ranks.world}"
+    return _late(who)
+
+
+def _late(who: str) -> str:
+    return (
+        f"{who} ended or did not answer within {_timeout().total_seconds():g} s; look at its own messages, then go on "
+        f"with --resume ({TIMEOUT} sets the seconds)"
+    )
+
+
+def _timeout() -> timedelta:
+    return timedelta(seconds=_number(TIMEOUT, TIMEOUT_SECONDS) or TIMEOUT_SECONDS)
 
 
 def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
@@ -81,9 +225,9 @@ def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
         import torch.distributed
 
         told: list[Any] = [chosen, None if fault is None else str(fault)]
-        torch.distributed.broadcast_object_list(told, 0)
+        torch.distributed.broadcast_object_list(told, 0, group=patient_group())
         if told[1] is not None and fault is None:
-            raise RunError(told[1])
+            raise ToldError(told[1])
         chosen = told[0]
     if fault is not None:
         raise fault
@@ -107,7 +251,7 @@ def together(ranks: Ranks) -> None:
     if ranks.world > 1 and sys.exc_info()[0] is None:
         import torch.distributed
 
-        torch.distributed.barrier()
+        torch.distributed.barrier(group=patient_group())
 
 
 def gather(value: Value) -> list[Value]:
@@ -123,7 +267,7 @@ def gather(value: Value) -> list[Value]:
     import torch.distributed as group
 
     values: list[Value | None] = [None] * where.world
-    group.all_gather_object(values, value)
+    group.all_gather_object(values, value, group=patient_group())
     return values  # type: ignore[return-value]  # all are filled in now
 
 

@@ -23,9 +23,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import vitreous
+from vitreous import ranks
 from vitreous.cli.fit import fields_as_set
 from vitreous.cli.show import say, say_line
-from vitreous.errors import Interrupted, VitreousError, nearest
+from vitreous.errors import Interrupted, ToldError, VitreousError, nearest
 
 __all__ = ["main"]
 
@@ -82,14 +83,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = app.main(arguments, prog_name="vitreous", standalone_mode=False, obj=is_process)
     except KeyboardInterrupt:
         code = 130
+    except ToldError:
+        code = 2
     except Interrupted as end:
         again = shlex.join(["vitreous", *(word for word in arguments if word not in AGAINST_RESUME), "--resume"])
-        say_line(f"vitreous: stopped and saved at step {end.step:,}; go on: {again}", file=sys.stderr)
+        if ranks.here().is_first:
+            say_line(f"vitreous: stopped and saved at step {end.step:,}; go on: {again}", file=sys.stderr)
         code = 128 + end.number
     except Exception as error:
         if debug:
             say(traceback.format_exc().rstrip("\n"), file=sys.stderr)
-        say_line(f"vitreous: {' '.join(_line(error).split())}", file=sys.stderr)
+        say_line(f"vitreous: {_whose(error)}{' '.join(_line(error).split())}", file=sys.stderr)
         code = 2
     if is_process:
         gc.freeze()  # Python's last collections take as long as half of torch's import
@@ -217,6 +221,15 @@ def _line(error: BaseException) -> str:
             return f"{name}: {reason}"
         case _:
             return f"unexpected {type(error).__name__}: {error}; this is our mistake: report it with what --debug shows"
+
+
+def _whose(error: BaseException) -> str:
+    """The rank that met the error, if it is not the first."""
+    try:
+        where = ranks.here()
+    except VitreousError:
+        return ""
+    return "" if where.is_first else f"rank {where.rank}: "
 
 
 def _command(error: typer.TyperException) -> str:

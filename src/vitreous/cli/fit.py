@@ -89,6 +89,10 @@ def run(
     log: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Also write to tensorboard or trackio; repeatable.")
     ] = None,
+    parallel: Annotated[
+        str,
+        typer.Option(metavar="auto|ddp|fsdp", help="How torchrun's devices share a training: copies, shards; auto."),
+    ] = "auto",
     no_check: Annotated[bool, typer.Option("--no-check", metavar="", help="Do not check the images first.")] = False,
     force: Annotated[bool, typer.Option("--force", metavar="", help="Overwrite an older run in DIR.")] = False,
     verbose: Annotated[
@@ -119,7 +123,7 @@ def run(
             then=then, then_recipe=then_recipe, then_overrides=then_fields,
             out=out, resume=resume, force=force, device=device, workers=workers, check=not no_check,
             folds=folds, group_by=group_by, skip_bad_shards=skip_bad_shards,
-            on_nan=on_nan, log=log or (), tell=tell, **changes,
+            on_nan=on_nan, log=log or (), parallel=parallel, tell=tell, **changes,
         )  # fmt: skip
     if not ranks.here().is_first:
         return

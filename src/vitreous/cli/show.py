@@ -14,6 +14,7 @@ from typing import Annotated, Any, Protocol, TextIO
 
 import typer
 
+from vitreous import ranks
 from vitreous.printable import printable, printable_line
 
 MODEL = typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, deit-tiny, hf:OWNER/NAME.")
@@ -31,7 +32,7 @@ def show(command: str, result: Showable | dict[str, Any], *, json: bool) -> None
     """Print `result`, its `alarm` in red; as JSON its first key is the schema."""
     if json:
         say_json(command, result if isinstance(result, dict) else result.to_json(), indent=2)
-    else:
+    elif ranks.here().is_first:
         print(_red(printable(str(result)), printable(getattr(result, "alarm", None) or "")), flush=True)
 
 
@@ -42,7 +43,9 @@ def _red(lines: str, alarm: str) -> str:
 
 
 def say(lines: str, *, file: TextIO | None = None) -> None:
-    """Print lines for people, at once also into a pipe.  file: stdout if not given."""
+    """Print lines for people, at once also into a pipe.  file: stdout if not given, where rank 0 alone prints."""
+    if file is None and not ranks.here().is_first:
+        return
     print(printable(lines), file=file or sys.stdout, flush=True)
 
 
@@ -59,7 +62,7 @@ def say_json(command: str, body: dict[str, Any], *, indent: int | None = None) -
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function of (done, in all) that moves a bar on stderr; the bar goes away when the work ends."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not ranks.here().is_first:
         yield lambda done, total: None
         return
     from rich.console import Console

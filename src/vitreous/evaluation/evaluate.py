@@ -30,7 +30,7 @@ from vitreous.images import open_data
 from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device
 from vitreous.models.model import Model, unwrapped
-from vitreous.ranks import here
+from vitreous.ranks import group, here
 from vitreous.weights.load_model import load
 from vitreous.words import counted, few
 
@@ -108,14 +108,16 @@ def evaluate(
     curve: also fit a power law to growing parts of train. It predicts the gain from more labels, and the number needed
     for the accuracy `target`.  out: a page with the plots; beside it the numbers as JSON.
     """
-    how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
     model = load(model) if isinstance(model, str | os.PathLike) else model
+    how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
     if shots is not None:
         if split != "test" or labels is not None or csv is not None:
             raise ConfigError(
                 "shots are drawn from train and judged on test by the set's own labels; leave out the rest"
             )
-        return _few_shot(model, data, shots, seeds, curve, target, out, force, progress, how)
+        with group(choose_device(device, near=model)) as (place, ranks):
+            how["device"] = place if ranks.world > 1 else device
+            return _few_shot(model, data, shots, seeds, curve, target, out, force, progress, how)
     if curve or target is not None:
         raise ConfigError("a curve is one of shots; say shots=(1, 5, 10) too, or leave curve and target away")
     if out is not None:
@@ -123,7 +125,9 @@ def evaluate(
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r}; say {', '.join(SPLITS)}")
     claim(csv, force=force)
-    result = _judged(model, data, split, labels, progress, how)
+    with group(choose_device(device, near=model)) as (place, ranks):
+        how["device"] = place if ranks.world > 1 else device
+        result = _judged(model, data, split, labels, progress, how)
     if csv is not None and here().is_first:
         write_csv(result, csv, force=force)
     return result

@@ -31,6 +31,7 @@ from vitreous.measures.run import count_forwards, run
 from vitreous.measures.subject import Settings, Subject
 from vitreous.models.model import Model, is_untrained, unwrapped
 from vitreous.randomness import permutation
+from vitreous.ranks import Ranks, agreed, gather, group, together
 from vitreous.weights.load_model import load
 from vitreous.words import counted
 
@@ -71,20 +72,22 @@ def look(
     figures: P1 or P2; that paper's figures are written as PDF and LaTeX too.
     tell: called with lines for the user, the cost first.
     """
-    tell = tell or (lambda line: None)
     settings = _settings(images, batch, layers, exact, seed)
-    check_papers(figures, out, tell)
-    begin = time.monotonic()
-    subjects = _subjects(model, against, data, settings, device)
-    measures = _choose(only)
-    jobs, skipped = _plan(measures, subjects, is_asked=only is not None)
-    store = None if out is None else Store(Path(out), _identity(subjects, settings), force=force)
-    pending = [job for job in jobs if store is None or not store.load(job)]
-    for subject in subjects:
-        if is_untrained(subject.model):
-            tell(f"{subject.name}: untrained, so its numbers say nothing about what a network learns")
-    tell(_cost(pending, subjects, measures))
-    notes = run(pending, subjects, workers, store, progress, tell)
+    with group(choose_device(device)) as (place, ranks):
+        tell = tell if tell is not None and ranks.is_first else lambda line: None
+        out = agreed(ranks, lambda: out)  # a name that is free is rank 0's to choose
+        check_papers(figures, out, tell)
+        begin = time.monotonic()
+        subjects = _subjects(model, against, data, settings, place if ranks.world > 1 else device)
+        measures = _choose(only)
+        jobs, skipped = _plan(measures, subjects, is_asked=only is not None)
+        store = None if out is None else Store(Path(out), _identity(subjects, settings), force=force)
+        pending = [job for job in jobs if store is None or not store.load(job)]
+        for subject in subjects:
+            if is_untrained(subject.model):
+                tell(f"{subject.name}: untrained, so its numbers say nothing about what a network learns")
+        tell(_cost(pending, subjects, measures))
+        notes = _run_on_ranks(pending, subjects, workers, store, progress, tell, ranks)
     asked = [job for job in jobs if job.measure.name in measures]
     found = tuple({job.measure.name: job.found for job in asked if job.side == side} for side in (0, 1))
     inspection = Inspection(
@@ -102,9 +105,31 @@ def look(
         seconds=time.monotonic() - begin,
         record=record(),
     )
-    if out is not None:
+    if out is not None and ranks.is_first:
         write(inspection, out, figures=figures)
     return inspection
+
+
+def _run_on_ranks(
+    jobs: list[Job],
+    subjects: list[Subject],
+    workers: int | None,
+    store: Store | None,
+    progress: Progress | None,
+    tell: Tell,
+    ranks: Ranks,
+) -> list[str]:
+    """Finish every job: with several ranks each takes a share of them whole, so no number changes. Returns notes."""
+    if ranks.world == 1:
+        return run(jobs, subjects, workers, store, progress, tell)
+    together(ranks)  # all have seen which jobs are finished
+    own = jobs[ranks.rank :: ranks.world]
+    notes = run(own, subjects, workers, store, progress if ranks.is_first else None, tell)
+    shares = gather((notes, [(job.key, job.found, job.arrays) for job in own]))
+    found = {key: (numbers, arrays) for _, share in shares for key, numbers, arrays in share}
+    for job in jobs:
+        job.found, job.arrays = found[job.key]
+    return list(dict.fromkeys(line for lines, _ in shares for line in lines))
 
 
 # Asked ---------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from vitreous.papers.sets import Sets, is_other_copy
 from vitreous.papers.verdict import smallest_effect
 from vitreous.papers.worker import compute, new_bench
 from vitreous.papers.works import WORKS, Bench
+from vitreous.ranks import Ranks, agreed, group
 from vitreous.words import counted, duration
 
 OUT = "papers/results"
@@ -77,20 +78,41 @@ def run(
 
     Cells that we committed do not count as finished: whoever runs an experiment sees it happen.
     data: the folder of the sets that are not in the package.  seeds: more or fewer than the experiment says.
-    jobs: cells at once; by default one for each core, or 12 on a GPU.  0 computes in this process, as under torchrun.
+    jobs: cells at once; by default one for each core, or 12 on a GPU.  0 computes in this process, as under torchrun:
+    there, all ranks share each cell, one after the other.
     """
-    tell, step = tell or (lambda line: None), step or (lambda done, of: None)
+    with group(choose_device(device)) as (_, ranks):
+        tell = tell if tell is not None and ranks.is_first else lambda line: None
+        step = step if step is not None and ranks.is_first else lambda done, of: None
+        how: dict[str, Any] = {"scale": scale, "data": data, "seeds": seeds, "jobs": jobs, "device": device}
+        return _run(experiment, Results(out, committed=None), ranks, tell=tell, step=step, **how)
+
+
+def _run(
+    experiment: Experiment,
+    results: Results,
+    ranks: Ranks,
+    *,
+    scale: ScaleName,
+    data: str | None,
+    seeds: int | None,
+    jobs: int | None,
+    device: str | None,
+    tell: Tell,
+    step: Step,
+) -> PaperOutcome:
     if seeds is not None and seeds < 2:
         raise ConfigError(f"--seeds {seeds} gives no interval; give 2 or more")
     placed = experiment.placed(scale, seeds)
-    sets, results = Sets(data), Results(out, committed=None)
+    sets = Sets(data)
     refuse_early(results.missing(placed), sets)
     copies = sets.copies(one.cell for one in placed)
     if unfit := results.forget(lambda record: not _fits(record, copies)):
         tell(f"{counted(len(unfit), 'cell')} of another machine, or of other copies of the sets, left out")
-    missing = results.missing(placed)
+    missing = agreed(ranks, lambda: results.missing(placed))
     is_gpu = choose_device(device).type == "cuda"
-    at_once = jobs if jobs is not None else 0 if _is_under_torchrun() else GPU_JOBS if is_gpu else core_count()
+    usual = GPU_JOBS if is_gpu else core_count()
+    at_once = 0 if ranks.world > 1 else jobs if jobs is not None else usual
     at_once = min(at_once, 1) if any(WORKS[cell.work].is_alone for cell in missing) else at_once
     for line in announced(PaperOutcome(experiment, scale, placed, Results()), len(missing), max(at_once, 1)):
         tell(line)
@@ -103,7 +125,7 @@ def run(
     for done, (cell, answer) in enumerate(computed(cells, settings, at_once, is_gpu=is_gpu), 1):
         if "error" in answer:
             failures[names.get(cell.key, f"a model that other cells need ({cell.key})")] = answer["error"]
-        elif results.get(cell) is None:
+        elif results.get(cell) is None and ranks.is_first:
             what = answer["readings"], answer["status"], answer["seconds"]
             results.add(experiment.name, new_record(cell, *what, sets.copies([cell])))
         step(done, len(cells))
@@ -323,7 +345,3 @@ def _shared_gpu(is_wanted: bool) -> Iterator[None]:
                 subprocess.run([control], input="quit\n", text=True, check=False, capture_output=True)
             for name in places:
                 os.environ.pop(name, None)
-
-
-def _is_under_torchrun() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1

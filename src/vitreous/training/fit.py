@@ -27,6 +27,7 @@ from vitreous.errors import (
     ExistsError,
     NotFiniteError,
     RoomError,
+    RunError,
     ShardError,
     VitreousError,
     without_secrets,
@@ -35,7 +36,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.machine import choose_device, record
 from vitreous.models.cost import training_flops
 from vitreous.models.model import Model
-from vitreous.ranks import agreed, first, group, together
+from vitreous.ranks import agreed, alone, first, group, launch, together, was_restarted
 from vitreous.training.plan import plan as plans
 from vitreous.training.plan import refusals
 from vitreous.training.plan.plan import Plan
@@ -79,6 +80,7 @@ def fit(
     on_nan: str = "stop",
     log: Sequence[str] = (),
     compiled: Compiled | None = None,
+    parallel: str = "auto",
     rival: FindRival | None = None,
     tell: Tell | None = None,
     **overrides: Any,
@@ -100,6 +102,7 @@ def fit(
     group_by: keeps series of images together: folder, exif-day, a column, or a regular expression on the path; none is
     split between what is learned from and what judges.  on_nan: stop, or rollback: skip a batch that breaks the loss.
     skip_bad_shards: go on without a shard that cannot be read, and tell how many samples are lost.
+    parallel: how torchrun's devices share a training: ddp (each a whole copy), fsdp (shards), or auto: ddp if it fits.
     rival: judges a simpler method on the same images.  tell: called with every event; by default a notebook shows them
     in a cell, and other Python is silent.
     """
@@ -116,6 +119,7 @@ def fit(
         on_nan=on_nan,
         log=log,
         compiled=compiled,
+        parallel=parallel,
     )
     for images in [data, then] if then is not None or not resume else []:
         refusals.refuse_run_as_data(images)
@@ -141,12 +145,16 @@ def fit(
         group_by=group_by,
         skip_bad_shards=skip_bad_shards,
     )
-    with group(choose_device(device)) as (place, ranks):
+    with group(choose_device(device), even_alone=parallel == "fsdp") as (place, ranks):
         runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or listener())
+        runtime.parallel = parallel
+        again = not resume and was_restarted()
         if then is not None:
             changes = {**then_overrides, **layers}
             second = replace(request, data=then, recipe=then_recipe, changes=changes)
-            return _fit_twice(request, second, out, force, resume, runtime)
+            return _fit_twice(request, second, out, force and not again, resume or again, runtime)
+        if again and (begun := agreed(ranks, lambda: _begun_by_launch(data_name(data), out))) is not None:
+            return _fit(request, _Place(begun), runtime, resume=True)
         if resume:
             where, named = agreed(ranks, lambda: runs.unfinished(data, data_name(data), out))
             return _fit(replace(request, data=named), _Place(where), runtime, resume=True)
@@ -157,30 +165,39 @@ ARGUMENTS = tuple(name for name in signature(fit).parameters if name != "overrid
 
 
 def _fit(request: Request, place: _Place, runtime: Runtime, *, resume: bool = False) -> Run:
-    """One run, new or resumed: plan, refuse, hold the folder, train. A resumed run holds its folder first."""
+    """One run, new or resumed, the same on all ranks: rank 0 wrote it, the others read it."""
     try:
-        if resume and runs.is_finished(place.where):
-            return _finished(request, place.where, runtime)
-        if resume:
-            config = runs.config_of(place.where)
-            refuse_other_options(place.where, config, request.words())
-            with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
-                skips = request.skip_bad_shards or bool(config.get("skip_bad_shards"))
-                plan = plans.resumed(config, request.data, place.where, runtime.say, skip_bad_shards=skips)
-                runtime.say(Fact("resume", f"going on with {place.where}"))
-                return _train(plan, folder, place.where, runtime)
-        with preload_kernels(runtime.device):
-            plan = plans.make(request, runtime)
-        refusals.refuse_early(plan, runtime)
-        with _new_folder(plan, request, place, runtime) as (folder, where):
-            return _train(plans.with_start(plan, request, where), folder, where, runtime)
+        run = _fit_here(request, place, runtime, resume=resume)
     finally:
         together(runtime.ranks)
+    return run if runtime.ranks.is_first else _read_back(Path(run.path))
+
+
+def _fit_here(request: Request, place: _Place, runtime: Runtime, *, resume: bool) -> Run:
+    """Plan, refuse, hold the folder, train. A resumed run holds its folder first."""
+    if resume and runs.is_finished(place.where):
+        return _finished(request, place.where, runtime)
+    if resume:
+        config = runs.config_of(place.where)
+        refuse_other_options(place.where, config, request.words())
+        with first(runtime.ranks, lambda: RunFolder.open(place.where)) as folder:
+            skips = request.skip_bad_shards or bool(config.get("skip_bad_shards"))
+            plan = plans.resumed(config, request.data, place.where, runtime.say, skip_bad_shards=skips)
+            refusals.refuse_other_plans(plan, runtime)
+            runtime.say(Fact("resume", f"going on with {place.where}"))
+            return _train(plan, folder, place.where, runtime)
+    with preload_kernels(runtime.device):
+        plan = plans.make(request, runtime)
+    refusals.refuse_early(plan, runtime)
+    refusals.refuse_other_plans(plan, runtime)
+    with _new_folder(plan, request, place, runtime) as (folder, where):
+        return _train(plans.with_start(plan, request, where), folder, where, runtime)
 
 
 def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Run:
     """Announce the plan, train by its protocol, summarise, write."""
     clock = time.monotonic()
+    runtime.strategy = plans.choose_strategy(plan, runtime)
     _announce(plan, where, runtime)
     if plan.recipe.is_solved and not runtime.ranks.is_first:
         return Run(str(where), {})
@@ -188,13 +205,14 @@ def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
         trained = train(plan, folder, where, runtime)
     if not runtime.ranks.is_first:
         return Run(str(where), {})
-    runtime.tell(Working("writing the report"))
-    plan = with_kept_rate(plan, trained.trials)
-    calibrate(plan, trained)
-    seconds = time.monotonic() - clock + plan.measured_seconds
-    command = str((folder and folder.config.get("command")) or _command())  # the one that began the run
-    summary = summarise(plan, trained, where, command, runtime.device_name, seconds)
-    run = write(plan, trained, summary, where, folder, seconds)
+    with alone():  # the others wait
+        runtime.tell(Working("writing the report"))
+        plan = with_kept_rate(plan, trained.trials)
+        calibrate(plan, trained)
+        seconds = time.monotonic() - clock + plan.measured_seconds
+        command = str((folder and folder.config.get("command")) or _command())  # the one that began the run
+        summary = summarise(plan, trained, where, command, runtime.device_name, seconds)
+        run = write(plan, trained, summary, where, folder, seconds)
     runtime.tell(RunEnded(str(where)))
     return run
 
@@ -203,6 +221,12 @@ def _finished(request: Request, where: Path, runtime: Runtime) -> Run:
     """Nothing is left to do; other options than the run's are still refused."""
     refuse_other_options(where, runs.config_of(where), request.words())
     runtime.say(Fact("resume", f"{where} is finished already"))
+    return _read_back(where)
+
+
+def _read_back(where: Path) -> Run:
+    if not runs.is_finished(where):
+        raise RunError(f"this rank does not see {where}; give --out on a file system that all nodes share")
     return Run(str(where), json.loads((where / runs.METRICS).read_text()))
 
 
@@ -211,6 +235,9 @@ def _announce(plan: Plan, where: Path, runtime: Runtime) -> None:
         runtime.say(event)
     precision = "float32" if plan.recipe.is_solved else precision_on(runtime.device, plan.recipe.precision)
     runtime.say(f"on {runtime.device_name} in {precision}; everything goes to {where}")
+    if runtime.ranks.world > 1 or runtime.strategy.kind == "fsdp":
+        told = f"{runtime.ranks.world} processes: {runtime.strategy}"
+        runtime.say(Fact("parallel", told) if runtime.strategy.kind == "fsdp" else told)
     if runtime.ranks.is_first:
         device = runtime.device_name if runtime.device.type == "cuda" else None
         runtime.tell(PlanMade(training_flops(plan.config), device))
@@ -248,8 +275,11 @@ def _new_folder(
     plan: Plan, request: Request, place: _Place, runtime: Runtime
 ) -> Iterator[tuple[RunFolder | None, Path]]:
     """A new run's folder, held by rank 0, and its path on every rank."""
-    words: dict[str, Any] = {"skip_bad_shards": True} if request.skip_bad_shards else {}
-    words |= {"asked": request.words(), "command": request.command or _command(), "record": record()}
+    strategy = {**plans.choose_strategy(plan, runtime).to_json(), "world": runtime.ranks.world}
+    words: dict[str, Any] = {"asked": request.words(), "command": request.command or _command(), "record": record()}
+    words |= {"launch": launch()} if launch() is not None else {}
+    words |= {"parallel": strategy} if runtime.ranks.world > 1 or strategy["kind"] == "fsdp" else {}
+    words |= {"skip_bad_shards": True} if request.skip_bad_shards else {}
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:
         where = agreed(runtime.ranks, lambda: place.where if folder is None else folder.path)
         if folder is not None:
@@ -308,6 +338,16 @@ def _second_place(name: str, resume: bool) -> Path:
         if seconds:
             return max(seconds, key=lambda where: _first_place(where).stat().st_mtime)
     return new
+
+
+def _begun_by_launch(name: str, out: str | os.PathLike[str] | None) -> Path | None:
+    """The run that this command began before torchrun started it again; None if it came to none."""
+    ours = {"launch": launch(), "command": _command()}
+    places = [Path(out)] if out is not None else runs.runs_of(runs.next_name("runs", name))
+    for place in places:
+        if runs.is_run(place) and {word: runs.config_of(place).get(word) for word in ours} == ours:
+            return place
+    return None
 
 
 def _first_place(where: Path) -> Path:

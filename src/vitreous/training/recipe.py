@@ -91,6 +91,7 @@ THEIR_WORDS = their_words(  # also words of our own command line
         'length="{} minutes"': "minutes",
         "batch={}": "batch_size batchsize bs train_batch_size",
         "accumulation={}": "accumulate accum_iter accumulation_steps gradient_accumulation_steps",
+        "checkpointing={}": "gradient_checkpointing activation_checkpointing grad_checkpointing",
         "peak_lr={}": "lr learning_rate learningrate base_lr max_lr initial_lr rate",
         "end_lr={}": "min_lr final_lr",
         "head_lr={}": "head_learning_rate",
@@ -136,6 +137,9 @@ class Recipe:
     length: Length = option(Epochs(100), "how long: '30 epochs', '500 steps' or '60 seconds'", read=length)
     batch: int = option(512, "images per step, all devices together", at_least=1)
     accumulation: int = option(1, "parts that a step's images are taken in, one after the other", at_least=1)
+    checkpointing: bool | None = option(
+        None, "recompute each block in the backward pass instead of keeping it; none: where memory asks for it"
+    )
     seed: int = option(0, "of first weights, dev and folds, order, augmentation, masks and dropout")
     precision: Literal["auto", "float32", "bfloat16"] = option("auto", "auto: bfloat16 on GPUs that have it")
 

@@ -11,7 +11,7 @@ import pickletools
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO
@@ -218,10 +218,13 @@ def check_names(names: Iterable[str], path: Path) -> None:
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Copy each tensor into memory: if a mapped file is overwritten, the model would change."""
-    tensors: dict[str, Tensor] = {}
+    return dict(each_safetensor(path)), check_safetensors(path)
+
+
+def each_safetensor(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Name and tensor, one after the other, each a copy."""
     with path.open("rb") as file:
-        entries, metadata = _read_header(file, path)
-        for name, entry in entries.items():
+        for name, entry in _read_header(file, path)[0].items():
             begin, end = entry.data_offsets
             try:
                 tensor = torch.empty(entry.shape, dtype=SAFETENSORS_TYPES[entry.dtype])
@@ -231,12 +234,19 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                 ) from None
             if end > begin and file.readinto(bytes_of(tensor)) != end - begin:
                 raise CheckpointError(f"{path} became shorter while it was read; fetch or write it again")
-            tensors[name] = tensor
-    return tensors, metadata
+            yield name, tensor
 
 
-def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors one after the other; the library's `save` would hold all of them a second time."""
+def write_safetensors(
+    file: BinaryIO,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    read: Callable[[str], Tensor] | None = None,
+) -> None:
+    """Write tensors one after the other; the library's `save` would hold all of them a second time.
+
+    read: gives each tensor by its name when its turn comes; `tensors` then has only their types and shapes.
+    """
     type_names = {dtype: name for name, dtype in SAFETENSORS_TYPES.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
@@ -246,9 +256,9 @@ def write_safetensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: M
     raw = json.dumps(header).encode()
     raw += b" " * (-len(raw) % 8)
     file.write(len(raw).to_bytes(8, "little") + raw)
-    for tensor in tensors.values():
+    for name, tensor in tensors.items():
         if tensor.numel():
-            file.write(bytes_of(tensor.contiguous()))
+            file.write(bytes_of((tensor if read is None else read(name)).contiguous()))
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

@@ -21,15 +21,17 @@ from vitreous.images.health.findings import TERMINAL_COLUMNS, UNREAD_KINDS
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
-from vitreous.models.catalog import parse
+from vitreous.models.catalog import blueprint, parse
 from vitreous.models.config import Config, Size, as_size
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.training import recipe as recipe_values
 from vitreous.training import recipes
-from vitreous.training.plan import auto_recipe, memory, refusals
+from vitreous.training.plan import auto_recipe, memory, parallel, refusals
 from vitreous.training.plan import estimate as estimates
 from vitreous.training.plan.estimate import Estimate
+from vitreous.training.plan.parallel import Strategy
+from vitreous.training.plan.refusals import device_memory
 from vitreous.training.plan.request import Request
 from vitreous.training.plan.starting_weights import (
     CROSS_VALIDATE_BELOW,
@@ -49,7 +51,8 @@ from vitreous.training.run.events import FACT_INDENT, Checking, Event, Fact, Not
 from vitreous.training.run.folder import START, differences
 from vitreous.training.run.network import Start, Weights, described, make_network, network_name, with_recipe
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.step import precision_on
+from vitreous.training.run.sharding import largest_unit
+from vitreous.training.run.step import parts_of, precision_on
 from vitreous.weights import starter
 from vitreous.weights.load_model import load
 from vitreous.weights.tensor_files import READERS
@@ -215,7 +218,7 @@ def make(request: Request, runtime: Runtime) -> Plan:
         start=Start(start),
     )
     if weights is not None:
-        refusals.refuse_too_large(start.config, plan.recipe, runtime.device)
+        refusals.refuse_too_large(start.config, plan.recipe, runtime)
     return replace(plan, cautions=(*seen_before(start.source, images, plan.judges_all), *_about_series(plan)))
 
 
@@ -305,6 +308,28 @@ def announce(plan: Plan, runtime: Runtime) -> Iterator[str | Fact]:
             f"{plan.folds} trainings judge each image by a model that has {seen}, and one more learns from all"
             + f" (the default below {CROSS_VALIDATE_BELOW:,} images)" * is_default
         )
+
+
+def choose_strategy(plan: Plan, runtime: Runtime) -> Strategy:
+    """How the devices share the training, by what fits into one of them."""
+    r, world, device = plan.recipe, runtime.ranks.world, runtime.device
+    if r.is_solved or (world == 1 and runtime.parallel != "fsdp"):  # alone, a batch is split when memory runs out
+        return Strategy("alone", checkpointing=bool(r.checkpointing))
+
+    def needs(parts: int, checkpointing: bool) -> memory.Memory:
+        images = max(r.batch // world // parts, 1)
+        precision = precision_on(device, r.precision)
+        return memory.expected(plan.config, images, r, precision=precision, checkpointing=checkpointing).memory
+
+    return parallel.choose(
+        runtime.parallel,
+        needs,
+        world=world,
+        room=device_memory(device),
+        unit=largest_unit(blueprint(plan.config)),
+        parts=parts_of(r, world),
+        checkpointing=r.checkpointing,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ facts for a newcomer
@@ -592,7 +617,7 @@ def _first_network(request: Request, found: Beginning, recipe: Recipe, data: Ima
         asked = {"image_size": size, "classes": len(data.classes), "channels": data.channels}
         named = parse(network_name(request.model, recipe))
         config = named.change(**{name: value for name, value in asked.items() if value is not None})
-        refusals.refuse_too_large(config, recipe, runtime.device)
+        refusals.refuse_too_large(config, recipe, runtime)
     if found.start is not None and size in (None, found.start.config.image_size):
         return with_recipe(found.start, recipe)
     return make_network(found.weights, request.model, recipe, data, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -12,20 +13,24 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import torch
 
-from vitreous.errors import HIDDEN, ConfigError, DataError
+from vitreous.errors import HIDDEN, ConfigError, DataError, ToldError
+from vitreous.files import digest
 from vitreous.images.health import Health
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.images.sources.remote import ADDRESS
 from vitreous.machine import memory as machine_memory
 from vitreous.models.catalog import blueprint, parse
 from vitreous.models.config import Config
+from vitreous.ranks import gather, meet
 from vitreous.training import recipes
 from vitreous.training.plan import memory
+from vitreous.training.plan.parallel import PARALLEL, Kind, per_device
 from vitreous.training.plan.starting_weights import learned_images, one_run, refuse_untrained
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import closed_form, schedule, trackers, trainable_layers
 from vitreous.training.run import folder as runs
 from vitreous.training.run.runtime import Runtime
+from vitreous.training.run.sharding import largest_unit
 from vitreous.training.run.step import Compiled, precision_on
 from vitreous.weights.pretrained import PRETRAINED
 
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
 ON_NAN = ("stop", "rollback")
+COMPARED = ("data", "recipe", "digests", "network", "folds", "preprocess", "left_out", "rates")  # on all ranks
 
 
 # ------------------------------------------------------------------------------------------------------------- options
@@ -52,9 +58,11 @@ def refuse_options(
     on_nan: str,
     log: Sequence[str],
     compiled: Compiled | None,
+    parallel: str,
 ) -> None:
     """Options that mean nothing, alone or together."""
     _refuse_other_than("on_nan", on_nan, ON_NAN)
+    _refuse_other_than("parallel", parallel, PARALLEL)
     if compiled is not None:
         _refuse_other_than("compiled", compiled, get_args(Compiled))
     if folds is not None and (folds < 0 or folds == 1):
@@ -263,7 +271,9 @@ def refuse_early(plan: Plan, runtime: Runtime) -> None:
         raise ConfigError(f"task={r.task} trains every layer, so policy={r.policy} means nothing; leave it out")
     part, left = divmod(r.batch, ranks.world * r.accumulation)
     if left:
-        raise ConfigError(f"a batch of {r.batch} has no {ranks.world * r.accumulation} equal parts; give a multiple")
+        who = f" on {ranks.world} devices" if ranks.world > 1 else ""
+        count = ranks.world * r.accumulation
+        raise ConfigError(f"a batch of {r.batch}{who} has no {count} equal parts; give a multiple of {count}")
     if r.augment.mixes and part % 2:
         raise ConfigError(
             f"a batch of {r.batch} with accumulation={r.accumulation} is taken {part} images at a time, and mixing "
@@ -272,20 +282,48 @@ def refuse_early(plan: Plan, runtime: Runtime) -> None:
     _ = plan.teacher  # refuses a teacher that cannot be read
 
 
-def refuse_too_large(config: Config, recipe: Recipe, device: torch.device) -> None:
+def refuse_other_plans(plan: Plan, runtime: Runtime) -> None:
+    """Refuse ranks whose images, weights or recipe are not those of rank 0; paths may differ."""
+    if runtime.ranks.world == 1:
+        return
+    meet(runtime.ranks)
+    own = {name: value for name, value in plan.to_json().items() if name in COMPARED}
+    own["data"] = {name: value for name, value in own["data"].items() if name not in ("path", "place")}
+    own["recipe"] = {name: value for name, value in own["recipe"].items() if name != "teacher"}
+    marks = gather(digest(json.dumps(own, sort_keys=True, default=str).encode()))
+    others = [rank for rank, mark in enumerate(marks) if mark != marks[0]]
+    if not others:
+        return
+    plans, other = gather(own), others[0]
+    found = runs.differences(plans[0], plans[other])
+    first = found[0].replace(" then, ", " on rank 0, ").removesuffix(" now") if found else "their plans differ"
+    error = f"rank {other} differs from rank 0: {first} on rank {other}; give all ranks the same data and options"
+    raise ConfigError(error) if runtime.ranks.is_first else ToldError(error)
+
+
+def refuse_too_large(config: Config, recipe: Recipe, runtime: Runtime) -> None:
     """Refuse a model that never fits into memory. If only the batch does not fit, training splits it later."""
     if recipe.is_solved:
         return  # it takes one forward pass at a time
-    least = memory.expected(config, 2, recipe, precision=precision_on(device, recipe.precision)).memory.total
-    if device.type == "cuda":
-        there = torch.cuda.get_device_properties(device).total_memory
-    else:
-        there = machine_memory() or 2**63
+    device, world = runtime.device, runtime.ranks.world
+    frugal = recipe.checkpointing is not False
+    needs = memory.expected(
+        config, 2, recipe, precision=precision_on(device, recipe.precision), checkpointing=frugal
+    ).memory
+    kind: Kind = "alone" if world == 1 or runtime.parallel == "ddp" else "fsdp"
+    least, there = per_device(needs, kind, world, unit=largest_unit(blueprint(config))), device_memory(device)
     if least > there:
         raise ConfigError(
             f"the model needs {least / 2**30:.1f} GiB even for two images, {device} has {there / 2**30:.1f}; "
             "take a smaller one (vitreous models)"
         )
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of a GPU; of a CPU, this process's share of the machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return (machine_memory() or 2**63) // max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), 1)
 
 
 def _refuse_no_head(plan: Plan) -> None:

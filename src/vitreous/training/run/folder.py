@@ -4,6 +4,7 @@
     events.jsonl    one JSON object a line, only ever appended to
     start.safetensors   the network that the run began with, if it came from memory; deleted when the run is finished
     state/          STAGE-00001234.safetensors: tensors, and a sealed manifest with the rest; the newest two are kept
+                    STAGE-00001234.TOKEN.shards: a folder that all ranks of an FSDP run write, its manifest last
 
 A state knows how many lines the events had when it was taken. `latest_state` appends a line `restore` with that number,
 and `read` leaves out the lines between. What is left is what an uninterrupted run would have written.
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,12 +42,22 @@ from vitreous.errors import (
     VitreousError,
     without_secrets,
 )
-from vitreous.files import DISK_FULL, atomic_write, lock, sealed, unsealed, write_bytes, write_json
+from vitreous.files import (
+    DISK_FULL,
+    atomic_write,
+    digest,
+    fsync_folder,
+    lock,
+    sealed,
+    unsealed,
+    write_bytes,
+    write_json,
+)
 from vitreous.images.imageset import ImageSet
 from vitreous.journal import Journal, json_object
 from vitreous.training.run.events import StateRestored, StateSaved, from_json
 from vitreous.weights.own_format import tensor_digest
-from vitreous.weights.tensor_files import check_safetensors, read_safetensors, write_safetensors
+from vitreous.weights.tensor_files import check_safetensors, each_safetensor, write_safetensors
 from vitreous.words import one_line
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
@@ -60,7 +71,9 @@ CLOCKS = re.compile(r"(.*_)?(time|seconds?|memory|mfu)(_.*)?")  # fields that an
 LOCK = ".lock"
 LOCK_SECONDS = 1.0  # the system may still be clearing away a process that was killed
 PART = re.compile(rf"\.({'|'.join(map(re.escape, OURS))})\.[0-9a-f]+\.part")  # of a process that was killed
-STATE_NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.safetensors")
+STATE_NAME = re.compile(r"(?P<stage>[A-Za-z0-9][\w.-]*)-(?P<step>\d{8,})\.(safetensors|[0-9a-f]{8}\.shards)")
+SHARDS = ".shards"  # the ending of a state that is a folder
+MANIFEST = "manifest.json"  # of such a state: written last, so without it the state is not whole
 
 Say = Callable[[str], object]  # called with one line for people
 
@@ -95,6 +108,7 @@ class RunFolder:
         self._writing = threading.Lock()  # of events: the thread that saves a state writes one too
         self._saver = ThreadPoolExecutor(1, "save-state")
         self._saving: Future[None] | None = None
+        self._is_shared = False  # all ranks save it, and raise what went wrong together
         self._damaged: set[Path] = set()
         with one_line_for(path):
             self._events = _events(path)
@@ -166,8 +180,8 @@ class RunFolder:
     @property
     def has_steps(self) -> bool:
         """Whether a state after the first step was saved, so that a run can go on from it."""
-        states = (self.path / STATES).glob("*.safetensors")
-        return any(int(state.stem.rpartition("-")[2]) > 0 for state in states)
+        names = (STATE_NAME.fullmatch(state.name) for state in (self.path / STATES).iterdir())
+        return any(int(name["step"]) > 0 for name in names if name is not None)
 
     def forget_states(self) -> None:
         """A finished run needs neither its states nor the network that it began with."""
@@ -175,7 +189,7 @@ class RunFolder:
         (self.path / START).unlink(missing_ok=True)
         for path in (self.path / STATES).iterdir():
             if STATE_NAME.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+                _delete(path)
 
     def close(self) -> None:
         """Wait for a state that is still being written, raising what went wrong with it; then let go of the folder."""
@@ -187,7 +201,7 @@ class RunFolder:
 
     def event(self, kind: str, **fields: Any) -> None:
         """Append one line. NaN and infinite numbers become null; `time` is in seconds since 1970."""
-        if kind != "save" and self._saving is not None and self._saving.done():
+        if kind != "save" and self._saving is not None and self._saving.done() and not self._is_shared:
             self.wait()  # raise a failed save now, not at the next one
         event = _plain({"kind": kind, **fields, "time": round(time.time(), 3)})
         with self._writing, one_line_for(self.path):
@@ -201,14 +215,32 @@ class RunFolder:
         wait: False lets a thread write it; the next call waits for that thread and raises its error.
         """
         self.wait()
-        path = self.path / STATES / f"{about['stage']}-{about['step']:08d}.safetensors"
-        assert STATE_NAME.fullmatch(path.name), path.name
-        with self._writing:
-            lines = self._lines
-        manifest = {"version": STATE_VERSION, "run": self.config["run"], "events": lines, "about": _copy(about)}
-        self._saving = self._saver.submit(self._save, path, {n: t.detach() for n, t in tensors.items()}, manifest)
+        path = self._state_path(about, ".safetensors")
+        tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._is_shared = False
+        self._saving = self._saver.submit(self._save, path, tensors, self._new_manifest(about))
         if wait:
             self.wait()
+
+    def new_shards(self, about: Mapping[str, Any]) -> Path:
+        """Where the next state in shards goes: a name that no state has."""
+        return self._state_path(about, f".{secrets.token_hex(4)}{SHARDS}")
+
+    def save_shards(self, path: Path, about: Mapping[str, Any], write: Callable[[], dict[str, str]]) -> None:
+        """Save a state in shards. A thread calls `write`, which all ranks share: it returns the files with digests."""
+        self.wait()
+        self._is_shared = True
+        self._saving = self._saver.submit(self._seal, path, write, self._new_manifest(about))
+
+    def _state_path(self, about: Mapping[str, Any], ending: str) -> Path:
+        path = self.path / STATES / f"{about['stage']}-{about['step']:08d}{ending}"
+        assert STATE_NAME.fullmatch(path.name), path.name
+        return path
+
+    def _new_manifest(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        with self._writing:
+            lines = self._lines
+        return {"version": STATE_VERSION, "run": self.config["run"], "events": lines, "about": _copy(about)}
 
     def wait(self) -> None:
         """Until no state is being written; raises what went wrong with it."""
@@ -219,8 +251,12 @@ class RunFolder:
                 if self._saving.done():  # else a signal ended the wait
                     self._saving = None
 
-    def latest_state(self, stage: str | None = None, say: Say = lambda line: None) -> State | None:
+    def latest_state(
+        self, stage: str | None = None, say: Say = lambda line: None, *, in_memory: bool = True
+    ) -> State | None:
         """The newest whole state (of `stage`), to go on from: events written since it was taken count no more.
+
+        in_memory: False checks its tensors and lets go of each.
 
         None: the stage has no state and begins; if it is the first stage of a reopened folder, so does the run.
         Damaged, unfinished and foreign files are passed over; `say` gets a line about each.
@@ -229,11 +265,15 @@ class RunFolder:
         for part in sorted((self.path / STATES).glob(".*.part")):
             part.unlink(missing_ok=True)
             say(f"{part} was never finished; deleted")
+        for half in sorted((self.path / STATES).glob(f"*{SHARDS}")):
+            if STATE_NAME.fullmatch(half.name) and not (half / MANIFEST).exists():
+                _delete(half)
+                say(f"{half} was never finished; deleted")
         for path in self._newest_first(say):
             if stage is not None and _stage(path) != stage:
                 continue
             try:
-                state = read_state(path)
+                state = read_state(path) if in_memory else check_state(path)
             except (VitreousError, OSError) as error:
                 self._pass_over(path, error, say)
                 continue
@@ -265,6 +305,16 @@ class RunFolder:
             self._prune(path)
         self.event(**StateSaved(manifest["about"]["stage"], manifest["about"]["step"]))
 
+    def _seal(self, path: Path, write: Callable[[], dict[str, str]], manifest: dict[str, Any]) -> None:
+        """The manifest comes last: with it, the state counts."""
+        with one_line_for(path):
+            files = write()
+            self._events.append()  # no state outlives the events before it
+            fsync_folder(path)
+            write_bytes(path / MANIFEST, sealed({**manifest, "files": files}).encode(), force=True)
+            self._prune(path)
+        self.event(**StateSaved(manifest["about"]["stage"], manifest["about"]["step"]))
+
     def _prune(self, new: Path) -> None:
         """Called when `new` is safe: keep the newest two of its stage and the newest of every other."""
         whole = [path for path in self._newest_first() if path not in self._damaged]
@@ -272,7 +322,7 @@ class RunFolder:
         useful += {_stage(path): path for path in reversed(whole)}.values()
         for path in {*whole, *self._damaged} - {*useful}:
             with suppress(OSError):  # some systems keep a file that is mapped
-                path.unlink()
+                _delete(path)
         self._damaged.clear()
 
     def _newest_first(self, say: Say = lambda line: None) -> list[Path]:
@@ -285,7 +335,7 @@ class RunFolder:
                 say(f"{path} is not a state of a run; passed over")
                 continue
             try:
-                manifest = _manifest(path, check_safetensors(path))
+                manifest = _manifest_at(path)
             except (VitreousError, OSError) as error:
                 self._pass_over(path, error, say)
                 continue
@@ -301,17 +351,43 @@ class RunFolder:
 
 
 def read_state(path: Path) -> State:
-    """The state in the file `path`, every tensor checked against its digest. Needs no lock, so any rank may."""
-    tensors, metadata = read_safetensors(path)
-    manifest = _manifest(path, metadata)
-    if manifest["tensors"].keys() != tensors.keys():
-        raise CheckpointError(f"{path} has other tensors than its manifest says; go on from another state")
-    for name, tensor in tensors.items():
-        if manifest["tensors"][name] != tensor_digest(tensor):
+    """The state at `path`, every tensor checked. Needs no lock, so any rank may; of shards, all ranks together."""
+    if path.suffix == SHARDS:
+        from vitreous.training.run import sharded_state
+
+        state = check_state(path)
+        return replace(state, tensors=sharded_state.read_whole(path))
+    tensors: dict[str, Tensor] = {}
+    return replace(_checked(path, tensors.__setitem__), tensors=tensors)
+
+
+def check_state(path: Path) -> State:
+    """The state at `path` without its tensors, which are checked one after the other."""
+    if path.suffix != SHARDS:
+        return _checked(path, lambda name, tensor: None)
+    manifest = _manifest_at(path)
+    for name, wanted in manifest["files"].items():
+        if not (path / name).is_file() or digest(path / name) != wanted:
+            raise CheckpointError(
+                f"{path / name} is damaged or missing (its digest does not fit); go on from another state"
+            )
+    return State({}, manifest["about"], path, manifest["events"])
+
+
+def _checked(path: Path, keep: Callable[[str, Tensor], object]) -> State:
+    """The state in a file; `keep` gets each tensor that fits its digest."""
+    manifest = _manifest_at(path)
+    names = set()
+    for name, tensor in each_safetensor(path):
+        names.add(name)
+        if manifest["tensors"].get(name, "") != tensor_digest(tensor) and name in manifest["tensors"]:
             raise CheckpointError(
                 f"tensor {name} of {path} is damaged (its digest does not fit); go on from another state"
             )
-    return State(tensors, manifest["about"], path, manifest["events"])
+        keep(name, tensor)
+    if manifest["tensors"].keys() != names:
+        raise CheckpointError(f"{path} has other tensors than its manifest says; go on from another state")
+    return State({}, manifest["about"], path, manifest["events"])
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -524,7 +600,7 @@ def _make_free(path: Path) -> None:
         shutil.rmtree(path / folder, ignore_errors=True)
     for state in (path / STATES).iterdir():
         if STATE_NAME.fullmatch(state.name) or state.name.endswith(".part"):
-            state.unlink()
+            _delete(state)
 
 
 def _events(path: Path) -> Journal[dict[str, Any]]:
@@ -569,6 +645,22 @@ def _manifest(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         found = one_line(manifest.get("version"))
         raise CheckpointError(f"{path} is of state version {found}, we read {STATE_VERSION}")
     return manifest
+
+
+def _manifest_at(path: Path) -> dict[str, Any]:
+    """The manifest of a state; a damaged one is refused."""
+    if path.suffix != SHARDS:
+        return _manifest(path, check_safetensors(path))
+    return _manifest(path, {STATE_KEY: (path / MANIFEST).read_text()})
+
+
+def _delete(path: Path) -> None:
+    """A state; of shards the manifest first, so that what is left does not count."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    (path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _stage(path: Path) -> str:

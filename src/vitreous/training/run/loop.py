@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -25,18 +25,23 @@ from torch import Tensor
 from vitreous.errors import Interrupted, NotFiniteError, RunError
 from vitreous.evaluation import accuracy, inference
 from vitreous.images.batches.batches import Batch, Batches, Loading, Order
+from vitreous.ranks import agreed, gather, naming_the_missing
 from vitreous.training.recipe import Seconds
 from vitreous.training.run import events, schedule
 from vitreous.training.run.core_parallel import choose_lanes, choose_threads
 from vitreous.training.run.folder import RunFolder, read_state
 from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.stage import Standing, TrainingStage
-from vitreous.training.run.step import Step, choose_compiling
+from vitreous.training.run.step import SUMS, Step, choose_compiling
 from vitreous.training.run.trained import Outcome
+
+if TYPE_CHECKING:
+    from vitreous.training.run.sharded_state import ShardedStates
 
 SAVE_SECONDS = 30.0  # between states
 SAVE_SHARE = 20  # saving takes at most a twentieth of the time
-STOP_ASKED_EVERY = 10  # steps between two questions to the other ranks whether to stop
+QUESTION_SECONDS = 1.0  # between two questions to the other ranks whether to stop or to save
+QUESTION_STEPS = 100  # at most
 MAX_LOGS = 200  # lines of loss in a long run
 MAX_LOOKS = 50  # at dev
 TRIAL_SECONDS = 2.0  # steps are timed that long to turn seconds into a number of steps
@@ -54,9 +59,12 @@ class _Stopwatch:
     save_took: float = 0.0
     saved_at: int = 0  # step
     noted: int = 0  # replaced images that were told
+    asked: float = field(default_factory=time.monotonic)
+    asked_at: int = 0  # step
+    next_question: int = 0  # step
 
     def restart(self) -> None:
-        self.began = self.saved = self.logged = time.monotonic()
+        self.began = self.saved = self.logged = self.asked = time.monotonic()
 
 
 class Loop:
@@ -77,18 +85,28 @@ class Loop:
         self.best_state: dict[str, Tensor] = {}
         self.clock = _Stopwatch()
         self._reading: Iterator[Batch] | None = None
+        self._shards: ShardedStates | None = None  # of a network in shards
 
     def run(self) -> Outcome:
         """From the newest state, or from the beginning, to the end."""
         lanes = choose_lanes(self.stage, self.runtime)
         try:
-            with _threads(choose_threads(self.stage, self.runtime, lanes)):
+            with (
+                _threads(choose_threads(self.stage, self.runtime, lanes)),
+                naming_the_missing(self.runtime.ranks),
+            ):
                 return self._run(lanes)
         finally:
             self._stop_reading()
+            if self._shards is not None:
+                self._shards.close()
 
     def _run(self, lanes: int) -> Outcome:
         self.step = self._make_step(lanes)
+        if self.step.shards is not None:
+            from vitreous.training.run.sharded_state import ShardedStates  # torch's part takes a second to import
+
+            self._shards = ShardedStates(self.folder, self.runtime.ranks)
         self.clock.restart()
         is_new = not self._restore()
         if not self.at.steps:
@@ -99,8 +117,9 @@ class Loop:
             self._save()  # what came before this stage is never done again
         with _catch_signals() as caught:
             self._go(caught)
-            if caught:  # during the last step or save: the next stage must not begin
-                raise Interrupted(caught[0], self.at.step)
+            if any(gather(bool(caught))):  # during the last step or save: the next stage must not begin
+                raise Interrupted(caught[0] if caught else signal.SIGTERM, self.at.step)
+        self.step.stop_checkpointing()
         return self._outcome()
 
     def _go(self, caught: list[int]) -> None:
@@ -126,15 +145,15 @@ class Loop:
                 self._after_bad(bad)
                 batches = self._from_here()
                 continue
-            if (is_last or is_look) and not _are_finite(self._weights().values()):
+            if (is_last or is_look) and not self._is_finite():
                 self._stop_spoiled()
             if is_look and self._look():
                 break
-            if self._must_stop(bool(caught)):
+            must_stop, must_save = self._ask(bool(caught))
+            if must_stop:
                 self._save(wait=True)
                 raise Interrupted(caught[0] if caught else signal.SIGTERM, at)
-            pause = max(self.save_seconds, SAVE_SHARE * self.clock.save_took)
-            if at < steps and time.monotonic() - self.clock.saved > pause:
+            if at < steps and must_save:
                 self._save()
         self.at = replace(self.at, is_over=True)
         self._save(wait=True)
@@ -150,6 +169,9 @@ class Loop:
                 return self.step(batch, self.at.step, factor)
             except torch.OutOfMemoryError:
                 parts = self.step.parts
+                if ranks.world == 1 and recipe.checkpointing is None and self.step.checkpoint():
+                    self.runtime.say("memory is too small for this batch: blocks are recomputed in the backward pass")
+                    continue
                 if ranks.world > 1 or not self.step.split_further():
                     do = "split it (--set accumulation=…), or take " if ranks.world > 1 else "take "
                     raise RunError(
@@ -171,6 +193,7 @@ class Loop:
             compiled=choose_compiling(stage, runtime),
             captured=self.captured,
             lanes=lanes,
+            strategy=runtime.strategy,
         )
 
     def _fix_steps(self) -> None:
@@ -298,7 +321,7 @@ class Loop:
             loss, right = float(result.loss), float(result.top1)
             self.at, is_best, is_kept = self.at.after_look(right, loss, len(found.labels))
             if is_kept:
-                self.best_state = _copied(stage.model.state_dict())
+                self.best_state = self._kept(stage.model.state_dict())
         self.step.network.train()
         epoch = self.at.consumed / stage.per_epoch
         self._record(events.DevLooked(stage.name, self.at.step, epoch, right, loss, is_best, is_kept))
@@ -310,16 +333,18 @@ class Loop:
 
     def _save(self, *, wait: bool = False) -> None:
         """Save a state, unless a weight is not finite."""
-        if self.at.step and not _are_finite(self._weights().values()):
+        if self.at.step and not self._is_finite():
             return
         begin = time.monotonic()
         self._wait()
-        tensors = self.step.state() if self.folder is not None else {}
+        tensors = self.step.state()
         self._count_seconds()
-        if self.folder is not None:
-            tensors |= {f"best.{name}": tensor for name, tensor in self.best_state.items()}
-            about = {"stage": self.stage.name, **self.at.to_json()}
-            about |= {"parts": self.step.parts, "lanes": self.step.lane_count}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best_state.items()}
+        about = {"stage": self.stage.name, **self.at.to_json()}
+        about |= {"parts": self.step.parts, "lanes": self.step.lane_count}
+        if self._shards is not None:
+            self._shards.save(tensors, self._shapes(), about, wait=wait)
+        elif self.folder is not None:
             self.folder.save_state(tensors, about, wait=wait)
         self.clock.saved, self.clock.saved_at = time.monotonic(), self.at.step
         self.clock.save_took = self.clock.saved - begin
@@ -328,27 +353,55 @@ class Loop:
         """Go on from the newest state of this stage; False if the stage has no state."""
         ranks, found = self.runtime.ranks, None
         if self.folder is not None:
-            found = self.folder.latest_state(self.stage.name, say=lambda line: self.runtime.event(events.Noted(line)))
-        if ranks.world > 1:  # each rank reads the file itself
-            box: list[Any] = [None if found is None else found.path]
-            torch.distributed.broadcast_object_list(box, 0)
-            found = read_state(box[0]) if box[0] is not None and found is None else found
+
+            def say(line: str) -> None:
+                self.runtime.event(events.Noted(line))
+
+            found = self.folder.latest_state(self.stage.name, say=say, in_memory=ranks.world == 1 and not self._shards)
+        if ranks.world > 1:
+            found = agreed(ranks, lambda: found)  # without tensors: each rank reads them itself
         if found is None:
             return False
         self.at = Standing.from_json(found.about)
         self.clock.saved_at = self.at.step
+        if self._shards is not None:
+            found = replace(found, tensors=self._read_rows(self._shards, found.path))
+        elif ranks.world > 1:
+            found = read_state(found.path)
         self.best_state = {n.removeprefix("best."): t for n, t in found.tensors.items() if n.startswith("best.")}
         self._keep_lanes(found.about.get("lanes", 1))
-        self.step.parts = found.about["parts"]
+        self.step.keep_parts(found.about["parts"])
         self.step.average.steps = self.at.steps
         self.step.load({name: tensor for name, tensor in found.tensors.items() if not name.startswith("best.")})
         if not self.at.is_over and self.at.step:
             self.runtime.event(events.Said(f"{self.stage.name} goes on from step {self.at.step:,}"))
         return True
 
+    def _read_rows(self, states: ShardedStates, path: Path) -> dict[str, Tensor]:
+        """This rank's rows of a state."""
+        saved, shapes = states.shapes_in(path), self._shapes()
+        own = {name: tensor for name, tensor in self.step.state().items() if name in saved}
+        own[SUMS] = torch.zeros(saved[SUMS], dtype=own[SUMS].dtype)
+        if self.at.best is not None:
+            own |= {f"best.{name}": tensor for name, tensor in self._kept(self.stage.model.state_dict()).items()}
+        states.fill(path, own, shapes)
+        return own
+
+    def _kept(self, state: dict[str, Any]) -> dict[str, Tensor]:
+        """A copy on the host; of a network in shards, this rank's rows."""
+        if self.step.shards is None:
+            return _copied(state)
+        return _copied({name: self.step.shards.rows.own(tensor) for name, tensor in state.items()})
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Whole shapes of what a state has in rows."""
+        best = self.stage.model.state_dict().items() if self.step.shards is not None else ()
+        return self.step.shapes() | {f"best.{name}": tuple(tensor.shape) for name, tensor in best}
+
     def _keep_lanes(self, lanes: int) -> None:
         """Go on with the lanes the run began with, on any machine: they decide how sums are rounded."""
-        if lanes != self.step.lane_count:
+        is_alone = self.runtime.ranks.world == 1 and self.step.shards is None
+        if lanes != self.step.lane_count and is_alone:
             torch.set_num_threads(choose_threads(self.stage, self.runtime, lanes))
             self.step = self._make_step(lanes)
 
@@ -376,7 +429,8 @@ class Loop:
         self.at = self.at.back_to(self.at.step - 1)
         at = self.at.step
         place = self._keep_batch(at)
-        weight = next((name for name, tensor in self._weights().items() if not _are_finite([tensor])), None)
+        own = next((name for name, tensor in self._weights().items() if not _are_finite([tensor])), None)
+        weight = next((name for name in gather(own) if name is not None), None)
         what = "weights" if weight else "answers on dev"
         broken = events.NotFinite(self.stage.name, at, what, weight, Path(place).name if place else None)
         self._record(broken)
@@ -389,8 +443,13 @@ class Loop:
     def _weights(self) -> dict[str, Tensor]:
         """Of the network and of its average: what an outcome is made of."""
         averages = {f"the average of {name}": tensor for name, tensor in self.step.average.state.items()}
-        found = self.step.network.state_dict() | averages
+        found = self.step.weights() | averages
         return {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
+
+    def _is_finite(self) -> bool:
+        """Whether every weight is, on all ranks."""
+        own = _are_finite(self._weights().values())
+        return own if self.step.shards is None else all(gather(own))
 
     def _keep_batch(self, step: int) -> str | None:
         """Write the images that broke the step, as they were before augmentation."""
@@ -406,13 +465,20 @@ class Loop:
     def _outcome(self) -> Outcome:
         at = self.at
         if at.best is not None:
-            state, step = self.best_state, int(at.best["step"])
+            state, step = self._whole(self.best_state), int(at.best["step"])
         else:
             with self.step.averaged():
                 state = _copied(self.stage.model.state_dict())
             step = at.step
         rate = at.step * self.stage.recipe.batch / max(at.seconds, 1e-9)
         return Outcome(state, step, at.steps, at.seconds, rate, at.best, at.skipped)
+
+    def _whole(self, kept: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What `_kept` gave, whole again."""
+        if self.step.shards is None:
+            return kept
+        rows, whole = self.step.shards.rows, self.stage.model.state_dict()
+        return {name: rows.whole(tensor, tuple(whole[name].shape)) for name, tensor in kept.items()}
 
     def _record(self, event: events.StageEvent) -> None:
         self.runtime.record(self.folder, event)
@@ -426,15 +492,25 @@ class Loop:
         if self.runtime.device.type == "cuda":
             torch.cuda.synchronize(self.runtime.device)
 
-    def _must_stop(self, stop: bool) -> bool:
-        """Whether any rank caught a signal; asked only now and then, because asking is a message."""
-        if self.runtime.ranks.world == 1:
-            return stop
-        if self.at.step % STOP_ASKED_EVERY:
-            return False
-        told = torch.tensor(float(stop), device=self.runtime.device)
+    def _ask(self, stop: bool) -> tuple[bool, bool]:
+        """Whether to stop, because any rank caught a signal; and whether to save, by the clock of rank 0.
+
+        Ranks ask each other about once a second: asking is a message.
+        """
+        clock, ranks, at, now = self.clock, self.runtime.ranks, self.at.step, time.monotonic()
+        save = now - clock.saved > max(self.save_seconds, SAVE_SHARE * clock.save_took)
+        if ranks.world == 1:
+            return stop, save
+        if at < clock.next_question:
+            return False, False
+        each = (now - clock.asked) / max(at - clock.asked_at, 1)
+        told = torch.tensor([float(stop), float(save and ranks.is_first), each], device=self.runtime.device)
         torch.distributed.all_reduce(told)
-        return bool(told > 0)
+        stops, saves, seconds = told.tolist()
+        clock.asked, clock.asked_at = now, at
+        pause = int(QUESTION_SECONDS * ranks.world / max(seconds, 1e-9))
+        clock.next_question = at + min(max(pause, 1), QUESTION_STEPS)
+        return stops > 0, saves > 0
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from vitreous.errors import CheckpointError, ConfigError
 from vitreous.evaluation.eager_optimizer import EagerOptimizer, eager_step
 from vitreous.models.taps import COMPILED_PREFIX, plain
 from vitreous.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from vitreous.training.run.sharding import RankRows, ShardedTask
 
 # ---------------------------------------------------------------------------------------------------------- parameters
 
@@ -88,18 +91,26 @@ def _is_of_head(name: str) -> bool:
 # ---------------------------------------------------------------------------------------------------------- optimisers
 
 
-def make(model: nn.Module, recipe: Recipe, device: torch.device) -> torch.optim.Optimizer:
+def make(
+    model: nn.Module, recipe: Recipe, device: torch.device, shards: ShardedTask | None = None
+) -> torch.optim.Optimizer:
     """The recipe's optimiser, its state at zero. Every group has `peak_lr`; rates are set by `set_rate`.
 
     sgd has momentum without dampening, and its decay is L2 (BiT); adam and adamw decay decoupled from the gradient.
+    shards: of the model, if it lies in shards; the optimiser changes this rank's rows.
     """
     device = torch.device(device)
     parts = groups(model, recipe)
     for part in parts:
         part["peak_lr"] = part["lr"]
+        part["shapes"] = [tuple(parameter.shape) for parameter in part["params"]]
+        if shards is not None:
+            part["params"] = [shards.own[name] for name in part["names"]]
         if device.type == "cuda":
             part["lr"] = torch.tensor(part["lr"], dtype=torch.float32, device=device)
     optimizer = MAKERS[recipe.optimizer](parts, recipe, device.type == "cuda")
+    if shards is not None and isinstance(optimizer, Muon | Lamb):
+        optimizer.rows = shards.rows
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter].update(_zeros(parameter, STATE[_rule(recipe.optimizer, group)], recipe))
@@ -234,11 +245,14 @@ class Muon(EagerOptimizer):
     ):
         super().__init__(params, {"momentum": momentum, "betas": betas, "eps": eps, "weight_decay": 0.0})
         self.found_inf: Tensor | None = None
+        self.rows: RankRows | None = None  # of a network in shards
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            if group["kind"] == "matrix":
+            if group["kind"] == "matrix" and self.rows is not None:
+                self._turn_rows(group, self.rows)
+            elif group["kind"] == "matrix":
                 self._turn(group)
             else:
                 _adamw_step(group, self.state, self.found_inf)
@@ -265,6 +279,23 @@ class Muon(EagerOptimizer):
             if group["weight_decay"]:
                 torch._foreach_mul_(weights, 1 - rate * group["weight_decay"])
             torch._foreach_sub_(weights, list(turned.unbind()))
+
+    def _turn_rows(self, group: dict[str, Any], rows: RankRows) -> None:
+        """Each rank gathers a matrix, turns it whole, and keeps its rows: all ranks do the same turning."""
+        skip, momentum = _Skip(self.found_inf), group["momentum"]
+        rate = skip.rate(group["lr"])
+        for name, parameter, shape in zip(group["names"], group["params"], group["shapes"], strict=True):
+            if parameter.grad is None:
+                continue
+            buffer, gradient = self.state[parameter]["momentum_buffer"], skip.clean(parameter.grad)
+            buffer.mul_(skip.decay(momentum)).add_(gradient)
+            whole = rows.whole(torch.add(gradient, buffer, alpha=momentum), shape)
+            cut = torch.stack(_matrices(whole, 3 if name.endswith("qkv.weight") else 1))
+            scale = rate * max(1, cut.shape[1] / cut.shape[2]) ** 0.5
+            turned = orthogonalised(cut).to(parameter.dtype) * scale
+            if group["weight_decay"]:
+                parameter.mul_(1 - rate * group["weight_decay"])
+            parameter.sub_(rows.own(turned.reshape(shape)))
 
 
 def _matrices(tensor: Tensor, count: int = 1) -> list[Tensor]:
@@ -324,6 +355,7 @@ class Lamb(EagerOptimizer):
     def __init__(self, params: list[dict[str, Any]], *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
         super().__init__(params, {"betas": betas, "eps": eps, "weight_decay": 0.0})
         self.found_inf: Tensor | None = None
+        self.rows: RankRows | None = None  # of a network in shards
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -354,6 +386,8 @@ class Lamb(EagerOptimizer):
         updates = torch._foreach_div(torch._foreach_div(means, left1), roots)
         torch._foreach_add_(updates, params, alpha=group["weight_decay"])
         lengths, sizes = torch.stack(torch._foreach_norm(updates)), torch.stack(torch._foreach_norm(params))
+        if self.rows is not None:
+            lengths, sizes = self.rows.norms(torch.stack([lengths, sizes])).unbind()
         trust = torch.where((lengths > 0) & (sizes > 0), sizes / lengths, 1.0) * skip.rate(group["lr"])
         torch._foreach_sub_(params, [u * t for u, t in zip(updates, trust.unbind(), strict=True)])
 
@@ -361,11 +395,16 @@ class Lamb(EagerOptimizer):
 # ------------------------------------------------------------------------------------------------ clipping and averages
 
 
-def clip_(parameters: Iterable[Tensor], limit: float | None) -> Tensor:
-    """All gradients together scaled by min(1, limit / norm), exactly.  Returns their norm before that, 0-dim."""
+def clip_(parameters: Iterable[Tensor], limit: float | None, rows: RankRows | None = None) -> Tensor:
+    """All gradients together scaled by min(1, limit / norm), exactly.  Returns their norm before that, 0-dim.
+
+    rows: given if each rank has its rows of the gradients; the norm is then of all ranks'.
+    """
     gradients = [p.grad for p in parameters if p.grad is not None]
     assert gradients, "backward comes before clip_"
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    if rows is not None:
+        norm = rows.norms(norm)
     if limit is not None:
         torch._foreach_mul_(gradients, (limit / norm).clamp(max=1))
     return norm
@@ -382,10 +421,12 @@ class Average:
     `set_step(t)` writes the weight of step t = 0, 1, …; `update()` may then be part of a captured graph.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, steps: int):
+    def __init__(self, model: nn.Module, recipe: Recipe, steps: int, shards: ShardedTask | None = None):
+        """shards: of the model, if it lies in shards; this rank's rows are averaged."""
         self.recipe, self.steps = recipe, steps
-        named = [] if recipe.average == "none" else list(named_parameters(model))
-        self._followed: list[Tensor] = [p.detach() for _, p in named]
+        parameters = named_parameters(model) if shards is None else shards.own.items()
+        named = [] if recipe.average == "none" else list(parameters)
+        self._followed: list[Tensor] = [p for _, p in named]
         self.state = {name: p.detach().clone() for name, p in named}
         self.weight = torch.zeros((), dtype=torch.float32, device=named[0][1].device if named else None)
 

@@ -16,6 +16,7 @@ from vitreous.evaluation import inference
 from vitreous.images.imageset import ImageSet
 from vitreous.models.model import Model
 from vitreous.ranks import Ranks
+from vitreous.training.plan.parallel import Strategy
 from vitreous.training.run.events import Event, Noted, ProgressMade, Said
 from vitreous.training.run.folder import RunFolder
 from vitreous.training.run.stage import Stages
@@ -41,6 +42,8 @@ class Runtime:
     tell: Tell = lambda event: None
     writers: Writers | None = None
     stages: Stages = field(default_factory=Stages)  # of the run in progress
+    parallel: str = "auto"  # how several devices share a training, as asked
+    strategy: Strategy = field(default_factory=Strategy)  # and as chosen
 
     @property
     def device_name(self) -> str:

@@ -25,13 +25,16 @@ from vitreous.images.pixels.augment import Augment, DevicePlan
 from vitreous.images.pixels.preprocess import finish
 from vitreous.models.config import ViTConfig
 from vitreous.models.cost import training_flops
+from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import Block
 from vitreous.randomness import uniform
-from vitreous.ranks import Ranks
+from vitreous.ranks import Ranks, gather
+from vitreous.training.plan.parallel import Strategy
 from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run import optimizers
 from vitreous.training.run.core_parallel import Lane, Lanes, drop_paths, has_dropout
+from vitreous.training.run.sharding import ShardedTask
 from vitreous.training.run.tasks.classify import Task
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ COMPILE_WHOLE, COMPILE_BLOCKS = 90.0, 12.0  # seconds of uncompiled training abo
 UNCOMPILED_SPEED = 1.2e14  # FLOP/s of a captured, uncompiled step; seen on an H200
 ALIGNED_BYTES = 64  # bytes: every array on the device begins at a multiple
 STEPS_ON_THEIR_WAY = 4  # steps whose numbers may be on their way
+SUMS = "meters.sums"  # of a state: a row for each rank that saved it
 WARM_UP_STEPS = 3  # eager steps before a capture, as torch asks for
 
 
@@ -172,6 +176,17 @@ class _DeviceMeters:
         seen = torch.stack([loss * count, right, count, norm]).to(self.sums)
         self.sums += torch.where(self.found_inf > 0, torch.zeros_like(seen), seen)
 
+    def of_ranks(self, ranks: Ranks) -> Tensor:
+        """The sums of each rank; of one rank, as they are."""
+        return self.sums if ranks.world == 1 else torch.stack(gather(self.sums.cpu()))
+
+    @staticmethod
+    def own_sums(saved: Tensor, ranks: Ranks) -> Tensor:
+        """This rank's of what `of_ranks` gave; on another number of ranks, an equal share."""
+        if saved.ndim == 1:
+            return saved
+        return saved[ranks.rank] if len(saved) == ranks.world else saved.mean(0)
+
     def read(self, ranks: Ranks) -> Meters:
         """What happened on all ranks since the last look; waits for the device."""
         sums = self.sums.clone()
@@ -259,25 +274,33 @@ class Step:
         captured: bool | None = None,
         parts: int | None = None,
         lanes: int = 1,
+        strategy: Strategy | None = None,
     ):
         """compiled: whole; blocks (one graph for all of them, faster to compile); or none.  lanes: on a CPU."""
+        strategy = Strategy() if strategy is None else strategy
         self.task, self.recipe, self.ranks = task, recipe, ranks
-        self.parts = recipe.accumulation if parts is None else parts
+        self.parts = max(recipe.accumulation, strategy.parts) if parts is None else parts
         if not self._has_parts(self.parts):
             raise ConfigError(
                 f"a batch of {recipe.batch} on {ranks.world} devices has no accumulation={self.parts} equal parts, "
                 "of whole pairs where images are mixed; give another number"
             )
         is_gpu = device.type == "cuda"
-        self.is_captured = (is_gpu and ranks.world == 1) if captured is None else captured
+        self.shards: ShardedTask | None = None
+        if strategy.kind == "fsdp":
+            half = precision_on(device, recipe.precision) == "bfloat16"
+            self.shards = ShardedTask(task, device, ranks, half=half)
+            self.task = task = self.shards.task
         self.network = task.network  # before it is wrapped
-        self.parameters = [p for p in self.network.parameters() if p.requires_grad]
-        self.optimizer = optimizers.make(self.network, recipe, device)
-        self.average = optimizers.Average(self.network, recipe, steps)
+        self.is_checkpointed = False
+        own = self.network.parameters() if self.shards is None else self.shards.own.values()
+        self.parameters = [p for p in own if p.requires_grad]
+        self.optimizer = optimizers.make(self.network, recipe, device, self.shards)
+        self.average = optimizers.Average(self.network, recipe, steps, self.shards)
         self.noise = _Noise(self.network, recipe.seed)
         self.meters = _DeviceMeters(device)
         self.inputs = _Inputs(device)
-        if ranks.world > 1:
+        if ranks.world > 1 and self.shards is None:
             self.task.network = torch.nn.parallel.DistributedDataParallel(
                 self.network, device_ids=[device.index] if is_gpu else None
             )
@@ -285,10 +308,37 @@ class Step:
         self.compute = _Compute(task, self.network, recipe, rule, classes, device, kind)
         self.lanes = Lanes(task, lanes) if lanes > 1 else None
         self.graph: torch.cuda.CUDAGraph | None = None
+        is_plain = ranks.world == 1 and self.shards is None and not strategy.checkpointing
+        self.is_captured = (is_gpu and is_plain) if captured is None else captured
+        if strategy.checkpointing:
+            self.checkpoint()
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """Within it, the network has its averaged weights, if the recipe averages."""
-        return self.average.applied_to(self.network)
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within it, the network that was given has its averaged weights, if the recipe averages."""
+        if self.shards is not None:  # the given network only ever shows what the shards hold
+            self.shards.fill_given(self.average.state or self.shards.own)
+            yield
+            return
+        with self.average.applied_to(self.network):
+            yield
+
+    def checkpoint(self) -> bool:
+        """Recompute blocks in the backward pass from now on; False if the network has none, or did so already."""
+        models = [module for module in self.network.modules() if isinstance(module, Model)]
+        if self.is_checkpointed or not models or any(isinstance(m, nn.BatchNorm1d) for m in self.network.modules()):
+            return False
+        for model in models:
+            model.gradient_checkpointing = True
+        self.is_checkpointed, self.is_captured = True, False
+        self._forget_sizes()
+        return True
+
+    def stop_checkpointing(self) -> None:
+        """Leave the network as it was given."""
+        for module in self.network.modules():
+            if isinstance(module, Model) and self.is_checkpointed:
+                module.gradient_checkpointing = False
 
     @property
     def lane_count(self) -> int:
@@ -323,41 +373,69 @@ class Step:
         self.meters.bad_at.fill_(-1)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that the next step depends on, under names, on the host."""
+        """Everything that the next step depends on, under names, on the host; with shards, this rank's rows.
+
+        Called by all ranks.
+        """
         found = self._places() | {"meters.done": torch.tensor(self.meters.steps)}
+        found[SUMS] = self.meters.of_ranks(self.ranks)
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in found.items()}
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore a state in place: a captured graph keeps its addresses."""
         for name, tensor in self._places().items():
-            if name not in state or state[name].shape != tensor.shape:
+            if name not in state or (state[name].shape != tensor.shape and name != SUMS):
                 raise RunError(f"the saved state does not fit this model and recipe at {name}; start afresh")
-            tensor.copy_(state[name])
+            tensor.copy_(state[name] if name != SUMS else self.meters.own_sums(state[name], self.ranks))
         self.meters.steps = int(state["meters.done"])
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Whole shapes of what lies in shards, by the names of `state`."""
+        if self.shards is None:
+            return {}
+        whole = self.shards.shapes
+        names = optimizers.state_of(self.optimizer)
+        found = {f"network.{name}": shape for name, shape in whole.items()}
+        found |= {f"optimizer.{n}": whole[n.rpartition("/")[0]] for n in names if not n.endswith("/step")}
+        return found | {f"average.{name}": whole[name] for name in self.average.state}
+
     def _places(self) -> dict[str, Tensor]:
-        found = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        if self.shards is None:
+            found = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        else:
+            found = {f"network.{name}": tensor for name, tensor in self.weights().items()}
         found |= {f"optimizer.{name}": tensor for name, tensor in optimizers.state_of(self.optimizer).items()}
         found |= {f"average.{name}": tensor for name, tensor in self.average.state.items()}
-        return found | {"meters.sums": self.meters.sums, "meters.bad_at": self.meters.bad_at}
+        return found | {SUMS: self.meters.sums, "meters.bad_at": self.meters.bad_at}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The network's parameters and buffers; with shards, this rank's rows."""
+        found = self.network.state_dict()
+        return found if self.shards is None else {**found, **self.shards.own}
 
     def split_further(self) -> bool:
         """Take the batch in twice as many parts; False if a part is as small as it can be."""
         if self.recipe.batch // self.ranks.world < 4 * self.parts or not self._has_parts(2 * self.parts):
             return False
         self.parts *= 2
+        self._forget_sizes()
+        return True
+
+    def keep_parts(self, parts: int) -> None:
+        """Go on in as many parts as before, if this number of ranks can."""
+        self.parts = parts if self._has_parts(parts) else self.parts
+
+    def _forget_sizes(self) -> None:
+        """Before a step of other sizes."""
         self.graph = None
         self.inputs = _Inputs(self.inputs.device)
         self.optimizer.zero_grad(set_to_none=True)
         if self.inputs.device.type == "cuda":
             torch.cuda.empty_cache()
-        return True
 
     def _has_parts(self, count: int) -> bool:
-        """Whether this rank's images are `count` equal parts, and no mixed pair lies in two."""
-        part, rest = divmod(self.recipe.batch // self.ranks.world, count)
-        return part > 0 and not rest and not (self.recipe.augment.mixes and part % 2)
+        return has_parts(self.recipe, self.ranks.world, count)
 
     # ------------------------------------------------------------------------------------------------------ one step
 
@@ -388,7 +466,9 @@ class Step:
                     loss, correct = self._forward(rows)
                     (loss / self.parts).backward()
             total, right = total + loss.detach() / self.parts, right + correct.detach()
-        norm = optimizers.clip_(self.parameters, self.recipe.clip)
+        if self.shards is not None:
+            self.shards.take_gradients()
+        norm = optimizers.clip_(self.parameters, self.recipe.clip, None if self.shards is None else self.shards.rows)
         self._judge(total, norm)
         if device.type != "cpu":
             self.optimizer.found_inf = meters.found_inf  # type: ignore[attr-defined]
@@ -423,6 +503,8 @@ class Step:
     def _quiet(self, part: int) -> AbstractContextManager[Any]:
         """Ranks exchange gradients after the last part only."""
         network = self.task.network
+        if self.shards is not None:
+            self.shards.set_sync(part == self.parts - 1)
         if isinstance(network, torch.nn.parallel.DistributedDataParallel) and part < self.parts - 1:
             return network.no_sync()
         return nullcontext()
@@ -481,6 +563,18 @@ def _compiled_forward(kind: type[nn.Module]) -> Callable[..., Tensor]:
     return torch.compile(kind.forward, dynamic=False)
 
 
+def has_parts(recipe: Recipe, world: int, count: int) -> bool:
+    """Whether a rank's images are `count` equal parts, and no mixed pair lies in two."""
+    part, rest = divmod(recipe.batch // world, count)
+    return part > 0 and not rest and not (recipe.augment.mixes and part % 2)
+
+
+def parts_of(recipe: Recipe, world: int) -> list[int]:
+    """The numbers of parts that a step may be taken in: the recipe's, doubled again and again."""
+    doubled = [recipe.accumulation * 2**k for k in range(16)]
+    return [recipe.accumulation, *(count for count in doubled[1:] if has_parts(recipe, world, count))]
+
+
 def precision_on(device: torch.device, wanted: str) -> str:
     """auto: bfloat16 on GPUs that have it, elsewhere float32.  bfloat16 is refused on CPUs: some processes crash."""
     if wanted == "bfloat16" and not (device.type == "cuda" and torch.cuda.is_bf16_supported()):
@@ -501,4 +595,6 @@ def choose_compiling(stage: TrainingStage, runtime: Runtime) -> Compiled:
         each = training_flops(stage.model.config) / UNCOMPILED_SPEED
         expected = each * stage.recipe.batch * stage.steps / runtime.ranks.world
     has_blocks = isinstance(stage.model.config, ViTConfig)
+    if runtime.strategy.kind == "fsdp":  # a block is gathered between two graphs
+        return "blocks" if expected > COMPILE_BLOCKS and has_blocks else "none"
     return "whole" if expected > COMPILE_WHOLE else "blocks" if expected > COMPILE_BLOCKS and has_blocks else "none"
