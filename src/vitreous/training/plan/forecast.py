@@ -25,16 +25,14 @@ from vitreous.training import recipes
 from vitreous.training.plan import devices as kinds
 from vitreous.training.plan.devices import DeviceKind, PeakShare
 from vitreous.training.plan.memory import FLOAT, Memory, in_bytes, memory
+from vitreous.training.plan.parallel import IMAGES_IN_A_PART, PARALLEL, ROOM_SHARE
 from vitreous.training.plan.trial import TimedSteps, measure
 from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
 from vitreous.weights.load_model import is_new, load
 from vitreous.words import SIZE_LETTERS, count, counted, duration
 
-PARALLEL_WORDS = ("auto", "ddp", "fsdp")
-ROOM_SHARE = 0.9  # of a device's memory; the rest is for augmentation, libraries and memory that lies in pieces
 LINK_SHARE = 0.7  # of a link's data sheet that a large exchange reaches (a guess)
 SHARDS_GAIN = 1.1  # that shards must be faster by, where whole copies fit
-IMAGES_IN_A_PART = 16  # at least, where a step is taken in parts: products of fewer are slow (a guess)
 TITLE_COLUMNS, TEXT_COLUMNS = 9, 60  # of a line of 80; how a figure was found stands at its end
 TRIAL_SECONDS_AT_MOST = 60.0  # by the model, that --measure takes
 PAPER_RUNS = {  # recipe -> images and classes of its set, as the paper prints them
@@ -344,8 +342,8 @@ def _refuse(images: int | None, batch: int, devices: int, parallel: str) -> None
         raise ConfigError(f"devices={devices} trains nothing; give 1 or more")
     if images is not None and batch > images:
         raise ConfigError(f"a batch of {batch:,} is more than the {counted(images, 'image')}; give --batch {images}")
-    if parallel not in PARALLEL_WORDS:
-        raise ConfigError(f"parallel={parallel!r} is not one of {', '.join(PARALLEL_WORDS)}")
+    if parallel not in PARALLEL:
+        raise ConfigError(f"parallel={parallel!r} is not one of {', '.join(PARALLEL)}")
     if batch % devices:
         near = max(batch // devices, 1) * devices
         raise ConfigError(

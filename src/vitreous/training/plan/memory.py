@@ -79,10 +79,24 @@ class Expected:
         )
 
 
-def expected(config: Config, batch: int, recipe: Recipe, *, precision: str, checkpointing: bool = False) -> Expected:
+def expected(
+    config: Config,
+    batch: int,
+    recipe: Recipe,
+    *,
+    precision: str,
+    checkpointing: bool = False,
+    parallel: str = "alone",
+    world: int = 1,
+    parts: int = 1,
+) -> Expected:
     """What a device needs for `batch` of a step's images at a time.  precision: float32 or bfloat16."""
-    needs = memory(config, batch, recipe.optimizer, precision, recipe.average != "none", checkpointing)
-    return Expected(needs.parameters // FLOAT, macs(config), batch, needs)
+    has_average = recipe.average != "none"
+    needs = memory(
+        config, batch, recipe.optimizer, precision, has_average, checkpointing,
+        parallel=parallel, world=world, parts=parts,
+    )  # fmt: skip
+    return Expected(memory(config, 1).parameters // FLOAT, macs(config), batch, needs)
 
 
 def memory(

@@ -13,7 +13,7 @@ Kind = Literal["alone", "ddp", "fsdp"]
 
 PARALLEL = ("auto", "ddp", "fsdp")  # what may be asked for
 ROOM_SHARE = 0.9  # of a device's memory; the rest is for augmentation, messages and what torch holds back
-UNITS_GATHERED = 3  # fsdp: two units' weights and one unit's gradients are whole at a time
+IMAGES_IN_A_PART = 16  # on a device; smaller parts use it badly, so blocks are recomputed first
 
 
 @dataclass(frozen=True)
@@ -38,45 +38,36 @@ class Strategy:
         return f"{names[self.kind]}{more}{f': {self.why}' if self.why else ''}"
 
 
-def per_device(needs: Memory, kind: Kind, world: int, *, parts: int = 1, unit: int = 0) -> int:
-    """Bytes on each of `world` devices.  needs: of one device that holds everything.  unit: bytes of the largest block.
-
-    With fsdp, a step in several parts keeps whole gradients until its last part.
-    """
-    if kind != "fsdp":
-        return needs.total
-    shared = needs.parameters + needs.optimizer + needs.average + needs.gradients
-    return -(-shared // world) + UNITS_GATHERED * unit + needs.activations + needs.gradients * (parts > 1)
-
-
 def choose(
     asked: str,
-    needs: Callable[[int, bool], Memory],
+    needs: Callable[[Kind, int, bool], Memory],
     *,
     world: int,
     room: int,
-    unit: int = 0,
+    on_each: int,
     parts: Iterable[int] = (1,),
     checkpointing: bool | None = None,
 ) -> Strategy:
-    """The fastest strategy that fits: ddp, fsdp, then each with checkpointing, then each in more parts.
+    """The fastest strategy that fits: ddp, fsdp, then each in more parts, with checkpointing, in very small parts.
 
-    needs(parts, checkpointing): memory of one device that holds everything.  room: bytes of a device.
+    needs(kind, parts, checkpointing): of one device.  room: bytes of a device.  on_each: images of a step on it.
     checkpointing: None chooses.  If nothing fits, the most frugal is tried.
     """
     kinds: tuple[Kind, ...] = ("ddp", "fsdp") if asked == "auto" and world > 1 else (_kind(asked, world),)
+    again = (False, True) if checkpointing is None else (checkpointing,)
+    counts = list(parts)
+    usual = [count for count in counts if count == 1 or on_each // count >= IMAGES_IN_A_PART]
+    small = [count for count in counts if count not in usual]
+    ways = [
+        (count, recompute, kind) for some in (usual, small) for recompute in again for count in some for kind in kinds
+    ]
     least: Strategy | None = None
-    for count in parts:
-        for recompute in (False, True) if checkpointing is None else (checkpointing,):
-            memory = needs(count, recompute)
-            for kind in kinds:
-                need = per_device(memory, kind, world, parts=count, unit=unit)
-                is_asked = len(kinds) == 1 and asked != "auto"
-                told = f"{need / 2**30:.1f} of {room / 2**30:.1f} GiB a device by estimate"
-                why = f"as asked; {told}" if is_asked else told
-                least = Strategy(kind, recompute, count, why)
-                if need <= ROOM_SHARE * room:
-                    return least
+    for count, recompute, kind in ways:
+        need = needs(kind, count, recompute).total
+        told = f"{need / 2**30:.1f} of {room / 2**30:.1f} GiB a device by estimate"
+        least = Strategy(kind, recompute, count, told if asked == "auto" else f"as asked; {told}")
+        if need <= ROOM_SHARE * room:
+            return least
     assert least is not None, "parts has a first number"
     return Strategy(least.kind, least.checkpointing, least.parts, f"{least.why}, which may not fit")
 

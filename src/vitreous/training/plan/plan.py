@@ -21,7 +21,7 @@ from vitreous.images.health.findings import TERMINAL_COLUMNS, UNREAD_KINDS
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
 from vitreous.models import config as configs
 from vitreous.models import preprocess as preprocesses
-from vitreous.models.catalog import blueprint, parse
+from vitreous.models.catalog import parse
 from vitreous.models.config import Config, Size, as_size
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
@@ -30,7 +30,7 @@ from vitreous.training import recipes
 from vitreous.training.plan import auto_recipe, memory, parallel, refusals
 from vitreous.training.plan import estimate as estimates
 from vitreous.training.plan.estimate import Estimate
-from vitreous.training.plan.parallel import Strategy
+from vitreous.training.plan.parallel import Kind, Strategy
 from vitreous.training.plan.refusals import device_memory
 from vitreous.training.plan.request import Request
 from vitreous.training.plan.starting_weights import (
@@ -51,7 +51,6 @@ from vitreous.training.run.events import FACT_INDENT, Checking, Event, Fact, Not
 from vitreous.training.run.folder import START, differences
 from vitreous.training.run.network import Start, Weights, described, make_network, network_name, with_recipe
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.sharding import largest_unit
 from vitreous.training.run.step import parts_of, precision_on
 from vitreous.weights import starter
 from vitreous.weights.load_model import load
@@ -316,17 +315,19 @@ def choose_strategy(plan: Plan, runtime: Runtime) -> Strategy:
     if r.is_solved or (world == 1 and runtime.parallel != "fsdp"):  # alone, a batch is split when memory runs out
         return Strategy("alone", checkpointing=bool(r.checkpointing))
 
-    def needs(parts: int, checkpointing: bool) -> memory.Memory:
+    def needs(kind: Kind, parts: int, checkpointing: bool) -> memory.Memory:
         images = max(r.batch // world // parts, 1)
-        precision = precision_on(device, r.precision)
-        return memory.expected(plan.config, images, r, precision=precision, checkpointing=checkpointing).memory
+        return memory.expected(
+            plan.config, images, r, precision=precision_on(device, r.precision),
+            checkpointing=checkpointing, parallel=kind, world=world, parts=parts,
+        ).memory  # fmt: skip
 
     return parallel.choose(
         runtime.parallel,
         needs,
         world=world,
         room=device_memory(device),
-        unit=largest_unit(blueprint(plan.config)),
+        on_each=r.batch // world,
         parts=parts_of(r, world),
         checkpointing=r.checkpointing,
     )

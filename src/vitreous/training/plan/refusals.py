@@ -24,13 +24,12 @@ from vitreous.models.config import Config
 from vitreous.ranks import gather, meet
 from vitreous.training import recipes
 from vitreous.training.plan import memory
-from vitreous.training.plan.parallel import PARALLEL, Kind, per_device
+from vitreous.training.plan.parallel import PARALLEL, Kind
 from vitreous.training.plan.starting_weights import learned_images, one_run, refuse_untrained
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import closed_form, schedule, trackers, trainable_layers
 from vitreous.training.run import folder as runs
 from vitreous.training.run.runtime import Runtime
-from vitreous.training.run.sharding import largest_unit
 from vitreous.training.run.step import Compiled, precision_on
 from vitreous.weights.pretrained import PRETRAINED
 
@@ -307,11 +306,12 @@ def refuse_too_large(config: Config, recipe: Recipe, runtime: Runtime) -> None:
         return  # it takes one forward pass at a time
     device, world = runtime.device, runtime.ranks.world
     frugal = recipe.checkpointing is not False
-    needs = memory.expected(
-        config, 2, recipe, precision=precision_on(device, recipe.precision), checkpointing=frugal
-    ).memory
     kind: Kind = "alone" if world == 1 or runtime.parallel == "ddp" else "fsdp"
-    least, there = per_device(needs, kind, world, unit=largest_unit(blueprint(config))), device_memory(device)
+    precision = precision_on(device, recipe.precision)
+    needs = memory.expected(
+        config, 2, recipe, precision=precision, checkpointing=frugal, parallel=kind, world=world
+    ).memory
+    least, there = needs.total, device_memory(device)
     if least > there:
         raise ConfigError(
             f"the model needs {least / 2**30:.1f} GiB even for two images, {device} has {there / 2**30:.1f}; "

@@ -60,5 +60,7 @@ def _fit_words(plan: Forecast) -> list[str]:
     rows, columns = plan.config.image_size
     words += ["--set", f"image_size={rows}" if rows == columns else f"image_size={rows}x{columns}"]
     words += ["--set", f"accumulation={plan.parts}"] if plan.parts > 1 else []
+    words += ["--parallel", plan.parallel] if plan.parallel != "alone" else []
+    words += ["--set", f"checkpointing={str(plan.checkpointing).lower()}"]
     words += ["--set", f"precision={plan.precision}", "--folds", "0"]
     return [*words, "--device", "cpu"] if plan.device.is_cpu else words

@@ -100,11 +100,6 @@ def units(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if isinstance(module, Block | Stage)]
 
 
-def largest_unit(network: nn.Module) -> int:
-    """Bytes of the largest part that is gathered at a time, in float32."""
-    return 4 * max((sum(p.numel() for p in unit.parameters()) for unit in units(network)), default=0)
-
-
 def _shard(network: nn.Module, device: torch.device, half: bool) -> None:
     """Blocks each by themselves; stem, positions, norm and head with the whole, in float32."""
     try:
