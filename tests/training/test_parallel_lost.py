@@ -123,19 +123,7 @@ def test_after_the_host_of_the_rendezvous_is_lost_resume_takes_over(images, whol
         wait_for_states(out, 5, first, second)
         kill_with_children(first.pid)
         kill_with_children(second.pid)
-    again = [
-        "fit",
-        str(images),
-        "--resume",
-        "--device",
-        "cpu",
-        "--workers",
-        "0",
-        "--parallel",
-        "fsdp",
-        "--out",
-        str(out),
-    ]
+    again = resume_words(images, out)
     with agent(program, again, host=True, port=PORT + 2) as first, agent(program, again, port=PORT + 2) as second:
         said = first.communicate(timeout=SECONDS)[0]
         assert first.returncode == 0, said
