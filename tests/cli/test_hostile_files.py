@@ -181,7 +181,7 @@ def test_predict_answers_all_others(done):
     assert done["json"].stderr == "10 of 21 images could not be read\n"
     cells = list(csv.reader(io.StringIO(done["csv"].stdout)))
     assert len(cells) == 22
-    assert {len(row) for row in cells} == {14}
+    assert {len(row) for row in cells} == {15}
 
 
 def test_predict_takes_such_files_by_name(done):

@@ -13,7 +13,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import VitreousError
 from vitreous.files import cache_folder, digest, lock, remove, unlink, write_bytes
+from vitreous.printable import storable
 
 KEEP_TABLE_FROM = 1 << 30  # bytes of all shards together
 TABLES_KEPT = 8  # in the cache folder
@@ -133,6 +134,7 @@ def make_table(shards: Iterable[Index], folder: Path | None = None) -> ShardTabl
         }
         for shard in shards:
             odd = odd or _odd_label(shard)
+            shard = _storable(shard)
             raw, ends = _packed(shard.keys)
             labels = _numbered(shard.label, numbers)
             values = {"start": shard.start, "size": shard.size, "label": labels, "ends": ends + end}
@@ -206,6 +208,16 @@ def _numbered(labels: Sequence[Any], numbers: dict[int | str | None, int]) -> ND
         return np.array(codes, np.int32)[which]
     plain = (None if isinstance(label, ODD_LABELS) else label for label in labels)
     return np.fromiter((numbers.setdefault(label, len(numbers)) for label in plain), np.int32, len(labels))
+
+
+def _storable(shard: Index) -> Index:
+    """With labels that UTF-8 can hold: half a character is written out."""
+    try:
+        msgspec.json.encode(shard.label)
+    except UnicodeEncodeError:
+        written = [storable(label) if isinstance(label, str) else label for label in shard.label]
+        return replace(shard, label=written)
+    return shard
 
 
 def _odd_label(shard: Index) -> str:
