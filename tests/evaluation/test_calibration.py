@@ -142,11 +142,11 @@ def test_a_confidence_on_the_border_of_two_bins_belongs_to_the_lower(bins):
 def test_answering_only_above_a_confidence():
     probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.55, 0.45], [0.6, 0.4]])
     labels = np.array([0, 0, 1, 1, 1])
-    row = answer_above(probabilities, labels, target=1.0)
+    row = answer_above(probabilities, labels, lambda row: row.right == row.answered)
     assert (row.confidence, row.answered, row.right, row.images) == (0.61, 3, 3, 5)
     assert str(row) == "answer only above 0.61: 60.0 % answered, 100.0 % right"
-    assert answer_above(probabilities, labels, target=0.5).confidence == 0
-    assert answer_above(probabilities, 1 - labels, target=0.9) is None
+    assert answer_above(probabilities, labels, lambda row: row.right >= 0.5 * row.answered).confidence == 0
+    assert answer_above(probabilities, 1 - labels, lambda row: row.right >= 0.9 * row.answered) is None
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_other_labels_come_in_many_forms(form, model, data, tmp_path):
     wanted.pop("labels")
     assert found == wanted
     assert (found["images"], found["left_out"]) == (8, 4)
-    assert "4 images have no label and are left out" in found["notes"]
+    assert "not judged: 4 images without a label" in found["notes"]
 
 
 def test_the_real_labels_of_imagenet_go_by_the_number_of_the_file(model, data, tmp_path):

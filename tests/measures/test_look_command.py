@@ -85,7 +85,7 @@ def test_the_command(desk):
     assert next(iter(body)) == "schema"
     assert body["schema"] == "vitreous.look/1"
     assert body["skipped"]["similarity-across"].startswith("CKA of 8 images is mostly chance")
-    assert "similarity" in body["found_against"]
+    assert "skip-ratio" in body["found_against"]
     assert "images of fashion" in fast.stdout
 
 

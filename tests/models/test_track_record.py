@@ -24,7 +24,7 @@ def measured(**changes):
 def test_it_tells_how_often_the_model_is_right_and_what_unsure_means():
     record = TrackRecord(**MEASURED)
     assert record.about_right == "right on 81.7 % of images that it had not seen (77.1 to 85.6, 95 % interval)"
-    assert record.about_unsure == "unsure: below 82 %; of surer answers about 95 % are right"
+    assert record.about_unsure == "unsure: below 82 %; of surer answers 90 % or more are right"
     assert "also chose it" in TrackRecord(**MEASURED | {"has_chosen": True}).about_right
     assert "no confidence" in TrackRecord(**MEASURED | {"sure_from": 1.0}).about_unsure
 

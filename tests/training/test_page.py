@@ -371,7 +371,7 @@ def test_any_number_of_classes_makes_a_page(classes):
     html = pages.render(page(run))
     assert len(html) < 2_000_000
     assert ("among the first five" in html) == (classes > 10)
-    assert ("The other " in html) == (classes > 20)
+    assert (re.search(r"The other [\d,]+ classes", html) is not None) == (classes > 20)
     assert ("the 40 with most mistakes" in html) == (classes > 100)
     assert ("others are left out" in html) == (classes > 20)
 

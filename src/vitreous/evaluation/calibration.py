@@ -198,12 +198,12 @@ def above(confidence: Numbers, is_right: NDArray[Any], limit: float) -> Above:
     return Above(limit, len(answered), int(answered.sum()), int(np.asarray(is_right, bool)[answered].sum()))
 
 
-def answer_above(probabilities: Numbers, labels: NDArray[Any], target: float = 0.95) -> Above | None:
-    """The lowest confidence, in steps of 0.01, above which a share `target` of answers is right; None if there is none.
+def answer_above(probabilities: Numbers, labels: NDArray[Any], is_enough: Callable[[Above], bool]) -> Above | None:
+    """The lowest confidence, in steps of 0.01, above which enough answers are right; None if there is none.
 
     probabilities: N K, calibrated, of images not used in training.  labels: N.
     """
     probabilities, labels = _known(probabilities, labels)
     confidence, is_right = probabilities.max(-1), probabilities.argmax(-1) == labels
     rows = (above(confidence, is_right, limit) for limit in CONFIDENCE_GRID)
-    return next((row for row in rows if row.answered and row.right >= target * row.answered), None)
+    return next((row for row in rows if row.answered and is_enough(row)), None)

@@ -9,12 +9,15 @@ from typing import Any
 from vitreous.errors import ConfigError
 from vitreous.words import percent, percent_range
 
+SURE_SHARE = 0.9  # right answers of those that are to be trusted
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrackRecord:
     """Measured when the model was made.
 
-    sure_from: of answers with at least this confidence, 95 % are right; 1 if none can be trusted, None if unknown.
+    sure_from: of answers with at least this confidence, SURE_SHARE or more are right, by the lower end of the 95 %
+    interval; 1 if none can be trusted, None if unknown.
     has_chosen: the images also chose the model, so `right` is a bit too high.
     """
 
@@ -50,8 +53,10 @@ class TrackRecord:
         if not self.sure_from:
             return ""
         if self.sure_from == 1:
-            return "unsure: no confidence of this model was right on 95 % of images"
-        return f"unsure: below {percent(self.sure_from, 0)}; of surer answers about 95 % are right"
+            return f"unsure: no confidence of this model is known to be right on {percent(SURE_SHARE, 0)} of images"
+        return (
+            f"unsure: below {percent(self.sure_from, 0)}; of surer answers {percent(SURE_SHARE, 0)} or more are right"
+        )
 
 
 def from_json(record: Any) -> TrackRecord:

@@ -193,8 +193,10 @@ def _beside(path: Path) -> Path | None:
     """The entry of the folder that the path names with a typo; None without a folder or such an entry."""
     if path.parent == Path() or not _exists(path.parent) or not path.parent.is_dir():
         return None
-    near = nearest(path.name, sorted(entry.name for entry in islice(path.parent.iterdir(), MAX_BESIDE)), 1)
-    return path.with_name(near[0]) if near else None
+    beside = sorted(islice(path.parent.iterdir(), MAX_BESIDE))
+    names = {entry.stem: entry for entry in beside if entry.suffix == path.suffix}
+    near = nearest(path.stem, list(names), 1)
+    return names[near[0]] if near else None
 
 
 def _exists(path: Path) -> bool:

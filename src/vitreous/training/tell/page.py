@@ -16,6 +16,7 @@ from vitreous.evaluation.accuracy import ClassRow, wilson
 from vitreous.images.imageset import ImageSet
 from vitreous.measures.explain import overlay
 from vitreous.measures.page import section as inside
+from vitreous.models.track_record import SURE_SHARE
 from vitreous.report import charts
 from vitreous.report import page as pages
 from vitreous.report.page import (
@@ -171,7 +172,7 @@ def _only_above(summary: Summary) -> Iterator[Note]:
         yield Note(
             f"Answer only above {_percent(row.confidence, 0)} confidence: {_percent(row.answered_share)} of the "
             f"images are answered, and {_percent(row.right_share)} of those answers are right.",
-            "good" if row.right_share >= summary.answer_target - 0.02 else "plain",
+            "good" if row.right_share >= SURE_SHARE else "plain",
         )
 
 
@@ -366,12 +367,12 @@ def _strangers(summary: Summary) -> Section | None:
         f"blank images. It also says so of {false_alarms} of the images judged: the threshold lets about 95\u00a0% of "
         "ordinary images pass."
     )
-    kinds, (caught, seen) = easy(counts)
-    far = f"{_percent(caught / max(seen, 1), 0)} of {kinds}"
+    _, (caught, seen) = easy(counts)
     new = counts.get(LEFT_OUT)
-    near = f"{_percent(new.caught / new.seen, 0)} of a class it never saw, " if new is not None and new.seen else ""
+    near = f"{_percent(new.caught / new.seen, 0)} of a new class" if new is not None and new.seen else ""
     table = Table(["strangers", "called none of these"], rows, "ll")
-    return Section("Does it notice strangers?", [Text(text), table], summary=near + far)
+    short = near or f"{_percent(caught / max(seen, 1), 0)} of easy ones"  # the contents have little room
+    return Section("Does it notice strangers?", [Text(text), table], summary=short)
 
 
 def _near(left_out: Caught | None) -> str:

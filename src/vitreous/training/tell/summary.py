@@ -27,7 +27,7 @@ from vitreous.measures.look import look
 from vitreous.models.config import BiTConfig
 from vitreous.models.cost import macs
 from vitreous.models.model import Model
-from vitreous.models.track_record import TrackRecord
+from vitreous.models.track_record import SURE_SHARE, TrackRecord
 from vitreous.training.label_errors import Doubts, LabelConflict, Suspect, label_conflicts, suspects
 from vitreous.training.plan.plan import Plan
 from vitreous.training.recipe import Recipe
@@ -111,7 +111,6 @@ class Summary:
     temperature: float = 1.0
     answer_above: float | None = None  # the confidence chosen on dev
     sure_from: float | None = None  # as `TrackRecord` has it
-    answer_target: float = 0.95  # share right that it was chosen for
     unlike: int | None = None  # judged images that the model calls none of these
     strangers: Mapping[str, Caught] = field(default_factory=dict)  # by kind; empty where nobody asked
     rivals: Sequence[Rival] = ()
@@ -430,8 +429,13 @@ def _sure_from(trained: Trained) -> float | None:
         return None
     if len(trained.chosen) < MIN_ANSWERS:
         return None
-    above = calibration.answer_above(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
-    return 1.0 if above is None or above.answered < MIN_ANSWERS else above.confidence
+    above = calibration.answer_above(_probabilities(trained.chosen, trained.model), trained.chosen_labels, _is_trusted)
+    return 1.0 if above is None else above.confidence
+
+
+def _is_trusted(row: Above) -> bool:
+    """The interval's lower end counts: the best of many confidences looks better than it is."""
+    return row.answered >= MIN_ANSWERS and wilson(row.right, row.answered)[0] >= SURE_SHARE
 
 
 def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:
