@@ -326,6 +326,7 @@ def test_what_a_page_cannot_show_is_said(monkeypatch):
     assert "too much for a page" in web_target._why_closed(awake(VIT))
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_how_to_open_the_page(tmp_path):
     vitreous.save(awake(VIT), tmp_path / "m.safetensors")
     words = ("--to", "web", "--runtime", need_runtime().dist, "--images", "2", "--anyway")

@@ -114,6 +114,7 @@ def of_one(of_four, images, tmp_path, monkeypatch):
     return {name: json.loads(ranks_script.READINGS[name](**words[name])) for name in words}
 
 
+@pytest.mark.slow  # a second group of processes
 def test_two_processes_judge_look_and_probe_as_one_does(of_one, of_two, tmp_path):
     """Counts are exact, numbers equal within rounding, and each file is written once."""
     place, answers, said = of_two
@@ -138,6 +139,7 @@ def flat(value):
     return own + [number for each in inner for number in flat(each)]
 
 
+@pytest.mark.slow  # a second group of processes
 def test_sigterm_to_one_rank_saves_on_all_and_any_number_goes_on(of_four, of_two, alone, images):
     """Saved by four in shards; goes on alone, and on two as copies and as shards."""
     assert [answer.partition(":")[0] for answer in of_four[1][3]] == ["Interrupted"] * 4
@@ -151,6 +153,7 @@ def test_sigterm_to_one_rank_saves_on_all_and_any_number_goes_on(of_four, of_two
         assert_same_course(place / name, alone)
 
 
+@pytest.mark.slow  # a second group of processes
 def test_a_full_disk_on_one_rank_is_one_line_with_its_number(of_two):
     _, answers, said = of_two
     assert all("no room on rank 1 for " in answer and "\n" not in answer for answer in answers[3]), (answers, said)
@@ -195,6 +198,7 @@ def test_a_world_that_does_not_divide_the_batch_and_ranks_that_disagree_are_one_
     assert answers[5] == [f"ConfigError: {line}", *[f"ToldError: {line}"] * 3]
 
 
+@pytest.mark.slow  # a second group of processes
 def test_a_killed_worker_is_started_again_and_ends_with_the_weights_of_a_run_that_was_not(of_two, images, tmp_path):
     """A sum of two numbers is the same in either order, so two ranks are bit for bit the same."""
     cut, whole = tmp_path / "cut", of_two[0] / "whole"
