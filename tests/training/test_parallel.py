@@ -10,6 +10,7 @@ from torchrun import HOW, torchrun
 
 import vitreous
 from vitreous.papers.results import read
+from vitreous.ranks import Ranks
 from vitreous.training.run import folder as runs
 from vitreous.training.run import sharded_state
 from vitreous.weights.load_model import load
@@ -151,6 +152,22 @@ def test_sigterm_to_one_rank_saves_on_all_and_any_number_goes_on(of_four, of_two
         vitreous.fit(images, out=place / name, resume=True, device="cpu", workers=0)
     for name in ("one", "copies", "shards", "back"):
         assert_same_course(place / name, alone)
+
+
+@pytest.mark.slow  # a second group of processes
+def test_from_four_processes_to_one_and_back(of_four, alone, images, tmp_path):
+    """Saved by four in shards, then by one in a file; goes on with four as copies and as shards."""
+    shutil.copytree(of_four[0] / "stopped", tmp_path / "ddp")
+    said = ranks_script.run(Ranks(), stop=4, data=str(images), out=tmp_path / "ddp", resume=True)
+    assert said.startswith("Interrupted: ")
+    assert any((tmp_path / "ddp" / "state").glob("fit-00000005.safetensors"))
+    shutil.copytree(tmp_path / "ddp", tmp_path / "fsdp")
+    names = ("ddp", "fsdp")
+    jobs = [{"data": str(images), "resume": True, "out": str(tmp_path / name), "parallel": name} for name in names]
+    answers, said = torchrun(4, jobs, tmp_path / "answers")
+    assert answers == [[""] * 4] * 2, said
+    for name in names:
+        assert_same_course(tmp_path / name, alone)
 
 
 @pytest.mark.slow  # a second group of processes
