@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import pytest
 from small_runs import MODEL, assert_equal_states, picture_folder
@@ -50,23 +51,74 @@ def resume_words(images, out):
     return [*words, "--out", str(out)]
 
 
+@dataclass(frozen=True)
+class Machine:
+    """Where an agent of torchrun runs.  namespace: of the network, with an address of its own; empty: this machine."""
+
+    address: str = "127.0.0.1"
+    namespace: str = ""
+    cable: str = ""
+
+    @property
+    def prefix(self):
+        return ["ip", "netns", "exec", self.namespace] if self.namespace else []
+
+    def set_cable(self, state):
+        """Without a cable nobody hears that a process died."""
+        if self.namespace:
+            subprocess.run([*self.prefix, "ip", "link", "set", self.cable, state], check=True)
+
+
+@pytest.fixture(scope="module", params=["loopback", "namespaces"])
+def machines(request):
+    """The one that hosts the rendezvous, and another: on loopback; and two with a cable between them."""
+    if request.param == "loopback":
+        yield Machine(), Machine()
+        return
+    names = [f"vitreous-{os.getpid()}-{side}" for side in "ab"]
+    pair = [Machine(f"10.231.77.{i + 1}", name, f"vt{os.getpid()}{'ab'[i]}") for i, name in enumerate(names)]
+    first, second = (one.cable for one in pair)
+    made = [f"netns add {name}" for name in names]
+    made += [f"link add {first} type veth peer name {second}"]
+    made += [f"link set {one.cable} netns {one.namespace}" for one in pair]
+    for one in pair:
+        made += [f"-n {one.namespace} addr add {one.address}/24 dev {one.cable}"]
+        made += [f"-n {one.namespace} link set {device} up" for device in (one.cable, "lo")]
+    try:
+        for words in made:
+            try:
+                subprocess.run(["ip", *words.split()], check=True, capture_output=True, text=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                why = getattr(error, "stderr", None) or str(error)
+                pytest.skip(f"network namespaces are not allowed here: {why.strip()}")
+        yield pair
+    finally:
+        for name in names:
+            with suppress(OSError):
+                subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
 @contextmanager
-def agent(program, words, *, port=PORT, host=False):
-    """One of two agents; the one that hosts has the rendezvous."""
+def agent(program, words, machine, host, *, port=PORT):
+    """The agent of one of two machines.  host: the machine that has the rendezvous."""
+    is_host = machine is host
     options = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "job"]
-    options += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--max-restarts", "3", "--rdzv-conf"]
-    options += [f"is_host={str(host).lower()},last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"]
-    call = [sys.executable, "-m", "torch.distributed.run", *options, "--local-addr", "127.0.0.1", str(program), *words]
+    options += ["--rdzv-endpoint", f"{host.address}:{port}", "--max-restarts", "3", "--rdzv-conf"]
+    options += [f"is_host={str(is_host).lower()},last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"]
+    call = [*machine.prefix, sys.executable, "-m", "torch.distributed.run", *options]
+    call += ["--local-addr", machine.address, str(program), *words]
     variables = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "VITREOUS_RANK_TIMEOUT": "120"}
-    environment = {**os.environ, **variables}
+    variables |= {"GLOO_SOCKET_IFNAME": machine.cable} if machine.cable else {}
     with subprocess.Popen(
-        call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **variables}
     ) as process:
         try:
             yield process
         finally:
             if process.poll() is None:
+                machine.set_cable("down")
                 kill_with_children(process.pid)
+                machine.set_cable("up")
 
 
 def kill_with_children(pid):
@@ -102,13 +154,13 @@ def whole(images, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_lost_and_started_again_changes_no_bit(images, whole, program, tmp_path):
-    """Two agents; the one that does not host the rendezvous is killed mid-run with its worker, and started again."""
-    words = fit_words(images, tmp_path / "run", 60)
-    with agent(program, words, host=True) as first:
-        with agent(program, words) as second:
+def test_a_machine_that_is_lost_and_started_again_changes_no_bit(images, whole, program, machines, tmp_path):
+    """Two agents; the one that does not host the rendezvous is lost mid-run with its worker, and started again."""
+    words, (host, other) = fit_words(images, tmp_path / "run", 60), machines
+    with agent(program, words, host, host) as first:
+        with agent(program, words, other, host) as second:
             wait_for_states(tmp_path / "run", 5, first, second)
-        with agent(program, words) as second:
+        with agent(program, words, other, host) as second:
             said = first.communicate(timeout=SECONDS)[0]
             assert first.returncode == 0, said
             second.communicate(timeout=SECONDS)
@@ -116,15 +168,20 @@ def test_an_agent_that_is_lost_and_started_again_changes_no_bit(images, whole, p
 
 
 @pytest.mark.slow
-def test_after_the_host_of_the_rendezvous_is_lost_resume_takes_over(images, whole, program, tmp_path):
-    out = tmp_path / "run"
+def test_after_the_host_of_the_rendezvous_is_lost_resume_takes_over(images, whole, program, machines, tmp_path):
+    """The other agent is ended and started too; the machine that was not the host is it now."""
+    out, (host, other) = tmp_path / "run", machines
     words = fit_words(images, out, 60)
-    with agent(program, words, host=True, port=PORT + 1) as first, agent(program, words, port=PORT + 1) as second:
+    with (
+        agent(program, words, other, host, port=PORT + 1) as second,
+        agent(program, words, host, host, port=PORT + 1) as first,
+    ):
         wait_for_states(out, 5, first, second)
-        kill_with_children(first.pid)
-        kill_with_children(second.pid)
     again = resume_words(images, out)
-    with agent(program, again, host=True, port=PORT + 2) as first, agent(program, again, port=PORT + 2) as second:
+    with (
+        agent(program, again, other, other, port=PORT + 2) as first,
+        agent(program, again, host, other, port=PORT + 2) as second,
+    ):
         said = first.communicate(timeout=SECONDS)[0]
         assert first.returncode == 0, said
         second.communicate(timeout=SECONDS)
