@@ -1,13 +1,20 @@
 """On a GPU: a captured step is the same step, and being captured changes nothing that a CPU's run keeps."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
 from picture_sets import make_batches
-from small_runs import BUSY, PLAIN, assert_equal_states, image_set, network, rule, sized
+from small_runs import BUSY, PLAIN, assert_equal_states, image_set, network, picture_folder, rule, sized
+from torchrun import HOW
 
-from vitreous.ranks import Ranks
+import vitreous
+from vitreous.ranks import Ranks, group
+from vitreous.training.plan.parallel import Strategy
 from vitreous.training.recipe import Recipe
+from vitreous.training.run import folder as runs
 from vitreous.training.run.loop import Loop
 from vitreous.training.run.runtime import Runtime
 from vitreous.training.run.stage import TrainingStage
@@ -33,7 +40,7 @@ class NaNIn(Classify):
         return loss + extra["poison"].sum(), right
 
 
-def trained(recipe: Recipe, *, captured: bool, steps: int = 6, task=Classify, **options):
+def trained(recipe: Recipe, *, captured: bool, steps: int = 6, task=Classify, compiled="none", **options):
     data = image_set(64)
     recipe = sized(recipe)
     model = network(recipe).to(GPU)
@@ -46,7 +53,7 @@ def trained(recipe: Recipe, *, captured: bool, steps: int = 6, task=Classify, **
         classes=4,
         device=GPU,
         ranks=Ranks(),
-        compiled="none",
+        compiled=compiled,
         captured=captured,
         **options,
     )
@@ -155,3 +162,54 @@ def test_pictures_of_several_sizes_lie_on_the_gpu():
     assert not batch.is_cropped
     assert batch.sizes is not None
     assert [tuple(size) for size in batch.sizes] == [pictures[i].shape[:2] for i in batch.ids]
+
+
+OWN_WARNINGS = pytest.mark.filterwarnings("default")  # torch's and NCCL's about a group of one
+
+
+@OWN_WARNINGS
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "lamb"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_copies_and_shards_on_one_gpu_take_the_plain_step(kind, optimizer):
+    """A group of one under NCCL."""
+    recipe = PLAIN.change(optimizer=optimizer, precision="float32", average="ema", mixup=0.3, drop_path=0.2, flip=0.5)
+    plain = trained(recipe, captured=False).state()
+    with group(GPU, even_alone=True):
+        ours = trained(recipe, captured=False, strategy=Strategy(kind)).state()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@OWN_WARNINGS
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_copies_and_shards_have_the_losses_of_a_plain_step_when_compiled_by_blocks(kind):
+    plain = trained(PLAIN, captured=False).read()
+    with group(GPU, even_alone=True):
+        strategy = Strategy(kind, checkpointing=kind == "fsdp")
+        ours = trained(PLAIN, captured=False, compiled="blocks", strategy=strategy).read()
+    assert (ours.loss, ours.norm) == pytest.approx((plain.loss, plain.norm), rel=0.02)
+
+
+@OWN_WARNINGS
+def test_shards_that_were_saved_under_nccl_go_on_as_a_plain_run(tmp_path, monkeypatch):
+    images, before = picture_folder(tmp_path / "shapes", 80), Loop._take
+    words = {**HOW, "precision": "float32", "device": GPU.type, "workers": 0, "check": False}
+    vitreous.fit(images, out=tmp_path / "whole", **words)
+
+    def take(self, batch):
+        if self.at.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        before(self, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "_take", take)
+        with pytest.raises(vitreous.errors.Interrupted):
+            vitreous.fit(images, out=tmp_path / "cut", parallel="fsdp", **words)
+    assert any((tmp_path / "cut" / "state").glob("*.shards"))
+    vitreous.fit(images, out=tmp_path / "cut", resume=True, device=GPU.type, workers=0)
+    ours, theirs = (
+        [event["loss"] for event in runs.read(tmp_path / name) if event["kind"] in ("step", "dev")]
+        for name in ("cut", "whole")
+    )
+    assert len(theirs) > 6
+    assert ours == pytest.approx(theirs, rel=5e-3)

@@ -1,9 +1,9 @@
-"""Real training steps on images of noise, timed: what `plan --measure` and benchmarks/plan_memory.py run."""
+"""Real training steps on images of noise, timed: what `plan --measure` and benchmarks/scale.py run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.images.batches.batches import Batches, Loading, Order
+from vitreous.images.batches.batches import Batch, Batches, Loading, Order
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.images.pixels.augment import Augment
 from vitreous.models.catalog import build
 from vitreous.models.config import Config
+from vitreous.training.plan.parallel import Strategy
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.core_parallel import choose_lanes, choose_threads
 from vitreous.training.run.runtime import Runtime
@@ -60,48 +61,50 @@ class NoiseImages:
 
 
 def measure(
-    config: Config,
-    recipe: Recipe,
-    device: torch.device,
-    *,
-    steps: int = 20,
-    checkpointing: bool = False,
-    compiled: Compiled | None = None,
-    captured: bool | None = None,
+    config: Config, recipe: Recipe, device: torch.device, *, steps: int = 20, checkpointing: bool = False
 ) -> TimedSteps:
     """Time training steps of the recipe's batch, by the step that `fit` takes."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     threads = torch.get_num_threads()
-    work = make_work(config, recipe, device, checkpointing=checkpointing, compiled=compiled, captured=captured)
+    take = make_steps(config, recipe, device, strategy=Strategy(checkpointing=checkpointing))
     try:
         for _ in range(TRIAL_WARM_UP):
-            work()
-        seconds = seconds_each(work, steps, device)
+            take()
+        seconds = seconds_each(take, steps, device)
     finally:
         torch.set_num_threads(threads)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return TimedSteps(steps, recipe.batch, seconds, memory)
 
 
-def make_work(
+class TrialSteps:
+    """Called, it takes the next training step."""
+
+    def __init__(self, step: Step, batches: Iterator[Batch]):
+        self.step, self._batches, self._done = step, batches, 0
+
+    def __call__(self) -> None:
+        self.step(next(self._batches), self._done, 0.1)
+        self._done += 1
+
+
+def make_steps(
     config: Config,
     recipe: Recipe,
     device: torch.device,
     *,
-    checkpointing: bool = False,
     compiled: Compiled | None = None,
     captured: bool | None = None,
-    **options: Any,
-) -> Callable[[], None]:
-    """A function that takes the next training step, on images of noise that lie on the device.
+    strategy: Strategy | None = None,
+) -> TrialSteps:
+    """Training steps of `fit`, on images of noise that lie on the device.
 
-    On a CPU torch's threads are as `fit` sets them.  options: of `Step`.
+    On a CPU torch's threads are as `fit` sets them.
     """
     crop = Augment(size=config.image_size, crop="none", flip=0.5)
     recipe = replace(recipe, augment=crop)
     network = build(config, seed=0).to(device).train()
-    network.gradient_checkpointing = checkpointing
     classes = max(config.readout.classes, 1)
     data = _noise(recipe.batch, config, classes)
     stage = TrainingStage(Classify(network, recipe), network, recipe, data, network.preprocess)
@@ -110,18 +113,10 @@ def make_work(
     torch.set_num_threads(choose_threads(stage, runtime, lanes))
     step = Step(
         stage.task, recipe, steps=1000, rule=stage.preprocess, classes=classes, device=device, ranks=runtime.ranks,
-        compiled=compiled, captured=captured, lanes=lanes, **options,
+        compiled=compiled, captured=captured, lanes=lanes, strategy=strategy,
     )  # fmt: skip
     loading = Loading(preprocess=stage.preprocess, augment=crop, workers=0, device=device, resident=True)
-    batches = iter(Batches(data, Order(batch=recipe.batch, epochs=10**6, ranks=runtime.ranks), loading))
-    done = 0
-
-    def work() -> None:
-        nonlocal done
-        step(next(batches), done, 0.1)
-        done += 1
-
-    return work
+    return TrialSteps(step, iter(Batches(data, Order(batch=recipe.batch, epochs=10**6, ranks=runtime.ranks), loading)))
 
 
 def seconds_each(work: Callable[[], None], steps: int, device: torch.device) -> float:

@@ -300,7 +300,7 @@ class Step:
         self.noise = _Noise(self.network, recipe.seed)
         self.meters = _DeviceMeters(device)
         self.inputs = _Inputs(device)
-        if ranks.world > 1 and self.shards is None:
+        if strategy.kind == "ddp" or (ranks.world > 1 and self.shards is None):
             self.task.network = torch.nn.parallel.DistributedDataParallel(
                 self.network, device_ids=[device.index] if is_gpu else None
             )
@@ -308,7 +308,7 @@ class Step:
         self.compute = _Compute(task, self.network, recipe, rule, classes, device, kind)
         self.lanes = Lanes(task, lanes) if lanes > 1 else None
         self.graph: torch.cuda.CUDAGraph | None = None
-        is_plain = ranks.world == 1 and self.shards is None and not strategy.checkpointing
+        is_plain = ranks.world == 1 and strategy.kind == "alone" and not strategy.checkpointing
         self.is_captured = (is_gpu and is_plain) if captured is None else captured
         if strategy.checkpointing:
             self.checkpoint()
