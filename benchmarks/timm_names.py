@@ -274,7 +274,10 @@ def saved(model: nn.Module, folder: Path) -> nn.Module | str:
         args = {"layers": list(model.config.resnet.units), "width_factor": 1}
         theirs = resnetv2._create_resnetv2_bit(said["architecture"], num_classes=said["num_classes"], **args)
     else:
-        theirs = timm.create_model(said["architecture"], num_classes=said["num_classes"], **said["model_args"])
+        try:
+            theirs = timm.create_model(said["architecture"], num_classes=said["num_classes"], **said["model_args"])
+        except TypeError as error:  # we write for the timm whose table of names we have
+            return f"timm {timm.__version__} is older than what we write for: {error}"
     theirs.load_state_dict(load_file(folder / "model.safetensors"))
     return theirs.eval()
 
