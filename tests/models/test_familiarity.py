@@ -67,6 +67,14 @@ def test_a_file_keeps_the_score(tmp_path):
         torch.testing.assert_close(scores(again, noise(model)), scores(model, noise(model)), rtol=0, atol=1e-5)
 
 
+def test_two_models_share_no_means_and_each_has_them_where_its_weights_lie():
+    """Means are found on the CPU, and the model may be on a GPU; a copy of a model may go elsewhere."""
+    ours, theirs = familiar(awake(VIT)), awake(VIT).to("meta")
+    theirs.familiarity = ours.familiarity
+    assert theirs.familiarity.means.is_meta
+    assert not ours.familiarity.means.is_meta
+
+
 def test_a_new_head_forgets_the_old_classes(tmp_path):
     vitreous.save(familiar(awake(VIT)), tmp_path / "model")
     again = vitreous.load(tmp_path / "model.safetensors", classes=3)

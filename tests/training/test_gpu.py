@@ -213,3 +213,19 @@ def test_shards_that_were_saved_under_nccl_go_on_as_a_plain_run(tmp_path, monkey
     )
     assert len(theirs) > 6
     assert ours == pytest.approx(theirs, rel=5e-3)
+
+
+def test_what_was_trained_solved_or_loaded_answers_on_the_gpu(tmp_path):
+    """Class means, temperature and limits lie where the weights do."""
+    images = picture_folder(tmp_path / "shapes", 80)
+    how = {"device": GPU.type, "workers": 0, "check": False}
+    trained = vitreous.fit(images, out=tmp_path / "trained", **HOW, **how)
+    loaded = vitreous.load(trained.path).to(GPU)
+    solved = vitreous.fit(images, weights=loaded, recipe="linear-probe", folds=0, out=tmp_path / "solved", **how)
+    on_cpu = vitreous.load(trained.path)
+    for path in (trained.path, solved.path):
+        ours, theirs = (vitreous.evaluate(path, images, split="all", device=d, workers=0) for d in (GPU.type, "cpu"))
+        assert abs(ours.right - theirs.right) <= 2
+        assert len(list(vitreous.predict(path, images, device=GPU.type))) == 80
+    assert loaded.familiarity.means.device.type == GPU.type
+    assert on_cpu.familiarity.means.device.type == "cpu"

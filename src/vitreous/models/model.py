@@ -36,6 +36,12 @@ class Model(nn.Module):
         self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed about them
         self.gradient_checkpointing = False  # recompute blocks and stages in the backward pass instead of keeping them
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A familiarity is copied to where the weights lie: two models never share one."""
+        if isinstance(value, Familiarity):
+            value = copy.deepcopy(value).to(next(self.parameters()).device)
+        super().__setattr__(name, value)
+
     def features(self, images: Tensor) -> Tensor:                               # B C H W -> B D
         raise AssertionError("each network says what its features are")
 
