@@ -2,7 +2,8 @@
 
 python -m torch.distributed.run … ranks_script.py JOBS.json ANSWERS.  A job: the arguments of `fit`; and
 stop: SIGTERM to rank 0 at this step;  kill: SIGKILL to the last rank at this step, in its first life;
-full: the last rank may write no more at this step;  rates: a learning rate for each rank;  slow: the last rank sleeps.
+full: the last rank may write no more at this step;  rates: a learning rate for each rank;  slow: the last rank sleeps;
+units: weights that fsdp gathers together, at least.
 Or do: a name of READINGS, and its arguments `with`; the answer is what it returns.
 """
 
@@ -19,6 +20,7 @@ import torch
 
 import vitreous
 from vitreous import ranks
+from vitreous.training.plan import parallel
 from vitreous.training.run import loop, protocols
 
 
@@ -61,7 +63,7 @@ def paper(out):
 READINGS = {"judge": judge, "few_shot": few_shot, "look": look, "paper": paper}
 
 
-def run(own, *, stop=None, kill=None, full=None, rates=None, slow=None, **words):
+def run(own, *, stop=None, kill=None, full=None, rates=None, slow=None, units=parallel.UNIT_NUMBERS, **words):
     """The error as one line, empty if there is none."""
     is_last = own.rank == own.world - 1
     before = loop.Loop._take
@@ -80,7 +82,7 @@ def run(own, *, stop=None, kill=None, full=None, rates=None, slow=None, **words)
 
     if rates is not None:
         words["peak_lr"] = rates[own.rank]
-    loop.Loop._take = take
+    loop.Loop._take, parallel.UNIT_NUMBERS = take, units
     try:
         vitreous.fit(device="cpu", workers=0, check=False, **words)
     except (vitreous.errors.VitreousError, vitreous.errors.Interrupted) as error:

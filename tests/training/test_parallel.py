@@ -53,8 +53,8 @@ def of_four(images, tmp_path_factory):
     common = {"data": str(images), **HOW}
     jobs = [
         {**common, "out": str(place / "ddp"), "parallel": "ddp", "batch": 16, "accumulation": 2},
-        {**common, "out": str(place / "fsdp"), "parallel": "fsdp"},
-        {**common, "out": str(place / "muon"), "parallel": "fsdp", **MUON, "checkpointing": True},
+        {**common, "out": str(place / "fsdp"), "parallel": "fsdp", "units": 1},
+        {**common, "out": str(place / "muon"), "parallel": "fsdp", **MUON, "checkpointing": True, "units": 1},
         {**common, "out": str(place / "stopped"), "parallel": "fsdp", "stop": 2},
         {**common, "out": str(place / "x"), "batch": 6, "mixup": 0},
         {**common, "out": str(place / "y"), "rates": [0.5, 0.5, 0.25, 0.5]},

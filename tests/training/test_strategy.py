@@ -3,7 +3,7 @@
 import pytest
 
 from vitreous.training.plan.memory import Memory
-from vitreous.training.plan.parallel import ROOM_SHARE, choose
+from vitreous.training.plan.parallel import ROOM_SHARE, UNIT_NUMBERS, choose, unit_sizes
 
 GIB = 2**30
 
@@ -39,3 +39,11 @@ def test_what_is_asked_for_is_taken():
     assert "may not fit" in str(found)
     assert choose("fsdp", needs, world=1, room=80 * GIB, on_each=64).kind == "fsdp"
     assert choose("auto", needs, world=1, room=80 * GIB, on_each=64).kind == "alone"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "sizes"),
+    [([], []), ([1] * 7, [7]), ([UNIT_NUMBERS // 2] * 5, [2, 2, 1]), ([UNIT_NUMBERS] * 3, [1, 1, 1])],
+)
+def test_blocks_are_gathered_together_until_they_are_large(blocks, sizes):
+    assert unit_sizes(blocks) == sizes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from vitreous.errors import ConfigError
@@ -19,6 +19,7 @@ from vitreous.models.convolutions import halved, root_width, same_pads
 from vitreous.models.cost import macs
 from vitreous.models.hybrid import make_stem
 from vitreous.models.layers import HIDDEN_WIDTHS_READ
+from vitreous.training.plan.parallel import unit_sizes
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.optimizers import groups
 from vitreous.words import SIZE_LETTERS, count
@@ -27,7 +28,7 @@ FLOAT = 4  # bytes; weights, gradients, moments and averages are float32 whateve
 INDEX = 8  # bytes; a pool keeps the place of each maximum
 BYTES_PER_NUMBER = {"float32": 4, "bfloat16": 2}
 MOMENTS = {"adamw": 2, "adam": 2, "lamb": 2, "sgd": 1, "muon": 2}  # numbers per weight; Muon's matrices have 1
-GATHERED_PARTS = 2  # of FSDP: the block that computes, and the next, which is on its way
+GATHERED_UNITS = 2  # of FSDP: the blocks that compute, and the next, which are on their way
 
 
 @dataclass(frozen=True)
@@ -193,13 +194,14 @@ def _backward(parts: list[_Part], gradients: list[int] | None, checkpointing: bo
 
 
 def _communication(weights: list[int], parallel: str, world: int, size: int) -> int:
-    """DDP's buckets; FSDP's gathered weights, and the whole gradients of one block before and while they are summed."""
+    """DDP's buckets; FSDP's gathered weights, and the whole gradients of one unit before and while they are summed."""
     if parallel == "ddp" and world > 1:
         return FLOAT * sum(weights)
     if parallel != "fsdp":
         return 0
-    ends, block = weights[0] + weights[-1], max(weights[1:-1], default=0)
-    return 2 * FLOAT * ends + block * (GATHERED_PARTS * size + size + FLOAT)
+    blocks = iter(weights[1:-1])
+    unit = max((sum(islice(blocks, count)) for count in unit_sizes(weights[1:-1])), default=0)
+    return 2 * FLOAT * (weights[0] + weights[-1]) + unit * (GATHERED_UNITS * size + size + FLOAT)
 
 
 def _kept(config: Config, batch: int, size: int, *, copies: bool = True) -> list[_Part]:

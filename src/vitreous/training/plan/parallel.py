@@ -13,6 +13,7 @@ Kind = Literal["alone", "ddp", "fsdp"]
 
 PARALLEL = ("auto", "ddp", "fsdp")  # what may be asked for
 ROOM_SHARE = 0.9  # of a device's memory; the rest is for augmentation, messages and what torch holds back
+UNIT_NUMBERS = 25_000_000  # weights that fsdp gathers together, at least: each time costs the host a millisecond
 IMAGES_IN_A_PART = 16  # on a device; smaller parts use it badly, so blocks are recomputed first
 
 
@@ -76,3 +77,14 @@ def _kind(asked: str, world: int) -> Kind:
     if asked == "fsdp":
         return "fsdp"
     return "ddp" if world > 1 else "alone"
+
+
+def unit_sizes(blocks: Iterable[int]) -> list[int]:
+    """How many blocks in a row fsdp gathers together.  blocks: the numbers of weights in each."""
+    sizes, count, held = [], 0, 0
+    for weights in blocks:
+        count, held = count + 1, held + weights
+        if held >= UNIT_NUMBERS:
+            sizes.append(count)
+            count = held = 0
+    return [*sizes, count] if count else sizes

@@ -1,6 +1,6 @@
 """A network in shards (FSDP2): each rank keeps its rows of every weight, gradient, moment and average.
 
-Blocks are gathered one at a time, for the forward pass and again for the backward pass. Optimisers, clipping and
+A few blocks at a time are gathered, for the forward pass and again for the backward pass. Optimisers, clipping and
 averages work on `ShardedTask.own`: plain tensors that share memory with the shards. The network that was given stays
 whole on the host, for looks at dev and for the outcome.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from vitreous.errors import ConfigError
 from vitreous.models.convolutions import Stage
 from vitreous.models.vit import Block
 from vitreous.ranks import Ranks
+from vitreous.training.plan.parallel import unit_sizes
 from vitreous.training.run.optimizers import named_parameters
 from vitreous.training.run.tasks.classify import Task
 
@@ -73,12 +75,13 @@ class ShardedTask:
             name: nn.Parameter(p.detach().to_local(), requires_grad=p.requires_grad) for name, p in self._whole.items()
         }
 
+    @torch.no_grad()  # else each look at the rows of a tensor is an operation of autograd, hundreds in a step
     def take_gradients(self) -> None:
         """After a backward pass: the rows' gradients where optimisers look for them."""
         for name, whole in self._whole.items():
-            own = self.own[name]
-            own.data = whole.detach().to_local()  # FSDP may have moved it at its first forward pass
-            own.grad = None if whole.grad is None else whole.grad.to_local()
+            own, gradient = self.own[name], whole.grad
+            own.data = whole.to_local()  # FSDP may have moved it at its first forward pass
+            own.grad = None if gradient is None else gradient.to_local()
             whole.grad = None
 
     def set_sync(self, wanted: bool) -> None:
@@ -95,13 +98,19 @@ class ShardedTask:
             self.given.network.get_buffer(name).copy_(buffer)
 
 
-def units(network: nn.Module) -> list[nn.Module]:
-    """The parts that are gathered one at a time."""
-    return [module for module in network.modules() if isinstance(module, Block | Stage)]
+def units(network: nn.Module) -> list[list[nn.Module]]:
+    """The blocks that are gathered together: neighbours."""
+    found: list[list[nn.Module]] = []
+    for parent in network.modules():
+        blocks = [module for module in parent.children() if isinstance(module, Block | Stage)]
+        rest = iter(blocks)
+        weights = [sum(p.numel() for p in block.parameters()) for block in blocks]
+        found += [list(islice(rest, size)) for size in unit_sizes(weights)]
+    return found
 
 
 def _shard(network: nn.Module, device: torch.device, half: bool) -> None:
-    """Blocks each by themselves; stem, positions, norm and head with the whole, in float32."""
+    """Blocks in units; stem, positions, norm and head with the whole, in float32."""
     try:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
