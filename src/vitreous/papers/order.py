@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Event, Thread
@@ -21,7 +20,7 @@ from vitreous.papers.experiment import Cell, walk
 from vitreous.papers.processes import Worker
 
 FLOPS_PER_SECOND = 1.2e14  # of a small network whose step is captured and not compiled; seen on an H200
-COMPILED_FROM = 8.0  # seconds of all cells of a kind, uncompiled; compiling takes a processor half a minute
+COMPILED_FROM = 8.0  # seconds of all steps of a kind, uncompiled; compiling takes a core half a minute
 LOOKED_AHEAD = 64  # cells that may go first for their kind
 OTHER_SECONDS = 3.0  # of a cell that trains nothing, or whose length is not in steps
 START_SECONDS = 2.0  # before the first step and after the last
@@ -63,10 +62,10 @@ class Waiting:
         self.seconds = {key: seconds_of(cell) for key, cell in self.cells.items()}
         self.kinds = {key: kind_of(cell) for key, cell in self.cells.items()}
         self.unfinished = set(self.cells)
-        totals: Counter[str] = Counter()
+        totals: dict[str, float] = {}
         for key, kind in self.kinds.items():
             if kind is not None:
-                totals[kind] += self.seconds[key]  # type: ignore[assignment]  # seconds are counted, too
+                totals[kind] = totals.get(kind, 0.0) + self.seconds[key] - START_SECONDS
         self.worth_compiling = {kind for kind, total in totals.items() if total >= COMPILED_FROM}
 
     def __len__(self) -> int:

@@ -203,7 +203,7 @@ def _chosen(experiment: Experiment, placed: Sequence[GridCell], which: str) -> G
 
 def refuse_early(cells: Iterable[Cell], sets: Sets) -> None:
     """Every set is there and large enough for the grid, before anything is computed."""
-    wanted = {}
+    wanted: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for one in walk(cells):
         if "data" in one.options:
             wanted.setdefault(tuple(repr(one.options.get(name)) for name in ("data", "images", "classes")), one.options)
@@ -292,9 +292,7 @@ def _computed(
             yield cell, answer
 
 
-def _how(
-    cell: Cell, worker: Worker, others: Sequence[Worker], waiting: Waiting, is_gpu: bool
-) -> dict[str, Any]:
+def _how(cell: Cell, worker: Worker, others: Sequence[Worker], waiting: Waiting, is_gpu: bool) -> dict[str, Any]:
     """Whether a training's step is compiled. Half of the processes may compile at once; the others fill the GPU."""
     kind = waiting.kind(cell) if is_gpu else None
     if kind is None:

@@ -85,7 +85,7 @@ def shared_view(data: ImageSet, view: str, folder: Path) -> ImageSet:
 
     def make(file: Path) -> None:
         shape = (len(found.source), *found.source.read(0).shape)
-        out: Any = np.lib.format.open_memmap(file, "w+", np.uint8, shape)  # type: ignore[no-untyped-call]
+        out: Any = np.lib.format.open_memmap(file, "w+", np.uint8, shape)
         for first in range(0, len(out), IMAGES_AT_ONCE):
             numbers = range(first, min(first + IMAGES_AT_ONCE, len(out)))
             out[first : first + IMAGES_AT_ONCE] = np.stack([found.source.read(i) for i in numbers])

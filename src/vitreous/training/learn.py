@@ -55,7 +55,8 @@ def learn(
 ) -> Learned:
     """Train as `fit` does, with dev or a sweep, and judge on the set's test split.
 
-    model: a catalog name; None keeps that of the weights.  scratch: a folder for images that are decoded once and do not fit into memory.  changes: of the recipe's fields.
+    model: a catalog name; None keeps that of the weights.  scratch: a folder for images that are decoded once and do
+    not fit into memory.  changes: of the recipe's fields.
     """
     request = Request(
         data=data,

@@ -82,9 +82,7 @@ def begin(plan: Plan, where: Path, runtime: Runtime) -> Begun:
     return Begun(_begun(plan, head, train, runtime), train, dev, find(train), dev and find(dev))
 
 
-def learn(
-    plan: Plan, begun: Begun, folder: RunFolder | None, runtime: Runtime
-) -> tuple[Outcome, tuple[Trial, ...]]:
+def learn(plan: Plan, begun: Begun, folder: RunFolder | None, runtime: Runtime) -> tuple[Outcome, tuple[Trial, ...]]:
     """Train once, or once for each rate; the model ends with the state that dev chose, else with the last."""
     if plan.protocol == "sweep":
         return _sweep(plan, begun.model, begun.shown, begun.looked_at, folder, runtime)
