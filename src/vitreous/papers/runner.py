@@ -121,8 +121,9 @@ def _run(
     is_gpu = choose_device(device).type == "cuda"
     usual = GPU_JOBS if is_gpu else core_count()
     at_once = 0 if ranks.world > 1 else jobs if jobs is not None else usual
+    committed = Results()
     for experiment in experiments:
-        outcome = PaperOutcome(experiment, scale, placed[experiment.name], Results())
+        outcome = PaperOutcome(experiment, scale, placed[experiment.name], committed)
         for line in announced(outcome, len(missing[experiment.name]), max(at_once, 1)):
             tell(line)
     for name in sorted(name for name, copy in copies.items() if any(missing.values()) and is_other_copy(name, copy)):
