@@ -61,6 +61,15 @@ def test_a_process_goes_on_with_the_kind_it_has_compiled():
     assert kind_of(waiting.take(of_hybrids, both, 1e9)) == kind_of(hybrids[0])
     assert kind_of(waiting.take(of_vits, both, 1e9)) == kind_of(vits[0])
     assert kind_of(waiting.take(worker(), [of_hybrids], 1e9)) == kind_of(vits[0])  # which no process has
+    assert kind_of(waiting.take(worker(), both, 1e9)) in (kind_of(vits[0]), kind_of(hybrids[0]))
+
+
+def test_the_kind_with_most_work_gets_most_processes():
+    vits, hybrids = [trained(seed) for seed in range(16)], [trained(seed, HYBRID) for seed in range(5)]
+    waiting, workers = Waiting(in_order([[*hybrids, *vits]])), [worker() for _ in range(4)]
+    for one in workers:
+        one.kinds.add(kind_of(waiting.take(one, workers, 1e9)))
+    assert sorted(one.kinds == {kind_of(vits[0])} for one in workers) == [False, True, True, True]
 
 
 def test_what_few_cells_share_is_not_compiled():

@@ -1,7 +1,7 @@
 """Which cell is next: the caller's order, trainings before what reads them, and equal steps in one process.
 
 A training step is compiled once for a *kind*: one network and one size of a batch. A process that has compiled a kind
-takes its other cells first, and a kind that no process has before one that another has.
+takes its other cells first; one that has not takes the kind that most work waits for, shared among those that have it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from threading import Event, Thread
 
 from vitreous.errors import VitreousError
@@ -21,7 +22,7 @@ from vitreous.papers.processes import Worker
 
 FLOPS_PER_SECOND = 1.2e14  # of a small network whose step is captured and not compiled; seen on an H200
 COMPILED_FROM = 8.0  # seconds of all steps of a kind, uncompiled; compiling takes a core half a minute
-LOOKED_AHEAD = 64  # cells that may go first for their kind
+LOOKED_AHEAD = 24  # cells that may go first for their kind
 OTHER_SECONDS = 3.0  # of a cell that trains nothing, or whose length is not in steps
 START_SECONDS = 2.0  # before the first step and after the last
 TICK = 0.25  # seconds
@@ -78,23 +79,33 @@ class Waiting:
 
     def take(self, worker: Worker, others: Sequence[Worker], longest: float) -> Cell | None:
         """The next cell for this worker, and no longer waiting; None if each needs another, or more seconds."""
-        ready = []
-        for key, cell in self.cells.items():
-            if not (self.needs[key] & self.unfinished) and self.seconds[key] <= longest:
-                ready.append(cell)
-                if len(ready) == LOOKED_AHEAD:
-                    break
-        taken = {kind for other in others if other is not worker for kind in other.kinds}
-
-        def rank(cell: Cell) -> int:
-            kind = self.kind(cell)
-            return 0 if kind is None or kind in worker.kinds else 1 if kind not in taken else 2
-
+        ready = list(islice(self._ready(longest), LOOKED_AHEAD))
         if not ready:
             return None
+        load = self._load(ready, others)
+
+        def rank(cell: Cell) -> tuple[bool, float]:
+            """First what is short or goes on with a kind of this worker, then the kind that most work waits for."""
+            kind = self.kind(cell)
+            goes_on = kind in worker.kinds or (kind is None and self.seconds[cell.key] <= OTHER_SECONDS)
+            return not goes_on, 0.0 if goes_on else -load[kind or cell.key]
+
         chosen = min(ready, key=rank)  # the first of those that rank alike
         del self.cells[chosen.key]
         return chosen
+
+    def _ready(self, longest: float) -> Iterator[Cell]:
+        for key, cell in self.cells.items():
+            if not (self.needs[key] & self.unfinished) and self.seconds[key] <= longest:
+                yield cell
+
+    def _load(self, ready: Sequence[Cell], others: Sequence[Worker]) -> dict[str, float]:
+        """By kind, or by cell without one: the seconds that wait for each process that has it, and for one more."""
+        found: dict[str, float] = {}
+        for cell in ready:
+            name = self.kind(cell) or cell.key
+            found[name] = found.get(name, 0.0) + self.seconds[cell.key]
+        return {name: seconds / (1 + sum(name in one.kinds for one in others)) for name, seconds in found.items()}
 
     def finished(self, cell: Cell) -> None:
         self.unfinished.discard(cell.key)
