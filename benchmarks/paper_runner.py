@@ -13,6 +13,7 @@ the import of torch nor the first compilation is in it.
 
 import argparse
 import json
+import math
 import os
 import random
 import tempfile
@@ -27,6 +28,7 @@ from vitreous.papers.experiment import Cell, walk
 from vitreous.papers.experiments import EXPERIMENTS
 from vitreous.papers.experiments.gpu_scale import pilots
 from vitreous.papers.experiments.transfer_runs import TRANSFER
+from vitreous.papers.order import Clock
 from vitreous.papers.results import Results, new_record
 from vitreous.papers.runner import computed, open_once
 from vitreous.papers.worker import new_bench
@@ -57,7 +59,8 @@ def timed(
     is_gpu = torch.cuda.is_available() if settings["device"] is None else settings["device"].startswith("cuda")
     began = time.monotonic()
     ends = []
-    for cell, answer in computed(cells, settings, jobs, is_gpu=is_gpu, seconds=seconds):
+    clock = Clock(math.inf if seconds is None else seconds)
+    for cell, answer in computed(cells, settings, jobs, is_gpu=is_gpu, clock=clock):
         if "error" in answer:
             print(f"cell {cell.key} failed: {answer['error']}", flush=True)
             continue

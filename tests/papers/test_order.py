@@ -96,6 +96,6 @@ def test_no_cell_begins_when_the_time_is_over(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "compute", lambda cell, bench: {"readings": {}, "status": "done", "seconds": 0.0})
     monkeypatch.setattr(Clock, "left", property(lambda clock: 2.5 - len(done)))
     done = []
-    for cell, _ in runner.computed([Cell("words", {"seed": n}) for n in range(9)], {}, 0, seconds=1):
+    for cell, _ in runner.computed([Cell("words", {"seed": n}) for n in range(9)], {}, 0, clock=Clock(1.0)):
         done.append(cell)
     assert len(done) == 3

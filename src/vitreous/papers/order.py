@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from threading import Event, Thread
@@ -30,7 +30,7 @@ TICK = 0.25  # seconds
 
 def kind_of(cell: Cell) -> str | None:
     """What two trainings share that can share a compiled step; None for what trains no new network."""
-    if cell.work != "train" or cell.options["model"] is None or isinstance(cell.options["recipe"], str):
+    if not _trains_a_new_network(cell):
         return None
     recipe = {**cell.options["recipe"], **cell.options["fields"]}
     kept = {name: value for name, value in recipe.items() if name not in ("length", "peak_lr", "weight_decay")}
@@ -41,7 +41,7 @@ def kind_of(cell: Cell) -> str | None:
 def seconds_of(cell: Cell) -> float:
     """About what a cell takes alone on a large GPU, uncompiled."""
     options = cell.options
-    if cell.work != "train" or options["model"] is None or isinstance(options["recipe"], str):
+    if not _trains_a_new_network(cell):
         return OTHER_SECONDS
     recipe = {**options["recipe"], **options["fields"]}
     found = re.fullmatch(r"(\d+) steps", str(recipe.get("length", "")))
@@ -51,6 +51,11 @@ def seconds_of(cell: Cell) -> float:
     with suppress(VitreousError):
         flops = training_flops(parse(options["model"])) * float(int(found[1]) * int(recipe.get("batch", 512)))
     return START_SECONDS + len(options.get("rates") or [0]) * flops / FLOPS_PER_SECOND
+
+
+def _trains_a_new_network(cell: Cell) -> bool:
+    """By a recipe that says its length."""
+    return cell.options.get("model") is not None and isinstance(cell.options.get("recipe"), Mapping)
 
 
 class Waiting:

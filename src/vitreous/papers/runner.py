@@ -110,6 +110,7 @@ def _run(
         raise ConfigError(f"--seeds {seeds} gives no interval; give 2 or more")
     if seconds is not None and seconds <= 0:
         raise ConfigError(f"--seconds {seconds:g} is no time to compute in; give more than 0")
+    clock = Clock(math.inf if seconds is None else seconds)
     placed = {experiment.name: experiment.placed(scale, seeds) for experiment in experiments}
     every = [one for grid in placed.values() for one in grid]
     sets = Sets(data)
@@ -135,7 +136,7 @@ def _run(
     bench = new_bench(settings)
     cells = in_order([[*models_to_make(cells, bench), *cells] for cells in missing.values()])
     open_once(cells, bench)
-    found = computed(cells, settings, at_once, is_gpu=is_gpu, seconds=seconds)
+    found = computed(cells, settings, at_once, is_gpu=is_gpu, clock=clock)
     for done, (cell, answer) in enumerate(found, 1):
         if "error" in answer:
             failures[where.get(cell.key, f"a model that other cells need ({cell.key})")] = answer["error"]
@@ -247,13 +248,13 @@ def computed(
     at_once: int,
     *,
     is_gpu: bool = False,
-    seconds: float | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Each cell with its answer, as they come. A cell waits for the trainings that it needs.
 
-    What measures time runs last and by itself.  seconds: no cell begins that would end later.
+    What measures time runs last and by itself.  clock: no cell begins that would end after its limit.
     """
-    clock = Clock(math.inf if seconds is None else seconds)
+    clock = clock or Clock(math.inf)
     alone = [cell for cell in cells if WORKS[cell.work].is_alone]
     others = [cell for cell in cells if not WORKS[cell.work].is_alone]
     try:
