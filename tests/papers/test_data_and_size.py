@@ -73,7 +73,7 @@ def test_deeper_and_wider_cost_the_same(scale):
     deeper, wider = (parse(scaling.SHAPES[scale][each]) for each in (scaling.DEEPER, scaling.WIDER))
     assert macs(deeper) == pytest.approx(macs(wider), rel=0.1)
     counts = [sum(p.numel() for p in blueprint(config).parameters()) for config in (deeper, wider)]
-    assert counts[0] == pytest.approx(counts[1], rel=0.12)
+    assert counts[0] == pytest.approx(counts[1], rel=0.13)
 
 
 @pytest.mark.parametrize("scale", ["laptop", "gpu"])

@@ -73,15 +73,13 @@ def test_every_network_of_every_scale_can_be_built(name):
 
 @pytest.mark.parametrize("scale", list(INSIDE))
 def test_arms_are_matched_within_a_tenth(scale):
-    """Multiply-adds, or at gpu scale parameters."""
+    """In multiply-adds; at gpu scale within a hundredth, and the class token's within two."""
     how = INSIDE[scale]
     configs = {arm: parse(f"{model} classes={CLASSES[how.data]}") for arm, model in how.models.items()}
     size = {arm: macs(config) for arm, config in configs.items()}
-    if scale == "gpu":
-        size = {arm: sum(p.numel() for p in blueprint(config).parameters()) for arm, config in configs.items()}
     assert {RESNET, HYBRID, GAP} <= set(size)
     for arm in size:
-        assert size[arm] == pytest.approx(size[VIT], rel=0.1), arm
+        assert size[arm] == pytest.approx(size[VIT], rel=0.1 if scale != "gpu" else 0.02 if arm == GAP else 0.01), arm
 
 
 @pytest.mark.parametrize("scale", ["laptop", "gpu"])

@@ -49,10 +49,13 @@ MATCHED_APART = {  # arms of one name are compared with one another; others are 
 
 @pytest.mark.parametrize(("name", "scale"), [case for case in cases() if case[0] != "positions"])
 def test_arms_have_as_many_parameters(name, scale):
-    """Within 10 %; positions in the first layers of a small ViT are a share that the title of C18 tells."""
+    """Within 10 %; positions in the first layers of a small ViT are a share that the title of C18 tells.
+
+    At gpu scale the ResNet has the ViT's multiply-adds instead, see `test_inside`.
+    """
     groups: dict[str, list[int]] = {}
     for one in EXPERIMENTS[name].placed(scale):
-        if one.cell.work == "train":
+        if one.cell.work == "train" and not (scale == "gpu" and one.arm == "ResNet"):
             group = MATCHED_APART.get(name, lambda arm: "all")(one.arm)
             groups.setdefault(group, []).append(parameters(one.cell.options["model"], scale))
     for counts in groups.values():

@@ -10,9 +10,7 @@ from torch import nn
 
 from vitreous.errors import VitreousError
 from vitreous.papers import runner
-from vitreous.papers.experiment import Claim, Experiment, GridCell
 from vitreous.papers.sets import Sets
-from vitreous.papers.verdict import POSITIVE
 from vitreous.papers.worker import compute, new_bench
 from vitreous.papers.works import speed as timing
 from vitreous.papers.works.likeness import likeness, run_likeness
@@ -162,17 +160,14 @@ def test_speed_reads_one_network_at_one_size(bench):
     assert "peak_mib" not in found  # a CPU has no peak of its own
 
 
-def test_what_is_timed_runs_alone(tmp_path, monkeypatch):
-    at_once = []
+def test_what_is_timed_runs_last_and_alone(monkeypatch):
+    """Cells that measure time get one process and nothing beside them, whatever else is asked for."""
+    asked = []
 
-    def computed(cells, settings, count, *, is_gpu=False):
-        at_once.append(count)
+    def computed(cells, settings, at_once, is_gpu, clock):
+        asked.append(([cell.work for cell in cells], at_once))
         return iter(())
 
-    monkeypatch.setattr(runner, "computed", computed)
-    for cell in (speed(SMALL, 2, 0), trained(0)):
-        grid = [GridCell("one", 0, cell)]
-        claim = Claim("Q01", "it is fast", POSITIVE, lambda table: [])
-        experiment = Experiment("alone", "E-TEST", "Alone?", (claim,), lambda scale, seeds, grid=grid: grid)
-        runner.run(experiment, out=tmp_path, jobs=4)
-    assert at_once == [1, 4]
+    monkeypatch.setattr(runner, "_computed", computed)
+    list(runner.computed([speed(SMALL, 2, 0), trained(0)], {}, 4))
+    assert asked == [(["train"], 4), (["speed"], 1)]

@@ -61,13 +61,18 @@ def trained(step, batches, *, first=0, factor=1.0):
 SMALL = "Ti/4 width=16 depth=6 heads=2 mlp=32 drop_path=0.2"
 
 
+def forget_what_is_compiled():
+    stepping.compiled_once.cache_clear()
+    torch._dynamo.reset()
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch asks for it while it traces, and hides it
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_blocks_compiled_by_themselves_are_one_graph_and_the_same_step(data, monkeypatch, norm):
     recipe = sized(BUSY.change(dropout=0.0, optimizer="sgd"))
     made = partial(torch.compile, backend="aot_eager")
     monkeypatch.setattr(torch, "compile", made)
-    stepping._compiled_forward.cache_clear()
+    forget_what_is_compiled()
     found = {}
     for compiled in ("blocks", "none"):
         model = vitreous.build(f"{SMALL} norm={norm}", image_size=16, classes=4, seed=0)
@@ -78,7 +83,27 @@ def test_blocks_compiled_by_themselves_are_one_graph_and_the_same_step(data, mon
             assert counters["stats"]["unique_graphs"] == 3  # augmentation; the first block drops nothing; the rest
         assert "forward" not in vars(model.blocks[0])
     assert_close(found["blocks"], found["none"], rtol=1e-5, atol=1e-6)
-    stepping._compiled_forward.cache_clear()
+    forget_what_is_compiled()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_another_seed_rate_or_decay_takes_the_code_that_is_compiled(data, monkeypatch):
+    """Equal networks share one compiled step; another activation is another network."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    forget_what_is_compiled()
+    recipe = sized(BUSY.change(dropout=0.0, optimizer="sgd"))
+    graphs = []
+    counters.clear()
+    for seed, changes, name in (
+        (0, {}, SMALL),
+        (1, {"peak_lr": 0.3, "weight_decay": 0.7}, SMALL),
+        (0, {}, f"{SMALL} activation=relu"),
+    ):
+        model, own = vitreous.build(name, image_size=16, classes=4, seed=seed), recipe.change(seed=seed, **changes)
+        trained(step_of(own, task=Classify(model, own), compiled="whole"), batches_of(data, own, 2))
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1] < graphs[2]
+    forget_what_is_compiled()
 
 
 # ------------------------------------------------------------------------------------------------------------ its parts

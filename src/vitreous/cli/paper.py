@@ -16,8 +16,9 @@ ACTIONS = "list|run|verify|report"
 
 def run(
     action: Annotated[str, typer.Argument(metavar=ACTIONS, help="What to do.")],
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="An experiment, or a row of the ledger such as C18.")
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Experiments, rows of the ledger such as C18, or families: E-POS."),
     ] = None,
     scale: Annotated[
         str | None,
@@ -35,6 +36,9 @@ def run(
     ] = None,
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Cells at once.")] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="N", help="Begin no cell that would end later; the same command goes on.")
+    ] = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -55,6 +59,7 @@ def run(
         raise ConfigError(f"paper cannot {action!r}; give {', '.join(ACTIONS.split('|'))}")
     if scale not in (None, "laptop", "gpu", "full", "released"):
         raise ConfigError(f"--scale {scale} is unknown; give laptop, gpu, full or released")
+    name = names[0] if names else None
     which = cast(Literal["laptop", "gpu", "full", "released"] | None, scale)
     if action == "list":
         show("paper", papers.states(_results(out), name), json=json)
@@ -63,14 +68,16 @@ def run(
     elif name is None:
         raise ConfigError(f"name an experiment or a row: vitreous paper {action} positions (all: vitreous paper list)")
     elif action == "verify":
-        found = papers.verify(name, scale=which, results=_results(out))
-        _show_all(found, json=json)
+        results = _results(out)
+        asked = {each.name: each for one in names or () for each in papers.find(one)}
+        _show_all([each for one in asked for each in papers.verify(one, scale=which, results=results)], json=json)
     elif cell is not None:
         where: dict[str, Any] = {"data": data, "seeds": seeds, "device": device}
         show("paper", papers.rerun(papers.find(name)[0], cell, scale=which or "laptop", **where), json=json)
     else:
         try:
-            found = [_run(each, which or "laptop", data, seeds, jobs, device, out) for each in papers.find(name)]
+            how: dict[str, Any] = {"data": data, "seeds": seeds, "jobs": jobs, "device": device, "seconds": seconds}
+            found = _run(names or [], which or "laptop", out, how)
         except KeyboardInterrupt:
             kept = f"finished cells are kept in {out or papers.OUT}"
             say_line(f"vitreous: stopped; {kept}; the same command goes on", file=sys.stderr)
@@ -88,22 +95,17 @@ def _results(out: str | None) -> Any:
 
 
 def _run(
-    experiment: Any,
-    scale: Literal["laptop", "gpu", "full", "released"],
-    data: str | None,
-    seeds: int | None,
-    jobs: int | None,
-    device: str | None,
-    out: str | None,
-) -> Any:
+    names: list[str], scale: Literal["laptop", "gpu", "full", "released"], out: str | None, how: dict[str, Any]
+) -> list[Any]:
     from vitreous import papers
 
     def tell(line: str) -> None:
         say_line(line, file=sys.stderr)
 
-    with progress(f"{experiment.name}: cells") as step:
-        how: dict[str, Any] = {"scale": scale, "data": data, "seeds": seeds, "jobs": jobs, "device": device}
-        return papers.run(experiment, out=out or papers.OUT, tell=tell, step=step, **how)
+    experiments = papers.find_all(names, scale)
+    title = experiments[0].name if len(experiments) == 1 else f"{len(experiments)} experiments"
+    with progress(f"{title}: cells") as step:
+        return papers.run_all(experiments, scale=scale, out=out or papers.OUT, tell=tell, step=step, **how)
 
 
 def _show_all(outcomes: list[Any], *, json: bool) -> None:

@@ -5,10 +5,23 @@ vitreous.papers.run("positions")                 # the missing cells, then the v
 vitreous.papers.verify("C18")                    # from the committed cells, in seconds
 """
 
-from vitreous.papers.claims import find, names, states, verify
+from vitreous.papers.claims import find, find_all, names, states, verify
 from vitreous.papers.experiments import EXPERIMENTS
 from vitreous.papers.page import report
 from vitreous.papers.results import Results
-from vitreous.papers.runner import OUT, rerun, run
+from vitreous.papers.runner import OUT, rerun, run, run_all
 
-__all__ = ["EXPERIMENTS", "OUT", "Results", "find", "names", "report", "rerun", "run", "states", "verify"]
+__all__ = [
+    "EXPERIMENTS",
+    "OUT",
+    "Results",
+    "find",
+    "find_all",
+    "names",
+    "report",
+    "rerun",
+    "run",
+    "run_all",
+    "states",
+    "verify",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -102,6 +102,15 @@ def find(name: str) -> list[Experiment]:
     near = nearest(name, [*EXPERIMENTS, *ledger()], 3)
     hint = f"near: {', '.join(near)}" if near else f"there are: {', '.join(EXPERIMENTS)}"
     raise ConfigError(f"there is no experiment or row {name!r}; {hint} (all: vitreous paper list)")
+
+
+def find_all(names: Iterable[str], scale: ScaleName) -> list[Experiment]:
+    """The experiments of these names, each once. Of a family or a row those that have the scale, if any has."""
+    found: dict[str, Experiment] = {}
+    for name in names:
+        some = find(name)
+        found |= {one.name: one for one in some if scale in one.scales or len(some) == 1}
+    return list(found.values()) or [one for name in names for one in find(name)]
 
 
 def verify(name: str, *, scale: ScaleName | None = None, results: Results | None = None) -> list[PaperOutcome]:

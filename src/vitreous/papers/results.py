@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,14 @@ def new_record(
         dict(readings),
         status,
         seconds,
-        machine_record(),
+        _this_machine(),
         copies=copies or {},
     )
+
+
+@cache
+def _this_machine() -> Mapping[str, Any]:
+    return machine_record()  # asks git and the devices, which takes longer than to write a cell
 
 
 class Results:

@@ -1,18 +1,12 @@
-"""Computes the missing cells of an experiment: several processes at once, each finished cell written down at once."""
+"""Computes the missing cells of experiments: several processes at once, each finished cell written down at once."""
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import queue
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +14,11 @@ from vitreous.errors import ConfigError, VitreousError
 from vitreous.machine import choose_device, core_count
 from vitreous.machine import record as machine_record
 from vitreous.papers.experiment import Cell, Experiment, GridCell, ScaleName, walk
+from vitreous.papers.order import Clock, Pace, Waiting, in_order
 from vitreous.papers.outcome import PaperOutcome
+from vitreous.papers.processes import Worker, shared_gpu, workers
 from vitreous.papers.results import Record, Results, new_record
-from vitreous.papers.sets import Sets, is_other_copy
+from vitreous.papers.sets import Sets, is_other_copy, plain_name
 from vitreous.papers.verdict import smallest_effect
 from vitreous.papers.worker import compute, new_bench
 from vitreous.papers.works import WORKS, Bench
@@ -30,7 +26,8 @@ from vitreous.ranks import Ranks, agreed, group
 from vitreous.words import counted, duration
 
 OUT = "papers/results"
-GPU_JOBS = 12  # small trainings at once on one GPU; 16 fit an H200
+GPU_JOBS = 14  # small trainings at once on one GPU of a machine with 16 cores
+GRACE_SECONDS = 15.0  # past the limit, for cells that take longer than was expected
 Tell = Callable[[str], None]
 Step = Callable[[int, int], None]
 
@@ -62,8 +59,13 @@ class Rerun:
         return "\n".join(lines)
 
 
-def run(
-    experiment: Experiment,
+def run(experiment: Experiment, **how: Any) -> PaperOutcome:
+    """One experiment, as `run_all` computes several."""
+    return run_all([experiment], **how)[0]
+
+
+def run_all(
+    experiments: Sequence[Experiment],
     *,
     scale: ScaleName = "laptop",
     data: str | None = None,
@@ -71,25 +73,27 @@ def run(
     out: str | os.PathLike[str] = OUT,
     jobs: int | None = None,
     device: str | None = None,
+    seconds: float | None = None,
     tell: Tell | None = None,
     step: Step | None = None,
-) -> PaperOutcome:
-    """Compute what is missing, then judge. Finished cells are in OUT/NAME.json; a stopped experiment goes on there.
+) -> list[PaperOutcome]:
+    """Compute what is missing, then judge. Finished cells are in OUT/NAME.json; a stopped run goes on there.
 
     Cells that we committed do not count as finished: whoever runs an experiment sees it happen.
-    data: the folder of the sets that are not in the package.  seeds: more or fewer than the experiment says.
-    jobs: cells at once; by default one for each core, or 12 on a GPU.  0 computes in this process, as under torchrun:
-    there, all ranks share each cell, one after the other.
+    data: the folder of the sets that are not in the package.  seeds: more or fewer than the experiments say.
+    jobs: cells at once; by default one for each core, or 14 on a GPU.  0 computes in this process, as under torchrun:
+    there, all ranks share each cell, one after the other.  seconds: begin no cell that would end later.
     """
     with group(choose_device(device)) as (_, ranks):
         tell = tell if tell is not None and ranks.is_first else lambda line: None
         step = step if step is not None and ranks.is_first else lambda done, of: None
         how: dict[str, Any] = {"scale": scale, "data": data, "seeds": seeds, "jobs": jobs, "device": device}
-        return _run(experiment, Results(out, committed=None), ranks, tell=tell, step=step, **how)
+        how |= {"seconds": seconds, "tell": tell, "step": step}
+        return _run(experiments, Results(out, committed=None), ranks, **how)
 
 
 def _run(
-    experiment: Experiment,
+    experiments: Sequence[Experiment],
     results: Results,
     ranks: Ranks,
     *,
@@ -98,38 +102,55 @@ def _run(
     seeds: int | None,
     jobs: int | None,
     device: str | None,
+    seconds: float | None,
     tell: Tell,
     step: Step,
-) -> PaperOutcome:
+) -> list[PaperOutcome]:
     if seeds is not None and seeds < 2:
         raise ConfigError(f"--seeds {seeds} gives no interval; give 2 or more")
-    placed = experiment.placed(scale, seeds)
+    if seconds is not None and seconds <= 0:
+        raise ConfigError(f"--seconds {seconds:g} is no time to compute in; give more than 0")
+    clock = Clock(math.inf if seconds is None else seconds)
+    placed = {experiment.name: experiment.placed(scale, seeds) for experiment in experiments}
+    every = [one for grid in placed.values() for one in grid]
     sets = Sets(data)
-    refuse_early(results.missing(placed), sets)
-    copies = sets.copies(one.cell for one in placed)
+    refuse_early(results.missing(every), sets)
+    copies = sets.copies(one.cell for one in every)
     if unfit := results.forget(lambda record: not _fits(record, copies)):
         tell(f"{counted(len(unfit), 'cell')} of another machine, or of other copies of the sets, left out")
-    missing = agreed(ranks, lambda: results.missing(placed))
+    missing = agreed(ranks, lambda: {name: results.missing(grid) for name, grid in placed.items()})
     is_gpu = choose_device(device).type == "cuda"
     usual = GPU_JOBS if is_gpu else core_count()
     at_once = 0 if ranks.world > 1 else jobs if jobs is not None else usual
-    at_once = min(at_once, 1) if any(WORKS[cell.work].is_alone for cell in missing) else at_once
-    for line in announced(PaperOutcome(experiment, scale, placed, Results()), len(missing), max(at_once, 1)):
-        tell(line)
-    for name in sorted(name for name, copy in copies.items() if missing and is_other_copy(name, copy)):
+    committed = Results()
+    for experiment in experiments:
+        outcome = PaperOutcome(experiment, scale, placed[experiment.name], committed)
+        for line in announced(outcome, len(missing[experiment.name]), max(at_once, 1)):
+            tell(line)
+    for name in sorted(name for name, copy in copies.items() if any(missing.values()) and is_other_copy(name, copy)):
         tell(f"your copy of {name} is not the one of the committed cells, so numbers may differ")
+    home = {cell.key: name for name, cells in reversed(missing.items()) for cell in cells}  # the first that has it
+    where = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in reversed(every)}
     settings = {"data": data, "device": device, "workers": None if at_once == 0 else 1}
-    names = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in placed}
     failures: dict[str, str] = {}
-    cells = [*models_to_make(missing, new_bench(settings)), *missing]
-    for done, (cell, answer) in enumerate(computed(cells, settings, at_once, is_gpu=is_gpu), 1):
+    bench = new_bench(settings)
+    cells = in_order([[*models_to_make(cells, bench), *cells] for cells in missing.values()])
+    open_once(cells, bench)
+    found = computed(cells, settings, at_once, is_gpu=is_gpu, clock=clock)
+    for done, (cell, answer) in enumerate(found, 1):
         if "error" in answer:
-            failures[names.get(cell.key, f"a model that other cells need ({cell.key})")] = answer["error"]
-        elif results.get(cell) is None and ranks.is_first:
+            failures[where.get(cell.key, f"a model that other cells need ({cell.key})")] = answer["error"]
+        elif results.get(cell) is None and ranks.is_first and cell.key in home:
             what = answer["readings"], answer["status"], answer["seconds"]
-            results.add(experiment.name, new_record(cell, *what, sets.copies([cell])))
+            results.add(home[cell.key], new_record(cell, *what, sets.copies([cell])))
         step(done, len(cells))
-    return PaperOutcome(experiment, scale, placed, results, failures)
+    return [PaperOutcome(one, scale, placed[one.name], results, failures) for one in experiments]
+
+
+def open_once(cells: Iterable[Cell], bench: Bench) -> None:
+    """Open the sets that the cells read, so that the copies in a large one are found once for all processes."""
+    for name in dict.fromkeys(plain_name(cell.options["data"]) for cell in walk(cells) if "data" in cell.options):
+        bench.sets.open(name)
 
 
 def _fits(record: Record, copies: Mapping[str, str]) -> bool:
@@ -184,10 +205,12 @@ def _chosen(experiment: Experiment, placed: Sequence[GridCell], which: str) -> G
 
 def refuse_early(cells: Iterable[Cell], sets: Sets) -> None:
     """Every set is there and large enough for the grid, before anything is computed."""
-    for cell in cells:
-        for one in (cell, *cell.needs):
-            if "data" in one.options:
-                sets.part(one.options, int(one.options.get("seed", 0)))
+    wanted: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for one in walk(cells):
+        if "data" in one.options:
+            wanted.setdefault(tuple(repr(one.options.get(name)) for name in ("data", "images", "classes")), one.options)
+    for options in wanted.values():
+        sets.part(options, int(options.get("seed", 0)))
 
 
 def models_to_make(cells: Sequence[Cell], bench: Bench) -> list[Cell]:
@@ -220,128 +243,65 @@ def announced(outcome: PaperOutcome, missing: int, at_once: int) -> Iterator[str
 
 
 def computed(
-    cells: Sequence[Cell], settings: dict[str, Any], at_once: int, *, is_gpu: bool = False
+    cells: Sequence[Cell],
+    settings: dict[str, Any],
+    at_once: int,
+    *,
+    is_gpu: bool = False,
+    clock: Clock | None = None,
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Each cell with its answer, as they come. A cell waits for the trainings that it needs."""
-    if at_once == 0:
-        bench = new_bench(settings)
-        yield from ((cell, compute(cell, bench)) for cell in _needs_first(cells))
+    """Each cell with its answer, as they come. A cell waits for the trainings that it needs.
+
+    What measures time runs last and by itself.  clock: no cell begins that would end after its limit.
+    """
+    clock = clock or Clock(math.inf)
+    alone = [cell for cell in cells if WORKS[cell.work].is_alone]
+    others = [cell for cell in cells if not WORKS[cell.work].is_alone]
+    try:
+        if at_once == 0:
+            bench = new_bench(settings)
+            yield from ((cell, compute(cell, bench)) for cell in in_order([cells]) if clock.left > 0)
+            return
+        yield from _computed(others, settings, at_once, is_gpu, clock)
+        yield from _computed(alone, settings, 1, is_gpu, clock)
+    finally:
+        clock.stop()
+
+
+def _computed(
+    cells: Sequence[Cell], settings: dict[str, Any], at_once: int, is_gpu: bool, clock: Clock
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    if not cells:
         return
-    waiting, answers = _needs_first(cells), queue.Queue[tuple[Cell, dict[str, Any]]]()
-    busy: dict[str, Cell] = {}
-    with _shared_gpu(is_gpu and at_once > 1), _workers(settings, min(at_once, len(cells) or 1), answers) as free:
-        while waiting or busy:
-            ready = [cell for cell in waiting if not _blocked(cell, waiting, busy)]
-            for cell in ready[: free.count]:
-                waiting.remove(cell)
-                busy[cell.key] = cell
-                free.send(cell)
-            cell, answer = answers.get()
-            del busy[cell.key]
-            free.count += 1
+    waiting, pace = Waiting(cells), Pace(at_once)
+    with shared_gpu(is_gpu and at_once > 1), workers(settings, min(at_once, len(cells))) as (all_of_them, answers):
+        while True:
+            for worker in (worker for worker in all_of_them if worker.busy is None):
+                cell = waiting.take(worker, all_of_them, pace.fits(clock.left))
+                if cell is not None:
+                    worker.send(cell, _how(cell, worker, all_of_them, waiting, is_gpu))
+                    pace.begin(cell, clock.ran)
+            busy = [worker.busy for worker in all_of_them if worker.busy is not None]
+            if not busy or clock.left < -GRACE_SECONDS:
+                return
+            try:
+                worker, cell, answer = answers.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            worker.busy = None
+            waiting.finished(cell)
+            pace.end(cell, clock.ran)
             yield cell, answer
 
 
-def _blocked(cell: Cell, waiting: Sequence[Cell], busy: Mapping[str, Cell]) -> bool:
-    """True while a training that it needs is to come, so that none is done twice."""
-    ahead = {other.key for other in waiting if other is not cell} | set(busy)
-    return any(need.key in ahead or _blocked(need, waiting, busy) for need in cell.needs)
-
-
-def _needs_first(cells: Sequence[Cell]) -> list[Cell]:
-    """Trainings before what reads them."""
-    return sorted(cells, key=_depth)
-
-
-def _depth(cell: Cell) -> int:
-    return 1 + max(map(_depth, cell.needs), default=0)
-
-
-class _Free:
-    """Workers that wait for a cell."""
-
-    def __init__(self, count: int):
-        self.count, self.cells = count, queue.Queue[Cell | None]()
-
-    def send(self, cell: Cell) -> None:
-        self.count -= 1
-        self.cells.put(cell)
-
-
-@contextmanager
-def _workers(
-    settings: dict[str, Any], count: int, answers: queue.Queue[tuple[Cell, dict[str, Any]]]
-) -> Iterator[_Free]:
-    """So many processes, each fed by a thread; they end with the block."""
-    free, processes = _Free(count), list[subprocess.Popen[str]]()
-    threads = [threading.Thread(target=_feed, args=(settings, free, answers, processes)) for _ in range(count)]
-    for thread in threads:
-        thread.daemon = True
-        thread.start()
-    try:
-        yield free
-        for _ in threads:
-            free.cells.put(None)
-        for thread in threads:
-            thread.join()
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-
-
-def _feed(
-    settings: dict[str, Any],
-    free: _Free,
-    answers: queue.Queue[tuple[Cell, dict[str, Any]]],
-    processes: list[subprocess.Popen[str]],
-) -> None:
-    """Give cells to one process; a process that dies is named, and the next cell gets a new one."""
-    process: subprocess.Popen[str] | None = None
-    while (cell := free.cells.get()) is not None:
-        try:
-            if process is None or process.poll() is not None:
-                process = None
-                process = _started(settings)
-                processes.append(process)
-            assert process.stdin is not None
-            assert process.stdout is not None
-            print(json.dumps(cell.to_json()), file=process.stdin, flush=True)
-            answer = json.loads(process.stdout.readline())
-        except (OSError, ValueError) as error:
-            why = f"could not start ({error})" if process is None else f"ended with exit code {process.wait()}"
-            answer = {"error": f"its process {why}"}
-        answers.put((cell, answer))
-    if process is not None and process.stdin is not None:
-        process.stdin.close()
-        process.wait()
-
-
-def _started(settings: dict[str, Any]) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", "from vitreous.papers.worker import main; main()", json.dumps(settings)]
-    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **threads})
-
-
-@contextmanager
-def _shared_gpu(is_wanted: bool) -> Iterator[None]:
-    """CUDA's MPS while the block runs, if this machine has it: kernels of several processes then run side by side."""
-    control = shutil.which("nvidia-cuda-mps-control") if is_wanted else None
-    if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        yield
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        places = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        os.environ.update(places)
-        started = subprocess.run([control, "-d"], check=False, capture_output=True).returncode == 0
-        try:
-            if not started:
-                for name in places:
-                    del os.environ[name]
-            yield
-        finally:
-            if started:
-                subprocess.run([control], input="quit\n", text=True, check=False, capture_output=True)
-            for name in places:
-                os.environ.pop(name, None)
+def _how(cell: Cell, worker: Worker, others: Sequence[Worker], waiting: Waiting, is_gpu: bool) -> dict[str, Any]:
+    """Whether a training's step is compiled. Half of the processes may compile at once; the others fill the GPU."""
+    kind = waiting.kind(cell) if is_gpu else None
+    if kind is None:
+        return {}
+    if kind not in worker.kinds:
+        if 2 * sum(other.is_compiling for other in others) >= len(others):
+            return {}
+        worker.kinds.add(kind)
+        worker.is_compiling = True
+    return {"compiled": "whole"}

@@ -15,6 +15,7 @@ from vitreous.evaluation.learning_curve import first_images
 from vitreous.images import open_data
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.papers.experiment import Cell, walk
+from vitreous.papers.shared import share_copies, shared_view
 from vitreous.papers.views import viewed
 
 DATA_FILE = Path(__file__).parent / "data.toml"
@@ -54,12 +55,13 @@ def plain_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Sets:
-    """Opens sets by name.  folder: where those lie that are not embedded.
+    """Opens sets by name.  folder: where those lie that are not embedded.  kept: where processes share what they found.
 
     `tiny-imagenet:grey` is a view: the same images with other pixels, see `views`.
     """
 
     folder: str | None = None
+    kept: Path | None = None
 
     def place(self, name: str) -> str:
         """What `images.open` takes, or one line that says what is missing."""
@@ -78,7 +80,7 @@ class Sets:
         raise DataError(f"{self.folder} has no {names}, the set {name}; how to make it: {wanted.build}")
 
     def open(self, name: str) -> ImageSet:
-        return _opened(self.place(name), name.partition(":")[2])
+        return _opened(self.place(name), name.partition(":")[2], self.kept)
 
     def copies(self, cells: Iterable[Cell]) -> dict[str, str]:
         """The content id of each named set that the cells, or the trainings they need, read; of those that are here."""
@@ -108,5 +110,11 @@ class Sets:
 
 
 @cache
-def _opened(place: str, view: str) -> ImageSet:
-    return viewed(open_data.open(place), view)
+def _opened(place: str, view: str, folder: Path | None) -> ImageSet:
+    if view:
+        origin = _opened(place, "", folder)
+        return viewed(origin, view) if folder is None else shared_view(origin, view, folder)
+    data = open_data.open(place)
+    if folder is not None:
+        share_copies(data, folder)
+    return data

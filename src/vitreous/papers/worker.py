@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -11,18 +12,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitreous.errors import NotFiniteError, VitreousError
+from vitreous.files import cache_folder
+from vitreous.images.stores import kept
 from vitreous.papers.experiment import Cell
 from vitreous.papers.results import DIVERGED, DONE
 from vitreous.papers.sets import Sets
 from vitreous.papers.works import WORKS, Bench
 from vitreous.papers.works.bench import is_cuda
 from vitreous.papers.works.train import run_training
+from vitreous.training.run.step import Compiled
 from vitreous.words import one_line
 
 
-def compute(cell: Cell, bench: Bench) -> dict[str, Any]:
-    """The cell's readings, status and seconds; or an error in one line."""
+def compute(cell: Cell, bench: Bench, compiled: Compiled | None = None) -> dict[str, Any]:
+    """The cell's readings, status and seconds; or an error in one line.  compiled: what of a training's step."""
+    bench.compiled = compiled
     clock = time.monotonic if is_cuda(bench) else time.process_time  # a busy machine makes no cell dearer
     began = clock()
     try:
@@ -32,6 +39,8 @@ def compute(cell: Cell, bench: Bench) -> dict[str, Any]:
     except VitreousError as error:
         return {"error": str(error)}
     except Exception as error:
+        if compiled not in (None, "none"):  # the compiler may fail where the step does not
+            return compute(cell, bench, "none")
         return {"error": f"unexpected {type(error).__name__}: {one_line(error)}"}
     readings = {name: value for name, value in readings.items() if not _is_bad(value)}
     status = DIVERGED if readings.get("diverged") else DONE
@@ -44,9 +53,9 @@ def _is_bad(value: Any) -> bool:
 
 
 def new_bench(settings: dict[str, Any]) -> Bench:
-    models = {"models": Path(settings["models"])} if settings.get("models") else {}
+    models = Path(settings.get("models") or cache_folder() / "papers")
     device, workers = settings.get("device"), settings.get("workers")
-    return Bench(Sets(settings.get("data")), device, workers, train=run_training, **models)
+    return Bench(Sets(settings.get("data"), models), device, workers, models=models, train=run_training)
 
 
 def main() -> None:
@@ -54,6 +63,18 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     bench = new_bench(json.loads(sys.argv[1]))
+    if is_cuda(bench):
+        kept.keep()
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         for line in sys.stdin:
-            print(json.dumps(compute(Cell.from_json(json.loads(line)), bench)), file=answers, flush=True)
+            asked = json.loads(line)
+            answer = compute(Cell.from_json(asked), bench, asked.get("compiled"))
+            free_memory(bench)
+            print(json.dumps(answer), file=answers, flush=True)
+
+
+def free_memory(bench: Bench) -> None:
+    """Give a captured step's memory back to the GPU, which other processes share."""
+    if is_cuda(bench):
+        gc.collect()
+        torch.cuda.empty_cache()

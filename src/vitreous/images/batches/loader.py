@@ -16,6 +16,7 @@ from vitreous.images.imageset import ImageSet
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels import decode
 from vitreous.images.pixels.augment import AugmentPlan
+from vitreous.images.pixels.preprocess import before_crop
 from vitreous.images.sources import image_file
 from vitreous.images.stores.disk import PackedPixels, same_pixels
 from vitreous.images.stores.memory import HeldPixels, find_places
@@ -97,6 +98,11 @@ class Loader:
     def plain(self, i: int) -> NDArray[np.uint8]:
         """Image i as stored."""
         return decode.with_channels(self.data.read(i), self.channels)
+
+    def is_squashed_to(self, shape: tuple[int, ...]) -> bool:
+        """Whether an evaluation would see stored images of this shape, H W C, as they are."""
+        size = shape[0], shape[1]
+        return shape[2] == self.channels and size == self.preprocess.size == before_crop(size, self.preprocess)
 
     def check(self) -> None:
         """Refuse finished test pixels of another preprocessing."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitreous.errors import ConfigError, DataError
 from vitreous.images.batches.loader import Loader, Places, rows_first
 from vitreous.images.pixels.augment import Augment
+from vitreous.images.stores import kept
 from vitreous.images.stores.disk import PackedPixels
 from vitreous.images.stores.memory import HeldPixels, find_places
 from vitreous.machine import memory as machine_memory
@@ -48,6 +49,8 @@ def lay_whole(
     if device.type == "cpu" and augment is not None and not is_small and not is_asked:
         return None  # workers crop and resize large images faster than a CPU does a batch of them
     fits = shape is not None and (is_asked or len(loader.data) * np.prod(shape) <= _room(device, world))
+    if shape is not None and fits and (chosen := _of_kept_array(loader, augment, device, shape)) is not None:
+        return Whole(chosen, None, {})
     whole = _gathered(loader, augment, device, shape, ragged, may_miss) if shape is not None and fits else None
     if whole is None and is_asked:
         raise ConfigError(
@@ -118,6 +121,21 @@ def _gathered(
     if (sizes == shape[:2]).all():
         return Whole(images, None, missing)
     return None if augment is None or _is_wasteful(rows, columns, sizes) else Whole(images, sizes, missing)
+
+
+def _of_kept_array(
+    loader: Loader, augment: Augment | None, device: torch.device, shape: tuple[int, ...]
+) -> Tensor | None:
+    """These images out of their kept array; None if it is not kept, or if they are not wanted as they are stored."""
+    source = loader.data.source
+    if not kept.is_on() or not hasattr(source, "whole") or not (augment is not None or loader.is_squashed_to(shape)):
+        return None
+    array: Tensor = kept.once(
+        source, ("array", device), lambda: torch.from_numpy(source.whole()).to(device).permute(0, 3, 1, 2).contiguous()
+    )
+    if tuple(array.shape[1:]) != (shape[2], *shape[:2]):
+        return None
+    return array.index_select(0, torch.from_numpy(loader.data.ids).to(device))
 
 
 def _room(device: torch.device, world: int) -> float:

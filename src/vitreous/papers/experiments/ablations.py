@@ -9,19 +9,21 @@ from typing import Any
 import numpy as np
 
 from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
-from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, SETTINGS, trained
+from vitreous.papers.experiments import gpu_scale
+from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, SETTINGS, trained, usual_rate
 from vitreous.papers.verdict import POSITIVE, alike
 from vitreous.papers.works.channels import channels
 from vitreous.papers.works.gradients import gradients
 from vitreous.papers.works.look import looked
 
 BASE = "as it is"
+SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3}
 
 # Pre-norm and post-norm --------------------------------------------------------------------------------------------
 
-NORM_DEPTHS = {"laptop": (3, 6), "gpu": (4, 12), "full": (12, 24)}
+NORM_DEPTHS = {"laptop": (3, 6), "gpu": (6, 12), "full": (12, 24)}
 STABLE_RATES = {"laptop": (3e-3, 1e-2, 3e-2), "gpu": (1e-3, 3e-3, 1e-2), "full": (1e-3, 3e-3, 1e-2)}
-STABLE_LENGTH = {"laptop": "200 steps", "gpu": "5 epochs", "full": "30 epochs"}
+STABLE_LENGTH = {"laptop": "200 steps", "gpu": "400 steps", "full": "30 epochs"}
 LEARNS = 0.5  # of the best accuracy of both: a rate is stable if it reaches so much
 
 
@@ -135,6 +137,7 @@ NORM_PLACE = Experiment(
     grid=norm_grid,
     columns=("accuracy", "diverged", "gradient_spread_start", "gradient_spread_trained"),
     matched=SAME_BUT_ONE,
+    seeds=SEEDS,
 )
 
 # Switches ----------------------------------------------------------------------------------------------------------
@@ -148,8 +151,8 @@ SWITCHES = {
     "random class token": "token_start=normal",
 }
 SMALL_BATCH = {"gpu": 32, "full": 64}
-SMALL_LENGTH = {"gpu": "3 epochs", "full": "30 epochs"}
-EARLY = {"laptop": "20 steps", "gpu": "200 steps", "full": "1000 steps"}
+SMALL_LENGTH = {"gpu": "1500 steps", "full": "30 epochs"}
+EARLY = {"laptop": "20 steps", "gpu": gpu_scale.EARLY, "full": "1000 steps"}
 SMALL = ", small batch"
 
 
@@ -162,10 +165,10 @@ def switches_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
             if name == BASE and scale != "laptop":
                 yield GridCell(name, seed, looked(cell, how.data, ["head-likeness"], seen=128))
             if name in (BASE, "without 1/√d"):
-                early = trained(scale, seed, change, rate=how.recipe["peak_lr"], length=EARLY[scale])
+                early = trained(scale, seed, change, rate=usual_rate(scale, change), length=EARLY[scale])
                 yield GridCell(name, seed, looked(early, how.data, ["attention-entropy"], seen=128))
             if name in (BASE, "batch norm") and scale in SMALL_BATCH:
-                rate = how.recipe["peak_lr"] / 3
+                rate = usual_rate(scale, change) / 3
                 small: dict[str, Any] = {"batch": SMALL_BATCH[scale], "length": SMALL_LENGTH[scale]}
                 yield GridCell(f"{name}{SMALL}", seed, trained(scale, seed, change, rate=rate, **small))
 
@@ -244,7 +247,7 @@ SWITCHED = Experiment(
     grid=switches_grid,
     columns=("accuracy", "train_accuracy"),
     matched=SAME_BUT_ONE,
-    seeds={"laptop": 3, "gpu": 5, "full": 3},
+    seeds=SEEDS,
 )
 
 # Skips -------------------------------------------------------------------------------------------------------------
@@ -336,6 +339,7 @@ SKIPS = Experiment(
     grid=skips_grid,
     columns=("accuracy", "removal_kept"),
     matched=SAME_BUT_ONE,
+    seeds=SEEDS,
 )
 
 # Neighbours and skips ----------------------------------------------------------------------------------------------
@@ -381,6 +385,7 @@ NEIGHBOURS = Experiment(
     grid=neighbours_grid,
     columns=("accuracy", "place_hit_all", "place_percentile"),
     matched=SAME_BUT_ONE,
+    seeds=SEEDS,
 )
 
 # Colour ------------------------------------------------------------------------------------------------------------
@@ -440,4 +445,5 @@ COLOUR = Experiment(
     columns=("accuracy", "patch_colour_correlation", "patch_first_colour_axis", "filter_colour_correlation"),
     matched="everything: only the pixels differ",
     scales=("gpu", "full"),
+    seeds=SEEDS,
 )

@@ -15,16 +15,17 @@ from vitreous.papers.experiment import (
     ScaleName,
     rank_correlation,
 )
+from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.networks import (
     ALL,
     EQUAL_COMPUTE,
-    KINDS,
     LEARNING,
     MEDIUM,
     NETWORKS,
     VIT,
     arm_of,
     by_data,
+    kinds_of,
     learned,
     shares_in,
 )
@@ -43,8 +44,8 @@ LITTLE = ("3 %", "10 %")
 def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     """A model is compared with the full-data one of the next seed, so that no pair began with the same weights."""
     data = LEARNING[scale]["data"]
-    for kind in KINDS:
-        for share in LEARNING[scale]["shares"]:
+    for share in LEARNING[scale]["shares"]:
+        for kind in kinds_of(scale, share):
             for seed in seeds:
                 arm, trained = arm_of(kind, share), learned(scale, NETWORKS[scale][MEDIUM][kind], share, seed)
                 yield GridCell(arm, seed, trained)
@@ -198,5 +199,5 @@ EXPERIMENT = Experiment(
     grid=grid,
     columns=("accuracy", "same_answer", "distance_low_quarter", "likeness_low", "likeness_high"),
     matched=EQUAL_COMPUTE,
-    seeds={"laptop": 5, "gpu": 3, "full": 3},
+    seeds={"laptop": 5, "gpu": gpu_scale.SEEDS, "full": 3},
 )

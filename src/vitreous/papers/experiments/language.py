@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.inside import INSIDE, INSIDE_SEEDS, VIT, network
 from vitreous.papers.verdict import POSITIVE
 from vitreous.papers.works.text import neighbouring_patches, neighbouring_words, next_letter
@@ -63,7 +64,7 @@ EXPERIMENT = Experiment(
 
 LETTER_MODELS = {
     "laptop": ("S/4 patch=1 image_size=1x16 width=48 depth=2 heads=4 mlp=96", "bag 16 48 520", 300),
-    "gpu": ("S/4 patch=1 image_size=1x64 width=256 depth=4 heads=4 mlp=1024", "bag 64 256 11100", 3000),
+    "gpu": ("S/4 patch=1 image_size=1x64 width=128 depth=4 heads=4 mlp=512", "bag 64 128 5000", 1500),
     "full": ("S/4 patch=1 image_size=1x256 width=768 depth=12 heads=12 mlp=3072", "bag 256 768 107000", 30000),
 }
 
@@ -89,7 +90,7 @@ SEQUENCE = Experiment(
         ),
     ),
     grid=letter_grid,
-    seeds={"laptop": 5, "gpu": 3, "full": 3},
+    seeds={"laptop": 5, "gpu": gpu_scale.SEEDS, "full": 3},
     columns=("accuracy", "parameters"),
     matched="parameters within 10 %, steps, letters seen, one rate",
 )

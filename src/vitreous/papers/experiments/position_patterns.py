@@ -7,19 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from vitreous.papers.experiment import ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
-from vitreous.papers.experiments import positions
+from vitreous.papers.experiments import gpu_scale, positions
 from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, rates_of, trained
 from vitreous.papers.verdict import POSITIVE, alike
 from vitreous.papers.works.look import looked, looked_at_start
 from vitreous.papers.works.patterns import patterns
-from vitreous.papers.works.train import train
 
 # Grid sizes --------------------------------------------------------------------------------------------------------
 
 KINDS = ("1-D, stem", "2-D, stem", "relative")
-SIDES = {"laptop": (4, 7), "gpu": (4, 8, 16), "full": (7, 14, 28)}  # patches in a row of the image
+SIDES = {"laptop": (4, 7), "gpu": (2, 4, 8), "full": (7, 14, 28)}  # patches in a row of the image
 PIXELS = {"laptop": 28, "gpu": 64, "full": 224}
-GRID_LENGTH = {"laptop": "200 steps", "gpu": "15 epochs", "full": "90 epochs"}
+GRID_LENGTH = {"laptop": "200 steps", "gpu": gpu_scale.STEPS, "full": "90 epochs"}
 
 
 def arm_of(kind: str, side: int) -> str:
@@ -30,12 +29,12 @@ def sizes_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     how = positions.SETTINGS[scale]
     _, _, rest = how["model"].partition(" ")
     size = how["model"].partition("/")[0]
-    recipe = {**how["recipe"], "length": GRID_LENGTH[scale]}
     for side in SIDES[scale]:
         for kind in KINDS:
             name = f"{size}/{PIXELS[scale] // side} {rest} {positions.ARMS[kind]}".replace("  ", " ")
             for seed in seeds:
-                yield GridCell(arm_of(kind, side), seed, train(name, how["data"], seed, recipe=recipe))
+                cell = positions.learned(scale, name, seed, length=GRID_LENGTH[scale])
+                yield GridCell(arm_of(kind, side), seed, cell)
 
 
 def spread_by_size(table: ArmTable) -> Iterable[Effect]:
@@ -72,6 +71,7 @@ SIZES = Experiment(
     ),
     grid=sizes_grid,
     matched="parameters within 10 % at one grid size, but for the position tables; images seen",
+    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
 )
 
 # Rates, kinds and settings -----------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ MAP_KINDS = {"1-D": "", "2-D": "positions=learned-2d"}  # relative positions hav
 PATTERNS_ARM, SETTINGS_ARM, NEAR_ARM, START_ARM = "patterns", "settings", "1-D", "1-D, at the start"
 BETWEEN_RATES, BETWEEN_KINDS = "likeness_between_rates", "likeness_between_kinds"
 BETWEEN_SEEDS, BETWEEN_SETTINGS = "likeness_between_seeds", "likeness_between_settings"
-SHORT = {"gpu": "5 epochs", "full": "90 epochs"}
+SHORT = {"gpu": "600 steps", "full": "90 epochs"}
 
 
 def mapped(scale: ScaleName, seed: int) -> dict[tuple[str, float], Cell]:
@@ -196,6 +196,7 @@ PATTERNS = Experiment(
     grid=patterns_grid,
     columns=("accuracy", "position_nearness", BETWEEN_RATES, BETWEEN_KINDS, BETWEEN_SEEDS, BETWEEN_SETTINGS),
     matched="parameters within 10 %, images seen but for the shorter arm",
+    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
 )
 
 # Start -------------------------------------------------------------------------------------------------------------
@@ -234,4 +235,5 @@ POSITION_STARTS = Experiment(
     grid=starts_grid,
     columns=("accuracy", "likeness to zeros", "likeness to N(0, 1)", "likeness to sinusoid"),
     matched=SAME_BUT_ONE,
+    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
 )

@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, SETTINGS, rates_of, trained
 from vitreous.papers.verdict import POSITIVE, alike, unlike
 from vitreous.papers.works.look import looked
@@ -16,6 +17,7 @@ from vitreous.papers.works.look import looked
 CLS, MEAN_POOL, MAX, MAP = "CLS", "GAP", "max", "attention (MAP)"
 FORCED, UNREAD, RESNET = "a patch", "GAP, CLS unread", "ResNet"
 GAP_CHANGE = "pool=gap"
+SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3}
 
 # Rates -------------------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,7 @@ RATES = Experiment(
     grid=rates_grid,
     columns=("accuracy", "dev_accuracy"),
     matched="parameters within 1 %, images seen; dev chooses the rate",
-    seeds={"laptop": 3, "gpu": 5, "full": 3},
+    seeds=SEEDS,
 )
 
 # Kinds of pool -----------------------------------------------------------------------------------------------------
@@ -130,6 +132,7 @@ POOLS_COMPARED = Experiment(
     ),
     grid=pools_grid,
     matched=f"{SAME_BUT_ONE}; the attention pool's model has one block less",
+    seeds=SEEDS,
 )
 
 # The class token ---------------------------------------------------------------------------------------------------
@@ -201,6 +204,7 @@ CLASS_TOKEN = Experiment(
     grid=token_grid,
     columns=("accuracy",),
     matched=SAME_BUT_ONE,
+    seeds=SEEDS,
 )
 
 # CLS or GAP: what tokens hold --------------------------------------------------------------------------------------
@@ -317,4 +321,5 @@ TOKENS = Experiment(
     grid=tokens_grid,
     columns=("accuracy", "place_hit_all", "token_probe_last", "match_last_stage"),
     matched=SAME_BUT_ONE,
+    seeds=SEEDS,
 )

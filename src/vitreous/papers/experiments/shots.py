@@ -21,7 +21,8 @@ from vitreous.papers.experiment import (
     ScaleName,
     rank_correlation,
 )
-from vitreous.papers.experiments.transfer_runs import MIXED, THEIR_KIN, TRANSFER, TransferScale
+from vitreous.papers.experiments import gpu_scale
+from vitreous.papers.experiments.transfer_runs import MIXED, OWN, THEIR_KIN, TRANSFER, TransferScale, checkpoint
 from vitreous.papers.verdict import POSITIVE
 from vitreous.papers.works.episodes import episodic, reading_name
 from vitreous.papers.works.train import train
@@ -47,13 +48,7 @@ SHOTS: dict[ScaleName, ShotScale] = {
         "fashion", THEIR_KIN, MIXED, TRANSFER["laptop"].model, (2, 3, 4), (1, 2, 5, 10, 20), (10, 30, 100, 200)
     ),
     "gpu": ShotScale(
-        "pets",
-        None,
-        None,
-        f"{TRANSFER['gpu'].model} image_size=64 classes=100",
-        (2, 5, 10, 20),
-        (1, 2, 5, 10, 20),
-        (3, 10, 30, 100),
+        "imagenette", None, None, f"{gpu_scale.VIT} classes=100", (2, 5, 10), (1, 2, 5, 10, 20), (60, 200, 600, 2000)
     ),
     "full": ShotScale("pets", None, None, "B/16 classes=21843", (2, 5, 10, 20), (1, 2, 5, 10, 20), (3, 10, 30, 90)),
 }
@@ -61,11 +56,13 @@ SHOTS: dict[ScaleName, ShotScale] = {
 
 def shot_checkpoint(how: TransferScale, seed: int, learned: tuple[str, ...] | None, length: int) -> Cell:
     """As the checkpoints of transfer, with a seed of its own at every scale."""
+    if how.has_shared_recipe:
+        return checkpoint(how, seed, learned, length=length)
     return train(how.model, how.up, seed, classes=learned, length=f"{length} {how.length_unit}", **how.pretraining)
 
 
 def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
-    how, runs = SHOTS[scale], TRANSFER[scale]
+    how, runs = SHOTS[scale], OWN[scale]
     drawn: dict[str, Any] = {"ways": how.ways, "shots": how.shots, "classes": how.unseen}
     for seed in seeds:
         yield GridCell(UNTRAINED, seed, episodic(how.untrained, how.data, seed=seed, **drawn))
@@ -79,8 +76,7 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 def released_episodes() -> Cell:
     """What benchmarks/ways_shots.py measured. ImageNet has many of the breeds, so they are not unseen."""
-    how = SHOTS["gpu"]
-    return episodic("deit-tiny", how.data, ways=how.ways, shots=how.shots)
+    return episodic("deit-tiny", "pets", ways=(2, 5, 10, 20), shots=(1, 2, 5, 10, 20))
 
 
 def _ours(table: ArmTable) -> list[str]:
@@ -88,8 +84,8 @@ def _ours(table: ArmTable) -> list[str]:
 
 
 def _drawn(table: ArmTable) -> tuple[list[int], list[int]]:
-    """The ways and shots that the readings have."""
-    names = {name for rows in table.rows.values() for row in rows.values() for name in row if "_way_" in name}
+    """The ways and shots that the readings of ours have."""
+    names = {name for arm in _ours(table) for row in table.rows[arm].values() for name in row if "_way_" in name}
     pairs = [name.removesuffix("_shot").split("_way_") for name in names]
     return sorted({int(ways) for ways, _ in pairs}), sorted({int(shots) for _, shots in pairs})
 
@@ -180,7 +176,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     grid=grid,
-    seeds={"laptop": 3, "gpu": 3, "full": 3},
+    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
     columns=("2_way_5_shot", "3_way_5_shot", "5_way_5_shot", "10_way_5_shot", "likeness_gap"),
     matched="the same 600 episodes for every checkpoint; network and recipe",
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitreous.papers.experiment import Cell, ScaleName
+from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.works.train import train
 
 
@@ -15,7 +16,7 @@ class Setting:
     """What an arm changes nothing of, at one scale."""
 
     model: str
-    resnet: str  # as many parameters, within 10 %
+    resnet: str  # as many parameters, within 10 %; at gpu scale as many multiply-adds
     data: str
     recipe: Mapping[str, Any]
     rates: tuple[float, ...]  # of which dev chooses, for each arm by itself; empty: the recipe's
@@ -26,7 +27,7 @@ class Setting:
 
 
 LAPTOP_RATES = (1e-3, 3e-3, 1e-2)
-GPU_RATES = (3e-4, 1e-3, 3e-3)
+FULL_RATES = (3e-4, 1e-3, 3e-3)
 SETTINGS: dict[ScaleName, Setting] = {
     "laptop": Setting(
         model="S/7 width=64 depth=3 heads=4 mlp=128 image_size=28 channels=1",
@@ -39,12 +40,12 @@ SETTINGS: dict[ScaleName, Setting] = {
         probed="fashion",
     ),
     "gpu": Setting(
-        model="S/8 width=256 depth=8 heads=4 mlp=1024 image_size=64",
-        resnet="BiT-R50x1 units=2x2x2x2 resnet_width=0.67 root=small image_size=64",
-        data="tiny-imagenet",
-        recipe={"length": "15 epochs", "batch": 512, "peak_lr": 1e-3, "weight_decay": 0.1},
-        rates=GPU_RATES,
-        depth=8,
+        model=gpu_scale.VIT,
+        resnet=gpu_scale.RESNET,
+        data=gpu_scale.UP,
+        recipe=gpu_scale.RECIPE,
+        rates=(),
+        depth=6,
         patch=8,
         probed="imagenette",
     ),
@@ -53,14 +54,15 @@ SETTINGS: dict[ScaleName, Setting] = {
         resnet="BiT-R50x2 resnet_width=1.9",
         data="imagenet",
         recipe={"length": "300 epochs", "batch": 4096, "peak_lr": 1e-3, "weight_decay": 0.3},
-        rates=GPU_RATES,
+        rates=FULL_RATES,
         depth=12,
         patch=16,
         probed="imagenette",
     ),
 }
 SAME_BUT_ONE = (
-    "parameters within 10 %, images seen; its own rate for each arm at gpu and full scale, one rate on a laptop"
+    "parameters within 10 % (gpu: multiply-adds, of the ResNet), images seen; its own rate for each network at gpu and "
+    "full scale, one rate on a laptop"
 )
 
 
@@ -76,12 +78,20 @@ def trained(
 ) -> Cell:
     """The small ViT with options changed.  view: of the images.  rate: this one alone.  fields: of the recipe."""
     how = SETTINGS[scale]
-    recipe = {**how.recipe, **fields} | ({} if rate is None else {"peak_lr": rate})
     model = how.resnet if is_resnet else f"{how.model} {change}".strip()
+    usual = gpu_scale.recipe_for(model) if scale == "gpu" else how.recipe
+    recipe = {**usual, **fields} | ({} if rate is None else {"peak_lr": rate})
     data = f"{how.data}:{view}" if view else how.data
     return train(model, data, seed, recipe=recipe, rates=how.rates if rate is None else ())
 
 
+def usual_rate(scale: ScaleName, change: str = "") -> float:
+    """What a training takes that is too short to choose one by itself."""
+    how = SETTINGS[scale]
+    rate = gpu_scale.rate_of(f"{how.model} {change}".strip()) if scale == "gpu" else how.recipe["peak_lr"]
+    return float(rate)
+
+
 def rates_of(scale: ScaleName) -> tuple[float, ...]:
     """A grid in which every rate is a training of its own."""
-    return SETTINGS[scale].rates or LAPTOP_RATES
+    return {"laptop": LAPTOP_RATES, "gpu": gpu_scale.RATES_TRIED["adamw"]}.get(scale, FULL_RATES)

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from vitreous.papers.experiment import POINTS, ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.transfer_runs import (
     ALIKE,
+    OWN,
     POLICIES,
     RULE,
     TRANSFER,
@@ -31,9 +33,11 @@ from vitreous.papers.works.resizing import POSITION_MOVES, PositionMove, Resized
 from vitreous.papers.works.train import train
 
 ONE_CHECKPOINT = "at gpu scale one checkpoint and one draw of images serve all seeds, so no interval covers those"
+EACH_CHECKPOINT = "a checkpoint for each seed but at full scale, where one serves all"
 MATCHED = "the same checkpoint, steps, batch and rate; only what is named differs"
 MUCH, LITTLE = "much", "little"
 SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": 3, "full": 3}
+OWN_SEEDS: dict[ScaleName, int] = SEEDS | {"gpu": gpu_scale.SEEDS}  # where each seed has its own checkpoint
 
 
 # Which layers ---------------------------------------------------------------------------------------------------------
@@ -332,7 +336,7 @@ ALL_OF_UP, TENTH_OF_UP = "from all", "from a tenth"
 
 
 def pretraining_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
-    how = TRANSFER[scale]
+    how = OWN[scale]
     for seed in seeds:
         tenth = checkpoint(how, seed, how.amounts.learned, images=how.tenth)
         for images in how.numbers[:2]:
@@ -361,8 +365,8 @@ PRETRAINING = Experiment(
         ),
     ),
     grid=pretraining_grid,
-    seeds=SEEDS,
-    matched=f"network and steps, in pre-training and after; {ONE_CHECKPOINT}",
+    seeds=OWN_SEEDS,
+    matched=f"network and steps, in pre-training and after; {EACH_CHECKPOINT}",
 )
 
 
@@ -373,7 +377,7 @@ LONG_SCRATCH = "S/4 width=256 depth=8 heads=4 mlp=1024 pool=gap"  # 64 tokens of
 
 
 def tasks_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
-    how = TRANSFER[scale]
+    how = OWN[scale]
     for case, images in how.tasks:
         name = " or ".join(case.classes) if case.classes else case.data
         steps = how.fine_tuning["length"]
@@ -407,8 +411,8 @@ TASKS = Experiment(
         ),
     ),
     grid=tasks_grid,
-    seeds=SEEDS,
-    matched=f"network, images and steps of the task; {ONE_CHECKPOINT}",
+    seeds=OWN_SEEDS,
+    matched=f"network, images and steps of the task; {EACH_CHECKPOINT}",
 )
 
 SHORT_BEGUN, SHORT_SCRATCH = "transferred, 400 steps", "from scratch, 400 steps"
@@ -525,8 +529,9 @@ RESOLUTION = Experiment(
 
 CHECKPOINT = "checkpoint"
 RESNET = "ResNet"
-SHORT_RESNET = "ResNet with 55 % of the compute"  # the study's
-HYBRID, DEIT, VIT_TINY = "hybrid", "DeiT-Ti, released", "ViT-Ti, released"
+SHORT_RESNET = "study's ResNet, with 55 % of the compute"
+STUDY_VIT, HYBRID, DEIT, VIT_TINY = "study's ViT", "study's hybrid", "DeiT-Ti, released", "ViT-Ti, released"
+STUDY_SEEDS = 3
 GPU_HYBRID = "S/8 stem=convolutions width=256 depth=7 heads=4 mlp=1024 pool=gap"
 
 
@@ -536,8 +541,10 @@ def cost_arm(model: str, what: str) -> str:
 
 def cost_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
     """ViTs of several lengths of pre-training, and a ResNet; each fine-tuned with the same compute."""
-    how = TRANSFER[scale]
-    tasks = [(how.cases[ALIKE], how.cases[ALIKE].little)] if scale == "laptop" else how.tasks
+    how = OWN[scale]
+    tasks = (
+        how.tasks if scale == "full" else [(how.cases[ALIKE], how.cases[ALIKE].little if scale == "laptop" else None)]
+    )
     learned = tasks[0][0].learned
     for seed in seeds:
         starts = {
@@ -552,23 +559,25 @@ def cost_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
                 steps = how.resnet_steps if name.startswith(RESNET) else None
                 cell = tuned(how, case, seed, images=images, start=start, steps=steps)
                 yield GridCell(cost_arm(name, case.data), seed, cell)
-        for name, weights in others(scale).items():
-            if name == HYBRID and isinstance(weights, Cell):
+        for name, weights in others(scale).items() if seed < STUDY_SEEDS else ():
+            if name in (STUDY_VIT, HYBRID) and isinstance(weights, Cell):
                 yield GridCell(cost_arm(name, CHECKPOINT), seed, weights)
-            for case, images in tasks:
+            study = TRANSFER["gpu"]
+            for case, images in study.tasks:
                 if name == SHORT_RESNET and case.data == "cifar10" and seed > 1:
                     continue  # the study has two seeds of it; a third would train the short ResNet again
-                yield GridCell(cost_arm(name, case.data), seed, tuned(how, case, seed, images=images, start=weights))
+                yield GridCell(cost_arm(name, case.data), seed, tuned(study, case, seed, images=images, start=weights))
 
 
 def others(scale: ScaleName) -> dict[str, Cell | str]:
-    """What the study has beside: no claim reads them."""
+    """What the study has: no claim reads them."""
     if scale != "gpu":
         return {}
     how = TRANSFER["gpu"]
+    vit = checkpoint(how, 0, None)
     hybrid = train(GPU_HYBRID, how.up, 0, length="100 epochs", **how.pretraining)
     short = checkpoint(how, 0, None, length=70, is_resnet=True)
-    return {HYBRID: hybrid, SHORT_RESNET: short, DEIT: "deit-tiny", VIT_TINY: "vit-tiny"}
+    return {STUDY_VIT: vit, HYBRID: hybrid, SHORT_RESNET: short, DEIT: "deit-tiny", VIT_TINY: "vit-tiny"}
 
 
 def vit_over_resnet(table: ArmTable) -> Iterable[Effect]:
@@ -613,13 +622,13 @@ COST = Experiment(
             rule=POSITIVE,
             effects=vit_over_resnet,
             published="P1 speaks of pre-training: 2.5k TPUv3-core-days for H/14, 9.9k for BiT-L",
-            note="the ViT at the ResNet's accuracy lies between ViTs of several lengths of pre-training; the BiT of "
-            "transfer_study had 55 % of the others' compute in pre-training and is shown, not judged",
+            note="the ViT at the ResNet's accuracy lies between ViTs of several lengths of pre-training; the networks "
+            "of transfer_study, whose ResNet had 55 % of the others' compute in pre-training, are shown, not judged",
         ),
     ),
     grid=cost_grid,
-    seeds=SEEDS,
-    matched=f"multiply-adds of pre-training (the longest ViT and the ResNet) and of fine-tuning; {ONE_CHECKPOINT}",
+    seeds=OWN_SEEDS,
+    matched=f"multiply-adds of pre-training (the longest ViT and the ResNet) and of fine-tuning; {EACH_CHECKPOINT}",
 )
 
 TRANSFER_EXPERIMENTS = (

@@ -1,7 +1,8 @@
 """The trainings that the experiments on transfer share: checkpoints, fine-tunings, and the same task from scratch.
 
 laptop  six classes of clothes are learned, four others are the new task; each seed has its own checkpoint and images
-gpu     one checkpoint of tiny-imagenet; exactly what benchmarks/transfer_study.py ran, so that its runs are cells
+gpu     one checkpoint of tiny-imagenet; exactly what benchmarks/transfer_study.py ran, so that its runs are cells. What
+        the study did not ask begins with the networks of the other families, a checkpoint for each seed (OWN)
 full    one checkpoint of ImageNet-21k
 """
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitreous.papers.experiment import Cell, ScaleName
+from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.works.resizing import Resized
 from vitreous.papers.works.train import train
 
@@ -60,6 +62,7 @@ class TransferScale:
     resnet_lengths: tuple[int, ...]  # the last is as much compute as the last of lengths
     resnet_steps: str  # as much compute as fine_tuning
     has_one_checkpoint: bool = True  # else one for each seed, which then draws its own images too
+    has_shared_recipe: bool = False  # its pre-trainings are those of the other families
     plain_policies: tuple[str, ...] = POLICIES  # run without augmentation too
     gain_steps: str = "400 steps"  # of the fine-tunings that are held against scratch
 
@@ -75,6 +78,8 @@ GPU_TUNING: dict[str, Any] = {"length": "400 steps", "batch": 64, "dev": 0.0}
 SCRATCH_BY_MUON: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "peak_lr": 1e-3, "weight_decay": 0.1}
 SCRATCH_BY_MUON |= {"clip": 1.0, "schedule": "cosine", "warmup": 0.1, "smoothing": 0.1, "area": [0.2, 1.0]}
 SCRATCH_BY_MUON |= {"mixup": 0.2, "batch": 64, "dev": 0.0}
+SCRATCH_BY_ADAM: dict[str, Any] = {"dev": 0.0, "weight_decay": 0.05, "clip": 1.0, "schedule": "cosine", "warmup": 0.1}
+SCRATCH_BY_ADAM |= {"smoothing": 0.1, "area": [0.2, 1.0], "mixup": 0.2}
 CIFAR = TransferCase("cifar10")
 PETS, IMAGENETTE = TransferCase("pets"), TransferCase("imagenette")
 
@@ -85,8 +90,7 @@ TRANSFER: dict[ScaleName, TransferScale] = {
         pretraining={"recipe": LAPTOP_UP},
         fine_tuning={"length": "80 steps", "batch": 32, "dev": 0.0, "peak_lr": 5e-3},
         scratch_model=LAPTOP_MODEL,
-        scratch={"batch": 32, "dev": 0.0, "peak_lr": 3e-3, "weight_decay": 0.05}
-        | {"clip": 1.0, "schedule": "cosine", "warmup": 0.1, "smoothing": 0.1, "area": [0.2, 1.0], "mixup": 0.2},
+        scratch=SCRATCH_BY_ADAM | {"batch": 32, "peak_lr": 3e-3},
         cases={ALIKE: LAPTOP_KIN, UNLIKE: TransferCase("fashion", SHOES_AND_BAGS, CLOTHES, little=120)},
         upper="last-2",
         amounts=LAPTOP_KIN,
@@ -153,6 +157,33 @@ TRANSFER: dict[ScaleName, TransferScale] = {
 }
 
 
+OWN: dict[ScaleName, TransferScale] = TRANSFER | {
+    "gpu": TransferScale(
+        model=gpu_scale.VIT,
+        up=gpu_scale.UP,
+        pretraining={},
+        fine_tuning=GPU_TUNING,
+        scratch_model=gpu_scale.VIT,
+        scratch=SCRATCH_BY_ADAM | {"batch": 64, "peak_lr": 1e-3},
+        cases={ALIKE: IMAGENETTE, UNLIKE: TransferCase("fashion")},
+        upper="last-2",
+        amounts=IMAGENETTE,
+        numbers=(100, 300, 1000, 3000),
+        tasks=((IMAGENETTE, None), (PETS, None), (TransferCase("fashion"), 1000)),
+        pixels=(96,),
+        tenth=5000,
+        lengths=(200, 600, 2000),
+        length_unit="steps",
+        resnet=gpu_scale.RESNET,
+        resnet_pretraining={},
+        resnet_lengths=(200, 600, 2000),
+        resnet_steps="400 steps",
+        has_one_checkpoint=False,
+        has_shared_recipe=True,
+    )
+}
+
+
 def checkpoint(
     how: TransferScale,
     seed: int,
@@ -169,6 +200,9 @@ def checkpoint(
     fields = dict(how.resnet_pretraining if is_resnet else how.pretraining)
     usual = (how.resnet_lengths if is_resnet else how.lengths)[-1]
     model = how.resnet if is_resnet else how.model
+    if how.has_shared_recipe:
+        recipe = gpu_scale.recipe_for(model, length=f"{length or usual} {how.length_unit}")
+        return train(model, how.up, seed, images=images, recipe=recipe)
     seed, draw = (0, 0 if images else None) if how.has_one_checkpoint else (seed, None)
     count = length or usual
     if images is not None and how.length_unit == "epochs":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +15,9 @@ from vitreous.files import cache_folder, replace
 from vitreous.models.model import Model
 from vitreous.papers.experiment import Cell
 from vitreous.papers.sets import Sets
+from vitreous.training.run.step import Compiled
 from vitreous.weights.load_model import load
+from vitreous.weights.save_model import save
 
 Readings = dict[str, Any]  # plain numbers by name
 
@@ -38,6 +38,7 @@ class Bench:
     sets: Sets = field(default_factory=Sets)
     device: str | None = None
     workers: int | None = None
+    compiled: Compiled | None = None  # what of a training step; None as `fit` chooses
     models: Path = field(default_factory=lambda: cache_folder() / "papers")
     train: Callable[[Cell, Bench], Readings] | None = None  # makes a model that is not there
 
@@ -68,12 +69,11 @@ class Bench:
     def model(self, cell: Cell) -> Model:
         return load(self.model_file(cell))
 
-    def keep(self, cell: Cell, model: str | os.PathLike[str]) -> None:
+    def keep(self, cell: Cell, model: Model) -> None:
         """Keep a trained model for the cells that need it."""
         self.models.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.models) as scratch:
-            part = Path(scratch) / "model.safetensors"
-            shutil.copyfile(model, part)
+            (part,) = save(model, Path(scratch) / "model.safetensors")
             replace(part, self._file(cell))
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from vitreous.evaluation.episodic import episodes, likeness
 from vitreous.evaluation.features import extract
+from vitreous.images.stores import kept
 from vitreous.models.catalog import build
 from vitreous.models.model import Model
 from vitreous.papers.experiment import Cell
@@ -42,7 +43,9 @@ def reading_name(ways: int, shots: int) -> str:
 
 def run_episodes(cell: Cell, bench: Bench) -> Readings:
     options = cell.options
-    found = extract(_model(cell, bench), bench.sets.part(options, 0).split("test"), cache=False, **bench.place)
+    model = _model(cell, bench)
+    shown = kept.as_evaluated(bench.sets.part(options, 0).split("test"), model.preprocess)
+    found = extract(model, shown, cache=False, **bench.place)
     readings: Readings = {}
     for ways in options["ways"]:
         for shots in options["shots"]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from vitreous.errors import DataError
 from vitreous.images.imageset import TEST, ImageSet
+from vitreous.images.stores import kept
 from vitreous.measures.attention import patch_distances
 from vitreous.measures.filters_and_positions import COMPONENTS_DRAWN, rank_correlation
 from vitreous.measures.layer_similarity import is_block
@@ -77,7 +78,7 @@ def run_look(cell: Cell, bench: Bench) -> Readings:
     readings: Readings = {}
     for names, part in ((others, data.split(TEST)), (fitted, data)):
         if names:
-            shown = dealt(part, options["seen"], options.get("group"))
+            shown = kept.as_evaluated(dealt(part, options["seen"], options.get("group")), model.preprocess)
             found = look(model, shown, against=against, only=names, images=len(shown), **bench.place)
             for name in names:
                 readings |= read(name, found[name], options.get("group"))

@@ -6,6 +6,7 @@ from typing import Any
 
 from vitreous.evaluation.features import extract
 from vitreous.evaluation.few_shot import fewshot
+from vitreous.images.stores import kept
 from vitreous.papers.experiment import Cell
 from vitreous.papers.works.bench import Bench, Readings, Work
 
@@ -28,7 +29,8 @@ def few_shot(
 
 def run_few_shot(cell: Cell, bench: Bench) -> Readings:
     model, data = bench.model(cell.needs[0]), bench.sets.part(cell.options, 0)
-    train, test = (extract(model, data.split(split), cache=False, **bench.place) for split in ("train", "test"))
+    parts = (kept.as_evaluated(data.split(split), model.preprocess) for split in ("train", "test"))
+    train, test = (extract(model, part, cache=False, **bench.place) for part in parts)
     found = fewshot(
         train.only, train.labels, test.only, test.labels, train.classes, shots=cell.options["shots"], seeds=DRAWS
     )

@@ -1,22 +1,23 @@
-"""The work `train`: `vitreous.fit` on a set or a part of it, judged on the set's test split."""
+"""The work `train`: the training of `vitreous.fit` on a set or a part of it, judged on the set's test split."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitreous.errors import NotFiniteError
 from vitreous.evaluation.evaluate import evaluate
 from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.images.stores import kept
 from vitreous.models.cost import macs
-from vitreous.models.model import unwrapped
 from vitreous.papers.experiment import Cell
 from vitreous.papers.works.bench import Bench, Readings, Work, seed_of
 from vitreous.papers.works.resizing import Resized, begin_at_size
-from vitreous.training.fit import fit
+from vitreous.training.learn import learn
 from vitreous.training.recipe import Recipe
+from vitreous.training.run.trained import Trial
 
 TRAIN_IMAGES_JUDGED = 2000  # of the training images, to tell learning from overfitting
 
@@ -63,15 +64,14 @@ def run_training(cell: Cell, bench: Bench) -> Readings:
         if "resized" in options:
             weights = begin_at_size(weights, Resized(**options["resized"]), Path(scratch) / "begin.safetensors")
         try:
-            run = fit(
+            run = learn(
                 data,
+                scratch=Path(scratch),
                 model=options["model"],
-                weights="none" if weights is None else weights,
+                weights=weights,
                 recipe=plain,
-                sweep=options.get("rates") or False,
-                out=Path(scratch) / "run",
-                check=False,
-                folds=0,
+                rates=options.get("rates", ()),
+                compiled=bench.compiled,
                 **bench.place,
                 **{**options["fields"], "seed": seed},
             )
@@ -79,26 +79,25 @@ def run_training(cell: Cell, bench: Bench) -> Readings:
             bench.mark_diverged(cell)
             chance = 1 / len(data.classes)
             return {"diverged": 1, "accuracy": chance, "dev_accuracy": chance, "train_accuracy": chance}
-        bench.keep(cell, run.model)
-        trained = unwrapped(run.load())
-        judged = run.metrics["judged"]
-        return {
-            "diverged": 0,
-            "accuracy": judged["right"] / judged["images"],
-            "train_accuracy": right_on_train(trained, data, bench),
-            "parameters": run.metrics["parameters"],
-            "macs": macs(trained.config),
-            "steps": run.metrics["steps"],
-            "train_seconds": round(run.metrics["seconds"], 3),
-            **_on_dev(run.metrics["dev"]),
-            **_chosen(run.metrics["sweep"]),
-        }
+    bench.keep(cell, run.model)
+    return {
+        "diverged": 0,
+        "accuracy": run.judged.top1,
+        "train_accuracy": right_on_train(run.model, data, bench),
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "macs": macs(run.model.config),
+        "steps": run.outcome.steps,
+        "train_seconds": round(run.outcome.seconds, 3),
+        **_on_dev(run.outcome.dev),
+        **_chosen(run.trials),
+    }
 
 
 def right_on_train(model: Any, data: ImageSet, bench: Bench) -> float:
     """Accuracy on the first training images, as they are."""
     mine = data.split(TRAIN)
-    found = evaluate(model, mine.take(range(min(len(mine), TRAIN_IMAGES_JUDGED))), split="train", **bench.place)
+    some = kept.as_evaluated(mine.take(range(min(len(mine), TRAIN_IMAGES_JUDGED))), model.preprocess)
+    found = evaluate(model, some, split="train", **bench.place)
     return found.right / found.images
 
 
@@ -107,9 +106,9 @@ def _on_dev(dev: Mapping[str, Any] | None) -> Readings:
     return {} if dev is None else {"dev_accuracy": dev["accuracy"]}
 
 
-def _chosen(sweep: list[dict[str, Any]]) -> Readings:
-    kept = [trial for trial in sweep if trial.get("kept")]
-    return {"rate": kept[0]["rate"]} if kept else {}
+def _chosen(trials: Sequence[Trial]) -> Readings:
+    kept = [trial.rate for trial in trials if trial.is_kept]
+    return {"rate": kept[0]} if kept else {}
 
 
 TRAINING = Work(run_training)

@@ -18,6 +18,7 @@ import torch
 from vitreous.errors import DataError
 from vitreous.images.health import Health
 from vitreous.images.imageset import TEST, TRAIN, ImageSet
+from vitreous.images.stores import kept
 from vitreous.images.stores.disk import pack
 from vitreous.images.stores.memory import find_places, hold
 from vitreous.machine import core_count
@@ -100,7 +101,7 @@ def _decode(plan: Plan, train: ImageSet, dev: ImageSet | None, where: Path, plac
     wanted = replace(wanted, splits=np.where(is_dev, TEST, TRAIN))
     if place == "memory":
         runtime.say(f"decoding {len(wanted):,} images once, into memory")
-        return hold(wanted, short_side=side, preprocess=plan.preprocess, on_unreadable="defer")
+        return kept.hold(wanted, short_side=side, preprocess=plan.preprocess, on_unreadable="defer")
     runtime.say(f"decoding {len(wanted):,} images once, into {where / PACK}")
     return pack(wanted, where / PACK, short_side=side, preprocess=plan.preprocess)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,8 +59,19 @@ def train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -
 # ------------------------------------------------------------------------------------------------------ dev and sweep
 
 
-def _with_dev(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
-    """Train once, or once for each rate; dev chooses the state, test judges it."""
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A network before its first step, and its images."""
+
+    model: Model
+    train: ImageSet
+    dev: ImageSet | None
+    shown: ImageSet  # train, decoded if that pays
+    looked_at: ImageSet | None  # dev, likewise
+
+
+def begin(plan: Plan, where: Path, runtime: Runtime) -> Begun:
+    """Cut dev from train, decode both, make the network.  where: for a pack of decoded images."""
     recipe, data = plan.recipe, plan.data
     if recipe.dev:
         train, dev = splits.cut_dev(data, recipe.dev, recipe.seed)
@@ -68,18 +79,27 @@ def _with_dev(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtim
         train, dev = data.split(TRAIN), None
     head = _first_head(plan, train, runtime)
     find = decode_once(plan, train, dev, where, runtime)
-    model = _begun(plan, head, train, runtime)
+    return Begun(_begun(plan, head, train, runtime), train, dev, find(train), dev and find(dev))
+
+
+def learn(plan: Plan, begun: Begun, folder: RunFolder | None, runtime: Runtime) -> tuple[Outcome, tuple[Trial, ...]]:
+    """Train once, or once for each rate; the model ends with the state that dev chose, else with the last."""
+    if plan.protocol == "sweep":
+        return _sweep(plan, begun.model, begun.shown, begun.looked_at, folder, runtime)
+    return _train(plan, plan.recipe, begun.model, begun.shown, folder, runtime, dev=begun.looked_at), ()
+
+
+def _with_dev(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
+    """Train once, or once for each rate; dev chooses the state, test judges it."""
+    data, begun = plan.data, begin(plan, where, runtime)
+    model, train, dev = begun.model, begun.train, begun.dev
     test = data.split(TEST) if (data.splits == TEST).any() else None
 
     def decode(**how: object) -> ImageSet | None:
         return test and decode_for_judging(plan, test, runtime.ranks, **how)  # type: ignore[arg-type]
 
     with decoding_beside(runtime.device, decode) as decoded_test:
-        shown, looked_at = find(train), dev and find(dev)
-        if plan.protocol == "sweep":
-            outcome, trials = _sweep(plan, model, shown, looked_at, folder, runtime)
-        else:
-            outcome, trials = _train(plan, recipe, model, shown, folder, runtime, dev=looked_at), ()
+        outcome, trials = learn(plan, begun, folder, runtime)
         pixels = decoded_test()
     used = {"train": len(train), "dev": len(dev) if dev is not None else 0}
     on_dev = seen = None

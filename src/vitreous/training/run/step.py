@@ -48,6 +48,7 @@ UNCOMPILED_SPEED = 1.2e14  # FLOP/s of a captured, uncompiled step; seen on an H
 ALIGNED_BYTES = 64  # bytes: every array on the device begins at a multiple
 STEPS_ON_THEIR_WAY = 4  # steps whose numbers may be on their way
 SUMS = "meters.sums"  # of a state: a row for each rank that saved it
+MAX_COMPILED = 1024  # networks of other shapes, of which a process keeps the code
 WARM_UP_STEPS = 3  # eager steps before a capture, as torch asks for
 
 
@@ -219,10 +220,9 @@ class _Compute:
         self.prepare: Callable[..., tuple[Tensor, Tensor]] = prepare
         self.blocks = [m for m in network.modules() if isinstance(m, Block) and compiled == "blocks"]
         if compiled != "none":
-            torch._dynamo.reset()  # each fold is another network: its graphs must not count against one limit
-            self.prepare = torch.compile(prepare, dynamic=False)
+            self.prepare = compiled_once(prepare)
         if compiled == "whole":
-            self.loss = torch.compile(task.loss, dynamic=False)
+            self.loss = partial(compiled_once(type(task).loss), task)
 
     def __call__(self, inputs: _Inputs, rows: slice, loss: Callable[..., tuple[Tensor, Tensor]] | None) -> Any:
         """Mean loss and right answers of these rows.  loss: a lane's own."""
@@ -550,7 +550,7 @@ def prepare(
 def _one_compiled(blocks: list[Block]) -> Iterator[None]:
     """Within it, blocks run compiled: their class's forward, once, for all of them."""
     for block in blocks:
-        vars(block)["forward"] = partial(_compiled_forward(type(block)), block)  # type: ignore[arg-type]
+        vars(block)["forward"] = partial(compiled_once(type(block).forward), block)
     try:
         yield
     finally:
@@ -559,8 +559,16 @@ def _one_compiled(blocks: list[Block]) -> Iterator[None]:
 
 
 @cache
-def _compiled_forward(kind: type[nn.Module]) -> Callable[..., Tensor]:
-    return torch.compile(kind.forward, dynamic=False)
+def compiled_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled; a network takes the code of an earlier one whose shapes and options are the same.
+
+    Rates, seeds and weights are no part of that. A process may see many networks: folds, or the cells of a paper.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_COMPILED)
+    torch._dynamo.config.accumulated_recompile_limit = max(
+        torch._dynamo.config.accumulated_recompile_limit, MAX_COMPILED
+    )
+    return torch.compile(function, dynamic=False)
 
 
 def has_parts(recipe: Recipe, world: int, count: int) -> bool:

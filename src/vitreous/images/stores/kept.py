@@ -1,0 +1,56 @@
+"""What a process keeps that trains many networks on parts of few sets: arrays on the device, sets decoded once.
+
+Off unless `keep` was called: then memory is spent once for each set, and nothing is read or decoded twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from vitreous.files import digest
+from vitreous.images.imageset import TEST, ImageSet
+from vitreous.images.stores import memory
+from vitreous.models.preprocess import Preprocess
+
+Made = TypeVar("Made")
+_found: dict[Hashable, tuple[Any, Any]] | None = None  # with the source, so that no other takes its id
+
+
+def keep() -> None:
+    """From now on this process keeps what `once` makes."""
+    global _found
+    _found = {} if _found is None else _found
+
+
+def is_on() -> bool:
+    return _found is not None
+
+
+def once(source: Any, what: Hashable, make: Callable[[], Made]) -> Made:
+    """make(), or what it gave before for this source."""
+    if _found is None:
+        return make()
+    key = id(source), what
+    if key not in _found:
+        _found[key] = source, make()
+    made: Made = _found[key][1]
+    return made
+
+
+def hold(data: ImageSet, *, short_side: int, preprocess: Preprocess, **how: Any) -> ImageSet:
+    """`memory.hold`, once for the same images, splits and pixels."""
+    chosen = digest(data.ids.tobytes() + (np.asarray(data.splits) == TEST).tobytes())
+    what = "held", chosen, short_side, preprocess
+    return once(data.source, what, lambda: memory.hold(data, short_side=short_side, preprocess=preprocess, **how))
+
+
+def as_evaluated(data: ImageSet, rule: Preprocess) -> ImageSet:
+    """The images with the pixels of an evaluation, decoded once; as they are where nothing is kept."""
+    if not is_on() or not data.is_encoded:
+        return data
+    judged = replace(data, splits=np.full(len(data), TEST))
+    return replace(hold(judged, short_side=min(rule.size), preprocess=rule), splits=data.splits)
