@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -54,29 +55,29 @@ class LiveBytes(TorchDispatchMode):
 
 
 @contextmanager
-def _norms_in_float32() -> Iterator[None]:
+def norms_in_float32() -> Iterator[None]:
     """CUDA's autocast computes norms in float32; the CPU's does not."""
-    plain = {name: getattr(F, name) for name in ("layer_norm", "group_norm")}
+    plain = {kind: kind.forward for kind in (nn.LayerNorm, nn.GroupNorm)}
 
-    def cast(function):
-        def whole(x, *args):
-            with torch.autocast("cpu", enabled=False):
-                return function(x.float(), *args)
+    def layer_norm(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return F.layer_norm(x.float(), self.normalized_shape, self.weight, self.bias, self.eps)
 
-        return whole
+    def group_norm(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return F.group_norm(x.float(), self.num_groups, self.weight, self.bias, self.eps)
 
-    for name, function in plain.items():
-        setattr(F, name, cast(function))
+    nn.LayerNorm.forward, nn.GroupNorm.forward = layer_norm, group_norm
     try:
         yield
     finally:
-        for name, function in plain.items():
-            setattr(F, name, function)
+        for kind, forward in plain.items():
+            kind.forward = forward
 
 
 def step_of(config, batch: int, *, half: bool, checkpointing: bool) -> Held:
     """What a forward and a backward pass hold, as on a GPU without compiling."""
-    with FakeTensorMode(), LiveBytes() as live, _norms_in_float32():
+    with FakeTensorMode(), LiveBytes() as live, norms_in_float32():
         model = blueprint(config)
         materialise(model)
         model.train().gradient_checkpointing = checkpointing

@@ -126,7 +126,7 @@ def test_the_largest_batch_fits_and_a_twentieth_more_does_not():
     assert said.largest < said.largest_checkpointed
     room = forecast.ROOM_SHARE * said.device.memory
     for count, fits in ((said.largest, True), (said.largest + said.largest // 20, False)):
-        needs = forecast.memory(said.config, count, "adamw", "bfloat16")
+        needs = forecast.memory(said.config, count, "adamw", "bfloat16", compiled=True)
         assert (needs.total <= room) is fits
 
 
@@ -190,6 +190,17 @@ def test_measuring_runs_our_own_step_and_stands_beside_the_model():
     assert said.to_json()["measured"]["modelled_seconds"] == said.modelled_seconds > 0
     assert "20 steps of 8 images" in str(said)
     assert "<table>" in said._repr_html_()
+
+
+def test_memory_is_of_a_compiled_step_where_a_run_is_long_enough_to_compile():
+    """A residual network keeps less than half then; 20 steps are not worth the wait."""
+    short, long, unknown = (plan("BiT-R50x1", batch=256, device="h200", **words) for words in LENGTHS)
+    assert long.memory == unknown.memory
+    assert long.memory.activations < short.memory.activations / 2
+    assert plan("Ti/16", batch=8, device="cpu", steps=10**6).memory == plan("Ti/16", batch=8, device="cpu").memory
+
+
+LENGTHS = {"steps": 20}, {"steps": 10**6}, {}
 
 
 def test_timed_steps_are_a_training_by_the_recipe(monkeypatch):

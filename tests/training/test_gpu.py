@@ -181,11 +181,12 @@ def test_copies_and_shards_on_one_gpu_take_the_plain_step(kind, optimizer):
 
 
 @OWN_WARNINGS
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["alone", "ddp", "fsdp"])
 def test_copies_and_shards_have_the_losses_of_a_plain_step_when_compiled_by_blocks(kind):
+    """And, but for copies, computed again in the backward pass."""
     plain = trained(PLAIN, captured=False).read()
     with group(GPU, even_alone=True):
-        strategy = Strategy(kind, checkpointing=kind == "fsdp")
+        strategy = Strategy(kind, checkpointing=kind != "ddp")
         ours = trained(PLAIN, captured=False, compiled="blocks", strategy=strategy).read()
     assert (ours.loss, ours.norm) == pytest.approx((plain.loss, plain.norm), rel=0.02)
 

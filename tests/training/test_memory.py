@@ -1,11 +1,12 @@
 """What is said before a run is what it takes: against the bytes that autograd and optimisers really keep."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from live_memory import step_of
+from live_memory import norms_in_float32, step_of
 from torch import Tensor, nn
 
 from vitreous import build
@@ -112,6 +113,25 @@ def test_checkpointing_keeps_inputs_and_one_part_at_a_time(name):
     real = kept_of(model, images, weights(model)) + max(alone)
     assert activations(model.config, batch, "float32", True) == pytest.approx(real, rel=0.1)
     assert activations(model.config, batch, "float32", True) < activations(model.config, batch)
+
+
+COMPILED = ["Ti/16", "BiT small root", "swiglu", "map", "layer scale", "registers", "hybrid", "convolutions", "BiT"]
+
+
+@pytest.mark.filterwarnings("default")  # torch warns itself while it traces
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["S/16 gap", *(pytest.param(name, marks=pytest.mark.slow) for name in COMPILED)])
+def test_a_compiled_step_keeps_what_its_graph_hands_to_the_backward_pass(name, precision):
+    """The graph is cut where torch's compiler cuts it for a GPU; within a tenth, and never much less than it keeps."""
+    model, is_half = network(name), precision == "bfloat16"
+    torch._dynamo.reset()
+    part = torch.compile(model, backend="aot_eager_decomp_partition", dynamic=False)
+    images = torch.randn(2, 3, *model.config.image_size)
+    with norms_in_float32() if is_half else nullcontext(), torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+        real = kept_of(part, images, weights(model))
+    said = activations(model.config, 2, precision, compiled=True)
+    assert said == pytest.approx(real, rel=0.1 if name != "swiglu" else 0.25)
+    assert said < activations(model.config, 2, precision) or not is_half
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "muon", "lamb"])

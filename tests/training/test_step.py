@@ -16,6 +16,7 @@ from torch.testing import assert_close
 import vitreous
 from vitreous.errors import ConfigError, RunError
 from vitreous.ranks import Ranks
+from vitreous.training.plan.parallel import Strategy
 from vitreous.training.run import step as stepping
 from vitreous.training.run.step import Step, prepare
 from vitreous.training.run.tasks.classify import Classify, classification_loss, right_answers
@@ -67,8 +68,8 @@ def forget_what_is_compiled():
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch asks for it while it traces, and hides it
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_blocks_compiled_by_themselves_are_one_graph_and_the_same_step(data, monkeypatch, norm):
+@pytest.mark.parametrize(("norm", "recomputed"), [("pre", False), ("post", False), ("pre", True)])
+def test_blocks_compiled_by_themselves_are_one_graph_and_the_same_step(data, monkeypatch, norm, recomputed):
     recipe = sized(BUSY.change(dropout=0.0, optimizer="sgd"))
     made = partial(torch.compile, backend="aot_eager")
     monkeypatch.setattr(torch, "compile", made)
@@ -76,7 +77,8 @@ def test_blocks_compiled_by_themselves_are_one_graph_and_the_same_step(data, mon
     found = {}
     for compiled in ("blocks", "none"):
         model = vitreous.build(f"{SMALL} norm={norm}", image_size=16, classes=4, seed=0)
-        step = step_of(recipe, task=Classify(model, recipe), compiled=compiled)
+        strategy = Strategy(checkpointing=recomputed)
+        step = step_of(recipe, task=Classify(model, recipe), compiled=compiled, strategy=strategy)
         counters.clear()
         found[compiled] = weights(trained(step, batches_of(data, recipe, 3)))
         if compiled == "blocks":

@@ -18,7 +18,7 @@ from vitreous.errors import ConfigError
 from vitreous.images.health.findings import TERMINAL_COLUMNS
 from vitreous.machine import GIB, choose_device
 from vitreous.models.catalog import parse
-from vitreous.models.config import BiTConfig, Config, Size, as_size
+from vitreous.models.config import BiTConfig, Config, Size, ViTConfig, as_size
 from vitreous.models.cost import macs, training_flops
 from vitreous.models.model import Model
 from vitreous.training import recipes
@@ -28,6 +28,7 @@ from vitreous.training.plan.memory import FLOAT, Memory, in_bytes, memory
 from vitreous.training.plan.parallel import IMAGES_IN_A_PART, PARALLEL, ROOM_SHARE
 from vitreous.training.plan.trial import TimedSteps, measure
 from vitreous.training.recipe import Epochs, Recipe, Seconds, Steps
+from vitreous.training.run.step import kind_of_compiling, uncompiled_seconds
 from vitreous.weights.load_model import is_new, load
 from vitreous.words import SIZE_LETTERS, count, counted, duration
 
@@ -257,14 +258,15 @@ def plan(
     _refuse(images, recipe.batch, devices, parallel)
     wanted = _precision(precision, device)
     kind = kinds.find(device, wanted)
-    found, why = _choose(config, recipe, kind, devices, wanted, parallel, checkpointing)
+    job = Job(config, recipe, wanted, _is_compiled(config, recipe.batch // devices, kind, length[1]))
+    found, why = _choose(job, kind, devices, parallel, checkpointing)
     speed = kinds.share(config, kind, recipe.batch // devices, wanted)
     said = Forecast(
         model=named, config=config, parameters=found.parameters, images=images, epochs=length[0], steps=length[1],
         recipe=recipe, batch=recipe.batch, devices=devices, device=kind, precision=wanted, parallel=found.parallel,
         checkpointing=found.checkpointing, parts=found.parts, why=why, memory=found.memory,
-        largest=_largest(config, recipe, kind, devices, wanted, found.parallel, found.checkpointing),
-        largest_checkpointed=_largest(config, recipe, kind, devices, wanted, found.parallel, True),
+        largest=_largest(job, kind, devices, found.parallel, found.checkpointing),
+        largest_checkpointed=_largest(job, kind, devices, found.parallel, True),
         speed=speed, step=step_time(config, recipe.batch, kind, devices, wanted, speed.share, found),
         published=PUBLISHED.get((like or "", named.split()[0].removeprefix("ViT-"))),
     )  # fmt: skip
@@ -365,6 +367,32 @@ def _precision(asked: str, device: str) -> str:
 
 
 @dataclass(frozen=True)
+class Job:
+    """What is trained.  compiled: its steps, as `fit` does with a run that is long enough."""
+
+    config: Config
+    recipe: Recipe
+    precision: str
+    compiled: bool
+
+    def needs(self, images: int, kind: str, recompute: bool, world: int, parts: int = 1) -> Memory:
+        """Of a device, for so many images at once."""
+        r = self.recipe
+        return memory(
+            self.config, images, r.optimizer, self.precision, r.average != "none", recompute,
+            parallel=kind, world=world, parts=parts, compiled=self.compiled,
+        )  # fmt: skip
+
+
+def _is_compiled(config: Config, on_each: int, device: DeviceKind, steps: int | None) -> bool:
+    """on_each: images of a step on a device.  steps: None is a long run."""
+    if device.is_cpu or steps is None:
+        return not device.is_cpu
+    seconds = uncompiled_seconds(config, on_each * steps)
+    return kind_of_compiling(seconds, has_blocks=isinstance(config, ViTConfig), sharded=False) != "none"
+
+
+@dataclass(frozen=True)
 class Sharing:
     """A way to train: whole copies or shards, checkpointed or not, in so many parts."""
 
@@ -379,20 +407,13 @@ class Sharing:
         return self.parallel != "fsdp" and not self.checkpointing and self.parts == 1
 
 
-def _choose(
-    config: Config,
-    recipe: Recipe,
-    device: DeviceKind,
-    world: int,
-    precision: str,
-    asked: str,
-    checkpointing: bool | None,
-) -> tuple[Sharing, str]:
+def _choose(job: Job, device: DeviceKind, world: int, asked: str, checkpointing: bool | None) -> tuple[Sharing, str]:
     """The fastest way that fits by the model, and why it is not the plain one."""
     own = ("alone",) if world == 1 and asked != "fsdp" else ("ddp", "fsdp") if asked == "auto" else (asked,)
-    parameters, on_each = memory(config, 1).parameters // FLOAT, recipe.batch // world
+    config, batch = job.config, job.recipe.batch
+    parameters, on_each = memory(config, 1).parameters // FLOAT, batch // world
     ways = [
-        Sharing(kind, again, parts, parameters, _needs(config, recipe, world, precision, again, kind, parts))
+        Sharing(kind, again, parts, parameters, job.needs(on_each // parts, kind, again, world, parts))
         for parts in _divisors(on_each)
         if parts == 1 or on_each // parts >= IMAGES_IN_A_PART or parts == on_each
         for again in ((False, True) if checkpointing is None else (checkpointing,))
@@ -402,12 +423,12 @@ def _choose(
     fitting = [way for way in ways if way.memory.total <= room]
     if not fitting:
         least = min(ways, key=lambda way: way.memory.total)
-        more = None if asked == "ddp" or checkpointing is False else _enough(config, recipe, device, precision)
-        raise ConfigError(_no_room(recipe.batch, device, world, least.memory, asked, checkpointing, more))
-    share = kinds.share(config, device, on_each, precision).share
+        more = None if asked == "ddp" or checkpointing is False else _enough(job, device)
+        raise ConfigError(_no_room(batch, device, world, least.memory, asked, checkpointing, more))
+    share = kinds.share(config, device, on_each, job.precision).share
 
     def seconds(way: Sharing) -> float:
-        found = step_time(config, recipe.batch, device, world, precision, share, way).total
+        found = step_time(config, batch, device, world, job.precision, share, way).total
         return found * (SHARDS_GAIN if way.parallel == "fsdp" else 1)
 
     found = min(fitting, key=seconds)  # the first of equals
@@ -419,11 +440,10 @@ def _choose(
     return found, f"{copy}all at once: {in_bytes(ways[0].memory.total)}"
 
 
-def _enough(config: Config, recipe: Recipe, device: DeviceKind, precision: str) -> int | None:
+def _enough(job: Job, device: DeviceKind) -> int | None:
     """The fewest devices that have room: in shards, recomputed, an image at a time. None if no number has."""
-    for world in _divisors(recipe.batch):
-        needs = _needs(config, recipe, world, precision, True, "fsdp", recipe.batch // world)
-        if needs.total <= ROOM_SHARE * device.memory:
+    for world in _divisors(job.recipe.batch):
+        if job.needs(1, "fsdp", True, world, job.recipe.batch // world).total <= ROOM_SHARE * device.memory:
             return world
     return None
 
@@ -441,23 +461,11 @@ def _no_room(
     return f"{what}, and no number of them that divides the batch is enough; take larger devices or a smaller model"
 
 
-def _needs(
-    config: Config, recipe: Recipe, world: int, precision: str, recompute: bool, kind: str, parts: int
-) -> Memory:
-    at_once, has_average = recipe.batch // world // parts, recipe.average != "none"
-    return memory(
-        config, at_once, recipe.optimizer, precision, has_average, recompute, parallel=kind, world=world, parts=parts
-    )
-
-
-def _largest(
-    config: Config, recipe: Recipe, device: DeviceKind, world: int, precision: str, kind: str, recompute: bool
-) -> int:
+def _largest(job: Job, device: DeviceKind, world: int, kind: str, recompute: bool) -> int:
     """Images that fit on a device at once, by bisection to a hundredth; 0 if none does."""
 
     def fits(images: int) -> bool:
-        needs = _needs(config, replace(recipe, batch=images * world), world, precision, recompute, kind, 1)
-        return needs.total <= ROOM_SHARE * device.memory
+        return job.needs(images, kind, recompute, world).total <= ROOM_SHARE * device.memory
 
     low, high = 0, 1
     while fits(high):

@@ -111,9 +111,12 @@ def memory(
     parallel: str = "alone",
     world: int = 1,
     parts: int = 1,
+    compiled: bool = False,
 ) -> Memory:
-    """Of a step on `batch` images at a time, as it runs without compiling; a compiled one keeps less.
+    """Of a step on `batch` images at a time.
 
+    compiled: a norm's input is kept in the run's own precision, where autocast keeps a float32 copy of it, and a
+    residual network keeps nothing in float32. With checkpointing it made no difference on a GPU.
     Analytic. Augmentation, images that lie on the device and the device's own libraries come on top.
     parallel: alone, ddp or fsdp over `world` devices.  parts: that a step is taken in; until the last, FSDP keeps whole
     gradients.
@@ -125,7 +128,8 @@ def memory(
     if batch < 1:
         raise ConfigError(f"batch={batch} must be 1 or more")
     size = BYTES_PER_NUMBER[precision]
-    kept = _kept(config, batch, size, copies=parallel != "fsdp")  # FSDP gathers weights in bfloat16
+    copies = parallel != "fsdp"  # FSDP gathers weights in bfloat16
+    kept = _kept(config, batch, size, compiled=compiled and not checkpointing, copies=copies)
     share = world if parallel == "fsdp" else 1
     gradients = [FLOAT * part.weights // (share if parts == 1 else 1) for part in kept]
     held, temporaries, together = _backward(kept, gradients, checkpointing)
@@ -153,12 +157,15 @@ def _moments(config: Config, optimizer: str) -> int:
     return moments - sum(parameter.numel() for part in of_matrices for parameter in part["params"])
 
 
-def activations(config: Config, batch: int, precision: str = "float32", checkpointing: bool = False) -> int:
+def activations(
+    config: Config, batch: int, precision: str = "float32", checkpointing: bool = False, *, compiled: bool = False
+) -> int:
     """Bytes that autograd keeps of a forward pass of `batch` images, attention fused.
 
     checkpointing: the inputs of all blocks, and the most that one of them keeps while it is computed again.
     """
-    return _backward(_kept(config, batch, BYTES_PER_NUMBER[precision]), None, checkpointing)[0]
+    size = BYTES_PER_NUMBER[precision]
+    return _backward(_kept(config, batch, size, compiled=compiled and not checkpointing), None, checkpointing)[0]
 
 
 @dataclass
@@ -204,9 +211,19 @@ def _communication(weights: list[int], parallel: str, world: int, size: int) -> 
     return 2 * FLOAT * (weights[0] + weights[-1]) + unit * (GATHERED_UNITS * size + size + FLOAT)
 
 
-def _kept(config: Config, batch: int, size: int, *, copies: bool = True) -> list[_Part]:
-    """The parts in the order of the forward pass.  copies: autocast makes a copy of each block's weights."""
-    return _bit(config, batch, size) if isinstance(config, BiTConfig) else _vit(config, batch, size, copies=copies)
+def _kept(config: Config, batch: int, size: int, *, compiled: bool, copies: bool = True) -> list[_Part]:
+    """The parts in the order of the forward pass.
+
+    size: bytes of a number.  copies: autocast makes a copy of each block's weights.
+    """
+    if isinstance(config, BiTConfig):
+        return _bit(config, batch, size, compiled=compiled)
+    return _vit(config, batch, size, compiled=compiled, copies=copies)
+
+
+def _normed(size: int, compiled: bool) -> int:
+    """Bytes of a number that goes into a norm: autocast makes it a float32 one, which a compiled step does not keep."""
+    return size if compiled else FLOAT
 
 
 @lru_cache(maxsize=256)
@@ -221,7 +238,7 @@ def _weights(config: Config, blocks: str) -> list[int]:
     return [counts[place] for place in sorted(counts)]
 
 
-def _vit(config: ViTConfig, batch: int, size: int, *, copies: bool) -> list[_Part]:
+def _vit(config: ViTConfig, batch: int, size: int, *, compiled: bool, copies: bool) -> list[_Part]:
     e, r = config.encoder, config.readout
     stem = make_stem(config)
     rows, columns = stem.grid(config.image_size)
@@ -229,15 +246,16 @@ def _vit(config: ViTConfig, batch: int, size: int, *, copies: bool) -> list[_Par
     tokens, d = n + config.prefix, e.width
     stream = tokens * d * size
     patches = n * stem.channels * stem.patch[0] * stem.patch[1] * size
-    norm = tokens * d * FLOAT
+    norm = tokens * d * _normed(size, compiled)
     pool = (3 * n * d + n * d) * size if r.pool == "map" else n * d * size if r.pool == "max" else 0
     first, *middle, last = _weights(config, "blocks")
     cast = _cast(size)
-    front = _stem(config, size) + patches + norm * config.embedding.norm_before_blocks
-    block, gradients = _block(config, tokens, size), tokens * (e.mlp + d) * size
+    kernels = 0 if compiled and cast else _standardised(config, size, compiled)  # else they are the copies themselves
+    front = _stem(config, size, compiled=compiled) + patches + norm * config.embedding.norm_before_blocks
+    block, gradients = _block(config, tokens, size, compiled=compiled), tokens * (e.mlp + d) * size
     matrix = d * e.mlp * FLOAT  # the first gradient of a block's weights is there before its activations go
     return [
-        _Part(first, batch * front + first * cast + _standardised(config, size)),
+        _Part(first, batch * front + first * cast + kernels),
         *(_Part(w, batch * block + w * cast * copies, batch * stream, batch * gradients + matrix) for w in middle),
         _Part(last, batch * (norm + pool) + last * cast, None, 2 * batch * norm),
     ]
@@ -248,11 +266,12 @@ def _cast(size: int) -> int:
     return 0 if size == FLOAT else size
 
 
-def _block(config: ViTConfig, tokens: int, size: int) -> int:
+def _block(config: ViTConfig, tokens: int, size: int, *, compiled: bool) -> int:
     """Bytes of one image in one block."""
     e, d = config.encoder, config.encoder.width
-    copies = 2 if e.norm_kind == "rms" else 1  # an RMS norm keeps what it divides, and the quotient
-    norms = 2 * copies * (d * FLOAT + 2 * FLOAT)  # what goes in, which autocast makes float32; mean and deviation
+    norm = _normed(size, compiled)
+    copies = 2 if e.norm_kind == "rms" and not compiled else 1  # an RMS norm keeps what it divides, and the quotient
+    norms = 2 * copies * (d * norm + 2 * FLOAT)  # what goes in; mean and deviation
     attention = (
         d + 3 * d + d
     ) * size + e.heads * FLOAT  # what qkv reads; q k v; what merge reads; sums of exponentials
@@ -264,7 +283,7 @@ def _block(config: ViTConfig, tokens: int, size: int) -> int:
     hidden = {"relu": 1, "swiglu": 2 * HIDDEN_WIDTHS_READ["swiglu"]}.get(e.activation, 2) * e.mlp
     branches = (2 * d if e.layer_scale is not None else 0) + (2 * d + e.mlp if e.dropout else 0)
     inside = {"attention": d, "mlp": e.mlp, "both": d + e.mlp}.get(e.inner_norm, 0)
-    block = tokens * (norms + attention + (d + hidden + branches) * size + copies * inside * FLOAT)
+    block = tokens * (norms + attention + (d + hidden + branches) * size + copies * inside * norm)
     if e.attention_bias != "none":
         block += e.heads * tokens * tokens * size
     if config.embedding.positions == "relative" or e.attention_dropout:  # weights are formed
@@ -272,36 +291,37 @@ def _block(config: ViTConfig, tokens: int, size: int) -> int:
     return block
 
 
-def _stem(config: ViTConfig, size: int) -> int:
+def _stem(config: ViTConfig, size: int, *, compiled: bool) -> int:
     """Bytes of one image in front of the patches."""
     if config.embedding.stem == "resnet":
-        kept = _resnet(config.resnet, config.channels, config.image_size, size, is_v2=False)
+        kept = _resnet(config.resnet, config.channels, config.image_size, size, compiled, is_v2=False)
         return kept.root + sum(kept.stages)
     if config.embedding.stem == "convolutions":
         (h, w), kept_bytes = config.image_size, 0
         steps = config.embedding.patch[0].bit_length() - 1
         widths = [config.channels, *(config.encoder.width // 2 ** (steps - 1 - i) for i in range(steps))]
         for i, (before, after) in enumerate(pairwise(widths)):
-            kept_bytes += h * w * before * (_cast(size) if i else size)  # what the convolution reads
+            kept_bytes += h * w * before * (_cast(size) if i and not compiled else size)  # what the convolution reads
             h, w = halved(h), halved(w)
-            kept_bytes += 2 * h * w * after * FLOAT  # into the norm, out of the ReLU
+            kept_bytes += h * w * after * (size if compiled else 2 * FLOAT)  # into the norm; out of the ReLU
         return kept_bytes
     return 0
 
 
-def _bit(config: BiTConfig, batch: int, size: int) -> list[_Part]:
-    found = _resnet(config.resnet, config.channels, config.image_size, size, is_v2=True)
+def _bit(config: BiTConfig, batch: int, size: int, *, compiled: bool) -> list[_Part]:
+    found = _resnet(config.resnet, config.channels, config.image_size, size, compiled, is_v2=True)
     first, *middle, last = _weights(config, "stages")
-    kernels = [_standardised(config, size, f"stages.{i}.") for i in range(len(middle))]
+    kernels = [_standardised(config, size, compiled, f"stages.{i}.") for i in range(len(middle))]
+    end = found.output * (size if compiled else 2 * FLOAT)
     return [
-        _Part(first, batch * found.root + _standardised(config, size, "root.")),
+        _Part(first, batch * found.root + _standardised(config, size, compiled, "root.")),
         *(
             _Part(w, batch * kept + own, batch * given, batch * gradients)
             for w, kept, own, given, gradients in zip(
                 middle, found.stages, kernels, found.inputs, found.gradients, strict=True
             )
         ),
-        _Part(last, batch * 2 * found.output * FLOAT, None, batch * 2 * found.output * FLOAT),
+        _Part(last, batch * end, None, batch * end),
     ]
 
 
@@ -319,8 +339,14 @@ class _KeptByResNet:
     output: int
 
 
-def _resnet(config: ResNetConfig, channels: int, image_size: Size, size: int, *, is_v2: bool) -> _KeptByResNet:
-    """Under autocast a group norm, and the ReLU after it, are float32; each convolution reads a copy."""
+def _resnet(
+    config: ResNetConfig, channels: int, image_size: Size, size: int, compiled: bool, *, is_v2: bool
+) -> _KeptByResNet:
+    """Under autocast a group norm, and the ReLU after it, are float32; each convolution reads a copy.
+
+    compiled: what goes into norms and convolutions, in the run's precision; a byte for each ReLU at a sum, and for each
+    place of a maximum.
+    """
     width, cast = root_width(config), _cast(size)
     h, w = image_size
     root = h * w * channels * size
@@ -328,11 +354,14 @@ def _resnet(config: ResNetConfig, channels: int, image_size: Size, size: int, *,
     if not is_small:
         h, w = halved(h), halved(w)
     if not is_v2:
-        root += 2 * h * w * width * FLOAT  # into the norm, out of the ReLU
+        root += h * w * width * (size if compiled else 2 * FLOAT)  # into the norm; out of the ReLU
     if not is_small:
-        root += (h + 2) * (w + 2) * width * size if is_v2 else (h + 1) * (w + 1) * width * FLOAT
+        if not compiled:
+            root += (h + 2) * (w + 2) * width * size if is_v2 else (h + 1) * (w + 1) * width * FLOAT
         h, w = halved(h), halved(w)
-        root += h * w * width * INDEX
+        root += h * w * width * (1 if compiled else INDEX)
+    if compiled and not is_v2:
+        root += h * w * width * size  # into the first convolution
     now, stages, inputs, gradients = width, [], [], []
     for i, units in enumerate(config.units):
         middle, kept = width * 2**i, 0
@@ -343,25 +372,34 @@ def _resnet(config: ResNetConfig, channels: int, image_size: Size, size: int, *,
             padded = (h + sum(same_pads(h, 3, stride))) * (w + sum(same_pads(w, 3, stride)))
             if stride == 2:
                 h, w = halved(h), halved(w)
-            after, readers = h * w, 2 if unit == 0 else 1  # of the input: a shortcut, too
-            if is_v2:
+            after, is_first = h * w, unit == 0
+            readers = 2 if is_first else 1  # of the input: a shortcut, too
+            if is_v2 and compiled:
+                kept += (before * now + before * middle + after * middle) * 2 * size
+            elif is_v2:
                 kept += (before * now + before * middle + after * middle) * 2 * FLOAT
                 kept += (readers * before * now + before * middle + after * middle) * cast
+            elif compiled:
+                kept += (before + 2 * after + padded + 8 * after + 4 * after * is_first) * middle * size
+                kept += 4 * after * middle
             else:
-                kept += (2 * before + 2 * after + 2 * after * 4 + (after * 4 if unit == 0 else 0)) * middle * FLOAT
+                kept += (2 * before + 2 * after + 2 * after * 4 + 4 * after * is_first) * middle * FLOAT
                 kept += padded * middle * size + (readers * before * now + after * middle) * cast
             now = 4 * middle
         stages.append(kept)
-        gradients.append(2 * h * w * now * FLOAT)
+        gradients.append(2 * h * w * now * (size if compiled else FLOAT))
     return _KeptByResNet(root, stages, inputs, gradients, h * w * now)
 
 
 @lru_cache(maxsize=256)
-def _standardised(config: Config, size: int, part: str = "stem.") -> int:
-    """Kernels minus their means, and over their deviations: kept besides the kernels themselves."""
+def _standardised(config: Config, size: int, compiled: bool, part: str = "stem.") -> int:
+    """Kernels minus their means, and over their deviations: kept besides the kernels themselves.
+
+    compiled: the second alone.
+    """
     named = blueprint(config).named_parameters()
     kernels = (p.numel() for name, p in named if name.startswith(part) and p.dim() == 4 and ".layers." not in name)
-    return sum(kernels) * (FLOAT + size)
+    return sum(kernels) * (size if compiled else FLOAT + size)
 
 
 def in_bytes(size: int) -> str:

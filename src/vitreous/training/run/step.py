@@ -23,7 +23,7 @@ from vitreous.images.batches.batches import Batch
 from vitreous.images.pixels import augment as augmenting
 from vitreous.images.pixels.augment import Augment, DevicePlan
 from vitreous.images.pixels.preprocess import finish
-from vitreous.models.config import ViTConfig
+from vitreous.models.config import Config, ViTConfig
 from vitreous.models.cost import training_flops
 from vitreous.models.model import Model
 from vitreous.models.preprocess import Preprocess
@@ -230,7 +230,7 @@ class _Compute:
         plan, extra = inputs.plan_of(rows), inputs.extra_of(rows)
         x, y = self.prepare(images, labels, plan, self.rule, self.classes, self.smoothing, cropped=inputs.is_cropped)
         casting = torch.autocast(self.kind, torch.bfloat16, enabled=self.is_half, cache_enabled=False)
-        with casting, _one_compiled(self.blocks):
+        with casting:
             return (self.loss if loss is None else loss)(x, y, extra)
 
 
@@ -462,7 +462,7 @@ class Step:
                 loss, correct, gradients = self.lanes.gradients(self._forward, rows, self.parameters)
                 self._add(gradients)
             else:
-                with self._quiet(part):
+                with self._quiet(part), _one_compiled(self.compute.blocks):  # also those that are computed again
                     loss, correct = self._forward(rows)
                     (loss / self.parts).backward()
             total, right = total + loss.detach() / self.parts, right + correct.detach()
@@ -594,15 +594,26 @@ def precision_on(device: torch.device, wanted: str) -> str:
 
 
 def choose_compiling(stage: TrainingStage, runtime: Runtime) -> Compiled:
-    """What of a step to compile. Compiling takes up to a minute, too long for a short run; blocks take less."""
+    """What of a step to compile."""
+    config, length = stage.model.config, stage.recipe.length
     if runtime.compiled is not None or runtime.device.type != "cuda":
         return runtime.compiled or "none"
-    if isinstance(stage.recipe.length, Seconds):
-        expected = stage.recipe.length.count
-    else:
-        each = training_flops(stage.model.config) / UNCOMPILED_SPEED
-        expected = each * stage.recipe.batch * stage.steps / runtime.ranks.world
-    has_blocks = isinstance(stage.model.config, ViTConfig)
-    if runtime.strategy.kind == "fsdp":  # a block is gathered between two graphs
-        return "blocks" if expected > COMPILE_BLOCKS and has_blocks else "none"
-    return "whole" if expected > COMPILE_WHOLE else "blocks" if expected > COMPILE_BLOCKS and has_blocks else "none"
+    images = stage.recipe.batch * stage.steps // runtime.ranks.world
+    seconds = length.count if isinstance(length, Seconds) else uncompiled_seconds(config, images)
+    is_sharded = runtime.strategy.kind == "fsdp"
+    return kind_of_compiling(seconds, has_blocks=isinstance(config, ViTConfig), sharded=is_sharded)
+
+
+def uncompiled_seconds(config: Config, images: int) -> float:
+    """That a GPU trains on so many images, about."""
+    return training_flops(config) * images / UNCOMPILED_SPEED
+
+
+def kind_of_compiling(seconds: float, *, has_blocks: bool, sharded: bool) -> Compiled:
+    """Compiling takes up to a minute, too long for a short run; blocks take less.
+
+    seconds: of the run uncompiled.  sharded: blocks are gathered between two graphs.
+    """
+    if seconds > COMPILE_WHOLE and not sharded:
+        return "whole"
+    return "blocks" if seconds > COMPILE_BLOCKS and has_blocks else "none"
