@@ -18,12 +18,14 @@ from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
 from vitreous.report.page import Note, Table, fragment
-from vitreous.words import aligned, percent, percent_range
+from vitreous.words import aligned, percent, percent_range, shortened
 
 Counts = NDArray[np.int64]
 TOP_FIVE_ABOVE = 10  # top-5 accuracy says little for this many classes or fewer
 Z95 = 1.959963984540054  # standard normal quantile of a 95 % interval
 MAX_CLASSES_SHOWN = 12  # classes that `str` lists
+COUNT_COLUMNS = 48  # of the table of classes, all but the names
+MIN_NAME_COLUMNS = 8
 ONE_ANSWER = "It answers nothing else."
 
 
@@ -234,8 +236,13 @@ class Result:
         return rows if len(rows) <= most else sorted(rows, key=lambda row: (row.f1, row.name))[:most]
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, columns: int = 80) -> str:
+        """As text whose table of classes is at most so wide: long names are cut."""
         head, *rows = self._table()
-        short = [[name if len(name) <= 32 else name[:31] + "…", *rest] for name, *rest in rows]
+        room = max(columns - COUNT_COLUMNS, MIN_NAME_COLUMNS)
+        short = [[shortened(name, room), *rest] for name, *rest in rows]
         out = [*aligned(list(self.lines()), "ll"), "", *aligned([head, *short], "lrrrrr")]
         known = sum(1 for row in self.per_class if row.images)
         first = [] if self.alarm is None else [self.alarm, ""]

@@ -58,7 +58,7 @@ from vitreous.journal import Journal, json_object
 from vitreous.training.run.events import StateRestored, StateSaved, from_json
 from vitreous.weights.own_format import tensor_digest
 from vitreous.weights.tensor_files import check_safetensors, each_safetensor, write_safetensors
-from vitreous.words import one_line
+from vitreous.words import one_line, shortened
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
 START = "start.safetensors"
@@ -563,7 +563,7 @@ def _shown(value: Any) -> str:
     text = value if isinstance(value, str) and value else json.dumps(value)
     if re.fullmatch(r"[0-9a-f]{16,}", text):
         return f"{text[:8]}…"
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return shortened(text, 40)
 
 
 def _hold(path: Path, held: ExitStack) -> None:
