@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from vitreous.cli.order import check_order
 from vitreous.cli.show import DATA, MODEL, Json, progress, say_line, show
 from vitreous.errors import ConfigError, Interrupted
 
@@ -62,6 +63,7 @@ def run(
         return
     if model is None or data is None:
         raise ConfigError("name a model and images: vitreous eval MODEL DATA; or several: vitreous eval --suite FILE")
+    check_order("eval", model, [data])
     asks_curve = curve or target is not None
     wanted = _numbers(shots) if shots is not None else (1, 5, 10, 25) if asks_curve else None
     out = _page(data) if wanted is not None and out is None else out

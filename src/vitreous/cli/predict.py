@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vitreous.cli.order import check_order
 from vitreous.cli.show import MODEL, columns_of, say, say_fitted, say_json
 from vitreous.errors import ConfigError
 from vitreous.printable import printable_line
@@ -25,7 +26,9 @@ MIN_LABEL_LETTERS = 8
 
 def run(
     model: Annotated[str, MODEL],
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE...|DIR", help="Images, or folders of them.")],
+    images: Annotated[
+        list[str] | None, typer.Argument(metavar="IMAGE...|DIR", help="Images, or folders of them.")
+    ] = None,
     top: Annotated[int, typer.Option(metavar="N", help="How many of the likeliest classes to list.")] = 5,
     format: Annotated[str, typer.Option(metavar="table|csv|json", help="How to print them.")] = "table",
     batch: Annotated[int | None, typer.Option(metavar="N", help="Images at a time.")] = None,
@@ -46,6 +49,9 @@ def run(
 
     if format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}; say {', '.join(FORMATS)}")
+    check_order("predict", model, images or [])
+    if not images:
+        raise ConfigError(f"name images too: vitreous predict {model} PHOTO.jpg, a folder, or a pattern")
     loaded = load_trained(model, untrained=untrained)
     for note in loaded.source.get("assumed", ()):
         if str(note).startswith("preprocessing"):  # a wrong one costs accuracy in silence
