@@ -19,7 +19,10 @@ EXAMPLE = "vitreous eval last photos --csv answers.csv"
 def run(
     model: Annotated[str | None, MODEL] = None,
     data: Annotated[str | None, DATA] = None,
-    split: Annotated[str, typer.Option(metavar="test|train|all", help="The images to judge by.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="test|train|all", help="The images to judge by: test, or all new ones if there is none."),
+    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Other or several labels for each image, as JSON, CSV or TSV."),
@@ -55,7 +58,7 @@ def run(
     import vitreous
 
     if suite is not None:
-        if model is not None or any((shots, curve, target, csv, labels, split != "test", batch, seeds != 3, force)):
+        if model is not None or any((shots, curve, target, csv, labels, split, batch, seeds != 3, force)):
             raise ConfigError(
                 "a suite names its models, images and tasks itself; give --suite FILE, --out and --device"
             )

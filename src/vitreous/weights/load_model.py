@@ -95,7 +95,7 @@ def load(
         config = config.change(dynamic_image_size=True)
     model = assemble(config, state)
     opened.usage.give(model)
-    model.source = opened.source or {}
+    model.source, model.read_from = opened.source or {}, found.file
     if starter.is_meant(os.fspath(source)) and (terms := starter.terms()):
         model.source = {**model.source, "terms": terms}  # every model made from it carries them
     return with_labels(model.eval(), labels)

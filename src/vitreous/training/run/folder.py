@@ -42,6 +42,7 @@ from vitreous.errors import (
     VitreousError,
     without_secrets,
 )
+from vitreous.evaluation.learned_images import LEARNED
 from vitreous.files import (
     DISK_FULL,
     atomic_write,
@@ -63,7 +64,7 @@ from vitreous.words import one_line, shortened
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
 START = "start.safetensors"
 MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
-OURS = (CONFIG, EVENTS, STATES, START, METRICS, MODEL, REPORT, CARD)
+OURS = (CONFIG, EVENTS, STATES, START, METRICS, MODEL, REPORT, CARD, LEARNED)
 FIRST = "-first"  # what the name of the first of two runs ends in
 STATE_KEY, STATE_VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitreous.evaluation import learned_images
 from vitreous.evaluation.accuracy import Result
 from vitreous.files import write_bytes, write_json
-from vitreous.images.imageset import ImageSet
+from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.models.model import Model
 from vitreous.training.label_errors import MAX_SUSPECTS_KEPT, Suspect
 from vitreous.training.plan.plan import Plan
@@ -86,6 +87,8 @@ def write(
         brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
     with runs.one_line_for(where):
         save(trained.model, where / MODEL, force=True, recipe=plan.recipe.to_json(), metrics=brief)
+        if "learned_from" in (source := trained.model.source):
+            learned_images.write(plan.data if source["learned_from"] == "all" else plan.data.split(TRAIN), where)
         write_json(where / METRICS, metrics, force=True)
     shutil.rmtree(where / PACK, ignore_errors=True)
     if folder is not None:
