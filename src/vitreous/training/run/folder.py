@@ -421,6 +421,17 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return kept[::-1]
 
 
+def seconds_before(path: Path, since: float) -> float:
+    """How long the run's earlier sessions took, each until its last line.  since: when this one began, from 1970."""
+    total, last = 0.0, None
+    for line in _events(path).records():
+        if line is not None and line["time"] < since:
+            total += float(line.get("waited", 0))
+            total += max(line["time"] - last, 0.0) if last is not None and line["kind"] != "restore" else 0.0
+            last = line["time"]
+    return total
+
+
 def without_clocks(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The events without what another day, or another machine's load, would change."""
     return [{name: value for name, value in event.items() if not CLOCKS.fullmatch(name)} for event in events]

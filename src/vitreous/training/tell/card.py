@@ -137,7 +137,7 @@ def _training(summary: Summary) -> str:
         ("model", f"{summary.model}, {summary.parameters:,} parameters, {summary.beginning}"),
         ("image size", f"{summary.image_size[0]} × {summary.image_size[1]} pixels"),
         ("recipe", f"{recipe.name}, {how}, seed {recipe.seed}"),
-        ("time", f"{summary.seconds:,.0f} s on {summary.device}"),
+        ("time", f"{summary.time} on {summary.device}"),
     ]
     why = [line for reason in summary.reasons for line in (_line(reason), "")]
     again = ["Again:", "", "```sh", summary.command.replace("```", "'''"), "```", ""]

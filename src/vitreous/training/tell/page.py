@@ -146,13 +146,21 @@ def _numbers(summary: Summary) -> Numbers:
         Number(f"{sum(summary.splits.values()):,}", "images", "plain", about),
         Number(f"{len(summary.classes):,}", classes, "plain", _class_sizes(summary)),
         Number(_brief(summary.parameters), "parameters", "plain", summary.origin),
-        Number(duration(summary.seconds), "of training", "plain", f"on {summary.device}"),
+        _time(summary),
     ]
     if result.top5 is not None:
         shown.insert(1, Number(_percent(result.top5), "among the first five answers"))
     if result.mean_average_precision is not None:
         shown.insert(1, Number(_percent(result.mean_average_precision), "mean average precision"))
     return Numbers(shown)
+
+
+def _time(summary: Summary) -> Number:
+    """The time that the user waited, if it is known; training is a part of it."""
+    trained, place = duration(summary.seconds), f"on {summary.device}"
+    if summary.total_seconds is None:
+        return Number(trained, "of training", "plain", place)
+    return Number(duration(summary.total_seconds), "in all", "plain", f"{trained} of training {place}")
 
 
 def _images_used(summary: Summary) -> Iterator[Note]:
@@ -659,14 +667,13 @@ def _training(summary: Summary) -> Section:
     main = [stage for stage in summary.stages if stage not in folds and stage not in others]
     steps = sum(stage.steps for stage in main)
     length = f"{recipe.length}" + (f", {steps:,} steps" if steps else "") + f" of {recipe.batch:,} images"
-    in_all = f"; {duration(summary.total_seconds)} in all" if summary.total_seconds else ""
     facts = [
         ["recipe", f"{recipe.name}{source}"],
         ["model", f"{summary.model}, {summary.parameters:,} parameters, {count(summary.macs)} multiply-adds an image"],
         ["begun", summary.beginning],
         ["image size", f"{rows} × {columns} pixels"],
         ["length", "each image once, no steps" if recipe.is_solved else length],
-        ["time", duration(summary.seconds) + in_all],
+        ["time", summary.time],
         ["on", summary.device],
     ]
     blocks: list[Block] = [Text(sentence(line)) for line in summary.reasons]

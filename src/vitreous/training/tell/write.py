@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,10 @@ class Run:
 def write(
     plan: Plan, trained: Trained, summary: Summary | None, where: Path, folder: RunFolder | None, seconds: float
 ) -> Run:
-    """Page, card and model; the numbers last, so that a folder with them is whole."""
+    """Page, card and model; the numbers last, so that a folder with them is whole.  seconds: that the user waited."""
     metrics = _masked_metrics(trained, where, seconds) if plan.protocol == "masked" else _metrics(plan, trained)
     if summary is not None:
+        summary = replace(summary, total_seconds=seconds)
         metrics |= _judged_metrics(trained, summary)
         with runs.one_line_for(where):
             write_report(summary, where / REPORT, force=True)
