@@ -28,6 +28,7 @@ class FindingKind:
     do: str  # the remedy
 
 
+WRONG_FOR_SURE = "one of the two labels is wrong for sure; which one is not known"
 FAULTS = {
     "unreadable": ("Unreadable files", "[file|files] cannot be read", "Replace or delete them."),
     "truncated": (
@@ -52,8 +53,8 @@ FAULTS = {
     ),
     "label-conflict": (
         "Same image, different labels",
-        "[image carries|images carry] different labels",
-        "Decide which label is right and delete the other copy.",
+        "[image lies|images lie] there under two labels",
+        f"Where the pixels are the same, {WRONG_FOR_SURE}. Decide, and delete the other copy.",
     ),
     "wrong-label": (
         "Labels outside the classes",
@@ -274,7 +275,7 @@ class Health:
             "images": self.images,
             "checked": self.checked,
             "sample_seed": self.sample_seed,
-            "splits": dict(self.splits),
+            "splits": dict(self.own_splits),
             "classes": dict(zip(self.classes, self.counts, strict=True)),
             "formats": dict(self.formats),
             "sizes": {side: list(numbers) for side, numbers in self.sizes.items()},

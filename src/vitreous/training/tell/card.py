@@ -7,6 +7,7 @@ import json
 import math
 import re
 
+from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.training.tell.strangers import LEFT_OUT, easy
 from vitreous.training.tell.summary import Summary
 from vitreous.words import counted
@@ -121,11 +122,12 @@ def _data(summary: Summary) -> str:
     if summary.health is not None:
         rows.append(("check", f"{summary.health.verdict} ({summary.health.read})"))
     if not summary.has_many_labels:
-        doubted = f"{counted(len(summary.conflicts), 'image')} under two labels, " if summary.conflicts else ""
+        sure = f"{counted(len(summary.conflicts), 'image')} under two labels ({WRONG_FOR_SURE}), "
+        doubted = sure if summary.conflicts else ""
         doubted += f"{len(summary.suspects):,} of {summary.result.images:,} judged"
         if (found := summary.doubts) is not None:
             doubted += f", {found.count:,} of {found.images:,} learned from"
-        rows.append(("labels that may be wrong", doubted))
+        rows.append(("labels that are wrong, or may be", doubted))
     notes = [line for note in summary.data_notes for line in (_line(note), "")]
     return "\n".join(["## Training data", "", *_table(rows), *notes])
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from vitreous.errors import DataError
 from vitreous.evaluation.accuracy import ClassRow, wilson
+from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.images.imageset import ImageSet
 from vitreous.measures.explain import overlay
 from vitreous.measures.page import section as inside
@@ -468,7 +469,8 @@ def _attention(summary: Summary) -> Section | None:
 def _suspects(summary: Summary) -> Section | None:
     if summary.has_many_labels:
         return None
-    found, heading = summary.suspects, "Labels that may be wrong"
+    found = summary.suspects
+    heading = "Labels that are wrong, or may be" if summary.conflicts else "Labels that may be wrong"
     unasked = [] if summary.judges_all or summary.doubts is not None else _unasked(summary)
     sure = list(_conflicts(summary))
     pairs = f"{counted(len(summary.conflicts), 'image')} under two labels" if sure else ""
@@ -497,10 +499,9 @@ def _conflicts(summary: Summary) -> Iterator[Block]:
         return
     is_all_exact = all(conflict.is_exact for conflict in summary.conflicts)
     yield Text(
-        f"{'These images are' if len(summary.conflicts) > 1 else 'This image is'} there twice, under two labels: at "
-        "least one of the two is wrong"
-        + (" for sure. " if is_all_exact else ", for sure where the pixels are the same. ")
-        + "Decide which label is right and delete the other copy."
+        f"{'These images are' if len(summary.conflicts) > 1 else 'This image is'} there twice, under two labels: "
+        f"{'' if is_all_exact else 'where the pixels are the same, '}{WRONG_FOR_SURE}. "
+        "Decide, and delete the other copy."
     )
     judged = {name: place for place, name in enumerate(summary.judged.names)}
     groups = []
