@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitreous.files import atomic_write
 from vitreous.images.health.duplicates import known_digests
-from vitreous.images.imageset import ImageSet
+from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.models.model import Model
 
 LEARNED = "learned.npy"  # digests of files, or of pixels that lie decoded
@@ -22,6 +22,15 @@ def write(data: ImageSet, folder: Path) -> None:
     """Write the digests of these images into the run, if its check or its split has read them."""
     if (digests := known_digests(data)) is not None:
         atomic_write(folder / LEARNED, lambda file: np.save(file, np.unique(digests)), force=True)
+
+
+def of(model: Model, data: ImageSet) -> ImageSet:
+    """The images of the set that the model has learned from, as far as is known; else its train split, or all."""
+    which = seen(model, data)
+    if which is not None and which.any():
+        return data.take(which)
+    is_whole = data.split_was_made and model.source.get("learned_from") != "train"
+    return data if is_whole or TRAIN not in data.splits else data.split(TRAIN)
 
 
 def seen(model: Model, data: ImageSet) -> NDArray[np.bool_] | None:

@@ -209,6 +209,11 @@ class Health:
         return tuple(f for f in self.findings if f.severity == FAULT)
 
     @property
+    def misleading(self) -> tuple[Finding, ...]:
+        """Faults that can make a number wrong; a file that cannot be read is left out and counts nowhere."""
+        return tuple(f for f in self.faults if f.kind not in UNREAD_KINDS)
+
+    @property
     def notices(self) -> tuple[Finding, ...]:
         """Findings that are handled already, or worth a look."""
         return tuple(f for f in self.findings if f.severity == NOTICE)

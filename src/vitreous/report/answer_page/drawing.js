@@ -148,6 +148,9 @@ export function list(element, answer, before = null) {
   );
 }
 
+/** A name as nodes that may be broken after each underscore. */
+export const breakable = (name) => (name.match(/[^_/]+[_/]*|[_/]+/g) ?? []).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
+
 /** What a map says, in words. */
 export function told(map, [rows, columns], what = "patches") {
   const best = map.indexOf(Math.max(...map)), sum = map.reduce((a, b) => a + b, 0) || 1;

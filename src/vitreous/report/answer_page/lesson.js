@@ -1,7 +1,7 @@
 // The lesson: one picture on its way through the model, in six steps. Words, formulas and pictures follow the model.
 
 import { ask, drawing, get, Refused, seen, send, who } from "./api.js";
-import { colour, draw, explained, few, list, mark, mosaic, percent, phrase, pickable, stretched, told } from "./drawing.js";
+import { breakable, colour, draw, explained, few, list, mark, mosaic, percent, phrase, pickable, stretched, told } from "./drawing.js";
 import { asked, isEncoder, outcome } from "./encoder.js";
 import { film } from "./film.js";
 
@@ -463,7 +463,7 @@ async function begin() {
       const button = document.createElement("button"), small = document.createElement("img");
       Object.assign(button, { type: "button" }).dataset.image = image;
       Object.assign(small, { src: picture, alt: "", className: picture.startsWith("data:image/png") ? "pixels" : "" });
-      button.append(small, label);
+      button.append(small, ...breakable(label));
       button.addEventListener("click", () => take(image).catch(complain));
       $("examples").append(button);
     }

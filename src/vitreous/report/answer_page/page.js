@@ -3,7 +3,7 @@
 import { ask, get, photo, Refused, seen, send, who } from "./api.js";
 import { Breaking } from "./breaking.js";
 import { Camera } from "./camera.js";
-import { draw, few, list, mosaic, percent, phrase, pickable, told } from "./drawing.js";
+import { breakable, draw, few, list, mosaic, percent, phrase, pickable, told } from "./drawing.js";
 import { asked, isEncoder, outcome } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
@@ -97,7 +97,7 @@ function addExample({ image, label, picture }) {
   small.src = picture;
   small.alt = "";
   small.addEventListener("load", () => small.classList.toggle("pixels", small.naturalWidth <= SHOWS_PIXELS));
-  button.append(small, label);
+  button.append(small, ...breakable(label));
   button.addEventListener("click", () => show({ image }));
   $("examples").append(button);
 }

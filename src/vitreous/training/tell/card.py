@@ -166,8 +166,9 @@ def _limits(summary: Summary) -> str:
     if fewest < 30:
         lines.append(f"- Some classes were judged on as few as {fewest} images; their own numbers mean little.")
     lines.append("- The numbers hold for images taken like those it was judged on, and for no others.")
-    if summary.health is not None and summary.health.faults:
-        lines.append(f"- The data has faults that can make the numbers wrong: {summary.health.verdict}.")
+    if summary.health is not None and (wrong := summary.health.misleading):
+        kinds = "; ".join(finding.what for finding in wrong)
+        lines.append(f"- The data has faults that can make the numbers wrong: {kinds}.")
     return "\n".join([*lines, "- Everything in pictures: report.html.", ""])
 
 

@@ -188,8 +188,8 @@ def _only_above(summary: Summary) -> Iterator[Note]:
 def _warnings(summary: Summary) -> Iterator[Note]:
     """What makes the number above worth less."""
     yield from (Note(note, "warn") for note in summary.notes)
-    if summary.health is not None and summary.health.faults:
-        kinds = "; ".join(finding.what for finding in summary.health.faults)
+    if summary.health is not None and summary.health.misleading:
+        kinds = "; ".join(finding.what for finding in summary.health.misleading)
         yield Note(f"The data has faults that can make these numbers wrong: {kinds}.", "bad")
 
 
@@ -337,7 +337,9 @@ def _confidence(summary: Summary) -> Section:
             is_share=True,
             x_is_share=True,
         )
-        drawings.append(Drawing(curve, "The fewer it must answer, the more of it is right.", "When it may stay silent"))
+        half = _percent(right[(len(order) - 1) // 2])
+        told = f"Of the half of the images that it is surest of, {half} are right; of all, {_percent(right[-1])}."
+        drawings.append(Drawing(curve, told, "When it may stay silent"))
     blocks: list[Block] = [
         Text(
             f"When it says how sure it is, it is off by {error:.1f} percentage points on average. "
@@ -640,7 +642,11 @@ def _data(summary: Summary) -> Section:
     brief, verdict = "nothing found", "The check found nothing wrong."
     if faults := len(health.faults):
         tone, brief = "bad", f"{faults} kinds of fault" if faults > 1 else "1 kind of fault"
-        verdict = "The check found faults that can make the numbers wrong."
+        verdict = (
+            "The check found faults that can make the numbers wrong."
+            if health.misleading
+            else "The check found files that cannot be read. They are left out."
+        )
     elif notices := len(health.notices):
         tone, brief = "plain", f"{notices} kinds of notice" if notices > 1 else "1 notice"
         verdict = "The check found no fault, and some things worth a look."
