@@ -81,6 +81,8 @@ def test_a_line_is_broken_between_its_words_and_no_word_is_lost(columns):
 def test_what_follows_stands_under_the_text():
     assert fitted("right  one two three", 14) == "right  one two\n       three"
     assert fitted("        -> one two three", 22) == "        -> one two\n           three"
+    assert fitted(" a long title of many words  one two", 30) == " a long title of many words\n   one two"
+    assert fitted("one two three four", 10) == "one two\nthree four"
 
 
 def test_no_line_of_any_command_is_wider_than_the_terminal(done):

@@ -64,11 +64,12 @@ def fitted(lines: str, columns: int) -> str:
 def _broken(line: str, columns: int) -> list[str]:
     if len(line) <= columns:
         return [line]
-    title = TITLE.match(line)
-    start = title.group() if title and 2 * len(title.group()) <= columns else ""
-    text, room = unbroken(line[len(start) :]), columns - len(start)
-    parts = wrap(text, room, break_long_words=False, break_on_hyphens=False)  # a link stays whole
-    return [f"{' ' * len(start) if i else start}{part}".replace("\u00a0%", " %") for i, part in enumerate(parts)]
+    title, space = TITLE.match(line), len(line) - len(line.lstrip())
+    indent = title.end() if title and 2 * title.end() <= columns else space + 2
+    text = unbroken(line[:indent].replace(" ", "\u00a0") + line[indent:])
+    under = " " * indent
+    parts = wrap(text, columns, subsequent_indent=under, break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\u00a0", " ") for part in parts]  # no link, nor a number and its sign, was broken
 
 
 def _red(lines: str, alarm: str) -> str:
