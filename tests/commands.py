@@ -42,13 +42,25 @@ class Done:
         return line
 
 
+TERMINAL = """
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+io.StringIO = Terminal
+"""
+
+
 def run_all(
-    calls: Iterable[Sequence[object]], *, before: str = "", environment: Mapping[str, str] | None = None
+    calls: Iterable[Sequence[object]],
+    *,
+    before: str = "",
+    environment: Mapping[str, str] | None = None,
+    terminal: int | None = None,
 ) -> list[Done]:
-    """Several calls in one process: Python and torch start once.  before: code to run first."""
+    """Several calls in one process: Python and torch start once.  before: code to run first; terminal: its columns."""
     words = json.dumps([[str(word) for word in call] for call in calls])
-    code = CALLS.replace("{before}", before)
-    env = {**(environment or os.environ), "NO_COLOR": "1", "COLUMNS": "80"}
+    code = CALLS.replace("{before}", before if terminal is None else TERMINAL)
+    env = {**(environment or os.environ), "NO_COLOR": "1", "COLUMNS": str(terminal or 80)}
     done = subprocess.run([sys.executable, "-c", code, words], capture_output=True, text=True, timeout=120, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

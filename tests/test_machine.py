@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
 import tomllib
 
 import pytest
@@ -119,6 +120,13 @@ def test_waiting_threads_sleep_unless_the_user_chose_otherwise():
     assert policy() == "PASSIVE"
     assert policy(OMP_WAIT_POLICY="ACTIVE") == "ACTIVE"
     assert policy(first="import torch;") == "None"  # too late to matter, so not claimed
+
+
+def test_a_process_has_run_since_it_began():
+    program = "import time; time.sleep(0.3); from vitreous.machine import process_seconds; print(process_seconds())"
+    began = time.monotonic()
+    told = float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+    assert 0.3 <= told + 0.02 <= time.monotonic() - began + 0.04  # the kernel counts in hundredths
 
 
 def test_a_record_names_versions_hardware_commit_and_command():

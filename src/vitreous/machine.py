@@ -271,6 +271,15 @@ def core_count() -> int:
     return os.cpu_count() or 1
 
 
+def process_seconds() -> float:
+    """How long this process has run, which a command's user has waited; 0 where the system does not tell."""
+    try:
+        began = int(_text(Path("/proc/self/stat")).rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return max(float(_text(Path("/proc/uptime")).split()[0]) - began, 0.0)
+    except (ValueError, IndexError, AttributeError):
+        return 0.0
+
+
 def memory() -> int | None:
     """Bytes of memory this process may use: the machine's, or its container's if that is less."""
     if not hasattr(os, "sysconf"):

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Sequence
 from vitreous.printable import storable
 
 WHOLE_WORDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+NONE_OF_THESE = "none of these"
 SIZE_LETTERS = ((1e9, "G"), (1e6, "M"))
+
+
+def none_of_these(nearest: str) -> str:
+    """The answer to an image that resembles no class; without a confidence, which would contradict it."""
+    return f"{NONE_OF_THESE} (nearest: {nearest})"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -63,6 +69,11 @@ def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     forms = [f"{'>' if side == 'r' else '<'}{width}" for side, width in zip(align, widths, strict=True)]
     return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
+
+
+def shortened(text: str, letters: int) -> str:
+    """The text, or its beginning and an ellipsis."""
+    return text if len(text) <= letters else f"{text[: letters - 1].rstrip()}…"
 
 
 def one_line(thing: object) -> str:

@@ -575,7 +575,7 @@ def test_the_worksheet_asks_and_its_answers_are_on_pages_of_their_own(visit, ser
     assert asked.count() == answered.count() == len(rows) + 1  # one more, with a picture
     assert rows[0]["question"] in asked.first.inner_text()
     assert rows[0]["answer"] in answered.first.inner_text()
-    assert "The model's first answer is" in answered.last.inner_text()
+    assert "The model's answer is" in answered.last.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate(CONTRAST) == []
 
@@ -653,9 +653,23 @@ def test_what_is_unlike_anything_learned_is_said_so(visit):
     with serving.thread(model) as (caller, _, _):
         page = visit("/", url=caller.url)
         shown(page)
-        assert words(page, "#said").startswith("none of these")
-        assert page.locator("#top li").count() == 5
+        (row,) = caller.call("POST", "/api/predict?image=example-0").json["images"]
+        assert row["is_unlike"]
+        assert row["top"][0]["probability"] > 0  # programs get it all
+        phrase = f"none of these (nearest: {row['top'][0]['label']})"
+        assert words(page, "#said") == f"{phrase}\nIt resembles nothing that the model learned."
+        assert page.locator("#top").is_hidden()
         assert page.locator("#similar").is_hidden()
+        says(page, "#before-top", phrase)
+        page.check("#shuffle")
+        says(page, "#broken-says", "With patches shuffled: ")
+        says(page, "#broken-says", " none of these (nearest: ")
+        assert "%" not in words(page, "#break")
+        page.goto(f"{caller.url}/lesson#6")
+        says(page, "#words", f"It says: {phrase}. The image resembles no class that it learned.")
+        assert page.locator("#more .top").count() == 0
+        page.click("#to-worksheet")
+        says(page, "#results li:last-child", f"The model's answer is {phrase}. Most came into it from ")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -69,6 +69,15 @@ def test_version():
         (["convert", "in"], "Missing argument 'OUT'; see: vitreous convert --help"),
         (["doctor", "--colour"], "No such option: --colour; see: vitreous doctor --help"),
         (["--colour"], "No such option: --colour; see: vitreous --help"),
+        (
+            ["look", "m", "a.png", "b.png", "c.png"],
+            "Got unexpected extra argument(s) (b.png …); name one image, a folder, or a pattern in quotes; "
+            "see: vitreous look --help",
+        ),
+        (
+            ["fit", "my", "photos"],
+            "Got unexpected extra argument(s) (photos); put quotes around a name with spaces; see: vitreous fit --help",
+        ),
         (["doctor", "much"], "Got unexpected extra argument(s) (much); see: vitreous doctor --help"),
     ],
 )

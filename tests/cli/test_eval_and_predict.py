@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,7 @@ def test_predict_prints_a_row_for_each_picture_and_counts_the_broken(done):
     out = done["table"]
     assert out.code == 0
     assert len(out.stdout.splitlines()) == 13
-    assert "9.png is cut short" in out.stdout
+    assert "9.png  is cut short" in out.stdout
     assert out.stderr == "1 of 13 images could not be read\n"
 
 
@@ -197,9 +198,15 @@ def test_none_of_these(place):
     model = vitreous.load(place / "model.safetensors")
     model.threshold = 1e6
     vitreous.save(model, place / "strict")
-    out = run("predict", place / "strict.safetensors", place / "set/test/bee")
+    call = ("predict", place / "strict.safetensors", place / "set/test/bee")
+    out = run(*call)
     assert out.code == 0
-    assert out.stdout.count("none of these") == 4
+    assert re.fullmatch(r"(\S+ +none of these \(nearest: (ant|bee|cat)\)\n){4}", out.stdout)
+    rows = list(csv.DictReader(run(*call, "--format", "csv").stdout.splitlines()))
+    lines = [json.loads(line) for line in run(*call, "--json").stdout.splitlines()]
+    for row, line in zip(rows, lines, strict=True):
+        assert (row["said"], row["label1"], row["p1"]) == ("none of these", line["top"][0]["label"], "")
+        assert line["top"][0]["probability"] >= 1 / 3
 
 
 def test_an_unsure_answer_is_marked_in_every_format_and_explained_once(place):

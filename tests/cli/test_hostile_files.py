@@ -162,7 +162,7 @@ def test_no_other_program_is_started(done, place):
 def test_predict_says_one_line_about_each(done, name, line):
     rows = [row for row in done["table"].stdout.splitlines() if f"cat/{name} " in row]
     assert len(rows) == 1
-    assert rows[0].endswith(line)
+    assert rows[0].endswith(f"  {line.removeprefix(f'{name} ')}")
     (row,) = (row for row in answers(done["json"]) if row["name"].endswith(f"cat/{name}"))
     assert row["error"].endswith(line)
 

@@ -213,7 +213,8 @@ def test_none_of_these_is_what_lies_below_the_threshold(model):
     assert [answer.is_unlike for answer in answers] == (scores < model.threshold).tolist()
     unlike = next(answer for answer in answers if answer.is_unlike)
     assert unlike.said == ()
-    assert "none of these" in str(unlike)
+    assert str(unlike) == f"{unlike.name}: none of these (nearest: {unlike.labels[0]})"  # a confidence contradicts it
+    assert unlike.to_json()["top"][0]["probability"] == unlike.probabilities[0]
 
 
 def test_several_labels_are_said_each_by_itself(model):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -520,6 +521,18 @@ def test_an_export_marks_unsure_answers_and_an_older_folder_marks_none(tmp_path)
     (folder / "export.json").write_text(json.dumps(body))
     assert exported.read(folder).about.track_record is None
     assert ": unsure: " not in outside(folder, photo)
+
+
+def test_run_py_says_none_of_these_without_a_confidence(onnx_export, tmp_path):
+    folder = shutil.copytree(onnx_export[0], tmp_path / "onnx")
+    body = json.loads((folder / "export.json").read_text())
+    (folder / "export.json").write_text(json.dumps(body | {"threshold": 1e6}))
+    photo = folder / "vectors" / "00.png"
+    found = json.loads(outside(folder, photo, "--json"))
+    nearest = found["top"][0]
+    assert outside(folder, photo) == f"{photo}: none of these (nearest: {nearest['label']})\n"
+    assert found["is_unlike"]
+    assert nearest["probability"] >= 1 / 5
 
 
 def test_a_network_without_attention_exports_none(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -521,6 +522,23 @@ def test_the_table_fits_eighty_columns_with_any_names():
     assert max(map(cell_len, text.splitlines())) <= 80
     assert "\x1b" not in text
     assert "pip install 'vitreous[heic]'" in text
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_split_that_nobody_made_is_told_nowhere(tmp_path, is_made):
+    """`images.open` sets a test split aside; the set itself has none, so no picture is said to lie in one."""
+    for name, raw in planted().items():
+        file = tmp_path / "set" / (name.partition("/")[2] if is_made else name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(raw)
+    report = vitreous.check(tmp_path / "set", workers=0)
+    assert report.data.split_was_made == is_made
+    body = json.loads(json.dumps(report.to_json()))
+    assert (body["splits"] == {}) == is_made
+    pages.write(report, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    shown = page[page.index("<h2>Same image") : page.index("<h2>Classes")]
+    assert bool(re.search(r"\b(train|test)\b", shown)) != is_made
 
 
 def test_json_names_every_file():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -241,6 +242,8 @@ def test_what_one_client_breaks_another_does_not_see(server):
 def test_only_training_images_are_shown_as_similar(model):
     assert Neighbours(model, image_set(12, test=4)).total == 8
     assert Neighbours(model, image_set(12, test=12)).total == 12  # where there are no others
+    made = replace(image_set(12, test=4), about={"split": {"made": True}})
+    assert Neighbours(model, made).total == 12, "nobody set any aside"
 
 
 @pytest.mark.parametrize("grid", [(2, 4), (4, 2), (1, 3), (7, 7)])

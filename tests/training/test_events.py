@@ -20,6 +20,7 @@ from vitreous.training.run.folder import RunFolder, read
 
 RECORDED = {  # lines that runs wrote when events were dicts, without `time`, and what the terminal said
     '{"kind": "start"}': "",
+    '{"kind": "start", "waited": 2.5}': "",
     '{"kind": "save", "stage": "rate-0.001", "step": 0}': "",
     '{"kind": "restore", "stage": "fit", "step": 4, "events": 7}': "",
     '{"kind": "restore", "events": 0, "since": 3}': "",

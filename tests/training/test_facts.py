@@ -174,6 +174,8 @@ def test_of_many_classes_a_line_names_the_first():
     data = replace(image_set(60), classes=names, labels=np.arange(60) % 4, about={"split": {"made": True}})
     text = found(data)["found"].text
     assert text == "60 images in 300 classes (a rather long name 0, a rather long name 1 …), 0 to 15 each"
+    longer = replace(data, classes=tuple(f"{name} with a very long pedigree and many a title" for name in names))
+    assert found(longer)["found"].text == "60 images in 300 classes, 0 to 15 each", "no name has room"
 
 
 def test_a_check_that_found_nothing_says_so():

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,23 @@ def run(folder, tmp_path_factory):
     return fitted(folder, tmp_path_factory.mktemp("runs") / "one", check=True, length="12 steps")
 
 
+def test_the_time_told_is_what_the_user_waited(folder, tmp_path, monkeypatch):
+    """Reading, checking and the report count; of a resumed run, all sessions but the nights between."""
+    rests = iter((0.4, 0.4))
+    run = fitted(folder, tmp_path / "one", check=True, tell=lambda event: time.sleep(next(rests, 0)))
+    metrics = run.metrics
+    assert metrics["total_seconds"] > metrics["seconds"] + 0.8
+    assert "in all, 0 s of training" in Path(run.path, "README.md").read_text() or metrics["seconds"] >= 0.5
+    page = Path(run.report).read_text()
+    assert "<dt>in all</dt>" in page
+    assert "of training on CPU" in page
+    lines = [("start", 100, {"waited": 7}), ("step", 130, {}), ("restore", 9_000, {}), ("step", 9_020, {})]
+    lines += [("restore", 20_000, {}), ("step", 20_001, {})]
+    text = "".join(json.dumps({"kind": kind, "time": at, **more}) + "\n" for kind, at, more in lines)
+    (tmp_path / "events.jsonl").write_text(text)
+    assert runs.seconds_before(tmp_path, since=19_000) == 7 + 30 + 20
+
+
 # ------------------------------------------------------------------------------------------------------- what it leaves
 
 
@@ -70,7 +88,8 @@ def test_a_run_leaves_a_model_numbers_a_page_a_card_and_what_happened(run, folde
     place = Path(run.path)
     there = {file.name for file in place.iterdir()}
     assert there == {
-        "README.md", "config.json", "events.jsonl", "metrics.json", "model.safetensors", "report.html", "state"
+        *("README.md", "config.json", "events.jsonl", "learned.npy"),
+        *("metrics.json", "model.safetensors", "report.html", "state"),
     }  # fmt: skip
     metrics = json.loads((place / "metrics.json").read_text())
     assert metrics == json.loads(json.dumps(run.metrics))

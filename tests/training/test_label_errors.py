@@ -12,6 +12,7 @@ from PIL import Image
 from small_runs import Death, assert_equal_states, die_at, fitted, picture_folder, tinted_folder
 
 import vitreous
+from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.training import label_errors
 from vitreous.training.label_errors import Doubts, Suspect, doubts_of
 from vitreous.training.plan import estimate as estimates
@@ -259,13 +260,17 @@ def test_an_image_under_two_labels_comes_first_among_those_that_may_be_wrong(twi
     assert "cross/same.png" in exact["names"]
     assert "cross/nearly.jpg" in near["names"]
     assert {*exact["labels"], *near["labels"]} == {"cross", "disc"}
-    section = page_of(twice).split("<h2>Labels that may be wrong")[1].split("<section")[0]
-    assert section.index("there twice, under two labels") < section.index("the same pixels")
+    section = page_of(twice).split("<h2>Labels that are wrong, or may be")[1].split("<section")[0]
+    sure = f"under two labels: where the pixels are the same, {WRONG_FOR_SURE}."
+    assert section.index(sure) < section.index("the same pixels</")
     assert "labelled cross" in section
     assert "labelled disc" in section
     named = {name for each in (exact, near) for name in each["names"]}
     assert not named & {each["name"] for each in twice.metrics["suspects"]["judged"]["suspects"]}, "named once"
-    assert "2 images under two labels" in (Path(twice.path) / "README.md").read_text()
+    assert f"2 images under two labels ({WRONG_FOR_SURE})" in (Path(twice.path) / "README.md").read_text()
+    checked = vitreous.check(json.loads((Path(twice.path) / "config.json").read_text())["data"]["place"])
+    assert checked.find("label-conflict").what == "2 images lie there under two labels"
+    assert checked.find("label-conflict").do.startswith(f"Where the pixels are the same, {WRONG_FOR_SURE}.")
 
 
 def test_each_number_of_images_follows_from_the_others(twice):
@@ -284,11 +289,19 @@ def test_a_model_that_knows_nothing_still_tells_of_an_image_under_two_labels(twi
     run = fitted(folder, tmp_path / "run", check=True, folds=2, peak_lr=1e-12)
     assert run.alarm is not None
     assert len(run.metrics["suspects"]["conflicts"]) == 2
-    section = page_of(run).split("<h2>Labels that may be wrong")[1].split("<section")[0]
+    section = page_of(run).split("<h2>Labels that are wrong, or may be")[1].split("<section")[0]
     assert "there twice, under two labels" in section
     assert "the model says" not in section
 
 
 def test_the_weakest_class_counts_labels_that_are_wrong_for_sure():
-    conflict = {"names": ["a", "b"], "labels": ["x", "y"], "exact": True}
-    assert facts._doubted({"conflicts": [conflict], "judged": {"count": 2}, "learned": None}) == 3
+    sure, near = ({"names": ["a", "b"], "labels": ["x", "y"], "exact": is_exact} for is_exact in (True, False))
+    none = {"judged": {"count": 0}, "learned": None}
+    for conflicts, count, words in (
+        ([sure], 0, "1 image lies under two labels, one of them wrong for sure"),
+        ([sure, sure], 0, "2 images lie under two labels each, one of them wrong for sure"),
+        ([sure, near], 0, "1 image lies under two labels, one of them wrong for sure, and 1 more label may be wrong"),
+        ([near], 2, "3 labels may be wrong"),
+        ([], 0, ""),
+    ):
+        assert facts._doubts(none | {"conflicts": conflicts, "judged": {"count": count}}) == words

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from html import escape, unescape
 
 import finished_run
@@ -448,7 +449,23 @@ def test_faults_of_the_data_are_told():
     assert "The data has faults that can make these numbers wrong: 12 images lie in train and in test." in html
     assert "12 images lie in train and in test" in html
     assert "and 4 more" in html
-    assert "The data has faults" in card(run)
+    assert "The data has faults that can make the numbers wrong: 12 images lie in train and in test." in card(run)
+    torn = replace(finding, kind="truncated")
+    run = finished_run.invented(30, 3, health=replace(health, findings=(torn,)))
+    html = plain(pages.render(page(run)))
+    assert "make these numbers wrong" not in html, "they are left out"
+    assert "make the numbers wrong" not in html + card(run)
+    assert "The check found files that cannot be read. They are left out." in html
+
+
+def test_what_is_said_of_the_surest_half_is_so():
+    """Also where the surer answers are right less often."""
+    run = finished_run.invented(60, 3)
+    judged = run.result.judged
+    order = np.argsort(-judged.confidence, kind="stable")
+    half = 100 * judged.is_right[order][:30].mean()
+    html = plain(pages.render(page(run)))
+    assert f"surest of, {half:.1f} % are right; of all, {100 * judged.is_right.mean():.1f} %." in html
 
 
 def test_a_network_without_attention_says_so():

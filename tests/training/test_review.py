@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -177,3 +178,36 @@ def test_eval_says_when_a_model_has_learned_from_the_images(folder, tmp_path):
     split = fitted(folder, tmp_path / "split").load()
     assert not vitreous.evaluate(split, folder).notes
     assert any("learned" in note for note in vitreous.evaluate(split, folder, split="train").notes)
+
+
+def test_without_a_test_split_eval_judges_all_images_but_those_learned_from(folder, tmp_path):
+    run = fitted(folder, tmp_path / "run", folds=2)
+    model = run.load()
+    same = vitreous.evaluate(model, folder)
+    assert (same.images, same.about["split"]) == (60, "all")
+    assert str(same).startswith("The model has learned from these very images: the number says nothing about new ones.")
+    new = picture_folder(tmp_path / "new", 24, first=500)
+    others = vitreous.evaluate(model, new)
+    assert (others.images, others.notes) == (24, ())
+    assert others.about["images_used"] == "24 files, all judged: the set has no test split of its own"
+    mixed = shutil.copytree(folder, tmp_path / "mixed")
+    for file in new.rglob("*.png"):
+        shutil.copy(file, mixed / file.parent.name / f"new-{file.name}")
+    both = vitreous.evaluate(model, mixed)
+    assert (both.images, both.right, both.notes) == (24, others.right, ())
+    assert both.about["images_used"] == "84 files, 60 that the model learned from: 24 judged"
+    whole = vitreous.evaluate(model, mixed, split="all")
+    assert whole.notes == ("the model has learned from 60 of these images: the number says nothing about new ones",)
+    (tmp_path / "moved").mkdir()
+    moved = vitreous.load(shutil.copy(run.model, tmp_path / "moved"))
+    unknown = vitreous.evaluate(moved, mixed)
+    assert unknown.images == 84
+    assert "which images the model learned from is not known here" in unknown.notes[0]
+    assert vitreous.evaluate(moved, folder).alarm == same.alarm  # the set itself is known
+
+
+def test_a_made_test_split_is_what_eval_judges_after_a_run_that_left_it_out(folder, tmp_path):
+    run = fitted(folder, tmp_path / "run")
+    result = vitreous.evaluate(run.load(), folder)
+    assert (result.images, result.right) == (run.metrics["judged"]["images"], run.metrics["judged"]["right"])
+    assert "that the model learned from" in result.about["images_used"]

@@ -48,6 +48,9 @@ COMMANDS = {  # in the order and under the titles of --help
 }
 AGAINST_RESUME = ("--resume", "--force")  # left out of the command that goes on
 COMMAND_GROUP = "vitreous.commands"
+QUOTES = "put quotes around a name with spaces"
+EXTRA_WORDS = {"look": "name one image, a folder, or a pattern in quotes"}  # what to do about them
+EXTRA_WORDS |= dict.fromkeys(("fit", "check", "pack", "serve", "eval"), QUOTES)
 OTHER_CALLS = {"eval": "evaluate"}  # every other command wraps the call of its name
 OUTSIDE_TITLE = "From other packages"
 OTHER_WORDS = {  # other tools' commands: what to type here
@@ -212,8 +215,10 @@ def _line(error: BaseException) -> str:
             return str(error)
         case typer.TyperException():  # how the command line was written
             text = error.format_message().rstrip(".")
-            if "unexpected extra argument" in text and _command(error) in ("fit ", "check ", "pack ", "serve "):
-                text += "; put quotes around a name with spaces"
+            if "unexpected extra argument" in text and (hint := EXTRA_WORDS.get(_command(error).strip())):
+                said, _, extra = text.partition(" (")
+                first, *more = extra.split()
+                text = f"{said} ({first.rstrip(')')}{' …' * bool(more)}); {hint}"
             return f"{text}; see: vitreous {_command(error)}--help"
         case typer.Abort():
             return "aborted"

@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from vitreous.cli.order import check_order
 from vitreous.cli.show import DATA, MODEL, Json, progress, say_line, show
 from vitreous.errors import ConfigError, Interrupted
 
@@ -18,7 +19,10 @@ EXAMPLE = "vitreous eval last photos --csv answers.csv"
 def run(
     model: Annotated[str | None, MODEL] = None,
     data: Annotated[str | None, DATA] = None,
-    split: Annotated[str, typer.Option(metavar="test|train|all", help="The images to judge by.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="test|train|all", help="The images to judge by: test, or all new ones if there is none."),
+    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Other or several labels for each image, as JSON, CSV or TSV."),
@@ -54,7 +58,7 @@ def run(
     import vitreous
 
     if suite is not None:
-        if model is not None or any((shots, curve, target, csv, labels, split != "test", batch, seeds != 3, force)):
+        if model is not None or any((shots, curve, target, csv, labels, split, batch, seeds != 3, force)):
             raise ConfigError(
                 "a suite names its models, images and tasks itself; give --suite FILE, --out and --device"
             )
@@ -62,6 +66,7 @@ def run(
         return
     if model is None or data is None:
         raise ConfigError("name a model and images: vitreous eval MODEL DATA; or several: vitreous eval --suite FILE")
+    check_order("eval", model, [data])
     asks_curve = curve or target is not None
     wanted = _numbers(shots) if shots is not None else (1, 5, 10, 25) if asks_curve else None
     out = _page(data) if wanted is not None and out is None else out

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from vitreous.cli.order import check_order
 from vitreous.cli.show import MODEL, Json, progress, say_line, show
 from vitreous.errors import ConfigError
 
@@ -54,6 +55,7 @@ def run(
         return
     if model is None:
         raise ConfigError("name a model: vitreous look MODEL [DATA]; the measures are shown by: vitreous look --list")
+    check_order("look", model, [data] if data else [])
     names = None if only is None else [name.strip() for name in only.split(",") if name.strip()]
     if out is None and not json:
         both = short_names([model, *([against] if against else [])])

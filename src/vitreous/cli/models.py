@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitreous.cli.show import Json, say_line, show
+from vitreous.cli.show import Json, say_fitted, say_line, show
 from vitreous.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from vitreous.models.architecture import ModelPart
     from vitreous.models.catalog import Row
     from vitreous.weights.pretrained import Pretrained
 
 EXAMPLE = "vitreous models B/16 R50+B/16 BiT-R50x1"
-TABLE_COLUMNS = 80  # columns that every terminal has
+COLUMN_GAP = 3  # between two columns of a table, and at its edges together
+FOLDED_COLUMNS = 12  # a column of words needs at least
 
 
 def run(
@@ -55,8 +56,8 @@ def run(
             return
         print_table(weights_table(known))
         names_here = [row.name for row, is_here in zip(known, here, strict=True) if is_here]
-        print(f"On this machine: {', '.join(names_here) or 'none of them yet'}.")
-        print(f"One is fetched when you name it: vitreous fit PHOTOS --weights {known[0].name}")
+        say_fitted(f"On this machine: {', '.join(names_here) or 'none of them yet'}.")
+        say_fitted(f"One is fetched when you name it: vitreous fit PHOTOS --weights {known[0].name}")
         return
     if options:
         found = catalog.options()
@@ -73,8 +74,8 @@ def run(
         return
     print_table(models_table(rows))
     if not names and starter.is_there():
-        print("These begin with nothing learned; `starter`, inside the package, is trained.")
-        print("Others that are: vitreous models --weights")
+        say_fitted("These begin with nothing learned; `starter`, inside the package, is trained.")
+        say_fitted("Others that are: vitreous models --weights")
 
 
 def draw_model(words: list[str], *, force: bool, json: bool) -> None:
@@ -188,6 +189,18 @@ def _family(name: str) -> str:
 
 
 def print_table(table: Table) -> None:
+    """The columns that the terminal has room for, the first ones first; a cut table tells which are left out."""
     from rich.console import Console
 
-    Console(highlight=False, width=max(TABLE_COLUMNS, get_terminal_size().columns)).print(table)
+    width = get_terminal_size().columns
+    left_out: list[str] = []
+    while len(table.columns) > 2 and sum(COLUMN_GAP + _least_width(column) for column in table.columns) > width:
+        left_out.insert(0, str(table.columns.pop().header))
+    Console(highlight=False, width=width).print(table)
+    if left_out:
+        say_fitted(f"A wider terminal shows {', '.join(left_out)} too; --json has all.")
+
+
+def _least_width(column: Column) -> int:
+    cells = [str(cell) for cell in (column.header, *column.cells) if "[" not in str(cell)]
+    return max(map(len, cells)) if column.no_wrap else column.max_width or FOLDED_COLUMNS

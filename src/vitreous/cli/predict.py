@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vitreous.cli.show import MODEL, say, say_json, say_line
+from vitreous.cli.order import check_order
+from vitreous.cli.show import MODEL, columns_of, say, say_fitted, say_json
 from vitreous.errors import ConfigError
 from vitreous.printable import printable_line
+from vitreous.words import NONE_OF_THESE, none_of_these, percent, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
 
 EXAMPLE = "vitreous predict last holiday/*.jpg --format csv"
 FORMATS = ("table", "csv", "json")
-NAME_COLUMNS = 40  # columns of a name in the table
+NAME_COLUMNS = 40  # of a name in the table, at most
+MIN_LABEL_LETTERS = 8
 
 
 def run(
     model: Annotated[str, MODEL],
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE...|DIR", help="Images, or folders of them.")],
+    images: Annotated[
+        list[str] | None, typer.Argument(metavar="IMAGE...|DIR", help="Images, or folders of them.")
+    ] = None,
     top: Annotated[int, typer.Option(metavar="N", help="How many of the likeliest classes to list.")] = 5,
     format: Annotated[str, typer.Option(metavar="table|csv|json", help="How to print them.")] = "table",
     batch: Annotated[int | None, typer.Option(metavar="N", help="Images at a time.")] = None,
@@ -44,6 +49,9 @@ def run(
 
     if format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}; say {', '.join(FORMATS)}")
+    check_order("predict", model, images or [])
+    if not images:
+        raise ConfigError(f"name images too: vitreous predict {model} PHOTO.jpg, a folder, or a pattern")
     loaded = load_trained(model, untrained=untrained)
     for note in loaded.source.get("assumed", ()):
         if str(note).startswith("preprocessing"):  # a wrong one costs accuracy in silence
@@ -65,7 +73,7 @@ def run(
         write(answer, top)
         count, broken, unsure = count + 1, broken + (answer.error is not None), unsure + answer.is_unsure
     if unsure and write is _table_row and loaded.track_record is not None:
-        say(loaded.track_record.about_unsure, file=sys.stderr)
+        say_fitted(loaded.track_record.about_unsure, file=sys.stderr)
     if broken:
         say(f"{broken:,} of {count:,} images could not be read", file=sys.stderr)
     if broken == count:
@@ -73,19 +81,52 @@ def run(
 
 
 def _table_row(answer: Prediction, top: int) -> None:
-    name = printable_line(answer.name)
-    name = name if len(name) <= NAME_COLUMNS else "…" + name[1 - NAME_COLUMNS :]
-    if answer.error is not None:
-        say_line(f"{name:<{NAME_COLUMNS}}  {answer.error}")
-        return
-    rows = [f"{label} {100 * p:.1f} %" for label, p in zip(answer.labels, answer.probabilities, strict=True)]
-    text = f"{'unsure: ' * answer.is_unsure}{', '.join(rows)}" if answer.said else f"none of these (nearest: {rows[0]})"
-    say_line(f"{name:<{NAME_COLUMNS}}  {text}")
+    """One line; on a terminal no wider than that, with the likeliest classes that fit."""
+    columns = columns_of(sys.stdout) or sys.maxsize
+    width = min(NAME_COLUMNS, 2 * columns // 5)
+    name = _ending(printable_line(answer.name), width)
+    text = _in_words(answer, columns - width - 2) if answer.error is None else _without_name(answer)
+    say_fitted(printable_line(f"{name}  {text}"))
+
+
+def _ending(name: str, columns: int) -> str:
+    """The name, or its end, in so many columns: the file's own name stands last."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(name) > columns:
+        name = name[-columns:]
+        while cell_len(name) > columns - 1:
+            name = name[1:]
+        name = f"…{name}"
+    return set_cell_size(name, columns)
+
+
+def _without_name(answer: Prediction) -> str:
+    """What is wrong, after the name that begins the row."""
+    return (answer.error or "").removeprefix(f"{answer.name} ")
+
+
+def _in_words(answer: Prediction, columns: int) -> str:
+    """The answer with the confidence of each class, as many as fit; of "none of these" the nearest alone."""
+    labels = [printable_line(label) for label in answer.labels]
+    if not answer.said:
+        return none_of_these(shortened(labels[0], max(columns - len(none_of_these("")), MIN_LABEL_LETTERS)))
+    shares = [percent(p) for p in answer.probabilities]
+    start, more = "unsure: " * answer.is_unsure, ", …" if labels[1:] else ""
+    room = columns - len(f"{start} {shares[0]}{more}")
+    line = f"{start}{shortened(labels[0], max(room, MIN_LABEL_LETTERS))} {shares[0]}"
+    for k in range(1, len(labels)):
+        longer = f"{line}, {labels[k]} {shares[k]}"
+        if len(longer) + (len(more) if labels[k + 1 :] else 0) > columns:
+            return line + more
+        line = longer
+    return line
 
 
 def _csv_row(answer: Prediction, top: int) -> None:
-    said = ";".join(answer.said) if answer.said or answer.error is not None else "none of these"
-    pairs = [cell for label, p in zip(answer.labels, answer.probabilities, strict=True) for cell in (label, f"{p:.6f}")]
+    said = ";".join(answer.said) if answer.said or answer.error is not None else NONE_OF_THESE
+    shares = ["" if answer.is_unlike else f"{p:.6f}" for p in answer.probabilities]
+    pairs = [cell for pair in zip(answer.labels, shares, strict=True) for cell in pair]
     score = "" if answer.score is None else f"{answer.score:.6f}"
     _print_csv([answer.name, said, *pairs, *[""] * (2 * top - len(pairs)), score, _yes(answer), answer.error or ""])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vitreous.cli.order import check_order
 from vitreous.cli.show import Json, show
 from vitreous.errors import ConfigError
 
@@ -67,6 +68,7 @@ def run(
         show("serve", address, json=json)
         sys.stdout.flush()  # also into a pipe: whoever started it waits for the address
 
+    check_order("serve", model)
     vitreous.serve(
         model, data=data, host=host, port=port, lan=lan, token=token, names=tuple(name or ()),
         runtime=runtime, device=device, workers=workers, anyway=anyway, untrained=untrained, tell=tell,

@@ -18,13 +18,16 @@ from vitreous.evaluation import calibration
 from vitreous.evaluation.calibration import Above, Calibration, Numbers
 from vitreous.evaluation.tie_breaking import TIE_FLOAT32, TIE_FLOAT64, best_class, best_classes, equal_within
 from vitreous.report.page import Note, Table, fragment
-from vitreous.words import aligned, percent, percent_range
+from vitreous.words import aligned, percent, percent_range, sentence, shortened
 
 Counts = NDArray[np.int64]
 TOP_FIVE_ABOVE = 10  # top-5 accuracy says little for this many classes or fewer
 Z95 = 1.959963984540054  # standard normal quantile of a 95 % interval
 MAX_CLASSES_SHOWN = 12  # classes that `str` lists
+COUNT_COLUMNS = 48  # of the table of classes, all but the names
+MIN_NAME_COLUMNS = 8
 ONE_ANSWER = "It answers nothing else."
+HAS_LEARNED = "the model has learned from "  # begins the note that the number is too high
 
 
 def above_chance(accuracy: float, chance: float) -> float:
@@ -167,7 +170,9 @@ class Result:
 
     @property
     def alarm(self) -> str | None:
-        """That the model is no better than one answer, and how that is known; None for a better one."""
+        """That the images are no new ones, or the model no better than one answer and how that is known; else None."""
+        if learned := next((note for note in self.notes if note.startswith(HAS_LEARNED)), None):
+            return sentence(learned)
         if (row := self.no_better_than) is None:
             return None
         why = f"That answer is right for {percent(row.images / self.images)} of these images; this model for "
@@ -226,7 +231,8 @@ class Result:
         if pairs := self.confused(3):
             yield "most confused", "; ".join(f"{truth} for {said} ({n:,})" for truth, said, n in pairs)
         for note in self.notes:
-            yield "note", note
+            if sentence(note) != self.alarm:
+                yield "note", note
 
     def weakest(self, most: int = MAX_CLASSES_SHOWN) -> list[ClassRow]:
         """The classes with images, in order; if there are many, those with the lowest F1."""
@@ -234,8 +240,13 @@ class Result:
         return rows if len(rows) <= most else sorted(rows, key=lambda row: (row.f1, row.name))[:most]
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, columns: int = 80) -> str:
+        """As text whose table of classes is at most so wide: long names are cut."""
         head, *rows = self._table()
-        short = [[name if len(name) <= 32 else name[:31] + "…", *rest] for name, *rest in rows]
+        room = max(columns - COUNT_COLUMNS, MIN_NAME_COLUMNS)
+        short = [[shortened(name, room), *rest] for name, *rest in rows]
         out = [*aligned(list(self.lines()), "ll"), "", *aligned([head, *short], "lrrrrr")]
         known = sum(1 for row in self.per_class if row.images)
         first = [] if self.alarm is None else [self.alarm, ""]

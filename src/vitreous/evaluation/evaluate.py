@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation import accuracy
-from vitreous.evaluation.accuracy import Result
+from vitreous.evaluation import accuracy, learned_images
+from vitreous.evaluation.accuracy import HAS_LEARNED, Result
 from vitreous.evaluation.class_matching import match_classes, read_labels
 from vitreous.evaluation.features import extract, unread_notes
 from vitreous.evaluation.few_shot import FewShot, draw_seeds, shot_counts
@@ -35,6 +35,7 @@ from vitreous.weights.load_model import load
 from vitreous.words import counted, few
 
 SPLITS = ("test", "train", "all")
+UNSEEN = "unseen"  # all but the images that the model has learned from
 
 Images = str | os.PathLike[str] | ImageSet
 Split = Literal["test", "train", "all"]
@@ -47,7 +48,7 @@ def evaluate(
     data: Images,
     *,
     shots: None = None,
-    split: Split = "test",
+    split: Split | None = None,
     labels: Labels = None,
     device: torch.device | str | None = None,
     batch: int | None = None,
@@ -86,7 +87,7 @@ def evaluate(
     seeds: int | Sequence[int] = 3,
     curve: bool = False,
     target: float | None = None,
-    split: Split = "test",
+    split: Split | None = None,
     labels: Labels = None,
     device: torch.device | str | None = None,
     batch: int | None = None,
@@ -100,6 +101,8 @@ def evaluate(
     """How often the model is right on DATA; with `shots`, the few-shot accuracy of its features.
 
     Matches the set's classes to the model's by name. Notes name unreadable images, which do not count.
+    split: test, train or all. By default the set's own test split; of a set that has none, all images that the model
+    has not learned from.
     labels: other labels, or several per image: a file (see `class_matching.read_labels`), or for each image the right
     class numbers of the model; an image with none is left out.  csv: a file with one row per image.
 
@@ -111,7 +114,7 @@ def evaluate(
     model = load(model) if isinstance(model, str | os.PathLike) else model
     how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
     if shots is not None:
-        if split != "test" or labels is not None or csv is not None:
+        if split not in (None, "test") or labels is not None or csv is not None:
             raise ConfigError(
                 "shots are drawn from train and judged on test by the set's own labels; leave out the rest"
             )
@@ -122,7 +125,7 @@ def evaluate(
         raise ConfigError("a curve is one of shots; say shots=(1, 5, 10) too, or leave curve and target away")
     if out is not None:
         raise ConfigError("a page is made of shots; say shots=(1, 5, 10) too, or leave out=... away")
-    if split not in SPLITS:
+    if split not in (None, *SPLITS):
         raise ConfigError(f"there is no split {split!r}; say {', '.join(SPLITS)}")
     claim(csv, force=force)
     with group(choose_device(device, near=model)) as (place, ranks):
@@ -134,14 +137,13 @@ def evaluate(
 
 
 def _judged(
-    model: Model, data: Images, split: Split, labels: Labels, progress: Progress | None, how: dict[str, Any]
+    model: Model, data: Images, split: Split | None, labels: Labels, progress: Progress | None, how: dict[str, Any]
 ) -> Result:
     inner = unwrapped(model)
     whole = open_data.open(data)
-    chosen = whole if split == "all" else whole.split(split)
+    part, chosen, about_learned = _chosen(inner, whole, split)
     numbers, notes = match_classes(chosen, inner.labels, inner.config.readout.classes)
-    if _has_learned(inner, whole, split):
-        notes.append("the model has learned from these very images: the number says nothing about new ones")
+    notes += about_learned
     names = class_names(inner) if inner.labels else chosen.classes
     given = _other_labels(labels, chosen, whole, numbers, names)
     found = logits(model, chosen, skip_unreadable=True, progress=progress, **how)
@@ -157,7 +159,7 @@ def _judged(
     )
     if not result.images:
         raise DataError(f"{chosen.path} has no image with a label to judge by; label some, or use: vitreous predict")
-    about: dict[str, Any] = {"data": chosen.path, "split": split, "content_id": chosen.content_id}
+    about: dict[str, Any] = {"data": chosen.path, "split": part, "content_id": chosen.content_id}
     about |= {"labels": os.fspath(labels) if isinstance(labels, str | os.PathLike) else None}
     about |= {"coverage": found.coverage.to_json()}
     seen = tuple(chosen.name(int(found.places[row])) for row in result.judged.rows)
@@ -166,17 +168,53 @@ def _judged(
         notes.append(f"not judged: {counted(len(skipped), 'image')} that could not be read: {few(list(skipped))}")
     if result.left_out:
         notes.append(f"not judged: {counted(result.left_out, 'image')} without a label")
-    about |= {"images_used": _images_used(whole, chosen, split, len(skipped), result)}
+    about |= {"images_used": _images_used(whole, chosen, part, len(skipped), result)}
     return replace(result, judged=replace(result.judged, names=seen), about=about, notes=tuple(notes))
 
 
-def _images_used(whole: ImageSet, chosen: ImageSet, split: Split, unread: int, result: Result) -> str | None:
-    """How the number of images judged comes from that of all files; None if it is the same."""
-    if result.images == len(whole):
-        return None
+def _chosen(model: Model, whole: ImageSet, split: Split | None) -> tuple[str, ImageSet, list[str]]:
+    """(what is judged, its images, notes about those that the model has learned from).
+
+    split: None is the set's own test split. Of a set without one all images are new to the model, but for those that
+    it has learned from; if those are all, all are judged, with a note.
+    """
+    seen, by_content = learned_images.seen(model, whole), _learned_by_content(model, whole)
+    if split is None and not whole.split_was_made:
+        split = "test"
+    if split is None and seen is not None and not seen.all():
+        return UNSEEN if seen.any() else "all", whole.take(~seen), []
+    if split is None:
+        split = "test" if seen is None and by_content == "train" else "all"
+    chosen = whole if split == "all" else whole.split(split)
+    if seen is None:
+        learned = len(chosen) if by_content == "all" or (by_content and split != "test") else 0
+    else:
+        learned = int(seen[np.isin(whole.ids, chosen.ids)].sum())
+    notes = []
+    if learned:
+        which = "these very images" if learned == len(chosen) else f"{learned:,} of these images"
+        notes.append(f"{HAS_LEARNED}{which}: the number says nothing about new ones")
+    elif seen is None and not by_content and "learned_from" in model.source and whole.split_was_made:
+        notes.append("which images the model learned from is not known here; if some are these, the number is too high")
+    return split, chosen, notes
+
+
+def _learned_by_content(model: Model, data: ImageSet) -> str:
+    """What our model has learned from in this very set: "train", "all" if it was cross-validated, or "" of another."""
+    is_same = bool(data.content_id) and model.source.get("data") == data.content_id
+    return str(model.source.get("learned_from", "train")) if is_same else ""
+
+
+def _images_used(whole: ImageSet, chosen: ImageSet, split: str, unread: int, result: Result) -> str | None:
+    """How the number of images judged comes from that of all files; None if the set itself says which are judged."""
     others = len(whole) - len(chosen)
+    if result.images == len(whole) and not whole.split_was_made:
+        return None
     parts = [counted(len(whole), "file" if whole.is_encoded else "image")]
-    parts += [f"{others:,} not in {split} (--split all takes them too)"] if others else []
+    if result.images == len(whole):
+        return f"{parts[0]}, all judged: the set has no test split of its own"
+    left = "that the model learned from" if split == UNSEEN else f"not in {split} (--split all takes them too)"
+    parts += [f"{others:,} {left}"] if others else []
     parts += [f"{unread:,} cannot be read"] if unread else []
     parts += [f"{result.left_out:,} without a label"] if result.left_out else []
     return f"{', '.join(parts)}: {result.images:,} judged"
@@ -272,9 +310,3 @@ def _truth(
     if truth.ndim == 1 and answers == "several":
         truth = np.where(truth[:, None] < 0, -1, np.arange(classes) == truth[:, None]).astype(np.int64)
     return truth, None, []
-
-
-def _has_learned(model: Model, data: ImageSet, split: str) -> bool:
-    """True if our model was trained on these images; a cross-validated one has seen every image."""
-    is_same = bool(data.content_id) and model.source.get("data") == data.content_id
-    return is_same and (split != "test" or model.source.get("learned_from") == "all")

@@ -31,7 +31,7 @@ from vitreous.machine import choose_device, core_count
 from vitreous.models.model import Model, unwrapped
 from vitreous.report.page import Bar, Note, Table, Text, fragment
 from vitreous.weights.load_model import load_trained
-from vitreous.words import percent
+from vitreous.words import none_of_these, percent
 
 Picture = str | os.PathLike[str] | NDArray[Any] | Image.Image | ImageSet
 Read = Callable[[], NDArray[np.uint8]]  # H W C
@@ -53,7 +53,7 @@ class Prediction:
     is_unlike: bool = False  # the score is below the model's threshold: none of these
     answers: Literal["one", "several"] = "one"
     error: str | None = None
-    is_unsure: bool = False  # less confident than the answers that are right on 95 % of images
+    is_unsure: bool = False  # less confident than the answers that are to be trusted
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -63,6 +63,11 @@ class Prediction:
         if self.answers == "one":
             return self.labels[:1]
         return tuple(name for name, p in zip(self.labels, self.probabilities, strict=True) if p >= 0.5)
+
+    @property
+    def phrase(self) -> str:
+        """The answer in words, without confidence."""
+        return ", ".join(self.said) or none_of_these(self.labels[0])
 
     def to_json(self) -> dict[str, Any]:
         if self.error is not None:
@@ -75,17 +80,21 @@ class Prediction:
     def __str__(self) -> str:
         if self.error is not None:
             return f"{self.name}: {self.error}"
-        top = ", ".join(f"{name} {100 * p:.1f} %" for name, p in zip(self.labels, self.probabilities, strict=True))
-        answer = f"{'unsure: ' * self.is_unsure}{top}" if self.said else f"none of these ({top})"
-        return f"{self.name}: {answer}"
+        if not self.said:
+            return f"{self.name}: {self.phrase}"
+        rows = zip(self.labels, self.probabilities, strict=True)
+        top = ", ".join(f"{name} {percent(p)}" for name, p in rows)
+        return f"{self.name}: {'unsure: ' * self.is_unsure}{top}"
 
     def _repr_html_(self) -> str:
         if self.error is not None:
             return fragment([Note(f"{self.name}: {self.error}", "bad")])
-        answer = f"{', '.join(self.said)}{' (unsure)' * self.is_unsure}" if self.said else "none of these"
+        answer = Text(f"{self.name}: {_marked(self)}")
+        if self.is_unlike:
+            return fragment([answer])
         pairs = zip(self.labels, self.probabilities, strict=True)
         rows: list[list[str | Bar]] = [[label, Bar(percent(p), p)] for label, p in pairs]
-        return fragment([Text(f"{self.name}: {answer}"), Table(["class", "chance"], rows)])
+        return fragment([answer, Table(["class", "chance"], rows)])
 
 
 class Answers(Iterator[Prediction]):
@@ -114,9 +123,12 @@ class Answers(Iterator[Prediction]):
 
 def _row(answer: Prediction) -> list[str | Bar]:
     if not answer.said:
-        return [answer.name, f"none of these (nearest: {answer.labels[0]})", ""]
-    said = f"{', '.join(answer.said)}{' (unsure)' * answer.is_unsure}"
-    return [answer.name, said, Bar(percent(answer.probabilities[0]), answer.probabilities[0])]
+        return [answer.name, answer.phrase, ""]
+    return [answer.name, _marked(answer), Bar(percent(answer.probabilities[0]), answer.probabilities[0])]
+
+
+def _marked(answer: Prediction) -> str:
+    return f"{answer.phrase}{' (unsure)' * (answer.is_unsure and bool(answer.said))}"
 
 
 def predict(

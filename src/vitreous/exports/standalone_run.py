@@ -113,7 +113,8 @@ def main() -> int:
             print(shown(f"{path}: {len(found['features'])} features, {few} … (all: --json)"), flush=True)
         else:
             rows = ", ".join(f"{row['label']} {100 * row['probability']:.1f} %" for row in found["top"])
-            said = f"{'unsure: ' * found['is_unsure']}{rows}" if found["said"] else f"none of these ({rows})"
+            nearest = f"none of these (nearest: {found['top'][0]['label']})"  # its confidence would contradict it
+            said = f"{'unsure: ' * found['is_unsure']}{rows}" if found["said"] else nearest
             print(shown(f"{path}: {said}"), flush=True)
     return min(skipped, 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -34,6 +35,7 @@ class Model(nn.Module):
         self.track_record: TrackRecord | None = None  # how often its answers are right, if somebody measured it
         self.answers: Literal["one", "several"] = "one"  # labels per image: softmax, or a sigmoid for every class
         self.source: dict[str, Any] = {}  # where the weights came from, and what was assumed about them
+        self.read_from: Path | None = None  # the file of its weights; no checkpoint keeps it
         self.gradient_checkpointing = False  # recompute blocks and stages in the backward pass instead of keeping them
 
     def __setattr__(self, name: str, value: Any) -> None:

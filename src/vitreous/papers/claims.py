@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -71,12 +70,15 @@ class States(list[RowState]):
         return {"rows": [state.to_json() for state in self]}
 
     def __str__(self) -> str:
-        width = shutil.get_terminal_size((100, 24)).columns
+        return self.text()
+
+    def text(self, columns: int = 80) -> str:
+        """As text, its rows at most so wide."""
         lines = []
         for state in self:
             text = f"{state.row.name:<5}{state.row.statement}"
-            lines += textwrap.wrap(text, width, subsequent_indent=" " * 5)
-            lines += textwrap.wrap("; ".join(state.parts), width, initial_indent=" " * 7, subsequent_indent=" " * 7)
+            lines += textwrap.wrap(text, columns, subsequent_indent=" " * 5)
+            lines += textwrap.wrap("; ".join(state.parts), columns, initial_indent=" " * 7, subsequent_indent=" " * 7)
         open_rows = sum(NOT_YET in state.parts for state in self)
         count = f"{counted(len(self), 'row')}; {open_rows} have a part that is not yet shown"
         return "\n".join([*lines, "", count, *HOW_TO_READ])

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vitreous.report.colours import COLOUR_SCALE, MAX_SIDE_UNSMOOTHED, colours
 from vitreous.report.marks import Area, Bitmap, Box, Chart, Dot, Mark, Squares, Stroke, Words
+from vitreous.words import shortened
 
 CHART_WIDTH, CHART_HEIGHT = 390, 250
 LEFT, RIGHT, TOP, BOTTOM = 50, 20, 34, 44  # around the plot
@@ -190,7 +191,7 @@ def bars(rows: Sequence[ShareBar], *, title: str) -> Chart:
     for i, bar in enumerate(rows):
         y = 44 * i + 2
         x = float(axis.at(min(max(bar.value, 0.0), 1.0)))
-        marks.append(Words(1, y + 10, _cut(bar.name, 56)))
+        marks.append(Words(1, y + 10, shortened(bar.name, 56)))
         marks.append(Box(1, y + 16, axis.end - 1, 14, RULE, round=2))
         marks.append(Box(1, y + 16, max(x - 1, 1), 14, FIRST_HUE if bar.is_ours else MUTED, round=2))
         if bar.low is not None and bar.high is not None:
@@ -221,7 +222,7 @@ def intervals(
     marks += [Stroke([(x, 0), (x, bottom)], MUTED, 1.2, LEVEL_DASHES) for x in map(float, axis.at(list(at)))]
     for i, row in enumerate(rows):
         y = 38 * i + 27
-        marks.append(Words(2, y - 12, _cut(row.name, 40), tooltip=_whole(row.name, 40)))
+        marks.append(Words(2, y - 12, shortened(row.name, 40), tooltip=_whole(row.name, 40)))
         marks.append(Words(CHART_WIDTH - 2, y - 12, row.text, anchor="end", colour=MUTED))
         marks += [Dot(float(axis.at(dot)), y, MUTED, 0.7, 2.2) for dot in row.dots]
         if row.low is not None and row.high is not None:
@@ -241,7 +242,7 @@ def confusion(matrix: NDArray[np.integer], names: Sequence[str], *, title: str) 
     k = len(names)
     cell = 34.0 if k <= 10 else 28.0 if k <= MAX_CLASSES_WITH_COUNTS else max(9.0, min(22.0, 620 / k))
     size = min(12.0, max(7.5, 0.92 * cell))
-    shown = [_cut(name) for name in names]
+    shown = [shortened(name, NAME_LETTERS) for name in names]
     edge = 12 + 0.56 * size * max((len(name) for name in shown), default=0)  # of the longest name
     left, top = 22 + edge, 24 + edge
     counts = np.asarray(matrix, np.int64)
@@ -358,7 +359,7 @@ def tiles(pictures: Sequence[Tile], *, title: str, columns: int) -> Chart:
             marks.append(Bitmap(x, y, wide, tall, tile.pixels, is_photo=max(h, w) > MAX_SIDE_UNSMOOTHED))
             if tile.title:
                 marks.append(
-                    Words(x, below + 12, _cut(tile.title, letters), size=10, tooltip=_whole(tile.title, letters))
+                    Words(x, below + 12, shortened(tile.title, letters), size=10, tooltip=_whole(tile.title, letters))
                 )
             if tile.scale is not None:
                 colours_of_bar, low, high = tile.scale
@@ -552,7 +553,3 @@ def _short(value: float) -> str:
 def _whole(name: str, letters: int) -> str:
     """For a tooltip: the whole of a name that is cut."""
     return name if len(name) > letters else ""
-
-
-def _cut(name: str, letters: int = NAME_LETTERS) -> str:
-    return name if len(name) <= letters else name[: letters - 1] + "…"

@@ -33,7 +33,7 @@ from vitreous.errors import (
     without_secrets,
 )
 from vitreous.images.imageset import ImageSet
-from vitreous.machine import choose_device, record
+from vitreous.machine import choose_device, process_seconds, record
 from vitreous.models.cost import training_flops
 from vitreous.models.model import Model
 from vitreous.ranks import agreed, alone, first, group, launch, together, was_restarted
@@ -106,6 +106,7 @@ def fit(
     rival: judges a simpler method on the same images.  tell: called with every event; by default a notebook shows them
     in a cell, and other Python is silent.
     """
+    began = time.monotonic() - (process_seconds() if _is_command() else 0)
     refusals.refuse_options(
         model=model,
         weights=weights,
@@ -147,7 +148,7 @@ def fit(
     )
     with group(choose_device(device), even_alone=parallel == "fsdp") as (place, ranks):
         runtime = Runtime(place, ranks, workers, on_nan, tuple(log), compiled, rival, tell or listener())
-        runtime.parallel = parallel
+        runtime.parallel, runtime.began = parallel, began
         again = not resume and was_restarted()
         if then is not None:
             changes = {**then_overrides, **layers}
@@ -196,7 +197,6 @@ def _fit_here(request: Request, place: _Place, runtime: Runtime, *, resume: bool
 
 def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Run:
     """Announce the plan, train by its protocol, summarise, write."""
-    clock = time.monotonic()
     runtime.strategy = plans.choose_strategy(plan, runtime)
     _announce(plan, where, runtime)
     if plan.recipe.is_solved and not runtime.ranks.is_first:
@@ -209,12 +209,17 @@ def _train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) 
         runtime.tell(Working("writing the report"))
         plan = with_kept_rate(plan, trained.trials)
         calibrate(plan, trained)
-        seconds = time.monotonic() - clock + plan.measured_seconds
         command = str((folder and folder.config.get("command")) or _command())  # the one that began the run
-        summary = summarise(plan, trained, where, command, runtime.device_name, seconds)
-        run = write(plan, trained, summary, where, folder, seconds)
+        summary = summarise(plan, trained, where, command, runtime.device_name)
+        run = write(plan, trained, summary, where, folder, _waited(runtime, where))
     runtime.tell(RunEnded(str(where)))
     return run
+
+
+def _waited(runtime: Runtime, where: Path) -> float:
+    """Seconds that the user has waited, in this session and in earlier ones."""
+    here = time.monotonic() - runtime.began
+    return here + runs.seconds_before(where, time.time() - here)
 
 
 def _finished(request: Request, where: Path, runtime: Runtime) -> Run:
@@ -283,7 +288,7 @@ def _new_folder(
     with first(runtime.ranks, lambda: _created(place, {**plan.to_json(), **words}, request.network)) as folder:
         where = agreed(runtime.ranks, lambda: place.where if folder is None else folder.path)
         if folder is not None:
-            folder.event(**RunStarted())
+            folder.event(**RunStarted(time.monotonic() - runtime.began))
         try:
             yield folder, where
         except (RoomError, NotFiniteError, ShardError):  # --resume can go on: with room, past the batch or the shard
@@ -327,6 +332,7 @@ def _fit_twice(
     where = where.with_name(Path(run.path).name.removesuffix(runs.FIRST))
     command = runs.config_of(Path(run.path)).get("command") or ""
     second = replace(second, weights=run.model, network=None, as_new=False, command=str(command))
+    runtime.began = time.monotonic()
     return _fit(second, _Place(where, force), runtime, resume=resume and (where / runs.CONFIG).is_file())
 
 
@@ -357,6 +363,12 @@ def _first_place(where: Path) -> Path:
 def _command() -> str:
     """The command line that repeats this run."""
     words = sys.argv
-    if Path(words[0]).stem in ("vitreous", "__main__"):
+    if _is_command():
         return without_secrets(shlex.join(["vitreous", *words[1:]]))
     return f"python {Path(words[0]).name}" if words[0] else "python"
+
+
+def _is_command() -> bool:
+    """Whether this process is `vitreous …`, and no program that calls it."""
+    program = Path(sys.argv[0])
+    return program.stem == "vitreous" or (program.stem == "__main__" and program.parent.name == "vitreous")

@@ -34,7 +34,7 @@ from vitreous.weights.own_format import (
 from vitreous.weights.pretrained import PRETRAINED
 from vitreous.weights.quantised import is_quantised, read_quantised
 from vitreous.weights.surgery import resize_images, swap_head
-from vitreous.weights.tensor_files import READERS, RawCheckpoint, ending, read
+from vitreous.weights.tensor_files import READERS, WEIGHT_FILES, RawCheckpoint, ending, read
 from vitreous.words import one_line
 
 SIDECAR_SCHEMA = "vitreous.sidecar/1"
@@ -95,7 +95,7 @@ def load(
         config = config.change(dynamic_image_size=True)
     model = assemble(config, state)
     opened.usage.give(model)
-    model.source = opened.source or {}
+    model.source, model.read_from = opened.source or {}, found.file
     if starter.is_meant(os.fspath(source)) and (terms := starter.terms()):
         model.source = {**model.source, "terms": terms}  # every model made from it carries them
     return with_labels(model.eval(), labels)
@@ -187,6 +187,16 @@ def is_new(text: str) -> bool:
     if os.sep in text and " " not in text and text.count("/") > 1:
         raise CheckpointError(f"{one_line(text)} is not there; give a file or folder of weights")
     return True
+
+
+def is_weights(text: str) -> bool:
+    """True if `text` names weights, by its name or by what lies there; nothing is read, nothing fetched."""
+    path, words = Path(text), ("last", starter.STARTER_NAME, *PRETRAINED)
+    if not _exists(path):
+        return text in words or text.startswith(hub.SCHEMES) or is_in_catalog(text)
+    if not path.is_dir():
+        return ending(path) in READERS or path.name in WEIGHT_FILES
+    return any(ending(file) in READERS or file.name in (*WEIGHT_FILES, "export.json") for file in path.iterdir())
 
 
 def _beside(path: Path) -> Path | None:

@@ -200,7 +200,7 @@ class SuiteBench:
             if features is not None:
                 measured, notes = self._probed(plan.task, *features, device)
             else:
-                result = evaluate(self.model(plan.model), self.data(plan.data), **self._how)
+                result = evaluate(self.model(plan.model), self.data(plan.data), split="test", **self._how)
                 measured, notes = (Measured((result.right,), result.images),), result.notes
         return SuiteCell(measured, None, cost.seconds, cost.peak_memory, notes, {"device": device.type})
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from vitreous.evaluation.suites.table import SuiteRow, SuiteTable
 from vitreous.report import charts
 from vitreous.report.page import Block, Drawing, Drawings, Listing, Note, Number, Numbers, Page, Section, Table, Text
-from vitreous.words import percent_range
+from vitreous.words import percent_range, shortened
 
 MAX_LEGEND_LETTERS = 14
 LINES_PER_CHART = 3  # more are hard to tell apart
@@ -113,10 +113,16 @@ def _drawings(data: str, rows: Sequence[SuiteRow]) -> list[Drawing]:
 
 
 def _line(model: str, rows: Sequence[SuiteRow]) -> charts.Line:
-    name = model if len(model) <= MAX_LEGEND_LETTERS else f"{model[: MAX_LEGEND_LETTERS - 1]}…"
     x, means = [row.shots or 0 for row in rows], [row.mean or 0 for row in rows]
     spans = [row.interval or (mean, mean) for row, mean in zip(rows, means, strict=True)]
-    return charts.Line(name, x, means, [low for low, _ in spans], [high for _, high in spans], has_points=True)
+    return charts.Line(
+        shortened(model, MAX_LEGEND_LETTERS),
+        x,
+        means,
+        [low for low, _ in spans],
+        [high for _, high in spans],
+        has_points=True,
+    )
 
 
 def _listings(found: SuiteTable) -> list[Block]:

@@ -99,6 +99,14 @@ def scan_set(
     return seen, twins
 
 
+def known_digests(data: ImageSet) -> NDArray[np.uint64] | None:
+    """Of each image a digest of its file, or of its pixels where it lies decoded; None if no scan has read the set."""
+    if data.scan.last is None:
+        return None
+    facts, _ = facts_and_twins(data)
+    return np.where(facts["file"][:, 0] != 0, facts["file"][:, 0], facts["pixels"][:, 0])
+
+
 def find_twins(readers: Readers, data: ImageSet, facts: Facts, distance: int = DEFAULT_DISTANCE) -> Twins:
     """All exact and near duplicates. Fills in the pixel digests that it needs."""
     if not 0 <= distance <= MAX_DISTANCE:

@@ -28,6 +28,7 @@ class FindingKind:
     do: str  # the remedy
 
 
+WRONG_FOR_SURE = "one of the two labels is wrong for sure; which one is not known"
 FAULTS = {
     "unreadable": ("Unreadable files", "[file|files] cannot be read", "Replace or delete them."),
     "truncated": (
@@ -52,8 +53,8 @@ FAULTS = {
     ),
     "label-conflict": (
         "Same image, different labels",
-        "[image carries|images carry] different labels",
-        "Decide which label is right and delete the other copy.",
+        "[image lies|images lie] there under two labels",
+        f"Where the pixels are the same, {WRONG_FOR_SURE}. Decide, and delete the other copy.",
     ),
     "wrong-label": (
         "Labels outside the classes",
@@ -208,6 +209,11 @@ class Health:
         return tuple(f for f in self.findings if f.severity == FAULT)
 
     @property
+    def misleading(self) -> tuple[Finding, ...]:
+        """Faults that can make a number wrong; a file that cannot be read is left out and counts nowhere."""
+        return tuple(f for f in self.faults if f.kind not in UNREAD_KINDS)
+
+    @property
     def notices(self) -> tuple[Finding, ...]:
         """Findings that are handled already, or worth a look."""
         return tuple(f for f in self.findings if f.severity == NOTICE)
@@ -274,7 +280,7 @@ class Health:
             "images": self.images,
             "checked": self.checked,
             "sample_seed": self.sample_seed,
-            "splits": dict(self.splits),
+            "splits": dict(self.own_splits),
             "classes": dict(zip(self.classes, self.counts, strict=True)),
             "formats": dict(self.formats),
             "sizes": {side: list(numbers) for side, numbers in self.sizes.items()},
@@ -286,7 +292,11 @@ class Health:
         }
 
     def __str__(self) -> str:
-        return "\n".join(lines(self))
+        return self.text()
+
+    def text(self, columns: int = TERMINAL_COLUMNS) -> str:
+        """The findings as text, at most so wide, or TERMINAL_COLUMNS."""
+        return "\n".join(lines(self, columns=min(columns, TERMINAL_COLUMNS)))
 
     def _repr_html_(self) -> str:
         from vitreous.images.health.page import notebook
@@ -294,34 +304,31 @@ class Health:
         return notebook(self)
 
 
-def lines(health: Health, most: int = 3) -> Iterator[str]:
-    """The findings for a terminal, at most TERMINAL_COLUMNS wide."""
-    own = ", ".join(f"{count:,} {name}" for name, count in health.own_splits.items())
-    splits = f" ({own})" if own else ""
-    yield from _wrapped(
-        f"{health.path}: {health.kind}, {health.whole}{splits}, {counted(len(health.classes), 'class')}"
-    )
-    for line in (health.read, *health.notes):
-        yield from _wrapped(line)
-    for finding in health.findings:
-        yield ""
-        yield from _wrapped(f"{finding.kind}: {finding.what}", f"{finding.severity.upper():<8}", 8)
-        for case in finding.cases[:most]:
-            left = len(case.names) - MAX_NAMES_IN_CASE
-            names = [*case.names[:MAX_NAMES_IN_CASE], *([f"and {left:,} more"] if left > 0 else [])]
-            yield from _wrapped(str(replace(case, names=tuple(names))), " " * 10, 12)
-        if len(finding.cases) > most:
-            yield f"          and {len(finding.cases) - most:,} more"
-        yield from _wrapped(finding.do, "        -> ", 11)
-    yield ""
-    yield from _wrapped(health.verdict)
-
-
-def _wrapped(text: str, start: str = "", indent: int = 0) -> Iterator[str]:
-    """The text after `start`; every further line begins after `indent` columns."""
+def lines(health: Health, most: int = 3, *, columns: int) -> Iterator[str]:
+    """The findings for a terminal."""
     from rich.console import Console
     from rich.text import Text
 
-    for line in Text(printable_line(text)).wrap(Console(), TERMINAL_COLUMNS - indent):
-        yield start + line.plain.rstrip()
-        start = " " * indent
+    def wrapped(text: str, start: str = "", indent: int = 0) -> Iterator[str]:
+        """The text after `start`; every further line begins after `indent` columns."""
+        for line in Text(printable_line(text)).wrap(Console(), columns - indent):
+            yield start + line.plain.rstrip()
+            start = " " * indent
+
+    own = ", ".join(f"{count:,} {name}" for name, count in health.own_splits.items())
+    splits = f" ({own})" if own else ""
+    yield from wrapped(f"{health.path}: {health.kind}, {health.whole}{splits}, {counted(len(health.classes), 'class')}")
+    for line in (health.read, *health.notes):
+        yield from wrapped(line)
+    for finding in health.findings:
+        yield ""
+        yield from wrapped(f"{finding.kind}: {finding.what}", f"{finding.severity.upper():<8}", 8)
+        for case in finding.cases[:most]:
+            left = len(case.names) - MAX_NAMES_IN_CASE
+            names = [*case.names[:MAX_NAMES_IN_CASE], *([f"and {left:,} more"] if left > 0 else [])]
+            yield from wrapped(str(replace(case, names=tuple(names))), " " * 10, 12)
+        if len(finding.cases) > most:
+            yield f"          and {len(finding.cases) - most:,} more"
+        yield from wrapped(finding.do, "        -> ", 11)
+    yield ""
+    yield from wrapped(health.verdict)

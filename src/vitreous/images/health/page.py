@@ -82,7 +82,7 @@ def _section(health: Health, finding: Finding) -> Section:
     if data is not None and with_pictures:
         shown = with_pictures[:MAX_CASES_SHOWN]
         left = len(with_pictures) - len(shown)
-        blocks.append(Pictures([_group(data, case) for case in shown], f"and {left:,} more" if left else ""))
+        blocks.append(Pictures([_group(health, data, case) for case in shown], f"and {left:,} more" if left else ""))
     listed = [str(case) for case in finding.cases[:MAX_NAMES_LISTED]]
     left = len(finding.cases) - len(listed)
     more = f"and {left:,} more; vitreous check --json lists all" if left else ""
@@ -108,9 +108,9 @@ def _class_row(case: Case) -> list[str]:
     return [name, images] if name else [images, ""]
 
 
-def _group(data: ImageSet, case: Case) -> Group:
+def _group(health: Health, data: ImageSet, case: Case) -> Group:
     pictures = [
-        pages.picture(_shown(data, i), name, "" if len(case.images) == 1 else _place(data, i))
+        pages.picture(_shown(data, i), name, "" if len(case.images) == 1 else _place(health, data, i))
         for i, name in zip(case.images[:MAX_COPIES_SHOWN], case.names, strict=False)
     ]
     left = len(case.images) - len(pictures)
@@ -118,13 +118,13 @@ def _group(data: ImageSet, case: Case) -> Group:
     return Group(pictures, "; ".join(part for part in parts if part))
 
 
-def _place(data: ImageSet, i: int) -> str:
-    """Split and label of a picture."""
+def _place(health: Health, data: ImageSet, i: int) -> str:
+    """The split of a picture, if the set has some, and its label."""
     label = data.labels[i]
     numbers = label.nonzero()[0].tolist() if data.has_many_labels else [int(label)]
     names = [data.classes[k] for k in numbers if 0 <= k < len(data.classes)]
     untold = [name for name in names if name not in data.name(i).split("/")]  # a folder's name says it already
-    return " · ".join([str(data.splits[i]), *untold])
+    return " · ".join([*([] if health.is_split_made else [str(data.splits[i])]), *untold])
 
 
 def _shown(data: ImageSet, i: int) -> Image.Image | None:

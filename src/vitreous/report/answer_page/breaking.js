@@ -1,7 +1,7 @@
 // "Try to break it": what is taken away, and the answer before and after.
 
 import { ask } from "./api.js";
-import { draw, list, pickable } from "./drawing.js";
+import { draw, first, list, percent, pickable } from "./drawing.js";
 import { isEncoder } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
@@ -72,12 +72,12 @@ export class Breaking {
     draw($("before"), this.bitmap, { map: before.rollout, grid, hidden, patch: this.at });
     draw($("after"), this.bitmap, { map: after.rollout, grid, order, hidden: order ? order.flatMap((from, to) => (this.hidden.has(from) ? [to] : [])) : hidden });
     if (isEncoder(this.model)) return this.compare();
-    list($("before-top"), before.top);
-    list($("after-top"), after.top, before.top[0].label);
-    const same = before.top[0].label === after.top[0].label, note = $("broken-says");
+    list($("before-top"), before);
+    list($("after-top"), after, before);
+    const same = first(before) === first(after), note = $("broken-says");
     note.className = broken.length ? `note ${same ? "good" : "bad"}` : "note";
-    const sure = (each) => `${each.top[0].label}, ${(100 * each.top[0].probability).toFixed(1)} %`;
-    note.textContent = broken.length ? `With ${broken.join(", ")}: ${same ? "it still says" : `no longer ${before.top[0].label}, but`} ${sure(after)}.` : "Nothing is broken yet.";
+    const sure = (each) => (each.is_unlike ? first(each) : `${first(each)}, ${percent(each.top[0].probability)}`);
+    note.textContent = broken.length ? `With ${broken.join(", ")}: ${same ? "it still says" : `no longer ${first(before)}, but`} ${sure(after)}.` : "Nothing is broken yet.";
   }
 
   /** What is left of an encoder's features. */

@@ -126,20 +126,30 @@ export const few = (numbers, count = 4) => `${numbers.slice(0, count).map((n) =>
 
 export const percent = (share) => (share >= 0.9995 ? "100 %" : `${(100 * share).toFixed(1)} %`);
 
-/** Rows of labels with bars. */
-export function list(element, top, said = null) {
+/** An answer in words; without a confidence, which would contradict "none of these". */
+export const phrase = ({ said, top }) => said.join(", ") || `none of these (nearest: ${top[0].label})`;
+
+/** What an answer says first. */
+export const first = (answer) => (answer.is_unlike ? phrase(answer) : answer.top[0].label);
+
+/** Rows of labels with bars; one row without a bar where the answer is none of these. */
+export function list(element, answer, before = null) {
+  const rows = answer.is_unlike ? [{ label: phrase(answer) }] : answer.top;
   element.replaceChildren(
-    ...top.map(({ label, probability }, i) => {
+    ...rows.map(({ label, probability = null }, i) => {
       const item = document.createElement("li"), name = document.createElement("span"), value = document.createElement("span");
       name.textContent = label;
-      value.textContent = percent(probability);
-      item.style.setProperty("--share", probability);
-      if (said && i === 0 && said !== label) item.className = "gone";
+      value.textContent = probability === null ? "" : percent(probability);
+      item.style.setProperty("--share", probability ?? 0);
+      if (before && i === 0 && first(before) !== label) item.className = "gone";
       item.append(name, value);
       return item;
     }),
   );
 }
+
+/** A name as nodes that may be broken after each underscore. */
+export const breakable = (name) => (name.match(/[^_/]+[_/]*|[_/]+/g) ?? []).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
 
 /** What a map says, in words. */
 export function told(map, [rows, columns], what = "patches") {

@@ -1,7 +1,7 @@
 // The lesson: one picture on its way through the model, in six steps. Words, formulas and pictures follow the model.
 
 import { ask, drawing, get, Refused, seen, send, who } from "./api.js";
-import { colour, draw, explained, few, list, mark, mosaic, percent, pickable, stretched, told } from "./drawing.js";
+import { breakable, colour, draw, explained, few, list, mark, mosaic, percent, phrase, pickable, stretched, told } from "./drawing.js";
 import { asked, isEncoder, outcome } from "./encoder.js";
 import { film } from "./film.js";
 
@@ -89,15 +89,16 @@ const STEPS = [
     heading: (m) => (isEncoder(m) ? "The features" : "The answer"),
     words: ({ model: m, answer: a }) => (isEncoder(m) ? encoded(m) : [
       `${m.transformer.distillation_head ? "Two more tables turn" : "One more table turns"} ${collected(m)} into a score for each of the ${number(m.classes)} classes, ${m.answers === "several" ? "and each score into a share of its own: an image may have several labels" : "and the scores into shares that sum to 1"}.`,
-      a.said.length ? `It says ${a.said.join(", ")}, at ${percent(a.top[0].probability)}: of 100 such answers to images like those it learned, about ${Math.round(100 * a.top[0].probability)} should be right.` : a.is_unlike ? "It says: none of these. The image resembles no class that it learned." : "It says nothing: no class reaches one half.",
+      a.said.length ? `It says ${phrase(a)}, at ${percent(a.top[0].probability)}: of 100 such answers to images like those it learned, about ${Math.round(100 * a.top[0].probability)} should be right.` : a.is_unlike ? `It says: ${phrase(a)}. The image resembles no class that it learned.` : `It says: ${phrase(a)}. No class reaches one half.`,
     ]),
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
     more: (s) => {
       const link = Object.assign(document.createElement("a"), { href: "./", textContent: "Now try to break it." });
       if (isEncoder(s.model)) return [paragraph(`The features: ${few(s.answer.features)}`, "hint"), mosaic(s.answer.features, "The features, a square each"), link];
+      if (s.answer.is_unlike) return [link];
       const top = document.createElement("ol");
       top.className = "top";
-      list(top, s.answer.top);
+      list(top, s.answer);
       return [top, link];
     },
     caption: "The same picture, with light on what counted.",
@@ -462,7 +463,7 @@ async function begin() {
       const button = document.createElement("button"), small = document.createElement("img");
       Object.assign(button, { type: "button" }).dataset.image = image;
       Object.assign(small, { src: picture, alt: "", className: picture.startsWith("data:image/png") ? "pixels" : "" });
-      button.append(small, label);
+      button.append(small, ...breakable(label));
       button.addEventListener("click", () => take(image).catch(complain));
       $("examples").append(button);
     }

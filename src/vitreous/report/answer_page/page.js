@@ -3,7 +3,7 @@
 import { ask, get, photo, Refused, seen, send, who } from "./api.js";
 import { Breaking } from "./breaking.js";
 import { Camera } from "./camera.js";
-import { draw, few, list, mosaic, percent, pickable, told } from "./drawing.js";
+import { breakable, draw, few, list, mosaic, percent, phrase, pickable, told } from "./drawing.js";
 import { asked, isEncoder, outcome } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
@@ -97,7 +97,7 @@ function addExample({ image, label, picture }) {
   small.src = picture;
   small.alt = "";
   small.addEventListener("load", () => small.classList.toggle("pixels", small.naturalWidth <= SHOWS_PIXELS));
-  button.append(small, label);
+  button.append(small, ...breakable(label));
   button.addEventListener("click", () => show({ image }));
   $("examples").append(button);
 }
@@ -138,7 +138,7 @@ async function answer(image, file) {
 async function glance(file) {
   if (isEncoder(state.model)) return "";
   const { images: [row] } = await send("/api/predict", file);
-  return row.said.length ? `${row.said.join(", ")}, ${percent(row.top[0].probability)}${row.is_unsure ? ", unsure" : ""}` : "none of these";
+  return row.said.length ? `${phrase(row)}, ${percent(row.top[0].probability)}${row.is_unsure ? ", unsure" : ""}` : phrase(row);
 }
 
 /** Another picture, or none. */
@@ -183,10 +183,11 @@ function showFeatures(features) {
 
 function showNames(answer) {
   const said = document.createElement("span"), why = document.createElement("small");
-  said.textContent = answer.said.length ? `${answer.said.join(", ")}${answer.is_unsure ? " (unsure)" : ""}` : "none of these";
-  why.textContent = answer.is_unsure ? sentence(state.model.record.about_unsure) : answer.said.length ? "" : answer.is_unlike ? "If it must be one of these:" : "None of the classes reaches one half.";
+  said.textContent = `${phrase(answer)}${answer.said.length && answer.is_unsure ? " (unsure)" : ""}`;
+  why.textContent = answer.is_unsure ? sentence(state.model.record.about_unsure) : answer.said.length ? "" : answer.is_unlike ? "It resembles nothing that the model learned." : "None of the classes reaches one half.";
   $("said").replaceChildren(said, why);
-  list($("top"), answer.top);
+  list($("top"), answer);
+  $("top").hidden = answer.is_unlike;
 }
 
 /** Where the answer, or a patch, looks. */

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from vitreous.evaluation import features
+from vitreous.evaluation import features, learned_images
 from vitreous.images.examples import label_of
-from vitreous.images.imageset import TRAIN, ImageSet
+from vitreous.images.imageset import ImageSet
+from vitreous.models.model import Model
 from vitreous.server.errors import Busy, Refusal
 
 
@@ -31,8 +31,8 @@ class Neighbour:
 class Neighbours:
     """Features of the training images, extracted in the background and cached on disk."""
 
-    def __init__(self, model: nn.Module, data: ImageSet):
-        self.data = data.split(TRAIN) if TRAIN in data.splits else data
+    def __init__(self, model: Model, data: ImageSet):
+        self.data = learned_images.of(model, data)
         self.done, self.total = 0, len(self.data)
         self._rows: NDArray[np.float32] | None = None  # N D, each of length 1
         self._places = np.zeros(0, np.int64)
@@ -68,7 +68,7 @@ class Neighbours:
         name = PurePath(self.data.name(place)).name  # without folders of this machine
         return Neighbour(place, name, label_of(self.data, place), round(likeness, 4))
 
-    def _read(self, model: nn.Module) -> None:
+    def _read(self, model: Model) -> None:
         def tell(done: int, total: int) -> None:
             self.done, self.total = done, total
 

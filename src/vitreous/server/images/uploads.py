@@ -22,6 +22,7 @@ from vitreous.server.errors import Refusal
 from vitreous.server.images.cache import CachedImage
 from vitreous.server.limits import Limits
 from vitreous.server.served import Served
+from vitreous.words import shortened
 
 log = logging.getLogger("vitreous.server")
 READABLE_FORMATS = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
@@ -113,4 +114,4 @@ def shown_name(name: str | None) -> str:
     """The client's name for its file: short, printable, without folders."""
     last = re.split(r"[/\\]", name or "")[-1]
     clean = "".join(c if c.isprintable() else "?" for c in last).strip()
-    return (clean if len(clean) <= MAX_NAME_LETTERS else clean[: MAX_NAME_LETTERS - 1] + "…") or "the image"
+    return shortened(clean, MAX_NAME_LETTERS) or "the image"

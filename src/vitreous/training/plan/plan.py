@@ -350,8 +350,9 @@ def _found(data: ImageSet, health: Health | None, unread: int = 0, unlabelled: i
         start, end = f"{count} in {len(data.classes):,} classes (", f"), {each} each"
         named = [", ".join(data.classes[:n]) + " …" * (n < len(data.classes)) for n in range(2, len(data.classes) + 1)]
         texts = [f"{start}{names}{end}" for names in named[:MAX_NAMED]]
-        nameless = [f"{start.removesuffix(' (')}{end.removeprefix(')')}"] if unread or unlabelled else []
-        yield Fact("found", _longest([*nameless, *texts], 1))
+        nameless = f"{start.removesuffix(' (')}{end.removeprefix(')')}"
+        is_short = not unread and not unlabelled and _has_room(texts[0], 2)
+        yield Fact("found", _longest(texts if is_short else [nameless, *texts], 1))
     if health is not None:
         yield Fact("check", _wrong(health), "warn" if health.faults else "plain")
 
@@ -383,8 +384,11 @@ def _kinds(health: Health) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _longest(texts: list[str], lines: int) -> str:
     """The last of the texts that has room on so many lines of a narrow terminal, else the first."""
-    room = TERMINAL_COLUMNS - FACT_INDENT
-    return next((text for text in reversed(texts) if len(wrap(text, room)) <= lines), texts[0])
+    return next((text for text in reversed(texts) if _has_room(text, lines)), texts[0])
+
+
+def _has_room(text: str, lines: int) -> bool:
+    return len(wrap(text, TERMINAL_COLUMNS - FACT_INDENT)) <= lines
 
 
 def _in_words(plan: Plan) -> str:

@@ -147,7 +147,9 @@ class RunEnded(Event, frozen=True, tag="end"):
 
 
 class RunStarted(Event, frozen=True, tag="start"):
-    """The first line of a run."""
+    """The first line of a run.  waited: seconds, from the command's start to this line."""
+
+    waited: float | UnsetType = UNSET
 
 
 class StateSaved(Event, frozen=True, tag="save"):

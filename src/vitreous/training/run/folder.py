@@ -42,6 +42,7 @@ from vitreous.errors import (
     VitreousError,
     without_secrets,
 )
+from vitreous.evaluation.learned_images import LEARNED
 from vitreous.files import (
     DISK_FULL,
     atomic_write,
@@ -58,12 +59,12 @@ from vitreous.journal import Journal, json_object
 from vitreous.training.run.events import StateRestored, StateSaved, from_json
 from vitreous.weights.own_format import tensor_digest
 from vitreous.weights.tensor_files import check_safetensors, each_safetensor, write_safetensors
-from vitreous.words import one_line
+from vitreous.words import one_line, shortened
 
 CONFIG, EVENTS, STATES = "config.json", "events.jsonl", "state"
 START = "start.safetensors"
 MODEL, METRICS, REPORT, CARD = "model.safetensors", "metrics.json", "report.html", "README.md"
-OURS = (CONFIG, EVENTS, STATES, START, METRICS, MODEL, REPORT, CARD)
+OURS = (CONFIG, EVENTS, STATES, START, METRICS, MODEL, REPORT, CARD, LEARNED)
 FIRST = "-first"  # what the name of the first of two runs ends in
 STATE_KEY, STATE_VERSION = "vitreous.state", 1
 BOOKKEEPING = frozenset({"start", "restore", "save", "end-of-process"})
@@ -420,6 +421,17 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return kept[::-1]
 
 
+def seconds_before(path: Path, since: float) -> float:
+    """How long the run's earlier sessions took, each until its last line.  since: when this one began, from 1970."""
+    total, last = 0.0, None
+    for line in _events(path).records():
+        if line is not None and line["time"] < since:
+            total += float(line.get("waited", 0))
+            total += max(line["time"] - last, 0.0) if last is not None and line["kind"] != "restore" else 0.0
+            last = line["time"]
+    return total
+
+
 def without_clocks(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The events without what another day, or another machine's load, would change."""
     return [{name: value for name, value in event.items() if not CLOCKS.fullmatch(name)} for event in events]
@@ -563,7 +575,7 @@ def _shown(value: Any) -> str:
     text = value if isinstance(value, str) and value else json.dumps(value)
     if re.fullmatch(r"[0-9a-f]{16,}", text):
         return f"{text[:8]}…"
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return shortened(text, 40)
 
 
 def _hold(path: Path, held: ExitStack) -> None:

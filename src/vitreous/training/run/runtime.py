@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class Runtime:
     rival: FindRival | None = None
     tell: Tell = lambda event: None
     writers: Writers | None = None
+    began: float = field(default_factory=time.monotonic)  # when the user began to wait
     stages: Stages = field(default_factory=Stages)  # of the run in progress
     parallel: str = "auto"  # how several devices share a training, as asked
     strategy: Strategy = field(default_factory=Strategy)  # and as chosen

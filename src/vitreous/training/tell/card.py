@@ -7,6 +7,7 @@ import json
 import math
 import re
 
+from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.training.tell.strangers import LEFT_OUT, easy
 from vitreous.training.tell.summary import Summary
 from vitreous.words import counted
@@ -121,11 +122,12 @@ def _data(summary: Summary) -> str:
     if summary.health is not None:
         rows.append(("check", f"{summary.health.verdict} ({summary.health.read})"))
     if not summary.has_many_labels:
-        doubted = f"{counted(len(summary.conflicts), 'image')} under two labels, " if summary.conflicts else ""
+        sure = f"{counted(len(summary.conflicts), 'image')} under two labels ({WRONG_FOR_SURE}), "
+        doubted = sure if summary.conflicts else ""
         doubted += f"{len(summary.suspects):,} of {summary.result.images:,} judged"
         if (found := summary.doubts) is not None:
             doubted += f", {found.count:,} of {found.images:,} learned from"
-        rows.append(("labels that may be wrong", doubted))
+        rows.append(("labels that are wrong, or may be", doubted))
     notes = [line for note in summary.data_notes for line in (_line(note), "")]
     return "\n".join(["## Training data", "", *_table(rows), *notes])
 
@@ -137,7 +139,7 @@ def _training(summary: Summary) -> str:
         ("model", f"{summary.model}, {summary.parameters:,} parameters, {summary.beginning}"),
         ("image size", f"{summary.image_size[0]} × {summary.image_size[1]} pixels"),
         ("recipe", f"{recipe.name}, {how}, seed {recipe.seed}"),
-        ("time", f"{summary.seconds:,.0f} s on {summary.device}"),
+        ("time", f"{summary.time} on {summary.device}"),
     ]
     why = [line for reason in summary.reasons for line in (_line(reason), "")]
     again = ["Again:", "", "```sh", summary.command.replace("```", "'''"), "```", ""]
@@ -164,8 +166,9 @@ def _limits(summary: Summary) -> str:
     if fewest < 30:
         lines.append(f"- Some classes were judged on as few as {fewest} images; their own numbers mean little.")
     lines.append("- The numbers hold for images taken like those it was judged on, and for no others.")
-    if summary.health is not None and summary.health.faults:
-        lines.append(f"- The data has faults that can make the numbers wrong: {summary.health.verdict}.")
+    if summary.health is not None and (wrong := summary.health.misleading):
+        kinds = "; ".join(finding.what for finding in wrong)
+        lines.append(f"- The data has faults that can make the numbers wrong: {kinds}.")
     return "\n".join([*lines, "- Everything in pictures: report.html.", ""])
 
 

@@ -108,8 +108,8 @@ def _weakest(run: Run) -> Fact | None:
     most, taken_for = max(mistakes, key=lambda each: each[0], default=(0, ""))
     is_one_sided = 2 * most >= weak["images"] - weak["right"] > 0 and most > 1
     mostly = f", {most:,} taken for {taken_for}" if is_one_sided else ""
-    if labels := _doubted(run.metrics.get("suspects") or {}):
-        do = f"{labels:,} {'label' if labels == 1 else 'labels'} may be wrong: see the report"
+    if doubts := _doubts(run.metrics.get("suspects") or {}):
+        do = f"{doubts}: see the report"
     elif weak["images"] < MIN_JUDGED or weak["images"] < SMALL_SHARE * median(row["images"] for row in rows):
         do = "it has few images: add some"
     else:
@@ -153,7 +153,13 @@ def _details(metrics: dict[str, Any]) -> Iterator[Said]:
         yield from map(Said, metrics.get("notes", ()))
 
 
-def _doubted(suspects: dict[str, Any]) -> int:
-    """How many labels are wrong for sure, since a copy has another, or more likely wrong than right."""
-    counts = sum(part["count"] for name in ("learned", "judged") if (part := suspects.get(name)))
-    return counts + len(suspects.get("conflicts") or ())
+def _doubts(suspects: dict[str, Any]) -> str:
+    """How many labels are wrong for sure, since a copy has another, and how many more likely wrong than right."""
+    conflicts = suspects.get("conflicts") or ()
+    sure = sum(conflict["exact"] for conflict in conflicts)
+    maybe = sum(part["count"] for name in ("learned", "judged") if (part := suspects.get(name)))
+    maybe += len(conflicts) - sure
+    lie, each = ("image lies", "") if sure == 1 else ("images lie", " each")
+    told = [f"{sure:,} {lie} under two labels{each}, one of them wrong for sure"] if sure else []
+    told += [f"{maybe:,} {'more ' * bool(sure)}{'label' if maybe == 1 else 'labels'} may be wrong"] if maybe else []
+    return ", and ".join(told)

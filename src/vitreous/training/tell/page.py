@@ -13,6 +13,7 @@ import numpy as np
 
 from vitreous.errors import DataError
 from vitreous.evaluation.accuracy import ClassRow, wilson
+from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.images.imageset import ImageSet
 from vitreous.measures.explain import overlay
 from vitreous.measures.page import section as inside
@@ -146,13 +147,21 @@ def _numbers(summary: Summary) -> Numbers:
         Number(f"{sum(summary.splits.values()):,}", "images", "plain", about),
         Number(f"{len(summary.classes):,}", classes, "plain", _class_sizes(summary)),
         Number(_brief(summary.parameters), "parameters", "plain", summary.origin),
-        Number(duration(summary.seconds), "of training", "plain", f"on {summary.device}"),
+        _time(summary),
     ]
     if result.top5 is not None:
         shown.insert(1, Number(_percent(result.top5), "among the first five answers"))
     if result.mean_average_precision is not None:
         shown.insert(1, Number(_percent(result.mean_average_precision), "mean average precision"))
     return Numbers(shown)
+
+
+def _time(summary: Summary) -> Number:
+    """The time that the user waited, if it is known; training is a part of it."""
+    trained, place = duration(summary.seconds), f"on {summary.device}"
+    if summary.total_seconds is None:
+        return Number(trained, "of training", "plain", place)
+    return Number(duration(summary.total_seconds), "in all", "plain", f"{trained} of training {place}")
 
 
 def _images_used(summary: Summary) -> Iterator[Note]:
@@ -179,8 +188,8 @@ def _only_above(summary: Summary) -> Iterator[Note]:
 def _warnings(summary: Summary) -> Iterator[Note]:
     """What makes the number above worth less."""
     yield from (Note(note, "warn") for note in summary.notes)
-    if summary.health is not None and summary.health.faults:
-        kinds = "; ".join(finding.what for finding in summary.health.faults)
+    if summary.health is not None and summary.health.misleading:
+        kinds = "; ".join(finding.what for finding in summary.health.misleading)
         yield Note(f"The data has faults that can make these numbers wrong: {kinds}.", "bad")
 
 
@@ -328,7 +337,9 @@ def _confidence(summary: Summary) -> Section:
             is_share=True,
             x_is_share=True,
         )
-        drawings.append(Drawing(curve, "The fewer it must answer, the more of it is right.", "When it may stay silent"))
+        half = _percent(right[(len(order) - 1) // 2])
+        told = f"Of the half of the images that it is surest of, {half} are right; of all, {_percent(right[-1])}."
+        drawings.append(Drawing(curve, told, "When it may stay silent"))
     blocks: list[Block] = [
         Text(
             f"When it says how sure it is, it is off by {error:.1f} percentage points on average. "
@@ -460,7 +471,8 @@ def _attention(summary: Summary) -> Section | None:
 def _suspects(summary: Summary) -> Section | None:
     if summary.has_many_labels:
         return None
-    found, heading = summary.suspects, "Labels that may be wrong"
+    found = summary.suspects
+    heading = "Labels that are wrong, or may be" if summary.conflicts else "Labels that may be wrong"
     unasked = [] if summary.judges_all or summary.doubts is not None else _unasked(summary)
     sure = list(_conflicts(summary))
     pairs = f"{counted(len(summary.conflicts), 'image')} under two labels" if sure else ""
@@ -489,10 +501,9 @@ def _conflicts(summary: Summary) -> Iterator[Block]:
         return
     is_all_exact = all(conflict.is_exact for conflict in summary.conflicts)
     yield Text(
-        f"{'These images are' if len(summary.conflicts) > 1 else 'This image is'} there twice, under two labels: at "
-        "least one of the two is wrong"
-        + (" for sure. " if is_all_exact else ", for sure where the pixels are the same. ")
-        + "Decide which label is right and delete the other copy."
+        f"{'These images are' if len(summary.conflicts) > 1 else 'This image is'} there twice, under two labels: "
+        f"{'' if is_all_exact else 'where the pixels are the same, '}{WRONG_FOR_SURE}. "
+        "Decide, and delete the other copy."
     )
     judged = {name: place for place, name in enumerate(summary.judged.names)}
     groups = []
@@ -631,7 +642,11 @@ def _data(summary: Summary) -> Section:
     brief, verdict = "nothing found", "The check found nothing wrong."
     if faults := len(health.faults):
         tone, brief = "bad", f"{faults} kinds of fault" if faults > 1 else "1 kind of fault"
-        verdict = "The check found faults that can make the numbers wrong."
+        verdict = (
+            "The check found faults that can make the numbers wrong."
+            if health.misleading
+            else "The check found files that cannot be read. They are left out."
+        )
     elif notices := len(health.notices):
         tone, brief = "plain", f"{notices} kinds of notice" if notices > 1 else "1 notice"
         verdict = "The check found no fault, and some things worth a look."
@@ -659,14 +674,13 @@ def _training(summary: Summary) -> Section:
     main = [stage for stage in summary.stages if stage not in folds and stage not in others]
     steps = sum(stage.steps for stage in main)
     length = f"{recipe.length}" + (f", {steps:,} steps" if steps else "") + f" of {recipe.batch:,} images"
-    in_all = f"; {duration(summary.total_seconds)} in all" if summary.total_seconds else ""
     facts = [
         ["recipe", f"{recipe.name}{source}"],
         ["model", f"{summary.model}, {summary.parameters:,} parameters, {count(summary.macs)} multiply-adds an image"],
         ["begun", summary.beginning],
         ["image size", f"{rows} × {columns} pixels"],
         ["length", "each image once, no steps" if recipe.is_solved else length],
-        ["time", duration(summary.seconds) + in_all],
+        ["time", summary.time],
         ["on", summary.device],
     ]
     blocks: list[Block] = [Text(sentence(line)) for line in summary.reasons]

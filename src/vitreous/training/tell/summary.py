@@ -50,7 +50,7 @@ from vitreous.training.run.folder import data_name
 from vitreous.training.run.trained import Rival, Trained, Trial
 from vitreous.training.tell.strangers import Caught, strangers_caught
 from vitreous.weights import starter
-from vitreous.words import counted, percent, percent_range
+from vitreous.words import counted, duration, percent, percent_range
 
 MIN_ANSWERS = 20  # fewer make "answer only above" worthless
 SPLIT_USES = {"train": "learned from", "dev": "to choose by", "test": "judged"}  # what images of a split are for
@@ -100,7 +100,7 @@ class Summary:
     beginning: str = "from scratch"  # or whose weights
     events: Sequence[Event] = ()
     seconds: float  # of training
-    total_seconds: float | None = None  # of everything
+    total_seconds: float | None = None  # that the user waited
     device: str
     record: Mapping[str, Any] = field(default_factory=dict)  # `machine.record()`
     health: Health | None = None
@@ -187,6 +187,12 @@ class Summary:
         if self.beginning == "from scratch":
             return "Begin from trained weights (--weights starter), or train longer (--epochs N)."
         return "Train longer (--epochs N), or try other learning rates (--sweep)."
+
+    @property
+    def time(self) -> str:
+        """How long it took: all that the user waited, and training alone."""
+        in_all = "" if self.total_seconds is None else f"{duration(self.total_seconds)} in all, "
+        return f"{in_all}{duration(self.seconds)} of training"
 
     @property
     def images_used(self) -> str:
@@ -333,7 +339,7 @@ def _share(right: int, images: int) -> str:
     return f"{percent(right / images)} ({percent_range(wilson(right, images))})"
 
 
-def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: str, seconds: float) -> Summary | None:
+def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: str) -> Summary | None:
     """All that page and card tell; None if nothing was judged."""
     if trained.judged is None:
         return None
@@ -364,7 +370,6 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         beginning=plan.beginning,
         events=known(runs.read(where)),
         seconds=trained.seconds,
-        total_seconds=seconds,
         device=device,
         record=record(),
         health=plan.health,

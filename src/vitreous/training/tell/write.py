@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vitreous.evaluation import learned_images
 from vitreous.evaluation.accuracy import Result
 from vitreous.files import write_bytes, write_json
-from vitreous.images.imageset import ImageSet
+from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.models.model import Model
 from vitreous.training.label_errors import MAX_SUSPECTS_KEPT, Suspect
 from vitreous.training.plan.plan import Plan
@@ -72,9 +73,10 @@ class Run:
 def write(
     plan: Plan, trained: Trained, summary: Summary | None, where: Path, folder: RunFolder | None, seconds: float
 ) -> Run:
-    """Page, card and model; the numbers last, so that a folder with them is whole."""
+    """Page, card and model; the numbers last, so that a folder with them is whole.  seconds: that the user waited."""
     metrics = _masked_metrics(trained, where, seconds) if plan.protocol == "masked" else _metrics(plan, trained)
     if summary is not None:
+        summary = replace(summary, total_seconds=seconds)
         metrics |= _judged_metrics(trained, summary)
         with runs.one_line_for(where):
             write_report(summary, where / REPORT, force=True)
@@ -86,6 +88,8 @@ def write(
         brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
     with runs.one_line_for(where):
         save(trained.model, where / MODEL, force=True, recipe=plan.recipe.to_json(), metrics=brief)
+        if "learned_from" in (source := trained.model.source):
+            learned_images.write(plan.data if source["learned_from"] == "all" else plan.data.split(TRAIN), where)
         write_json(where / METRICS, metrics, force=True)
     shutil.rmtree(where / PACK, ignore_errors=True)
     if folder is not None:
