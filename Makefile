@@ -12,6 +12,7 @@ DOCS_READY := .venv/.ready-docs
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_WAIT_POLICY := PASSIVE
+export PYTHONDONTWRITEBYTECODE :=  # else every process compiles vitreous anew
 
 # One thread in each of two workers: two spinning threads beside a busy process run 40 times slower.
 PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n 2 --dist worksteal

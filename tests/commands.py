@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import forks
 
 CALLS = """
 import contextlib, io, json, sys
@@ -61,7 +62,7 @@ def run_all(
     words = json.dumps([[str(word) for word in call] for call in calls])
     code = CALLS.replace("{before}", before if terminal is None else TERMINAL)
     env = {**(environment or os.environ), "NO_COLOR": "1", "COLUMNS": str(terminal or 80)}
-    done = subprocess.run([sys.executable, "-c", code, words], capture_output=True, text=True, timeout=120, env=env)
+    done = forks.run([sys.executable, "-c", code, words], capture_output=True, text=True, timeout=120, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return [Done(*each) for each in json.loads(done.stdout)]
@@ -70,5 +71,5 @@ def run_all(
 def run(*words: object) -> Done:
     """One call, as a shell makes it."""
     call = [sys.executable, "-c", "from vitreous.cli import main; main()", *map(str, words)]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"})
+    done = forks.run(call, capture_output=True, text=True, timeout=120, env={**os.environ, "NO_COLOR": "1"})
     return Done(done.returncode, done.stdout, done.stderr)

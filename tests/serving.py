@@ -17,6 +17,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -114,7 +115,7 @@ def process(*words: object, folder: Path | None = None) -> Iterator[Caller]:
     """`vitreous serve` as a shell starts it, on a free port."""
     command = [sys.executable, "-m", "vitreous", "serve", *map(str, words), "--port", "0", "--json"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    started = subprocess.Popen(
+    started = forks.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment
     )
     try:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from textwrap import dedent
 
+import forks
 import pytest
 
 from vitreous.models.pooling import POOLS
@@ -122,7 +123,7 @@ def outside(tmp_path):
 
 
 def python(code, env, cwd):
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", dedent(code)], env=env, cwd=cwd, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
@@ -130,7 +131,7 @@ def python(code, env, cwd):
 
 
 def command(*words, env, cwd):
-    return subprocess.run(
+    return forks.run(
         [sys.executable, "-m", "vitreous", *words], env=env, cwd=cwd, capture_output=True, text=True, check=False
     )
 

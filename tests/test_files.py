@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import forks
 import pytest
 from kills import each_kill, killed_at
 
@@ -24,7 +25,7 @@ OLD, NEW = b"old" * 1000, b"new" * 1000
 def program(code: str, *arguments: object) -> subprocess.Popen[str]:
     """A real process running `code`, which can be killed."""
     words = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forks.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def kill_when_it_speaks(process: subprocess.Popen[str]) -> None:
@@ -110,9 +111,7 @@ def test_of_two_processes_that_race_for_a_file_exactly_one_wins(tmp_path):
             sys.exit(3)
         """
     words = [sys.executable, "-c", textwrap.dedent(code), str(path)]
-    racers = [
-        subprocess.Popen([*words, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for name in "ab"
-    ]
+    racers = [forks.Popen([*words, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for name in "ab"]
     for racer in racers:  # both hold a full part before either may rename
         assert racer.stdout.readline() == "ready\n"
     for racer in racers:

@@ -4,12 +4,17 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
+import pytest
 from shared_files import ROOT
 
 SOURCE = ROOT / "src" / "vitreous"
-TREES = {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
 SAME_CLASS_ROLE = {"Root", "Unit"}  # the ResNet parts of BiT and of the hybrid stem, each as its own paper draws them
 SAME_CONSTANT_ROLE = {"EXAMPLE", "EXPERIMENT", "SETTINGS"}  # each command's example; each experiment and its scales
+
+
+@pytest.fixture(scope="module")
+def trees():
+    return {str(file.relative_to(SOURCE)): ast.parse(file.read_text()) for file in sorted(SOURCE.rglob("*.py"))}
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -32,9 +37,9 @@ def paired(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, str]
             yield from paired(name, part)
 
 
-def test_no_class_name_is_defined_twice():
+def test_no_class_name_is_defined_twice(trees):
     defined = defaultdict(list)
-    for file, tree in TREES.items():
+    for file, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 defined[node.name].append(f"{file}:{node.lineno}")
@@ -42,9 +47,9 @@ def test_no_class_name_is_defined_twice():
     assert not twice, twice
 
 
-def test_a_constant_in_more_than_two_modules_has_one_value():
+def test_a_constant_in_more_than_two_modules_has_one_value(trees):
     defined = defaultdict(dict)
-    for file, tree in TREES.items():
+    for file, tree in trees.items():
         for name, value in constants(tree):
             defined[name][file] = value
     many = {name: files for name, files in defined.items() if len(files) > 2 and len(set(files.values())) > 1}

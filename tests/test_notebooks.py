@@ -1,12 +1,12 @@
 """In a notebook: a cell shows progress while `fit` runs, and results show themselves, whatever strangers named."""
 
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from types import ModuleType, SimpleNamespace
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -288,4 +288,4 @@ def test_it_needs_no_other_import(file, tmp_path):
     vitreous.save(awake(classes=3), tmp_path / "vit.safetensors")
     code = "import sys, vitreous; print(vitreous.load(sys.argv[1]).preprocess(sys.argv[2]).shape)"
     call = [sys.executable, "-c", code, str(tmp_path / "vit.safetensors"), str(file)]
-    assert subprocess.run(call, capture_output=True, text=True, check=True).stdout == "torch.Size([1, 3, 16, 16])\n"
+    assert forks.run(call, capture_output=True, text=True, check=True).stdout == "torch.Size([1, 3, 16, 16])\n"

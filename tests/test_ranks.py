@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import forks
 import pytest
 
 from vitreous import ranks
@@ -60,9 +61,11 @@ def test_alone_a_rank_agrees_with_itself_and_holds_what_it_made():
 TWO = """
 import sys
 import threading
+import warnings
 import torch
 from vitreous import ranks
 from vitreous.errors import VitreousError
+warnings.simplefilter("ignore")
 with ranks.group(torch.device("cpu")) as (device, here):
     chosen = ranks.agreed(here, lambda: ["chosen by the first"])
     try:
@@ -81,8 +84,8 @@ def test_two_ranks_agree_on_what_the_first_chooses_and_refuses(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    words = [sys.executable, "-W", "ignore", "-c", TWO, str(tmp_path / "held")]
-    started = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=shared | {"RANK": rank}) for rank in "01"]
+    words = [sys.executable, "-c", TWO, str(tmp_path / "held")]
+    started = [forks.Popen(words, stdout=subprocess.PIPE, text=True, env=shared | {"RANK": rank}) for rank in "01"]
     said = [process.communicate(timeout=200)[0].strip() for process in started]
     assert said == [
         "0 cpu ['chosen by the first'] ZeroDivisionError: division by zero True False",

@@ -130,7 +130,7 @@ def doctor() -> Machine:
         python=platform.python_version(),
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
-        numpy=metadata.version("numpy"),
+        numpy=_version("numpy"),
         system=platform.platform(),
         cores=core_count(),
         memory=memory(),
@@ -193,6 +193,12 @@ def record() -> dict[str, Any]:
 
 
 def _version(package: str) -> str:
+    return _version_on(tuple(sys.path), package)
+
+
+@cache
+def _version_on(path: tuple[str, ...], package: str) -> str:
+    """Found once for each search path: Python parses a package's whole description to find its version."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

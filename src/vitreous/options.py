@@ -16,6 +16,7 @@ import math
 import re
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union
 
@@ -60,7 +61,7 @@ class Option(NamedTuple):
     @property
     def kinds(self) -> tuple[Any, ...]:
         """The types that it may have: int and None for `int | None`."""
-        hint = typing.get_type_hints(self.owner)[self.name]
+        hint = _hints(self.owner)[self.name]
         return typing.get_args(hint) if typing.get_origin(hint) in (Union, UnionType) else (hint,)
 
     def parsed(self, value: Any) -> Any:
@@ -99,14 +100,14 @@ def option(
     return dataclasses.field(default=default, metadata=about)
 
 
-def options_of(config: Any) -> Iterator[Option]:
+def options_of(config: Any, group: str = "") -> Iterator[Option]:
     """Every option of a config and of its groups."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.metadata:
-            yield Option("", field.name, value, type(config), **field.metadata)
+            yield Option(group, field.name, value, type(config), **field.metadata)
         elif dataclasses.is_dataclass(value):
-            yield from (inner._replace(group=field.name) for inner in options_of(value))
+            yield from options_of(value, group or field.name)
 
 
 def changed(config: T, changes: Mapping[str, Any]) -> T:
@@ -178,6 +179,11 @@ def read_json(kind: type[T], data: Any, what: str) -> T:
 def their_words(table: Mapping[str, str]) -> dict[str, str]:
     """Other libraries' names -> ours, from ours -> all of theirs with blanks between."""
     return {word: ours for ours, words in table.items() for word in words.split()}
+
+
+@cache
+def _hints(owner: type) -> dict[str, Any]:
+    return typing.get_type_hints(owner)
 
 
 def _expected(kind: Any) -> str:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import forks
 import pytest
 from pictures_in_memory import clean_files, encode, noise_picture
 from small_runs import tinted_folder
@@ -15,7 +16,7 @@ CALL = [sys.executable, "-c", "from vitreous.cli import main; main()", "check"]
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CALL, *words], capture_output=True, text=True, env=ENVIRONMENT)
+    return forks.run([*CALL, *words], capture_output=True, text=True, env=ENVIRONMENT)
 
 
 @pytest.fixture(scope="module")

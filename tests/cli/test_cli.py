@@ -8,6 +8,7 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
+import forks
 import pytest
 import torch
 from commands import run_all
@@ -22,7 +23,7 @@ CALL = [sys.executable, "-c", "from vitreous.cli import main; main()"]
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CALL, *words], capture_output=True, text=True, env=ENVIRONMENT | environment)
+    return forks.run([*CALL, *words], capture_output=True, text=True, env=ENVIRONMENT | environment)
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -237,7 +238,7 @@ def test_convert_refuses_what_is_no_image_size(size):
 
 
 def test_a_closed_pipe_is_met_with_silence():
-    process = subprocess.Popen([*CALL, "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    process = forks.Popen([*CALL, "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
@@ -260,9 +261,7 @@ def run():
 vitreous.cli.doctor.run = run
 vitreous.cli.main(["doctor"])
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = forks.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(number)
     _, errors = process.communicate()

@@ -13,6 +13,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 from commands import Done, run_all
@@ -236,7 +237,7 @@ def test_no_warning_of_pillow_reaches_the_user(place):
     """Also from a process that only reads: 178 megapixels, of which Pillow warns."""
     code = "import sys; from vitreous.images.sources.image_file import open_image; "
     code += "open_image(sys.stdin.buffer.read(), 'a')"
-    told = subprocess.run([sys.executable, "-c", code], input=png(13_300, 13_300), capture_output=True)
+    told = forks.run([sys.executable, "-c", code], input=png(13_300, 13_300), capture_output=True)
     assert b"Warning" not in told.stderr
     assert told.stderr.splitlines()[-1].endswith(b"a has 176.9 megapixels; at most 120 are read here: shrink it")
 
@@ -246,7 +247,7 @@ def test_a_terminal_of_ascii_gets_letters_written_out(tmp_path):
     root = class_folders(tmp_path / "set", {"cat": 3, "ねこ": 2, os.fsdecode(b"\xff\xfe"): 2})
     call = [sys.executable, "-c", "from vitreous.cli import main; main()", "check", str(root), "--fresh"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii:strict", "VITREOUS_CACHE": str(tmp_path)}
-    found = subprocess.run(call, capture_output=True, timeout=60, env=environment)
+    found = forks.run(call, capture_output=True, timeout=60, env=environment)
     assert (found.returncode, found.stderr) == (0, b"")
     assert rb"class \u306d\u3053: 2 images" in found.stdout
     assert rb"class \xff\xfe: 2 images" in found.stdout

@@ -1,8 +1,8 @@
 """The public names of the room are functions, whichever of its files was imported first."""
 
-import subprocess
 import sys
 
+import forks
 import pytest
 
 from vitreous import evaluation
@@ -29,7 +29,7 @@ for name in evaluation.HOME:
 for name in evaluation.MODULES:
     assert getattr(evaluation, name).__name__ == f"vitreous.evaluation.{name}"
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forks.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

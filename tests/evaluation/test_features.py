@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -267,7 +268,7 @@ def slow_call(place) -> subprocess.Popen:
     """A second of extraction, in a process of its own."""
     program = SLOW.format(tests=os.fspath(ROOT / "tests"))
     environment = os.environ | {"VITREOUS_CACHE": str(place.parent)}
-    return subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+    return forks.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def test_killed_in_the_middle_it_goes_on(model, data, place):

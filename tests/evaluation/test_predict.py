@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -125,7 +126,7 @@ group.destroy_process_group()
 def test_ranks_share_the_work_and_all_have_all_of_it(model, tmp_path):
     code = TOGETHER.format(tests=str(ROOT / "tests"), file=tmp_path / "meet")
     calls = [[sys.executable, "-c", code, str(rank)] for rank in (0, 1)]
-    processes = [subprocess.Popen(call, stdout=subprocess.PIPE, text=True) for call in calls]
+    processes = [forks.Popen(call, stdout=subprocess.PIPE, text=True) for call in calls]
     first, second = (process.communicate()[0] for process in processes)
     assert first == second
     places, values = first.strip().replace("] [[", "]|[[").split("|")

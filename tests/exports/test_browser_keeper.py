@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import forks
 import pytest
 from tiny_models import VIT, awake
 from web_hosting import need_runtime
@@ -48,7 +49,7 @@ def until(is_true, seconds=60):
 
 def started(code: str, *words: object, temporary: Path) -> subprocess.Popen:
     command = [sys.executable, "-c", code, *map(str, words)]
-    return subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.DEVNULL)
+    return forks.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -330,7 +331,7 @@ def test_signals_after_openvino_are_taken_where_they_were_before(openvino_export
     has("nncf")
     size = map(str, vit.preprocess.size)
     call = [sys.executable, "-c", AFTERWARDS, str(openvino_export[0] / "tensor.xml"), *size]
-    done = subprocess.run(call, capture_output=True, text=True)
+    done = forks.run(call, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
 
 

@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
 import sys
 
+import forks
 import pytest
 from tiny_models import VIT, awake
 
@@ -145,7 +145,7 @@ def place(tmp_path_factory):
 
 def python(place, *words):
     path = os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
+    return forks.run(
         [sys.executable, *map(str, words)],
         env={**os.environ, "PYTHONPATH": path},
         cwd=place,

@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 from dataclasses import replace
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -238,7 +239,7 @@ group.destroy_process_group()
 def test_real_ranks_agree_on_what_they_saw_together(tmp_path):
     code = COVER.format(tests=str(ROOT / "tests"), file=tmp_path / "meet")
     processes = [
-        subprocess.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)
+        forks.Popen([sys.executable, "-c", code, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)
     ]
     lines = [process.communicate()[0].split(" ", 1) for process in processes]
     assert sum(int(mine) for mine, _ in lines) == 21
@@ -358,7 +359,7 @@ if __name__ == "__main__":
 def test_ctrl_c_ends_workers_quietly(tmp_path, processes):
     script = tmp_path / "run.py"
     script.write_text(DYING.format(tests=str(ROOT / "tests"), processes=processes))
-    process = subprocess.Popen(
+    process = forks.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout.readline() == "batch\n"

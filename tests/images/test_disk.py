@@ -4,11 +4,11 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
 
+import forks
 import numpy as np
 import pytest
 from picture_files import class_folders
@@ -284,7 +284,7 @@ def test_a_killed_pack_is_absent_and_the_next_call_goes_on_from_there(tmp_path, 
     """SIGKILL in the middle: no OUT; then a second call reads only what was not safely written, to the same bytes."""
     out, log = tmp_path / "set.pack", tmp_path / "log"
     code = SLOW.format(tests=str(ROOT / "tests"), log=str(log), out=str(out))
-    process = subprocess.Popen([sys.executable, "-c", code])
+    process = forks.Popen([sys.executable, "-c", code])
     journal = tmp_path / ".set.pack.packing" / "journal.jsonl"
     while not (journal.exists() and len(journal.read_bytes().splitlines()) > 3):
         assert process.poll() is None
@@ -343,7 +343,7 @@ except DataError as error:
 def test_a_full_disk_is_one_line_and_leaves_no_pack(tmp_path):
     """The system refuses to let a file grow, as it does when the disk is full."""
     out = tmp_path / "set.pack"
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", FULL.format(tests=str(ROOT / "tests"), out=str(out))], capture_output=True, text=True
     )
     assert done.stderr == ""
@@ -394,7 +394,7 @@ def test_progress_is_told_and_results_have_a_json_form(data, tmp_path):
 def test_the_command_packs_and_reuses(tmp_path):
     def run(*words):
         call = [sys.executable, "-m", "vitreous", "pack", *map(str, words)]
-        return subprocess.run(call, capture_output=True, text=True, cwd=tmp_path)
+        return forks.run(call, capture_output=True, text=True, cwd=tmp_path)
 
     for i in range(12):
         path = tmp_path / "photos" / "train" / f"class{i % 2}" / f"{i}.jpg"

@@ -3,11 +3,11 @@
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
 
+import forks
 import numpy as np
 import pytest
 from picture_files import class_folders, encoded, idx_bytes, tar_of, zip_of
@@ -175,7 +175,7 @@ def test_a_source_from_outside_is_one_file_and_one_line(tmp_path):
     code = "from vitreous import images; d = images.open('a.greys'); "
     code += "print(d.kind, d.classes, len(d), len(images.sources.SOURCES))"
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
         capture_output=True, text=True, check=True,
     )  # fmt: skip

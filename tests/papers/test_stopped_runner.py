@@ -8,6 +8,7 @@ import sys
 import time
 from textwrap import dedent
 
+import forks
 import pytest
 
 from vitreous.papers import runner
@@ -75,7 +76,7 @@ def numbers(tmp_path):
 
 def run_again(tmp_path, outside):
     (tmp_path / "gate").touch()
-    done = subprocess.run(
+    done = forks.run(
         [*COMMAND, "--jobs", "0", "--json"], env=outside, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
@@ -84,7 +85,7 @@ def run_again(tmp_path, outside):
 
 def test_a_process_that_dies_is_named_and_the_next_cell_gets_a_new_one(tmp_path, outside):
     env = {**outside, "DIE_AT": "2"}  # arm 1, seed 0
-    died = subprocess.run(
+    died = forks.run(
         [*COMMAND, "--jobs", "1", "--json"], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert died.returncode == 1, died.stderr
@@ -97,7 +98,7 @@ def test_a_process_that_dies_is_named_and_the_next_cell_gets_a_new_one(tmp_path,
 
 def test_a_stopped_experiment_keeps_its_cells_and_goes_on(tmp_path, outside):
     env = {**outside, "WAIT_FROM": "2"}
-    began = subprocess.Popen(
+    began = forks.Popen(
         [*COMMAND, "--jobs", "1"], env=env, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE
     )
     while not (tmp_path / "gate.waits").exists():  # cells 0 and 1 are done, 2 has begun
@@ -123,7 +124,7 @@ def test_two_runs_at_once_on_one_results_file_lose_nothing(tmp_path, outside):
     (tmp_path / "gate").touch()
     halves = [{"FIRST": "0", "LAST": "12"}, {"FIRST": "12", "LAST": "24"}]
     running = [
-        subprocess.Popen([*COMMAND, "--jobs", "0"], env=outside | half, cwd=tmp_path, stdout=subprocess.DEVNULL)
+        forks.Popen([*COMMAND, "--jobs", "0"], env=outside | half, cwd=tmp_path, stdout=subprocess.DEVNULL)
         for half in halves
     ]
     assert [one.wait() for one in running] == [0, 0]

@@ -3,12 +3,12 @@
 import json
 import os
 import pty
-import subprocess
 import sys
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
+import forks
 import pytest
 from small_runs import Death, die_at, fitted, picture_folder
 
@@ -77,11 +77,11 @@ show("fit", Result(), json=False)
     ours = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     for env, wanted in ((ours, f"\x1b[31m\x1b[1m{plain}\x1b[0m"), ({**ours, "NO_COLOR": "1"}, plain)):
         inner, outer = pty.openpty()
-        subprocess.run([sys.executable, "-c", code], stdout=outer, env=env, check=True, timeout=60)
+        forks.run([sys.executable, "-c", code], stdout=outer, env=env, check=True, timeout=60)
         os.close(outer)
         assert os.read(inner, 4096).decode().splitlines() == [wanted, "model   here"]
         os.close(inner)
-    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ours, timeout=60)
+    piped = forks.run([sys.executable, "-c", code], capture_output=True, text=True, env=ours, timeout=60)
     assert piped.stdout.splitlines() == [plain, "model   here"]
 
 

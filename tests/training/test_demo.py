@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import forks
 import pytest
 from small_runs import Death, die_at
 from tiny_models import line_of
@@ -21,7 +22,7 @@ from vitreous.training.run import folder as runs
 def command(folder, *words):
     """The command in `folder`, under way."""
     call = [sys.executable, "-m", "vitreous", "demo", *words]
-    return subprocess.Popen(call, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forks.Popen(call, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_the_command_trains_judges_and_reports_beside_its_rival(tmp_path):

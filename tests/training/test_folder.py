@@ -10,6 +10,7 @@ import textwrap
 import threading
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 import torch
@@ -43,7 +44,7 @@ def names(folder: RunFolder) -> list[str]:
 
 def program(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=500)
+    return forks.run(words, capture_output=True, text=True, timeout=500)
 
 
 def damage(path: Path, place: float) -> None:
@@ -524,7 +525,7 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
     words = (
         "import sys; from vitreous.training.run.folder import RunFolder; run = RunFolder.{}; print('held', flush=True)"
     )
-    first = subprocess.Popen(
+    first = forks.Popen(
         [sys.executable, "-c", words.format("create(sys.argv[1], {})") + "; sys.stdin.read()", str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forks
 import pytest
 import torch
 from picture_files import class_folders
@@ -69,7 +70,7 @@ def started(images: Path, folder: Path, folds: int = 0, *, often: bool = False) 
     else:
         words += ["--model", "Ti/8 width=32 heads=2 depth=2 mlp=64", "--steps", str(STEPS), "--folds", str(folds)]
         words += [word for setting in SETTINGS for word in ("--set", setting)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forks.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -194,7 +195,7 @@ def test_asked_to_stop_a_run_saves_and_says_where_it_stands(images, untouched, t
         assert line.endswith(" --resume")
         told.append(shlex.split(line.partition("; go on: ")[2])[1:])
         assert [event["step"] for event in runs.read(folder) if event["kind"] == "step"] == list(range(1, step + 1))
-    subprocess.run([sys.executable, "-m", "vitreous", *told[0]], check=True, capture_output=True)
+    forks.run([sys.executable, "-m", "vitreous", *told[0]], check=True, capture_output=True)
     assert_same_run(folder, untouched[0])
 
 

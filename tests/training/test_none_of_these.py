@@ -111,18 +111,24 @@ def test_a_trained_network_is_fitted_on_dev(tmp_path):
     assert "were not tried" in page
 
 
-def test_cross_validation_scores_each_image_by_a_model_that_has_not_seen_it(tmp_path):
-    data = picture_folder(tmp_path / "shapes", 48)
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory):
+    """A cross-validated run of a small network."""
+    place = tmp_path_factory.mktemp("crossed")
+    data = picture_folder(place / "shapes", 48)
     options = {"model": MODEL, "recipe": PLAIN.change(image_size=SIDE, length="3 steps"), "device": "cpu"}
-    run = vitreous.fit(data, out=tmp_path / "run", folds=2, workers=0, **options)
-    assert run.metrics["judged"]["unlike"] == 2  # 5 % of 48, rounded down
-    assert run.load().familiarity is not None
+    return vitreous.fit(data, out=place / "run", folds=2, workers=0, **options)
 
 
-def test_eval_and_export_use_the_same_score(solved, tmp_path):
+def test_cross_validation_scores_each_image_by_a_model_that_has_not_seen_it(crossed):
+    assert crossed.metrics["judged"]["unlike"] == 2  # 5 % of 48, rounded down
+    assert crossed.load().familiarity is not None
+
+
+def test_eval_and_export_use_the_same_score(crossed, tmp_path):
     pytest.importorskip("onnxruntime", reason="the extra `export` is not installed")
     pytest.importorskip("onnxscript", reason="the extra `export` is not installed")
-    model = solved.load()
+    model = crossed.load()
     parity = vitreous.export(model, tmp_path / "onnx", to="onnx", images=20)
     assert parity.passed
     from vitreous.exports.export import TARGETS

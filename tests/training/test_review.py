@@ -2,11 +2,10 @@
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import numpy as np
 import pytest
 from PIL import Image
@@ -137,7 +136,7 @@ def test_a_run_goes_on_from_another_folder(folder, tmp_path):
     )
     places = [str(Path(__file__).parent.parent), *sys.path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = forks.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 9, done.stderr
     run = vitreous.fit(tmp_path / "run", resume=True)  # this process is elsewhere
     assert run.metrics["steps"] == 4

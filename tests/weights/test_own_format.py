@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 
+import forks
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -373,7 +374,7 @@ while True:
     vitreous.save(model, sys.argv[1], force=True)
 """
     for moment in (0.01, 0.05):
-        process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+        process = forks.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
         assert process.stdout.readline() == b"ready\n"
         time.sleep(moment)
         process.send_signal(signal.SIGKILL)

@@ -8,6 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import forks
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -362,7 +363,7 @@ def test_a_process_killed_at_any_moment_leaves_a_model_with_its_own_labels(tmp_p
     place = tmp_path / "m"
     words = [sys.executable, "-c", textwrap.dedent(code), str(Path(__file__).parents[1]), str(place), format]
     for i in range(4):
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        process = forks.Popen(words, stdout=subprocess.PIPE, text=True)
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.2 + 0.037 * i)
         process.kill()

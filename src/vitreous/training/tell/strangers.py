@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +54,7 @@ def easy(strangers: Mapping[str, Caught]) -> tuple[str, Caught]:
     return ", ".join(SHORT_NAMES.get(kind, kind) for kind in own), counts
 
 
+@cache
 def embedded(*, has_clothes: bool) -> dict[str, NDArray[np.uint8]]:
     """Strangers for any model, N H W C each.  has_clothes: the model learned clothes, so they are no strangers."""
     scenes = shapes.batch(range(OF_EACH_KIND))[0]
