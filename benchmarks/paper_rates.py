@@ -12,7 +12,7 @@ from typing import Any
 
 from vitreous.papers.experiment import walk
 from vitreous.papers.experiments import EXPERIMENTS
-from vitreous.papers.experiments.gpu_scale import PILOT_LENGTH, PILOT_SEED, RATES_FILE, pilots
+from vitreous.papers.experiments.gpu_scale import PILOT_RECIPE, PILOT_SEED, RATES_FILE, pilots
 from vitreous.papers.results import read
 
 
@@ -26,7 +26,8 @@ def chosen(file: Path) -> dict[str, Any]:
         right[network] = {f"{rate:g}": round(value, 6) for rate, value in found.items()}
         if len(found) == len(by_rate):
             rates[network] = max(found, key=lambda rate: (found[rate], -rate))
-    about = f"right on dev after {PILOT_LENGTH}, seed {PILOT_SEED}, by rate; the best is taken"
+    how = f"{PILOT_RECIPE['length']} of {PILOT_RECIPE['batch']} images, seed {PILOT_SEED}"
+    about = f"right on dev after {how}, by rate; the best is taken"
     environment = next(iter(known.values())).environment
     return {"about": about, "rates": rates, "pilots": right, "environment": dict(environment)}
 

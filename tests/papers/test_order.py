@@ -6,7 +6,7 @@ import pytest
 
 from vitreous.papers import runner
 from vitreous.papers.experiment import Cell
-from vitreous.papers.experiments.gpu_scale import HYBRID, RECIPE, VIT
+from vitreous.papers.experiments.gpu_scale import HYBRID, RECIPE, RESNET, VIT
 from vitreous.papers.order import START_SECONDS, Clock, Pace, Waiting, in_order, kind_of, seconds_of
 from vitreous.papers.processes import Worker
 from vitreous.papers.works.shift import shift
@@ -54,28 +54,31 @@ def test_groups_come_in_the_callers_order_and_each_cell_once():
 
 
 def test_a_process_goes_on_with_the_kind_it_has_compiled():
-    vits, hybrids = [trained(seed) for seed in range(6)], [trained(seed, HYBRID) for seed in range(6)]
-    waiting = Waiting(in_order([[*vits, *hybrids]]))
-    of_vits, of_hybrids = worker(kind_of(vits[0])), worker(kind_of(hybrids[0]))
-    both = [of_vits, of_hybrids]
+    resnets, hybrids = [trained(seed, RESNET) for seed in range(9)], [trained(seed, HYBRID) for seed in range(9)]
+    waiting = Waiting(in_order([[*resnets, *hybrids]]))
+    of_resnets, of_hybrids = worker(kind_of(resnets[0])), worker(kind_of(hybrids[0]))
+    both = [of_resnets, of_hybrids]
     assert kind_of(waiting.take(of_hybrids, both, 1e9)) == kind_of(hybrids[0])
-    assert kind_of(waiting.take(of_vits, both, 1e9)) == kind_of(vits[0])
-    assert kind_of(waiting.take(worker(), [of_hybrids], 1e9)) == kind_of(vits[0])  # which no process has
-    assert kind_of(waiting.take(worker(), both, 1e9)) in (kind_of(vits[0]), kind_of(hybrids[0]))
+    assert kind_of(waiting.take(of_resnets, both, 1e9)) == kind_of(resnets[0])
+    assert kind_of(waiting.take(worker(), [of_hybrids], 1e9)) == kind_of(resnets[0])  # which no process has
 
 
 def test_the_kind_with_most_work_gets_most_processes():
-    vits, hybrids = [trained(seed) for seed in range(16)], [trained(seed, HYBRID) for seed in range(5)]
-    waiting, workers = Waiting(in_order([[*hybrids, *vits]])), [worker() for _ in range(4)]
+    resnets, hybrids = [trained(seed, RESNET) for seed in range(16)], [trained(seed, HYBRID) for seed in range(6)]
+    waiting, workers = Waiting(in_order([[*hybrids, *resnets]])), [worker() for _ in range(4)]
     for one in workers:
         one.kinds.add(kind_of(waiting.take(one, workers, 1e9)))
-    assert sorted(one.kinds == {kind_of(vits[0])} for one in workers) == [False, True, True, True]
+    assert sorted(one.kinds == {kind_of(resnets[0])} for one in workers) == [False, True, True, True]
 
 
-def test_what_few_cells_share_is_not_compiled():
-    few, many = Waiting([trained(0)]), Waiting([trained(seed) for seed in range(5)])
-    assert few.kind(trained(0)) is None
-    assert many.kind(trained(0)) == kind_of(trained(0))
+def test_what_few_cells_share_is_not_compiled_whole_and_vits_share_blocks():
+    few, many = Waiting([trained(0, RESNET)]), Waiting([trained(seed, RESNET) for seed in range(9)])
+    assert few.kind(trained(0, RESNET)) is None
+    assert many.kind(trained(0, RESNET)) == kind_of(trained(0, RESNET))
+    assert runner._how(trained(0, RESNET), worker(), few) == {"compiled": "blocks"}
+    assert runner._how(trained(0, RESNET), worker(), many) == {"compiled": "whole"}
+    assert runner._how(trained(0), worker(), few) == {"compiled": "blocks"}
+    assert runner._how(shift(trained(0), "tiny-imagenet", [1]), worker(), few) == {}
 
 
 def test_a_cell_that_would_end_too_late_is_left():

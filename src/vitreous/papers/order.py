@@ -1,7 +1,8 @@
 """Which cell is next: the caller's order, trainings before what reads them, and equal steps in one process.
 
-A training step is compiled once for a *kind*: one network and one size of a batch. A process that has compiled a kind
-takes its other cells first; one that has not takes the kind that most work waits for, shared among those that have it.
+A step of a ResNet or a hybrid is compiled once for a *kind*: one network and one size of a batch. A process that has
+compiled a kind takes its other cells first; one that has not takes the kind that most work waits for, shared among
+those that have it. ViTs share compiled blocks, whichever process takes them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from threading import Event, Thread
 
 from vitreous.errors import VitreousError
 from vitreous.models.catalog import parse
+from vitreous.models.config import ViTConfig
 from vitreous.models.cost import training_flops
 from vitreous.papers.experiment import Cell, walk
 from vitreous.papers.processes import Worker
 
 FLOPS_PER_SECOND = 1.2e14  # of a small network whose step is captured and not compiled; seen on an H200
-COMPILED_FROM = 8.0  # seconds of all steps of a kind, uncompiled; compiling takes a core half a minute
+COMPILED_FROM = 5.0  # seconds of all steps of a kind, uncompiled; compiling takes a core half a minute
 LOOKED_AHEAD = 24  # cells that may go first for their kind
 OTHER_SECONDS = 3.0  # of a cell that trains nothing, or whose length is not in steps
 START_SECONDS = 2.0  # before the first step and after the last
@@ -58,6 +60,12 @@ def _trains_a_new_network(cell: Cell) -> bool:
     return cell.options.get("model") is not None and isinstance(cell.options.get("recipe"), Mapping)
 
 
+def is_plain_vit(model: str) -> bool:
+    """Whether its cost lies in equal blocks."""
+    config = parse(model)
+    return isinstance(config, ViTConfig) and config.embedding.stem == "patch"
+
+
 class Waiting:
     """Cells that nobody computes yet."""
 
@@ -70,7 +78,7 @@ class Waiting:
         self.unfinished = set(self.cells)
         totals: dict[str, float] = {}
         for key, kind in self.kinds.items():
-            if kind is not None:
+            if kind is not None and not is_plain_vit(self.cells[key].options["model"]):
                 totals[kind] = totals.get(kind, 0.0) + self.seconds[key] - START_SECONDS
         self.worth_compiling = {kind for kind, total in totals.items() if total >= COMPILED_FROM}
 
@@ -79,7 +87,7 @@ class Waiting:
 
     def kind(self, cell: Cell) -> str | None:
         """Of the step that is compiled for a cell; None if it is not worth it."""
-        kind = self.kinds[cell.key]
+        kind = self.kinds.get(cell.key)
         return kind if kind in self.worth_compiling else None
 
     def take(self, worker: Worker, others: Sequence[Worker], longest: float) -> Cell | None:

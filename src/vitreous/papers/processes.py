@@ -30,7 +30,6 @@ class Worker:
     process: subprocess.Popen[str] | None = None
     kinds: set[str] = field(default_factory=set)  # of training steps that it has compiled
     busy: Cell | None = None
-    is_compiling: bool = False
 
     def send(self, cell: Cell, how: dict[str, Any]) -> None:
         """how: for this cell, what the process cannot know by itself."""
@@ -40,7 +39,6 @@ class Worker:
     def feed(self) -> None:
         while (sent := self.cells.get()) is not None:
             answer = self._asked(*sent)
-            self.is_compiling = False
             self.answers.put((self, sent[0], answer))
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()

@@ -14,7 +14,7 @@ from vitreous.errors import ConfigError, VitreousError
 from vitreous.machine import choose_device, core_count
 from vitreous.machine import record as machine_record
 from vitreous.papers.experiment import Cell, Experiment, GridCell, ScaleName, walk
-from vitreous.papers.order import Clock, Pace, Waiting, in_order
+from vitreous.papers.order import Clock, Pace, Waiting, in_order, kind_of
 from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.processes import Worker, shared_gpu, workers
 from vitreous.papers.results import Record, Results, new_record
@@ -27,6 +27,7 @@ from vitreous.words import counted, duration
 
 OUT = "papers/results"
 GPU_JOBS = 14  # small trainings at once on one GPU of a machine with 16 cores
+HOPELESS_AFTER = 12  # cells that failed before any ended
 GRACE_SECONDS = 15.0  # past the limit, for cells that take longer than was expected
 Tell = Callable[[str], None]
 Step = Callable[[int, int], None]
@@ -140,6 +141,8 @@ def _run(
     for done, (cell, answer) in enumerate(found, 1):
         if "error" in answer:
             failures[where.get(cell.key, f"a model that other cells need ({cell.key})")] = answer["error"]
+            if len(failures) == done == HOPELESS_AFTER:
+                raise VitreousError(f"the first {done} cells all failed, such as: {answer['error']}")
         elif results.get(cell) is None and ranks.is_first and cell.key in home:
             what = answer["readings"], answer["status"], answer["seconds"]
             results.add(home[cell.key], new_record(cell, *what, sets.copies([cell])))
@@ -279,7 +282,7 @@ def _computed(
             for worker in (worker for worker in all_of_them if worker.busy is None):
                 cell = waiting.take(worker, all_of_them, pace.fits(clock.left))
                 if cell is not None:
-                    worker.send(cell, _how(cell, worker, all_of_them, waiting, is_gpu))
+                    worker.send(cell, _how(cell, worker, waiting) if is_gpu else {})
                     pace.begin(cell, clock.ran)
             busy = [worker.busy for worker in all_of_them if worker.busy is not None]
             if not busy or clock.left < -GRACE_SECONDS:
@@ -294,14 +297,12 @@ def _computed(
             yield cell, answer
 
 
-def _how(cell: Cell, worker: Worker, others: Sequence[Worker], waiting: Waiting, is_gpu: bool) -> dict[str, Any]:
-    """Whether a training's step is compiled. Half of the processes may compile at once; the others fill the GPU."""
-    kind = waiting.kind(cell) if is_gpu else None
-    if kind is None:
+def _how(cell: Cell, worker: Worker, waiting: Waiting) -> dict[str, Any]:
+    """What of a training's step is compiled: what makes the batch and, of a ViT, a block; all, where many share it."""
+    if kind_of(cell) is None:
         return {}
-    if kind not in worker.kinds:
-        if 2 * sum(other.is_compiling for other in others) >= len(others):
-            return {}
-        worker.kinds.add(kind)
-        worker.is_compiling = True
+    kind = waiting.kind(cell)
+    if kind is None:
+        return {"compiled": "blocks"}
+    worker.kinds.add(kind)
     return {"compiled": "whole"}

@@ -23,7 +23,7 @@ SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3}
 
 NORM_DEPTHS = {"laptop": (3, 6), "gpu": (6, 12), "full": (12, 24)}
 STABLE_RATES = {"laptop": (3e-3, 1e-2, 3e-2), "gpu": (1e-3, 3e-3, 1e-2), "full": (1e-3, 3e-3, 1e-2)}
-STABLE_LENGTH = {"laptop": "200 steps", "gpu": "400 steps", "full": "30 epochs"}
+STABLE_LENGTH = {"laptop": "200 steps", "gpu": "150 steps", "full": "30 epochs"}
 LEARNS = 0.5  # of the best accuracy of both: a rate is stable if it reaches so much
 
 
@@ -151,8 +151,8 @@ SWITCHES = {
     "random class token": "token_start=normal",
 }
 SMALL_BATCH = {"gpu": 32, "full": 64}
-SMALL_LENGTH = {"gpu": "1500 steps", "full": "30 epochs"}
-EARLY = {"laptop": "20 steps", "gpu": gpu_scale.EARLY, "full": "1000 steps"}
+SMALL_LENGTH = {"gpu": "700 steps", "full": "30 epochs"}
+EARLY = {"laptop": "20 steps", "gpu": f"{gpu_scale.EARLY} steps", "full": "1000 steps"}
 SMALL = ", small batch"
 
 

@@ -25,15 +25,17 @@ LARGE_VIT = "S/8 width=192 depth=6 heads=6 mlp=768 image_size=64"
 LARGE_RESNET = "BiT-R50x1 units=3x4 resnet_width=1.125 image_size=64"
 LARGE_HYBRID = "S/8 stem=convolutions width=192 depth=6 heads=6 mlp=616 image_size=64"
 UP = "tiny-imagenet"
-STEPS, EARLY = "2000 steps", "200 steps"
+STEPS, QUARTER, EARLY, START = 700, 250, 100, 30  # of a training, and of shorter ones
 RECIPE: Mapping[str, Any] = {
-    "length": STEPS, "batch": 256, "weight_decay": 0.1, "area": [0.35, 1.0], "evaluate_every": 4.0
+    "length": f"{STEPS} steps", "batch": 512, "weight_decay": 0.1, "area": [0.35, 1.0], "evaluate_every": 4.0
 }  # fmt: skip
+FINE_TUNING: Mapping[str, Any] = {"length": "100 steps", "batch": 256, "dev": 0.0, "peak_lr": 2e-3}
 SEEDS = 5
 
 RATES_FILE = Path(__file__).parent / "rates.json"
 RATES_TRIED: Mapping[str, tuple[float, ...]] = {"adamw": (3e-4, 1e-3, 3e-3), "sgd": (0.03, 0.1, 0.3)}
-PILOT_SEED, PILOT_LENGTH = 100, "300 steps"
+PILOT_SEED = 100
+PILOT_RECIPE = {**RECIPE, "length": "300 steps", "batch": 256}
 ONE_RATE = ("positions=", "positions_at=", "position_start=", "token_start=")  # words that change no rate: see C20
 
 
@@ -73,7 +75,7 @@ def pilots(cells: Iterable[Cell]) -> dict[str, dict[float, Cell]]:
         optimizer, model = str(recipe.get("optimizer", "adamw")), network_of(options["model"])
         changes = {name: recipe[name] for name in ("optimizer", "weight_decay") if optimizer != "adamw"}
         found[f"{model} {optimizer}"] = {
-            rate: train(model, UP, PILOT_SEED, recipe={**RECIPE, **changes, "length": PILOT_LENGTH, "peak_lr": rate})
+            rate: train(model, UP, PILOT_SEED, recipe={**PILOT_RECIPE, **changes, "peak_lr": rate})
             for rate in RATES_TRIED[optimizer]
         }
     return found

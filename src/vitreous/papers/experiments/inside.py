@@ -66,7 +66,7 @@ INSIDE: dict[ScaleName, InsideNetworks] = {
         data=gpu_scale.UP,
         recipe=gpu_scale.RECIPE,
         seen=1024,
-        early=gpu_scale.EARLY,
+        early=f"{gpu_scale.EARLY} steps",
     ),
     "full": InsideNetworks(
         vit="B/16",

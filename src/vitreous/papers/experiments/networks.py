@@ -92,7 +92,7 @@ LEARNING: Mapping[ScaleName, dict[str, Any]] = {
         "shots_of": ("imagenet",),
     },
 }
-FINE_TUNING = {"laptop": "", "gpu": "400 steps", "full": "20000 steps"}
+FULL_TUNING: Mapping[str, Any] = {"length": "20000 steps", "batch": 64}
 SHOTS = 5
 MANY_SHOTS = 100  # of each unseen class: the laptop's transfer, which takes no steps
 
@@ -126,7 +126,7 @@ def with_transfer(scale: ScaleName, arm: str, seed: int, trained: Cell) -> Itera
 def _transferred(scale: ScaleName, trained: Cell, seed: int, down: str) -> Cell:
     if scale == "laptop":
         return few_shots(scale, trained)[0]
-    how: dict[str, Any] = {"length": FINE_TUNING[scale], "batch": 64} | ({"dev": 0.0} if scale == "gpu" else {})
+    how = gpu_scale.FINE_TUNING if scale == "gpu" else FULL_TUNING
     return train(None, down, seed, recipe="fine-tune", weights=trained, **how)
 
 

@@ -18,7 +18,7 @@ from vitreous.papers.works.patterns import patterns
 KINDS = ("1-D, stem", "2-D, stem", "relative")
 SIDES = {"laptop": (4, 7), "gpu": (2, 4, 8), "full": (7, 14, 28)}  # patches in a row of the image
 PIXELS = {"laptop": 28, "gpu": 64, "full": 224}
-GRID_LENGTH = {"laptop": "200 steps", "gpu": gpu_scale.STEPS, "full": "90 epochs"}
+GRID_LENGTH = {"laptop": "200 steps", "gpu": f"{gpu_scale.STEPS} steps", "full": "90 epochs"}
 
 
 def arm_of(kind: str, side: int) -> str:
@@ -80,7 +80,7 @@ MAP_KINDS = {"1-D": "", "2-D": "positions=learned-2d"}  # relative positions hav
 PATTERNS_ARM, SETTINGS_ARM, NEAR_ARM, START_ARM = "patterns", "settings", "1-D", "1-D, at the start"
 BETWEEN_RATES, BETWEEN_KINDS = "likeness_between_rates", "likeness_between_kinds"
 BETWEEN_SEEDS, BETWEEN_SETTINGS = "likeness_between_seeds", "likeness_between_settings"
-SHORT = {"gpu": "600 steps", "full": "90 epochs"}
+SHORT = {"gpu": f"{gpu_scale.QUARTER} steps", "full": "90 epochs"}
 
 
 def mapped(scale: ScaleName, seed: int) -> dict[tuple[str, float], Cell]:
@@ -113,7 +113,7 @@ def patterns_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
         both = [*grid.values(), *other.values()]
         yield GridCell(PATTERNS_ARM, seed, patterns(both, rate_and_kind_pairs(list(grid))))
         yield GridCell(SETTINGS_ARM, seed, _against_seeds(seed, by_seed))
-        near = trained(scale, seed, rate=rates_of(scale)[1])
+        near = trained(scale, seed)
         yield GridCell(NEAR_ARM, seed, looked(near, near.options["data"], ["positions"], seen=64))
         start = looked_at_start(near.options["model"], seed, near.options["data"], ["positions"], seen=64)
         yield GridCell(START_ARM, seed, start)

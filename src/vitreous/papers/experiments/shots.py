@@ -48,7 +48,13 @@ SHOTS: dict[ScaleName, ShotScale] = {
         "fashion", THEIR_KIN, MIXED, TRANSFER["laptop"].model, (2, 3, 4), (1, 2, 5, 10, 20), (10, 30, 100, 200)
     ),
     "gpu": ShotScale(
-        "imagenette", None, None, f"{gpu_scale.VIT} classes=100", (2, 5, 10), (1, 2, 5, 10, 20), (60, 200, 600, 2000)
+        "imagenette",
+        None,
+        None,
+        f"{gpu_scale.VIT} classes=100",
+        (2, 5, 10),
+        (1, 2, 5, 10, 20),
+        (gpu_scale.START, gpu_scale.EARLY, gpu_scale.QUARTER, gpu_scale.STEPS),
     ),
     "full": ShotScale("pets", None, None, "B/16 classes=21843", (2, 5, 10, 20), (1, 2, 5, 10, 20), (3, 10, 30, 90)),
 }
