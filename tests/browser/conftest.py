@@ -7,6 +7,7 @@ from browsing import CHROMIUM, FLAGS
 @pytest.fixture(scope="module")
 def browser():
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    sync_api.expect.set_options(timeout=30_000)  # as long as all else waits; five seconds are few on a busy machine
     with sync_api.sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield running
