@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import serving
+import torch
 from browsing import CHROMIUM, CONTRAST, FLAGS
 from PIL import Image
 from serving import LABELS, encoded, need_extra, picture
@@ -508,6 +509,71 @@ def test_formulas_are_those_of_the_model(visit, changes, formulas):
             assert tops == sorted(set(tops))  # each on a line of its own
 
 
+SPELLED = {
+    "class",
+    "distillation",
+    "register",
+    "registers",
+    "positions",
+    "attention",
+}  # words of a formula, not letters
+MODELS = {
+    "plain": {},
+    "bare": BARE,
+    "cut": CUT,
+    "patches placed": {"positions_cover": "patches", "norm_before_blocks": True},
+    "normed queries": {"qk_norm": True, "attention_scale": 0.5},
+    "rotary": {"positions": "none", "rotary": "axial"},
+}
+
+
+@pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
+def test_each_letter_of_a_formula_is_explained_below_it(visit, changes):
+    with serving.thread(serving.tiny(**changes)) as (caller, _, _):
+        page = visit("/lesson", url=caller.url, reduced_motion="reduce")
+        page.wait_for_selector("#words p")
+        for step in (3, 4, 5):
+            page.click(f"#steps li:nth-child({step}) button")
+            says(page, "#count", f"Step {step} of 6")
+            lines = page.locator(".formula span").all_inner_texts()
+            prose = [line for line in lines if re.match(r"R turns|b: ", line)]
+            told = " ".join([words(page, "#words .hint"), *prose])
+            formula = " ".join(line for line in lines if line not in prose)
+            letters = set(re.findall(r"softmax|norm|mlp|[a-zA-Zγ]+(?=[₀₁₂ᵀ′ ;,)\]·/(]|$)", formula)) - SPELLED
+            letters |= {pair[0] for pair in re.findall(r"[a-z]E\b", formula)} if step == 3 else set()
+            missing = {letter for letter in letters if not re.search(rf"(?<![a-z]){letter}(?![a-z])", told)}
+            assert missing - {"x₁E", "E"} == set(), (step, lines, told)
+
+
+def test_what_a_confidence_promises_is_told_of_a_model_whose_answers_were_counted(visit, server):
+    page = visit("/lesson#6")
+    says(page, "#words", "How many of such answers are right, nobody has counted.")
+    model = serving.tiny()
+    model.track_record = TrackRecord(right=0.817, low=0.771, high=0.856, images=312, sure_from=0.0)
+    with serving.thread(model) as (caller, _, _):
+        (row,) = caller.call("POST", "/api/predict?image=example-0").json["images"]
+        share = 100 * row["top"][0]["probability"]
+        page = visit("/lesson#6", url=caller.url)
+        says(page, "#words", f"It says {row['said'][0]}, at {share:.1f} %: of 100 such answers")
+        told = re.search(r"about (\d+) should be right", words(page, "#words"))
+        assert abs(int(told[1]) - share) <= 0.5
+
+
+def test_of_several_labels_none_may_reach_one_half(visit):
+    model = serving.tiny()
+    model.answers, model.temperature = "several", 1.0
+    with torch.no_grad():
+        model.head.bias.fill_(-9.0)
+    with serving.thread(model) as (caller, _, _):
+        page = visit("/lesson#6", url=caller.url)
+        says(page, "#words", "It says: none of these (nearest: ")
+        says(page, "#words", "). No class reaches one half.")
+        page.goto(f"{caller.url}/")
+        shown(page)
+        assert words(page, "#said").endswith(")\nNone of the classes reaches one half.")
+        assert page.locator("#top li").count() == 5
+
+
 def test_step_one_shows_the_numbers_of_the_square_that_is_marked(visit, server, tmp_path):
     raw = encoded(picture(7))
     (tmp_path / "mine.png").write_bytes(raw)
@@ -589,6 +655,72 @@ def test_the_worksheet_asks_and_its_answers_are_on_pages_of_their_own(visit, ser
     page.emulate_media(media="print")
     assert page.locator("#tools").is_hidden()
     assert page.locator(".fill").is_visible()
+
+
+def test_words_are_explained_where_they_stand(visit, server):
+    told = server.get("/api/worksheet").json["words"]
+    page = visit("/lesson")
+    page.wait_for_selector("#glossary dt")
+    rows = zip(
+        page.locator("#glossary dt").all_inner_texts(), page.locator("#glossary dd").all_inner_texts(), strict=True
+    )
+    assert dict(rows) == told
+    page.click("#to-worksheet")
+    page.wait_for_selector("#words dt")
+    asked = words(page, "#questions").lower()
+    listed = set(page.locator("#words dt").all_inner_texts())
+    assert listed == {word for word in told if any(part in asked for part in word.lower().split(", "))}
+    assert listed >= {"token", "patch", "head", "MLP", "class token"}
+    page.goto(f"{server.url}/")
+    shown(page)
+    page.click(".explained summary")
+    explained = words(page, ".explained p").lower()
+    for word in ("patches", "positions", "block", "attention", "heads", "mlp", "skip"):
+        assert word in explained
+        assert word.removesuffix("s") in words(page, "#breaks").lower()
+
+
+PAPER = 680  # pixels between the margins of A4
+
+
+@pytest.mark.parametrize("path", ["/", "/lesson", "/worksheet"])
+def test_on_paper_it_is_dark_on_white_whatever_the_screen(visit, path):
+    page = visit(path, viewport={"width": PAPER, "height": 1000}, color_scheme="dark", reduced_motion="reduce")
+    page.wait_for_selector({"/": "#top li", "/lesson": "#glossary dt", "/worksheet": "#architecture svg"}[path])
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= PAPER
+    assert page.locator(".buttons:visible, .ways:visible, .over:visible").count() == 0
+
+
+PRINTED = """() => {
+  const style = (name) => getComputedStyle(document.querySelector(name));
+  const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
+  return {
+    margin: rules.filter((rule) => rule instanceof CSSPageRule).map((rule) => rule.style.margin),
+    pages: [style("#answers").breakBefore, style("#architecture").breakBefore],
+    whole: [style(".questions li").breakInside, style(".results li").breakInside],
+    columns: style("#words").gridTemplateColumns.split(" ").length,
+    drawing: document.querySelector("#architecture svg").getBoundingClientRect().height,
+    names: [...document.querySelectorAll(".fill span")].map((e) => [e.textContent, e.offsetWidth > 90]),
+  };
+}"""
+
+
+def test_the_worksheet_is_made_for_paper(visit):
+    """Margins, a line for the name, answers and drawing each on a page of its own, which they fit."""
+    page = visit("/worksheet", viewport={"width": PAPER, "height": 1000})
+    page.wait_for_selector("#architecture svg")
+    assert page.locator(".fill").is_hidden()
+    page.emulate_media(media="print")
+    found = page.evaluate(PRINTED)
+    assert found["margin"] == ["15mm"]
+    assert found["pages"] == ["page", "page"]
+    assert found["whole"] == ["avoid", "avoid"]
+    assert found["columns"] == 2  # a word beside its meaning, on narrow paper too
+    assert 500 < found["drawing"] < (297 - 2 * 15) / 25.4 * 96
+    assert found["names"] == [["Name", True], ["Date", True]]
 
 
 def test_without_examples_pages_wait_for_a_picture(visit, tmp_path):

@@ -119,10 +119,20 @@ def test_maps_of_the_stem_are_those_of_the_model():
 
 
 TERMS = ("token", "patch", "place", "map", "convolution", "head", "mlp", "norm", "pool", "attention", "class token")
-TERMS += ("position", "block", "skip", "bias", "parameter", "stage", "relu", "gelu", "table")
+TERMS += ("position", "block", "skip", "bias", "parameter", "stage", "relu", "gelu", "silu", "swiglu", "table")
 
 
-@pytest.mark.parametrize("changes", [{}, {"positions": "none", "pool": "gap"}, HYBRID, None], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"positions": "none", "pool": "gap"},
+        HYBRID,
+        None,
+        *({"pool": "gap", "activation": kind} for kind in ("relu", "silu", "swiglu", "quick-gelu")),
+    ],
+    ids=str,
+)
 def test_each_term_of_the_sheet_and_the_drawing_is_explained(changes):
     """By a word of its own or within another's meaning; a model without a part does not explain it."""
     model = awake(BIT) if changes is None else serving.tiny(**changes)

@@ -23,6 +23,7 @@ from vitreous.report import page as pages
 from vitreous.training import recipes
 from vitreous.training.label_errors import suspects
 from vitreous.training.run.events import known
+from vitreous.training.tell import strangers
 from vitreous.training.tell.card import card
 from vitreous.training.tell.page import MAX_MISTAKES_SHOWN, page, write_report
 from vitreous.training.tell.summary import Summary, happenings, places_to_look_at, stages
@@ -432,10 +433,56 @@ def test_how_it_was_judged_is_said(by, words):
     assert words in card(run)
 
 
-def test_rivals_are_shown_whoever_wins():
-    better = finished_run.Rival("a coin", 300, 300)
-    html = plain(pages.render(page(finished_run.invented(300, 3, right=0.5, rivals=[better]))))
-    assert re.search(r"\d+\.\d points less than a coin, more than chance would explain", html)
+@pytest.mark.parametrize(
+    ("right", "words"),
+    [
+        (300, r"\d+\.\d points less than a coin, more than chance would explain"),
+        (0, r"\d+\.\d points more than a coin, more than chance would explain"),
+        (160, r"\d+\.\d points less than a coin, which chance could explain"),
+        (140, r"\d+\.\d points more than a coin, which chance could explain"),
+    ],
+)
+def test_rivals_are_shown_whoever_wins(right, words):
+    labels = np.arange(300) % 3
+    answers = np.where(np.arange(300) % 2 == 0, labels, (labels + 1) % 3)  # half of them right
+    data = dataclasses.replace(finished_run.invented(300, 3).judged, labels=labels)
+    coin = finished_run.Rival("a coin", right, 300)
+    run = finished_run.invented(300, 3, judged=data, probabilities=0.2 + 0.4 * np.eye(3)[answers], rivals=[coin])
+    assert run.result.right == 150
+    assert re.search(words, plain(pages.render(page(run))))
+
+
+DRAWN, CLOTHES, BLANK = strangers.DRAWN, strangers.CLOTHES, strangers.BLANKS
+NEAR = "images when each class was left out in turn: 80 % of the images of a class it never saw get the name of a class"
+UNTRIED = "Images of a class near its own were not tried; expect that many get the name of a class it knows."
+EASY = "Strangers that come with vitreous are easy: "
+
+
+@pytest.mark.parametrize(
+    ("counts", "told", "brief"),
+    [
+        (
+            {DRAWN: (38, 40), CLOTHES: (40, 40), BLANK: (32, 32), strangers.LEFT_OUT: (60, 300)},
+            [
+                f"It noticed 60 of 300 {NEAR}",
+                f"{EASY}drawings; small grey pictures of clothes; images of one colour, which a rule finds.",
+            ],
+            "20 % of a new class",
+        ),
+        ({DRAWN: (30, 40), BLANK: (31, 32)}, [UNTRIED, f"{EASY}drawings; images of one colour."], "75 % of easy ones"),
+        ({}, [UNTRIED], ""),
+    ],
+    ids=["a class left out", "blank images were taught", "nothing shown"],
+)
+def test_what_is_said_of_strangers_is_what_was_counted(counts, told, brief):
+    found = {kind: strangers.Caught(*count) for kind, count in counts.items()}
+    html = plain(pages.render(page(finished_run.invented(100, 3, unlike=7, strangers=found))))
+    assert all(words in html for words in told)
+    assert (EASY in html) == bool(counts)
+    assert "It also says so of 7.0 % of the images judged; the threshold was set where about 95 % of" in html
+    assert brief in html
+    assert ("of easy ones" in html) == brief.endswith("of easy ones")
+    assert "notice strangers" not in plain(pages.render(page(finished_run.invented(100, 3, unlike=None))))
 
 
 def test_faults_of_the_data_are_told():

@@ -57,8 +57,7 @@ def words(model: Model) -> dict[str, str]:
             "block, layer": "two words for one thing: attention and then an MLP, each with norm and skip",
             "rollout": f"the shares of all layers followed from the {end} back to the image",
         }
-        if config.encoder.activation.startswith("gelu"):
-            found[config.encoder.activation] = "between the two tables of an MLP: below zero becomes almost zero"
+        found[config.encoder.activation] = f"between the two tables of an MLP: {_bend(config.encoder.activation)}"
         if config.embedding.class_token:
             found["class token"] = f"a token that is no part of the image and collects the {end}"
     else:
@@ -75,6 +74,12 @@ def words(model: Model) -> dict[str, str]:
     if not model.config.readout.classes:
         found["features"] = "the list of numbers that the model gives of an image; those of like images are alike"
     return found | {"pool": "makes one list of numbers of all of them"}
+
+
+def _bend(activation: str) -> str:
+    if activation == "swiglu":
+        return "one half of the numbers times the other half, of which what is below zero becomes almost zero"
+    return "below zero becomes zero" if activation == "relu" else "below zero becomes almost zero"
 
 
 def _pixels(model: Model) -> Question:

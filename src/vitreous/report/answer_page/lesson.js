@@ -12,6 +12,7 @@ const state = { model: null, image: null, bitmap: null, answer: null, tokens: nu
 const paragraph = (text, kind = "") => Object.assign(document.createElement("p"), { textContent: text, className: kind });
 const canvas = () => $("view");
 const number = (n) => n.toLocaleString("en");
+const NORM = "norm brings the numbers of a token to one scale.";
 const isHybrid = (m) => m.transformer.stem !== "patch";
 const piece = (m) => m.transformer.piece;
 const pieces = (m) => (piece(m) === "patch" ? "patches" : "places");
@@ -52,7 +53,7 @@ const STEPS = [
       `${inFront(m)}${read(m)}`,
     ],
     formula: ({ model: m }) => embedding(m),
-    letters: ({ model: m }) => `z₀: all tokens. x₁, x₂ …: the numbers of each ${piece(m)}. E: the table that turns them into tokens.`,
+    letters: ({ model: m }) => `z₀: all tokens. x₁, x₂ …: the numbers of each ${piece(m)}. E: the table that turns them into tokens.${embedding(m)[0].includes(" + p₁") ? " p, p₁ …: the position of each." : ""}${m.transformer.norm_before_blocks ? ` ${NORM}` : ""}`,
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, lines: !isHybrid(s.model), patch: s.patch }),
     more: tokens,
     caption: (s) => `${isHybrid(s.model) ? `Where ${piece(s.model)}` : "Patch"} ${s.patch + 1}${isHybrid(s.model) ? " stands" : ""}, and beside it its numbers.`,
@@ -66,7 +67,7 @@ const STEPS = [
       m.heads > 1 ? `In every layer ${m.heads} heads ask different questions at once.` : "One head asks in every layer.",
     ],
     formula: ({ model: m }) => attention(m),
-    letters: () => "q, k, v: query, key and value of each token, made of it by three tables. q kᵀ: how well each question fits each key. softmax turns that into shares that sum to 1. d: the numbers of a head.",
+    letters: ({ model: m }) => `q, k, v: query, key and value of each token, made of it by three tables. q kᵀ: how well each question fits each key. softmax turns that into shares that sum to 1.${m.transformer.scale === null ? " d: the numbers of a head." : ""}${m.positions === "relative" ? " r: a learned vector for each offset of two tokens." : ""}${m.transformer.qk_norm ? ` ${NORM}` : ""}`,
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: mean(s.maps, s.layer), patch: s.patch }),
     more: layers,
     caption: (s) => `Where ${piece(s.model)} ${s.patch + 1} looks in layer ${s.layer}, mean of its heads; ${told(mean(s.maps, s.layer), s.model.grid, pieces(s.model))}.${elsewhere(s)}`,
@@ -80,7 +81,7 @@ const STEPS = [
       `The film goes through the layers and shows where ${reader(m)}. Its last picture follows the shares through all layers (rollout): which ${pieces(m)} are in ${outcome(m)} at the end.`,
     ],
     formula: ({ model: m }) => block(m),
-    letters: ({ model: m }) => `z: all tokens, z′: after looking around. norm brings the numbers of a token to one scale. mlp: two tables, one after the other, for each token by itself.${m.transformer.layer_scale ? " γ: one learned number for each of a token's numbers." : ""}`,
+    letters: ({ model: m }) => `z: all tokens, z′: after looking around. ${NORM} mlp: two tables, one after the other, for each token by itself.${m.transformer.layer_scale ? " γ: one learned number for each of a token's numbers." : ""}`,
     more: playing,
     caption: (s) => (s.frame < s.model.depth ? `Layer ${s.frame + 1}: where ${reader(s.model)}; ${told(mean(s.whole, s.frame + 1), s.model.grid, pieces(s.model))}.` : `All layers: what came into ${outcome(s.model)}; ${told(s.whole.rollout, s.model.grid, pieces(s.model))}.`),
   },
@@ -89,7 +90,7 @@ const STEPS = [
     heading: (m) => (isEncoder(m) ? "The features" : "The answer"),
     words: ({ model: m, answer: a }) => (isEncoder(m) ? encoded(m) : [
       `${m.transformer.distillation_head ? "Two more tables turn" : "One more table turns"} ${collected(m)} into a score for each of the ${number(m.classes)} classes, ${m.answers === "several" ? "and each score into a share of its own: an image may have several labels" : "and the scores into shares that sum to 1"}.`,
-      a.said.length ? `It says ${phrase(a)}, at ${percent(a.top[0].probability)}: of 100 such answers to images like those it learned, about ${Math.round(100 * a.top[0].probability)} should be right.` : a.is_unlike ? `It says: ${phrase(a)}. The image resembles no class that it learned.` : `It says: ${phrase(a)}. No class reaches one half.`,
+      a.said.length ? `It says ${phrase(a)}, at ${percent(a.top[0].probability)}${expected(m, a)}` : a.is_unlike ? `It says: ${phrase(a)}. The image resembles no class that it learned.` : `It says: ${phrase(a)}. No class reaches one half.`,
     ]),
     paint: (s) => draw(canvas(), s.bitmap, { grid: s.model.grid, map: s.whole.rollout }),
     more: (s) => {
@@ -128,6 +129,9 @@ function convolved({ model: m, stem, patch }) {
     `Windows upon windows overlap: this ${piece(m)} sees ${all ? "the whole image" : `${h} × ${w} pixels`}. Click another; we follow it through the next steps.`,
   ];
 }
+
+/** What a confidence promises, of a model whose answers somebody has counted. */
+const expected = (m, a) => (m.record ? `: of 100 such answers to images like those it learned, about ${Math.round(100 * a.top[0].probability)} should be right.` : ". How many of such answers are right, nobody has counted.");
 
 /** The end of an encoder, in words. */
 const encoded = (m) => [

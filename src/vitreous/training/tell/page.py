@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ from vitreous.report.page import (
 from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run.stage import stage_of
-from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
+from vitreous.training.tell.strangers import BLANKS, CLOTHES, DRAWN, LEFT_OUT, Caught, easy
 from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
 from vitreous.words import count, counted, duration, percent, sentence, unbroken
 
@@ -374,15 +374,15 @@ def _strangers(summary: Summary) -> Section | None:
     false_alarms = _percent(summary.unlike / max(len(summary.judged), 1))
     text = (
         "An image that resembles no class gets the answer \u201cnone of these\u201d. "
-        f"{_near(counts.get(LEFT_OUT))} The other strangers are easy: they look nothing like photos, and a rule finds "
-        f"blank images. It also says so of {false_alarms} of the images judged: the threshold lets about 95\u00a0% of "
-        "ordinary images pass."
+        f"{_near(counts.get(LEFT_OUT))}{_far(counts)} It also says so of {false_alarms} of the images judged; the "
+        "threshold was set where about 95\u00a0% of images held out pass."
     )
     _, (caught, seen) = easy(counts)
     new = counts.get(LEFT_OUT)
     near = f"{_percent(new.caught / new.seen, 0)} of a new class" if new is not None and new.seen else ""
     table = Table(["strangers", "called none of these"], rows, "ll")
-    short = near or f"{_percent(caught / max(seen, 1), 0)} of easy ones"  # the contents have little room
+    far = f"{_percent(caught / seen, 0)} of easy ones" if seen else ""
+    short = near or far  # the contents have little room
     return Section("Does it notice strangers?", [Text(text), table], summary=short)
 
 
@@ -395,6 +395,15 @@ def _near(left_out: Caught | None) -> str:
         f"It noticed {left_out.caught:,} of {left_out.seen:,} images when each class was left out in turn: {named} of "
         "the images of a class it never saw get the name of a class it knows."
     )
+
+
+def _far(counts: Mapping[str, Caught]) -> str:
+    """The strangers that come with vitreous."""
+    names = {DRAWN: "drawings", CLOTHES: "small grey pictures of clothes", BLANKS: "images of one colour"}
+    blank = counts.get(BLANKS)
+    ruled = ", which a rule finds" if blank is not None and blank.caught == blank.seen else ""
+    kinds = [f"{words}{ruled * (kind == BLANKS)}" for kind, words in names.items() if kind in counts]
+    return f" Strangers that come with vitreous are easy: {'; '.join(kinds)}." if kinds else ""
 
 
 def _calibrated(summary: Summary) -> str:
