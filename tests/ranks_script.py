@@ -2,8 +2,8 @@
 
 python -m torch.distributed.run … ranks_script.py JOBS.json ANSWERS.  A job: the arguments of `fit`; and
 stop: SIGTERM to rank 0 at this step;  kill: SIGKILL to the last rank at this step, in its first life;
-full: the last rank may write no more at this step;  rates: a learning rate for each rank;  slow: the last rank sleeps;
-units: weights that fsdp gathers together, at least.
+full: the last rank may write no more at this step;  cut: its shards are cut short;  slow: it sleeps;
+rates, places: a learning rate, and images, for each rank;  units: weights that fsdp gathers together, at least.
 Or do: a name of READINGS, and its arguments `with`; the answer is what it returns.
 """
 
@@ -20,6 +20,7 @@ import torch
 
 import vitreous
 from vitreous import ranks
+from vitreous.images import imageset
 from vitreous.training.plan import parallel
 from vitreous.training.run import loop, protocols
 
@@ -32,7 +33,7 @@ def main():
         for number, job in enumerate(jobs):
             answer = READINGS[job["do"]](**job["with"]) if "do" in job else run(own, **job)
             (answers / f"{number}-{own.rank}").write_text(answer)
-            if not job.get("slow"):
+            if not {"slow", "cut"} & set(job):
                 ranks.together(own)
 
 
@@ -63,7 +64,19 @@ def paper(out):
 READINGS = {"judge": judge, "few_shot": few_shot, "look": look, "paper": paper}
 
 
-def run(own, *, stop=None, kill=None, full=None, rates=None, slow=None, units=parallel.UNIT_NUMBERS, **words):
+def run(
+    own,
+    *,
+    stop=None,
+    kill=None,
+    full=None,
+    rates=None,
+    places=None,
+    slow=None,
+    cut=None,
+    units=parallel.UNIT_NUMBERS,
+    **words,
+):
     """The error as one line, empty if there is none."""
     is_last = own.rank == own.world - 1
     before = loop.Loop._take
@@ -78,10 +91,17 @@ def run(own, *, stop=None, kill=None, full=None, rates=None, slow=None, units=pa
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         if at == slow and is_last:
             time.sleep(60)
+        if at == cut and is_last:
+            for shard in Path(words["data"]).glob("train-*.tar"):
+                os.truncate(shard, 100)
         before(self, batch)
 
     if rates is not None:
         words["peak_lr"] = rates[own.rank]
+    if places is not None:
+        words["data"] = places[own.rank]
+    if cut is not None:
+        imageset.STREAMED_FROM = 1
     loop.Loop._take, parallel.UNIT_NUMBERS = take, units
     try:
         vitreous.fit(device="cpu", workers=0, check=False, **words)

@@ -80,9 +80,7 @@ print(here.rank, device, chosen, fault, held, torch.distributed.is_initialized()
 
 
 def test_two_ranks_agree_on_what_the_first_chooses_and_refuses(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = free_port()
     shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     words = [sys.executable, "-c", TWO, str(tmp_path / "held")]
     started = [forks.Popen(words, stdout=subprocess.PIPE, text=True, env=shared | {"RANK": rank}) for rank in "01"]
@@ -91,3 +89,28 @@ def test_two_ranks_agree_on_what_the_first_chooses_and_refuses(tmp_path):
         "0 cpu ['chosen by the first'] ZeroDivisionError: division by zero True False",
         "1 cpu ['chosen by the first'] ToldError: division by zero False False",
     ]
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+LATE = "ended or did not answer within 2 s; look at its own messages, then start all ranks again (VITREOUS_RANK_TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("rank", "address", "line"),
+    [
+        ("0", "127.0.0.1", f"rank 1 of 3 {LATE} sets the seconds)"),
+        ("2", "127.0.0.1", f"rank 0 of 3 {LATE} sets the seconds)"),
+        ("1", "", "rank 1 finds no rank 0: the variable MASTER_ADDR is not set; start with torchrun"),
+    ],
+)
+def test_ranks_that_never_start_are_named(rank, address, line):
+    shared = {"WORLD_SIZE": "3", "RANK": rank, "MASTER_ADDR": address, "MASTER_PORT": free_port()}
+    environment = {**os.environ, **shared, "VITREOUS_RANK_TIMEOUT": "2"}
+    words = [sys.executable, "-W", "ignore", "-c", TWO, "-"]
+    process = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    assert process.stderr.strip().endswith(f"Error: {line}")

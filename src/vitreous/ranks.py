@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import sys
 import time
@@ -14,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vitreous.errors import ConfigError, RunError, ToldError
+from vitreous.words import one_line
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 LONGEST_WAIT = timedelta(hours=4)  # others wait while the first rank decodes or writes
 TIMEOUT = "VITREOUS_RANK_TIMEOUT"  # the variable: seconds that ranks wait for each other within a step
 TIMEOUT_SECONDS = 1800
-MEETING_SECONDS = 20.0  # after that time, in which every rank that lives comes to say so
+AT_THE_START = "start all ranks again"
+MEETING_SECONDS = 20.0  # after that time, in which every rank that lives says so
 
 Value = TypeVar("Value")
 
@@ -82,12 +83,15 @@ def group(device: torch.device, *, even_alone: bool = False) -> Iterator[tuple[t
     device = _device_of_rank(device, ranks)
     running = torch.distributed
     kind = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    running.init_process_group(kind, timeout=_timeout(), **_store(ranks))
+    arguments = _store(ranks)
+    running.init_process_group(kind, timeout=_timeout(), **arguments)
+    _meeting.append(arguments["store"])
     _patient.append(running.new_group(backend="gloo", timeout=LONGEST_WAIT))
     try:
         yield device, ranks
     finally:
         _patient.clear()
+        _meeting.clear()
         running.destroy_process_group()
 
 
@@ -102,7 +106,7 @@ def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
 
 
 def _store(ranks: Ranks) -> dict[str, Any]:
-    """Where ranks leave their addresses, as arguments of torch; empty: torch finds it.
+    """Where ranks leave their addresses, as arguments of torch.
 
     torchrun keeps its store when it starts workers again, with the addresses of those that died. So what rank 0 draws
     goes before the names of this life's entries.
@@ -112,10 +116,17 @@ def _store(ranks: Ranks) -> dict[str, Any]:
     where = {"rank": ranks.rank, "world_size": ranks.world}
     if ranks.world == 1:
         return {"store": HashStore(), **where}
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return {}
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(host, port, ranks.world, is_master=False, timeout=_timeout())
+    host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT", 0)
+    if not host or not port:
+        missing = "MASTER_PORT" if host else "MASTER_ADDR"
+        raise ConfigError(f"rank {ranks.rank} finds no rank 0: the variable {missing} is not set; start with torchrun")
+    is_host = ranks.is_first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    try:
+        store = TCPStore(host, port, ranks.world, is_master=is_host, timeout=_timeout(), wait_for_workers=False)
+    except RuntimeError as error:
+        if is_host:
+            raise RunError(f"rank 0 cannot listen at {host}:{port} ({one_line(error)}); take another port") from None
+        raise RunError(_late(f"rank 0 of {ranks.world}", AT_THE_START)) from None
     return {"store": PrefixStore(_word_of_this_life(store, ranks), store), **where}
 
 
@@ -128,7 +139,7 @@ def _word_of_this_life(store: Any, ranks: Ranks) -> str:
             try:
                 other = store.get(f"{drawn}/{rank}").decode()
             except RuntimeError:
-                raise RunError(_late(f"rank {rank} of {ranks.world}")) from None
+                raise RunError(_late(f"rank {rank} of {ranks.world}", AT_THE_START)) from None
             store.set(f"{drawn}/{rank}/{other}", "go")
         return drawn
     end = time.monotonic() + _timeout().total_seconds()
@@ -138,9 +149,10 @@ def _word_of_this_life(store: Any, ranks: Ranks) -> str:
             store.set(f"{word}/{ranks.rank}", drawn)
             store.wait([f"{word}/{ranks.rank}/{drawn}"], timedelta(seconds=1))
             return word
-    raise RunError(_late(f"rank 0 of {ranks.world}"))
+    raise RunError(_late(f"rank 0 of {ranks.world}", AT_THE_START))
 
 
+_meeting: list[Any] = []  # the store of this life's group
 _patient: list[Any] = []  # the group that waits hours for rank 0; a step's group gives up sooner
 
 
@@ -185,27 +197,24 @@ def _is_about_ranks(error: RuntimeError) -> bool:
 
 
 def _who_is_missing(ranks: Ranks) -> str:
-    """All that live meet once more; whoever does not come is named."""
+    """All that live say so once more, and rank 0 names who does not."""
     import torch
 
-    wait = min(timedelta(seconds=MEETING_SECONDS), _timeout())
-    missing: list[str] = []
-    try:
-        torch.distributed.monitored_barrier(_patient[0], timeout=wait, wait_all_ranks=True)
-    except RuntimeError as error:
-        if ranks.is_first:
-            named = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
-            missing = named[1].replace(" ", "").split(",") if named else []
-        else:
-            missing = ["0"] if "rank 0" in str(error).lower() else []
-    who = f"rank {', '.join(missing)} of {ranks.world}" if missing else f"a rank of {ranks.world}"
-    return _late(who)
+    store, end = _meeting[0], time.monotonic() + min(MEETING_SECONDS, _timeout().total_seconds())
+    missing = []
+    with suppress(torch.distributed.DistNetworkError):  # the host of the store is gone
+        store.set(f"here/{ranks.rank}", "")
+        for other in range(1, ranks.world) if ranks.is_first else (0,):
+            while not (is_here := store.check([f"here/{other}"])) and time.monotonic() < end:
+                time.sleep(0.1)  # within which torchrun's signal is heard
+            missing += [] if is_here else [str(other)]
+    return _late(f"rank {', '.join(missing)} of {ranks.world}" if missing else f"a rank of {ranks.world}")
 
 
-def _late(who: str) -> str:
+def _late(who: str, then: str = "go on with --resume") -> str:
     return (
-        f"{who} ended or did not answer within {_timeout().total_seconds():g} s; look at its own messages, then go on "
-        f"with --resume ({TIMEOUT} sets the seconds)"
+        f"{who} ended or did not answer within {_timeout().total_seconds():g} s; look at its own messages, then {then} "
+        f"({TIMEOUT} sets the seconds)"
     )
 
 

@@ -1,14 +1,17 @@
 """An index beside shards says what their headers say, and goes on where it stopped."""
 
+import base64
 import json
 
 import numpy as np
 import pytest
 from picture_sets import encoded, scene, tar_shards
 
+from vitreous import images
 from vitreous.errors import DataError
 from vitreous.images.sources.shards import index_shard
 from vitreous.images.stores import disk, shard_index
+from vitreous.images.stores.shard_table import make_table
 
 
 def test_an_index_says_what_the_headers_say(tmp_path):
@@ -25,11 +28,12 @@ def test_an_index_says_what_the_headers_say(tmp_path):
 def test_pictures_are_where_the_index_says(tmp_path):
     (path,) = tar_shards(tmp_path, [4])
     disk.index(path)
-    found = shard_index.known([str(path)])[str(path)]
+    found = make_table([shard_index.known([str(path)])[str(path)]])
     raw = path.read_bytes()
-    for i, (start, size) in enumerate(zip(found.start, found.size, strict=True)):
+    for i in range(4):
+        start, size = found.place(i)
         assert raw[start : start + size] == encoded(scene(i, 8, 8), "PNG")
-    assert np.array_equal(found.label, [0, 1, 2, 0])
+    assert np.array_equal(np.array(found.facts.labels)[found.columns["label"]], [0, 1, 2, 0])
 
 
 def test_only_shards_that_changed_are_read_again(tmp_path):
@@ -72,6 +76,19 @@ def test_a_damaged_index_is_not_believed(tmp_path):
     path.write_bytes(b"\xff\x00 no index")
     assert shard_index.known(files) == {}
     assert disk.index(tmp_path).scanned == 2
+
+
+@pytest.mark.parametrize(("column", "now"), [("which", b"\7\0\0\0" * 2), ("ends", b"\1\0\0\0"), ("start", b"1234")])
+def test_columns_that_disagree_are_not_believed(column, now, tmp_path):
+    """An index that another program wrote may say anything: its shard is read again."""
+    files = [str(path) for path in tar_shards(tmp_path, [2, 2])]
+    disk.index(tmp_path)
+    path = tmp_path / "vitreous-index.jsonl"
+    first, second = map(json.loads, path.read_text().splitlines())
+    first["samples"][column] = base64.b64encode(now).decode()
+    path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    assert set(shard_index.known(files)) == {files[1]}
+    assert len(images.open(tmp_path)) == 4
 
 
 def test_what_has_no_shards_is_said_and_a_cut_shard_named(tmp_path):

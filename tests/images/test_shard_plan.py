@@ -19,7 +19,7 @@ from vitreous.ranks import Ranks
 def shards_of(counts):
     """Shards with so many samples each, which nobody reads."""
     indices = (
-        Index([f"{i}.jpg" for i in range(n)], list(range(n)), [1] * n, [(i + k) % 10 for i in range(n)], [{}] * n)
+        Index([f"{i}.jpg" for i in range(n)], list(range(n)), [1] * n, [(i + k) % 10 for i in range(n)]).packed()
         for k, n in enumerate(counts)
     )
     names = tuple(f"train-{k:04d}.tar" for k in range(len(counts)))

@@ -625,7 +625,7 @@ def test_differences_are_plain_lines():
     assert differences(then, now) == [
         "data: 312 images then, 315 now",
         "data: 2 classes then, 3 now",
-        "data: content_id 01230123… then, 45674567… now",
+        "data: digest of images and labels 01230123… then, 45674567… now",
         "recipe: peak_lr 0.001 then, 0.003 now",
         "recipe augment: flip true then, false now",
         "recipe: betas[1] 0.999 then, 0.95 now",

@@ -1,10 +1,12 @@
 """Several processes (gloo, on the CPU): copies and shards give the losses of one, and states go from any to any."""
 
 import json
+import re
 import shutil
 
 import pytest
 import ranks_script
+from picture_files import encoded, tar_of
 from small_runs import assert_equal_states, picture_folder
 from torchrun import HOW, torchrun
 
@@ -50,6 +52,7 @@ def alone(images, tmp_path_factory):
 def of_four(images, tmp_path_factory):
     """Runs of four processes: copies, shards, shards of another optimiser, and one that SIGTERM stops."""
     place = tmp_path_factory.mktemp("four")
+    other = picture_folder(place / "shapes", 80, first=80)
     common = {"data": str(images), **HOW}
     jobs = [
         {**common, "out": str(place / "ddp"), "parallel": "ddp", "batch": 16, "accumulation": 2},
@@ -58,6 +61,7 @@ def of_four(images, tmp_path_factory):
         {**common, "out": str(place / "stopped"), "parallel": "fsdp", "stop": 2},
         {**common, "out": str(place / "x"), "batch": 6, "mixup": 0},
         {**common, "out": str(place / "y"), "rates": [0.5, 0.5, 0.25, 0.5]},
+        {**common, "out": str(place / "z"), "places": [*[str(images)] * 3, str(other)]},
     ]
     answers, said = torchrun(4, jobs, place / "answers")
     return place, answers, said
@@ -170,6 +174,36 @@ def test_from_four_processes_to_one_and_back(of_four, alone, images, tmp_path):
         assert_same_course(tmp_path / name, alone)
 
 
+@pytest.mark.slow
+def test_a_shard_that_one_rank_cannot_read_is_named_and_so_is_the_rank(tmp_path):
+    """Each rank has its own copy of the shards, as machines do; that of the last is cut short within the run."""
+    for k in range(6):
+        inside = {}
+        for n in range(8 * k, 8 * k + 8):
+            inside |= {f"{n:05d}.jpg": encoded(n, "JPEG"), f"{n:05d}.cls": str(n % 2).encode()}
+        tar_of(tmp_path / f"train-{k}.tar", inside)
+    copies = [tmp_path / "0", tmp_path / "1"]
+    for copy in copies:
+        copy.mkdir()
+        for shard in tmp_path.glob("*.tar"):
+            shutil.copy2(shard, copy)
+    job = {
+        "data": "",
+        "places": list(map(str, copies)),
+        **HOW,
+        "out": str(tmp_path / "run"),
+        "cut": 2,
+        "length": "60 steps",
+    }
+    answers, said = torchrun(2, [job], tmp_path / "answers", expected=None)
+    line = "is cut short at train-"
+    assert answers[0][1].startswith(f"ShardError: {copies[1]}"), said
+    assert line in answers[0][1]
+    assert answers[0][0].startswith("RunError: rank 1 of 2 ended or did not answer within 1800 s; look at its own"), (
+        said
+    )
+
+
 @pytest.mark.slow  # a second group of processes
 def test_a_full_disk_on_one_rank_is_one_line_with_its_number(of_two):
     _, answers, said = of_two
@@ -213,6 +247,8 @@ def test_a_world_that_does_not_divide_the_batch_and_ranks_that_disagree_are_one_
     line = "rank 2 differs from rank 0: recipe: peak_lr 0.5 on rank 0, 0.25 on rank 2; "
     line += "give all ranks the same data and options"
     assert answers[5] == [f"ConfigError: {line}", *[f"ToldError: {line}"] * 3]
+    line = r"rank 3 differs from rank 0: data: .+ on rank 0, .+ on rank 3; give all ranks the same data and options"
+    assert re.fullmatch(f"ConfigError: {line}", answers[6][0])
 
 
 @pytest.mark.slow  # a second group of processes

@@ -65,7 +65,7 @@ def test_a_changed_label_alone_is_a_change(tmp_path):
     then = job_of(folder).to_json()
     first = min((folder / "disc").iterdir())
     first.rename(folder / "square" / first.name)
-    with pytest.raises(RunError, match="content_id"):
+    with pytest.raises(RunError, match="digest of images and labels"):
         resumed(then, None, Path(), print)
 
 

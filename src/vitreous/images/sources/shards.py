@@ -36,7 +36,15 @@ from vitreous.images.sources.paths import (
 )
 from vitreous.images.sources.remote import Stamp, is_in_this_process, is_remote, read_ranges
 from vitreous.images.sources.source import FoundImages, SourceKind
-from vitreous.images.stores.shard_table import KEEP_TABLE_FROM, Index, ShardTable, kept_table, make_table, table_key
+from vitreous.images.stores.shard_table import (
+    KEEP_TABLE_FROM,
+    Index,
+    PackedIndex,
+    ShardTable,
+    kept_table,
+    make_table,
+    table_key,
+)
 from vitreous.printable import storable
 from vitreous.words import few
 
@@ -177,7 +185,7 @@ class _OpenShards:
         marks = (f"{file} {one.size} {one.version}" for file, one in zip(self.files, told, strict=True))
         return kept_table(table_key(marks), self.indices)
 
-    def indices(self) -> Iterator[Index]:
+    def indices(self) -> Iterator[PackedIndex]:
         """The samples of each shard; a bad one is dropped if that was asked for, else raised."""
         from vitreous.images.stores.shard_index import WrittenIndex  # imported here: it uses this package
 
@@ -190,27 +198,27 @@ class _OpenShards:
                 if index is None:
                     continue
                 if len(self.about) <= MAX_TOLD_IMAGES:
-                    self.about += index.about
+                    self.about += index.about or [{}] * len(index)
                 yield index
 
-    def _skipped(self, file: str, fault: DataError, written: Any) -> Index | None:
+    def _skipped(self, file: str, fault: DataError, written: Any) -> PackedIndex | None:
         """What the index tells of a bad shard: its samples stay in the set, and are lost when they are read."""
         if not self.skips:
             raise fault
         self.faults[file] = fault
-        index: Index | None = written.get(file, None)
+        index: PackedIndex | None = written.get(file, None)
         if index is None:
             self.dropped.add(file)
         else:
-            self.lost += len(index.keys)
+            self.lost += len(index)
         return index
 
-    def _read(self, written: Any, file: str) -> Index | DataError:
+    def _read(self, written: Any, file: str) -> PackedIndex | DataError:
         told = self.stamps[file]
         if isinstance(told, DataError):
             return told
         try:
-            known: Index | None = written.get(file, told)
+            known: PackedIndex | None = written.get(file, told)
             return index_shard(file) if known is None else known
         except DataError as error:
             return error
@@ -222,7 +230,7 @@ class _OpenShards:
             yield f"skipped {len(self.faults):,} bad shards: {self.lost:,} samples are lost{unknown} ({why})"
 
 
-def index_shard(file: str) -> Index:
+def index_shard(file: str) -> PackedIndex:
     """Read the headers of one tar and its label files; an error names a truncated shard."""
     index = Index()
     with open_file(file) as handle:
@@ -245,7 +253,7 @@ def index_shard(file: str) -> Index:
             what = "is cut short" if is_cut else "is damaged, or no tar file"
             last = f" after {storable(index.keys[-1])}" if index.keys else ""
             raise DataError(f"{file} {what}{last}; fetch the shard again") from None
-    return index
+    return index.packed()
 
 
 def _samples(handle: Any, index: Index) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:

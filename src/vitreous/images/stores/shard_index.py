@@ -1,6 +1,6 @@
 """One small file beside tar shards with the offset of every image, so no rank reads all headers again.
 
-    vitreous-index.jsonl    one line a shard: its name, size and time, and its samples' keys, places, labels
+    vitreous-index.jsonl    one line a shard: its name, size and time, and its samples' keys, places, labels as columns
 
 A line is valid while its shard has that size and time; in a store, that size. An unfinished index is
 `vitreous-index.jsonl.part`, one synced line per shard; a second call resumes after the last whole line. In a store the
@@ -24,14 +24,14 @@ from vitreous.files import lock, write_bytes
 from vitreous.images.health.scan import Progress
 from vitreous.images.sources.paths import file_name, file_stamps, read_range
 from vitreous.images.sources.remote import Stamp, filesystem, is_remote, retried, stamp
-from vitreous.images.stores.shard_table import Index
+from vitreous.images.stores.shard_table import PackedIndex
 from vitreous.journal import Journal
 
 INDEX_FILE = "vitreous-index.jsonl"
 
 COPY_BYTES = 16 << 20  # of an index in a store, at once
 
-ReadShard = Callable[[str], Index]
+ReadShard = Callable[[str], PackedIndex]
 _Place = tuple[Path, int, int, str]  # of a line: file, start, size, and its shard's mark
 
 
@@ -72,7 +72,7 @@ class WrittenIndex:
     def __exit__(self, *error: object) -> None:
         self._copies.close()
 
-    def get(self, file: str, now: Stamp | None) -> Index | None:
+    def get(self, file: str, now: Stamp | None) -> PackedIndex | None:
         """The samples of a shard that is as `now` tells, or gone if it is None; None if no line is valid."""
         found = self._lines[_folder(file)].get(file_name(file))
         if found is None:
@@ -80,7 +80,11 @@ class WrittenIndex:
         _, size, version = found[3].rsplit(" ", 2)
         if now is not None and (size != str(now.size) or (version != now.version and not is_remote(file))):
             return None
-        return msgspec.json.decode(_read(found), type=_Line).samples
+        try:
+            samples = msgspec.json.decode(_read(found), type=_Line).samples
+        except msgspec.MsgspecError:
+            return None
+        return samples if samples.is_whole else None
 
     def others(self, files: Iterable[str]) -> Iterator[bytes]:
         """The lines of other shards in the same folders."""
@@ -106,7 +110,7 @@ class WrittenIndex:
 
 
 class _Line(msgspec.Struct):
-    samples: Index
+    samples: PackedIndex
 
 
 class _Mark(msgspec.Struct):
@@ -136,7 +140,7 @@ def _folder(file: str) -> str:
     return file.partition("?")[0].rpartition("/")[0] if is_remote(file) else str(Path(file).parent)
 
 
-def known(files: Sequence[str]) -> dict[str, Index]:
+def known(files: Sequence[str]) -> dict[str, PackedIndex]:
     """The indexed samples of these shards; leaves out a shard that has changed."""
     with WrittenIndex(files) as written:
         stamped = file_stamps(files)
@@ -183,8 +187,8 @@ def _write_far(
             scanned += samples is None
             samples = scan(file) if samples is None else samples
             mark = f"{file_name(file)} {now.size} 0"
-            lines.append(msgspec.json.encode({"mark": mark, "count": len(samples.keys), "samples": samples}))
-            counts[without_secrets(file)] = len(samples.keys)
+            lines.append(msgspec.json.encode({"mark": mark, "count": len(samples), "samples": samples}))
+            counts[without_secrets(file)] = len(samples)
             tell()
     system, path = filesystem(f"{folder}/{INDEX_FILE}")
     try:
@@ -210,7 +214,7 @@ def _write_folder(
         line = believed.get(mark)
         if line is None:
             samples = scan(file)
-            line = msgspec.json.encode({"mark": mark, "count": len(samples.keys), "samples": samples})
+            line = msgspec.json.encode({"mark": mark, "count": len(samples), "samples": samples})
             scanned += 1
             part.append(line)
         lines.append(line)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,10 +29,10 @@ from vitreous.printable import storable
 
 KEEP_TABLE_FROM = 1 << 30  # bytes of all shards together
 TABLES_KEPT = 8  # in the cache folder
-TABLE_VERSION = 1
+TABLE_VERSION = 2
 COLUMNS = {"start": np.int64, "size": np.int32, "label": np.int32, "ends": np.int64, "keys": np.uint8}
 
-ODD_LABELS = (list, dict, float)
+ODD_LABELS = {list, dict, float}
 
 
 @dataclass
@@ -45,6 +46,55 @@ class Index:
     about: list[dict[str, Any]] = field(default_factory=list)  # the other entries of its .json
     has_end: bool = True  # the tar has its end mark
     left: list[str] = field(default_factory=list)  # keys without an image
+
+    def packed(self) -> PackedIndex:
+        keys = [key.encode("utf-8", "surrogateescape") for key in self.keys]
+        numbers: dict[str, int] = {}  # of labels, as JSON: a list has no hash
+        which = [numbers.setdefault(_json(label), len(numbers)) for label in self.label]
+        return PackedIndex(
+            keys=b"".join(keys),
+            ends=np.cumsum([len(key) for key in keys], dtype=np.int64).astype(np.int32).tobytes(),
+            start=np.array(self.start, np.int64).tobytes(),
+            size=np.array(self.size, np.int32).tobytes(),
+            which=np.array(which, np.int32).tobytes(),
+            labels=[json.loads(label) for label in numbers],
+            about=self.about if any(self.about) else [],
+            has_end=self.has_end,
+            left=[storable(key) for key in self.left],
+        )
+
+
+class PackedIndex(msgspec.Struct, frozen=True):
+    """The same as columns of numbers, as an index beside shards holds them; no Python object for each sample."""
+
+    keys: bytes  # one after the other
+    ends: bytes  # int32: where each ends
+    start: bytes  # int64
+    size: bytes  # int32
+    which: bytes  # int32: the label of each sample, as its place in `labels`
+    labels: list[Any]
+    about: list[dict[str, Any]]  # empty if no sample has any
+    has_end: bool
+    left: list[str]
+
+    def __len__(self) -> int:
+        return len(self.size) // 4
+
+    @property
+    def is_whole(self) -> bool:
+        """False if a column is cut short, or names what is not there."""
+        count, which = len(self), np.frombuffer(self.which, np.int32) if len(self.which) % 4 == 0 else None
+        if which is None or {len(self.ends), len(self.size), len(self.which), len(self.start) // 2} != {4 * count}:
+            return False
+        ends = np.frombuffer(self.ends, np.int32)
+        is_sorted = not count or (ends[0] >= 0 and (np.diff(ends) >= 0).all() and ends[-1] == len(self.keys))
+        is_known = not count or (which.min() >= 0 and which.max() < len(self.labels))
+        return bool(is_sorted and is_known) and len(self.about) in (0, count)
+
+
+def _json(label: Any) -> str:
+    """A label as JSON; half a character in a name is written out."""
+    return json.dumps(storable(label) if isinstance(label, str) else label)
 
 
 class ShardFacts(msgspec.Struct, frozen=True):
@@ -100,7 +150,7 @@ def table_key(marks: Iterable[str]) -> str:
     return digest("\n".join([str(TABLE_VERSION), *marks]).encode("utf-8", "surrogateescape"))[:24]
 
 
-def kept_table(key: str, read: Callable[[], Iterator[Index]]) -> ShardTable:
+def kept_table(key: str, read: Callable[[], Iterator[PackedIndex]]) -> ShardTable:
     """The table of this name from the cache folder, made from `read()` if it is not there; in memory if it cannot be.
 
     Of several processes one reads the shards, and the others wait for it.
@@ -121,7 +171,7 @@ def kept_table(key: str, read: Callable[[], Iterator[Index]]) -> ShardTable:
         return make_table(read(), folder)
 
 
-def make_table(shards: Iterable[Index], folder: Path | None = None) -> ShardTable:
+def make_table(shards: Iterable[PackedIndex], folder: Path | None = None) -> ShardTable:
     """The table of these shards, read one after the other; in `folder` if one is given."""
     numbers: dict[int | str | None, int] = {}
     counts, digests, has_end = [], [], []
@@ -133,17 +183,16 @@ def make_table(shards: Iterable[Index], folder: Path | None = None) -> ShardTabl
             for name in COLUMNS
         }
         for shard in shards:
-            odd = odd or _odd_label(shard)
-            shard = _storable(shard)
-            raw, ends = _packed(shard.keys)
-            labels = _numbered(shard.label, numbers)
-            values = {"start": shard.start, "size": shard.size, "label": labels, "ends": ends + end}
-            end += int(ends[-1]) if len(ends) else 0
-            for name, column in values.items():
-                sinks[name].write(np.asarray(column, COLUMNS[name]).tobytes())
-            sinks["keys"].write(raw)
-            counts.append(len(shard.keys))
-            digests.append(_digest(shard, raw, ends))
+            ends = np.frombuffer(shard.ends, np.int32).astype(np.int64) + end
+            which = np.frombuffer(shard.which, np.int32)
+            odd = odd or _odd_label(shard, which)
+            sinks["ends"].write(ends.tobytes())
+            sinks["label"].write(_numbered(shard.labels, numbers)[which].tobytes())
+            for name, column in (("keys", shard.keys), ("start", shard.start), ("size", shard.size)):
+                sinks[name].write(column)
+            end += len(shard.keys)
+            counts.append(len(shard))
+            digests.append(_digest(shard))
             has_end.append(shard.has_end)
             left += len(shard.left)
             left_names += shard.left[: max(4 - len(left_names), 0)]
@@ -193,42 +242,26 @@ def _last_opened(folder: Path) -> float:
         return 0.0
 
 
-def _packed(keys: Sequence[str]) -> tuple[bytes, NDArray[np.int64]]:
-    """All keys as bytes, and where each ends."""
-    text = "".join(keys)
-    lengths = map(len, keys) if text.isascii() else (len(key.encode("utf-8", "surrogateescape")) for key in keys)
-    return text.encode("utf-8", "surrogateescape"), np.cumsum(np.fromiter(lengths, np.int64, len(keys)))
-
-
 def _numbered(labels: Sequence[Any], numbers: dict[int | str | None, int]) -> NDArray[np.int32]:
     """Each label as its place in `numbers`, which grows; one of another kind counts as none."""
-    if set(map(type, labels)) == {int}:
-        values, which = np.unique(np.array(labels, np.int64), return_inverse=True)
-        codes = [numbers.setdefault(value, len(numbers)) for value in values.tolist()]
-        return np.array(codes, np.int32)[which]
-    plain = (None if isinstance(label, ODD_LABELS) else label for label in labels)
-    return np.fromiter((numbers.setdefault(label, len(numbers)) for label in plain), np.int32, len(labels))
+    if set(map(type, labels)) & ODD_LABELS:
+        labels = [None if type(label) in ODD_LABELS else label for label in labels]
+    return np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.int32)
 
 
-def _storable(shard: Index) -> Index:
-    """With labels that UTF-8 can hold: half a character is written out."""
-    try:
-        msgspec.json.encode(shard.label)
-    except UnicodeEncodeError:
-        written = [storable(label) if isinstance(label, str) else label for label in shard.label]
-        return replace(shard, label=written)
-    return shard
-
-
-def _odd_label(shard: Index) -> str:
+def _odd_label(shard: PackedIndex, which: NDArray[np.int32]) -> str:
     """The first image whose label is neither a number nor a name."""
-    if not set(map(type, shard.label)) & set(ODD_LABELS):
+    if not set(map(type, shard.labels)) & ODD_LABELS:
         return ""
-    return next(key for key, label in zip(shard.keys, shard.label, strict=True) if isinstance(label, ODD_LABELS))
+    odd = [i for i, label in enumerate(shard.labels) if type(label) in ODD_LABELS]
+    first = int(np.flatnonzero(np.isin(which, odd))[0])
+    begin, end = np.frombuffer(b"\0\0\0\0" + shard.ends, np.int32)[first : first + 2].tolist()
+    return shard.keys[begin:end].decode("utf-8", "surrogateescape")
 
 
-def _digest(shard: Index, keys: bytes, ends: NDArray[np.int64]) -> str:
-    total = hashlib.blake2b(keys, digest_size=12)
-    total.update(ends.tobytes() + np.asarray([shard.start, shard.size], np.int64).tobytes())
-    total.update(msgspec.json.encode(shard.label))
+def _digest(shard: PackedIndex) -> str:
+    total = hashlib.blake2b(digest_size=12)
+    for column in (shard.keys, shard.ends, shard.start, shard.size, shard.which):
+        total.update(column)
+    total.update(msgspec.json.encode(shard.labels))
     return total.hexdigest()

@@ -544,6 +544,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 _ABSENT = object()
+IN_WORDS = {"content_id": "digest of images and labels"}  # of a config's names, where a stranger reads them
 
 
 def _differences(names: tuple[str, ...], then: Any, now: Any) -> Iterable[str]:
@@ -561,7 +562,7 @@ def _differences(names: tuple[str, ...], then: Any, now: Any) -> Iterable[str]:
 
 
 def _difference(names: tuple[str, ...], then: str, now: str, *, is_count: bool) -> str:
-    *above, last = names
+    *above, last = *names[:-1], IN_WORDS.get(names[-1], names[-1])
     if not above:
         return f"{last}: {then} then, {now} now"
     return f"{' '.join(above)}: " + (f"{then} {last} then, {now} now" if is_count else f"{last} {then} then, {now} now")
