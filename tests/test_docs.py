@@ -255,6 +255,36 @@ def test_the_tables_of_web_pages():
     assert_block(DOCS / "guide" / "web.md", "web", whole + table(head, times))
 
 
+def test_the_table_of_promises():
+    """Both halves of a set together; they have as many draws."""
+    rows = json.loads((ROOT / "benchmarks" / "results" / "promise.json").read_text("utf-8"))["table"]
+
+    def mean(found, *keys):
+        values = []
+        for row in found:
+            for key in keys:
+                row = row.get(key) if row else None
+            values += [] if row is None else [row]
+        return f"{100 * sum(values) / len(values):.1f}" if values else "–"
+
+    def kept(found, name):
+        draws = [(row["all surer ones"]["draws_with_one"], row["all surer ones"].get(name)) for row in found]
+        count = sum(n for n, new in draws if new)
+        right = sum(round(n * new["promise_kept"]) for n, new in draws if new)
+        return f"{right} of {count}" if count else "–"
+
+    cells = []
+    for weights, kind in dict.fromkeys((row["weights"], row["set"]) for row in rows):
+        found = [row for row in rows if (row["weights"], row["set"]) == (weights, kind)]
+        new = [mean(found, name, what) for name in ("rest", "other half") for what in ("right", "agree")]
+        trusted = [kept(found, name) for name in ("rest", "other half")]
+        sure = [mean(found, "sure of strangers", name) for name in ("told", "seen")]
+        cells.append((weights, kind, mean(found, "told"), *new, *trusted, *sure))
+    head = ("weights", "set", "told", "rest of the half", "agree", "other half", "agree", "trusted, rest")
+    head = (*head, "trusted, other", "sure of strangers, told", "seen")
+    assert_block(DOCS / "guide" / "fit.md", "promise", table(head, cells))
+
+
 def test_the_table_of_series():
     def share(row, name):
         return f"{100 * row[name]['accuracy']:.1f}" if name in row else "–"

@@ -149,6 +149,20 @@ def test_answering_only_above_a_confidence():
     assert answer_above(probabilities, 1 - labels, lambda row: row.right >= 0.9 * row.answered) is None
 
 
+def test_a_confidence_counts_only_if_the_surer_ones_hold_too():
+    """Many right answers that are unsure do not excuse wrong ones that are sure."""
+    counts = ((0.9, 40, 40), (0.7, 10, 0), (0.4, 400, 400))  # confidence, answers, right
+    confidence = np.concatenate([np.full(n, p) for p, n, _ in counts])
+    labels = np.concatenate([np.arange(n) >= right for _, n, right in counts]).astype(int)
+    probabilities = np.stack([confidence, *[(1 - confidence) / 3] * 3], 1)
+
+    def is_enough(row):
+        return row.right >= 0.9 * row.answered
+
+    assert answer_above(probabilities, labels, is_enough).confidence == 0.71
+    assert answer_above(probabilities[50:], labels[50:], is_enough).confidence == 0
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -70,7 +70,9 @@ def test_a_run_without_labels_is_something_to_begin_from():
 
 
 def test_which_answers_to_trust_is_told_if_there_are_any():
-    assert told()["trust"] == "when 80 % sure or more, it is right on 96.7 % (50.0 % of images)"
+    assert told()["trust"] == "when 80 % sure or more, at least 90 % are right (50.0 % of images)"
+    of_test = told(judged_by="test")["trust"]  # which did not choose the 80 %
+    assert of_test == "when 80 % sure or more, 96.7 % are right (50.0 % of images)"
     assert "trust" not in told(above=None)
     assert "trust" not in told(above={**ABOVE, "answered": 0, "right": 0})
 
@@ -84,6 +86,11 @@ def test_how_many_strangers_it_notices_is_told_if_they_were_shown():
     both = "none of these: 10 % of a class it never saw, 88 % of drawings, clothes"
     assert told(strangers=counts | clothes | left_out)["unknown"] == both
     assert len(both) + FACT_INDENT <= 80
+    sure = {LEFT_OUT: {"caught": 6, "seen": 60, "sure": 42}}
+    mostly = "of a class it never saw, 10 % get none of these, 70 % a sure answer"
+    assert told(strangers=counts | clothes | sure)["unknown"] == mostly
+    assert len(mostly) + FACT_INDENT <= 80
+    assert told(strangers=counts | clothes | {LEFT_OUT: sure[LEFT_OUT] | {"sure": 0}})["unknown"] == both
     assert "unknown" not in told(strangers={})
     assert "unknown" not in told()
 

@@ -10,6 +10,7 @@ from small_runs import MODEL, PLAIN, SIDE, picture_folder, tinted_folder
 
 import vitreous
 from vitreous.evaluation import calibration, inference
+from vitreous.training.run.closed_form import solve
 from vitreous.training.run.none_of_these import left_out_scores
 from vitreous.training.tell.strangers import LEFT_OUT, Caught, blanks, easy, embedded
 
@@ -84,6 +85,43 @@ def test_report_card_and_numbers_say_how_many_strangers_are_caught(solved):
     assert page.index(LEFT_OUT) < page.index("drawn scenes (")
     assert f"to {near['caught']} of {near['seen']} images of a class it never saw" in card
     assert f"{caught} of {seen} easy strangers (drawings, clothes)" in card
+
+
+def test_a_class_left_out_is_judged_by_a_head_that_never_saw_it():
+    """Least squares on the rows of the other classes; the mean and deviation are those of all rows."""
+    draw, l2 = np.random.default_rng(0), 4.0
+    rows, labels = draw.normal(size=(40, 6)) + np.eye(4, 6).repeat(10, 0), np.arange(40) // 10
+    found = solve(rows, labels, 4, [l2]).without_own_class(labels)
+    z = (rows - rows.mean(0)) / (rows.std(0) + 1e-5)
+    z = np.concatenate([z, np.full((40, 1), 100.0)], 1)
+    for k in range(4):
+        own, others = labels == k, labels != k
+        targets = 2.0 * (labels[others, None] == np.arange(4)) - 1
+        weight = np.linalg.solve(z[others].T @ z[others] + l2 * np.eye(7), z[others].T @ targets)
+        named = np.arange(4) != k
+        np.testing.assert_allclose(found[own][:, named], (z[own] @ weight)[:, named], atol=1e-5)
+        assert (found[own, k] == -np.inf).all()
+
+
+def test_an_answer_is_sure_only_if_it_is_given():
+    is_unlike, confidence = np.array([True, True, False, False, False]), np.array([0.9, 0.2, 0.9, 0.8, 0.7])
+    assert Caught.of(is_unlike, confidence, 0.8) == (2, 5, 2)
+    assert Caught.of(is_unlike, confidence, 1.0) == (2, 5, 0), "nothing is sure"
+    assert Caught.of(is_unlike, confidence, None) == (2, 5, None)
+
+
+def test_sure_answers_to_strangers_are_counted_and_told(solved):
+    """Every stranger is called none of these, or gets an answer that is sure or unsure."""
+    model, strangers = solved.load(), solved.metrics["strangers"]
+    for kind, images in embedded(has_clothes=False).items():
+        answers = list(vitreous.predict(model, images, workers=0))
+        sure = sum(bool(answer.said) and not answer.is_unsure for answer in answers)
+        assert abs(sure - strangers[kind]["sure"]) <= 1  # one may lie on the edge
+    near = strangers[LEFT_OUT]
+    assert near["sure"] + near["caught"] <= near["seen"]
+    page, card = (Path(solved.path, name).read_text(encoding="utf-8") for name in ("report.html", "README.md"))
+    assert "of all get a sure answer." in page
+    assert f"{near['sure']} of the {near['seen']} got a sure answer." in card
 
 
 def test_the_counts_are_those_of_predict(solved):

@@ -199,11 +199,18 @@ def above(confidence: Numbers, is_right: NDArray[Any], limit: float) -> Above:
 
 
 def answer_above(probabilities: Numbers, labels: NDArray[Any], is_enough: Callable[[Above], bool]) -> Above | None:
-    """The lowest confidence, in steps of 0.01, above which enough answers are right; None if there is none.
+    """The lowest confidence down to which enough answers are right, in steps of 0.01; None if there is none.
 
-    probabilities: N K, calibrated, of images not used in training.  labels: N.
+    The search begins with the surest answers and ends at the first failure after a confidence that holds: the lowest of
+    all that hold may do so by chance.  probabilities: N K, calibrated, of images not used in training.  labels: N.
     """
     probabilities, labels = _known(probabilities, labels)
     confidence, is_right = probabilities.max(-1), probabilities.argmax(-1) == labels
-    rows = (above(confidence, is_right, limit) for limit in CONFIDENCE_GRID)
-    return next((row for row in rows if row.answered and is_enough(row)), None)
+    found: Above | None = None
+    for limit in reversed(CONFIDENCE_GRID):
+        row = above(confidence, is_right, limit)
+        if row.answered and is_enough(row):
+            found = row
+        elif found is not None:
+            break
+    return found

@@ -89,6 +89,12 @@ class Solved:
     right: dict[float, int]  # of each l2 tried: rows that are right when they are left out
     parts: Decomposed
 
+    def without_own_class(self, labels: NDArray[np.int64]) -> NDArray[np.float32]:
+        """What a head that never saw a row's class says of the row; −inf for that class.  N K."""
+        scores = self.parts.left_out(self.probe.l2, labels).astype(np.float32)
+        scores[np.arange(len(labels)), labels] = -np.inf
+        return scores
+
     def right_without(self, groups: NDArray[np.int64], labels: NDArray[np.int64]) -> int:
         """Rows that the same l2 names rightly when other groups are left out."""
         return int((best_class(self.parts.left_out(self.probe.l2, groups)) == labels).sum())

@@ -291,6 +291,7 @@ def _solved(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime)
         chosen_labels=labels,
         chosen_scores=known,
         unknown_scores=unknown if len(plan.classes) > 2 else None,
+        unknown_logits=head.without_own_class(labels) if len(plan.classes) > 2 else None,
         used={"train": len(labels), "dev": 0, "test": 0},
         seconds=seconds,
     )

@@ -70,7 +70,8 @@ class Trained:
     chosen: NDArray[np.float32] | None = None  # logits that fit the temperature
     chosen_labels: NDArray[np.int64] | None = None
     chosen_scores: NDArray[np.float32] | None = None  # that fit the threshold
-    unknown_scores: NDArray[np.float32] | None = None  # of images whose class was left out
+    unknown_scores: NDArray[np.float32] | None = None  # N, of images whose class was left out
+    unknown_logits: NDArray[np.float32] | None = None  # N K, by a head without that class, which has −inf
     used: dict[str, int]  # images of train, dev and test
     seconds: float
     part: NDArray[np.int64] | None = None  # the fold of each judged image

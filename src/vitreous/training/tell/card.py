@@ -9,7 +9,7 @@ import re
 
 from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.training.tell.strangers import LEFT_OUT, easy
-from vitreous.training.tell.summary import Summary
+from vitreous.training.tell.summary import Summary, right_above
 from vitreous.words import counted
 
 MAX_CLASSES_NAMED = 50  # named in the card
@@ -90,7 +90,7 @@ def _head(summary: Summary) -> str:
     if (row := summary.above) is not None and row.answered:
         lines += [
             f"Answer only above {100 * row.confidence:.0f} % confidence: {100 * row.answered_share:.1f} % of the "
-            f"images are answered, {100 * row.right_share:.1f} % of those answers are right.",
+            f"images are answered, {right_above(row, summary.judged_by)} of those answers are right.",
             "",
         ]
     return "\n".join(lines)
@@ -154,10 +154,13 @@ def _limits(summary: Summary) -> str:
     if summary.unlike is not None:
         kinds, (caught, seen) = easy(summary.strangers)
         new = summary.strangers.get(LEFT_OUT)
-        near = f"{new.caught:,} of {new.seen:,} images of a class it never saw, and to " if new is not None else ""
+        near = sure = ""
+        if new is not None:
+            near = f"{new.caught:,} of {new.seen:,} images of a class it never saw, and to "
+            sure = "" if new.sure is None else f" {new.sure:,} of the {new.seen:,} got a sure answer."
         lines[-1] = (
             f"- It answers \u201cnone of these\u201d to images that resemble no class: to {near}{caught:,} of {seen:,} "
-            f"easy strangers ({kinds}). Others get a wrong name, the more so the more they look like its classes."
+            f"easy strangers ({kinds}). Others get a wrong name, the more so the more they look like its classes.{sure}"
         )
     if weak:
         told = ", ".join(f"{_line(row.name)} ({100 * row.recall:.0f} % found)" for row in weak)

@@ -11,8 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from vitreous.evaluation.calibration import Above
 from vitreous.training.run.events import Event, Fact, Said
 from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
+from vitreous.training.tell.summary import right_above
 from vitreous.words import percent, percent_range
 
 if TYPE_CHECKING:
@@ -69,13 +71,11 @@ def _series(run: Run) -> Fact | None:
 
 def _trust(run: Run) -> Fact | None:
     """Which answers to trust."""
-    row = run.metrics.get("above")
-    if not row or not row["answered"] or run.alarm is not None:
+    row = Above(**found) if (found := run.metrics.get("above")) else None
+    if row is None or not row.answered or run.alarm is not None:
         return None
-    right, share = percent(row["right"] / row["answered"]), percent(row["answered"] / row["images"])
-    return Fact(
-        "trust", f"when {percent(row['confidence'], 0)} sure or more, it is right on {right} ({share} of images)"
-    )
+    right, share = right_above(row, run.metrics["judged_by"]), percent(row.answered_share)
+    return Fact("trust", f"when {percent(row.confidence, 0)} sure or more, {right} are right ({share} of images)")
 
 
 def _unknown(run: Run) -> Fact | None:
@@ -88,8 +88,11 @@ def _unknown(run: Run) -> Fact | None:
     new = strangers.get(LEFT_OUT)
     if new is None or not new.seen:
         return Fact("unknown", f"none of these: {far}; not tried: a class near its own")
-    near = f"{percent(new.caught / new.seen, 0)} of a class it never saw"
-    return Fact("unknown", f"none of these: {near}, {far}", "warn" if 2 * new.caught < new.seen else "plain")
+    near = percent(new.caught / new.seen, 0)
+    text = f"none of these: {near} of a class it never saw, {far}"
+    if new.sure:
+        text = f"of a class it never saw, {near} get none of these, {percent(new.sure / new.seen, 0)} a sure answer"
+    return Fact("unknown", text, "warn" if 2 * new.caught < new.seen else "plain")
 
 
 def _weakest(run: Run) -> Fact | None:

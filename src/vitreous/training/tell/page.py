@@ -47,7 +47,7 @@ from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run.stage import stage_of
 from vitreous.training.tell.strangers import BLANKS, CLOTHES, DRAWN, LEFT_OUT, Caught, easy
-from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings
+from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings, right_above
 from vitreous.words import count, counted, duration, percent, sentence, unbroken
 
 MAX_MISTAKES_SHOWN = 16  # shown as pictures
@@ -180,7 +180,7 @@ def _only_above(summary: Summary) -> Iterator[Note]:
     if row is not None and row.answered:
         yield Note(
             f"Answer only above {_percent(row.confidence, 0)} confidence: {_percent(row.answered_share)} of the "
-            f"images are answered, and {_percent(row.right_share)} of those answers are right.",
+            f"images are answered, and {right_above(row, summary.judged_by)} of those answers are right.",
             "good" if row.right_share >= SURE_SHARE else "plain",
         )
 
@@ -367,7 +367,11 @@ def _strangers(summary: Summary) -> Section | None:
         return None
     counts = dict(sorted(summary.strangers.items(), key=lambda each: each[0] != LEFT_OUT))
     rows: list[list[str | Bar]] = [
-        [f"{kind} ({count.seen:,})", Bar(_percent(count.caught / count.seen, 0), count.caught / count.seen)]
+        [
+            f"{kind} ({count.seen:,})",
+            Bar(_percent(count.caught / count.seen, 0), count.caught / count.seen),
+            "" if count.sure is None else _percent(count.sure / count.seen, 0),
+        ]
         for kind, count in counts.items()
         if count.seen
     ]
@@ -380,7 +384,7 @@ def _strangers(summary: Summary) -> Section | None:
     _, (caught, seen) = easy(counts)
     new = counts.get(LEFT_OUT)
     near = f"{_percent(new.caught / new.seen, 0)} of a new class" if new is not None and new.seen else ""
-    table = Table(["strangers", "called none of these"], rows, "ll")
+    table = Table(["strangers", "called none of these", "given a sure answer"], rows, "llr")
     far = f"{_percent(caught / seen, 0)} of easy ones" if seen else ""
     short = near or far  # the contents have little room
     return Section("Does it notice strangers?", [Text(text), table], summary=short)
@@ -391,9 +395,10 @@ def _near(left_out: Caught | None) -> str:
     if left_out is None or not left_out.seen:
         return "Images of a class near its own were not tried; expect that many get the name of a class it knows."
     named = _percent(1 - left_out.caught / left_out.seen, 0)
+    sure = "" if left_out.sure is None else f"; {_percent(left_out.sure / left_out.seen, 0)} of all get a sure answer"
     return (
         f"It noticed {left_out.caught:,} of {left_out.seen:,} images when each class was left out in turn: {named} of "
-        "the images of a class it never saw get the name of a class it knows."
+        f"the images of a class it never saw get the name of a class it knows{sure}."
     )
 
 

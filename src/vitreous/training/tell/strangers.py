@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.evaluation.calibration import softmax
 from vitreous.evaluation.predict import predict
 from vitreous.images import open_data
 from vitreous.images.embedded import shapes
@@ -23,34 +24,42 @@ LEFT_OUT = "images of a class that was left out"  # each class in turn
 
 
 class Caught(NamedTuple):
-    """Strangers that were called none of these, and all that were shown."""
+    """Strangers that were called none of these, all that were shown, and those that got a class and were sure of it."""
 
     caught: int
     seen: int
+    sure: int | None = None  # None where it is unknown which answers are sure
+
+    @classmethod
+    def of(cls, is_unlike: NDArray[np.bool_], confidence: NDArray[np.float64], sure_from: float | None) -> Caught:
+        """sure_from: as `TrackRecord` has it."""
+        sure = None if sure_from is None else int((~is_unlike & (confidence >= sure_from)).sum())
+        return cls(int(is_unlike.sum()), len(is_unlike), sure)
 
 
-def strangers_caught(plan: Plan, trained: Trained) -> dict[str, Caught]:
-    """By kind of stranger; empty without a threshold."""
+def strangers_caught(plan: Plan, trained: Trained, sure_from: float | None = None) -> dict[str, Caught]:
+    """By kind of stranger; empty without a threshold.  sure_from: as `TrackRecord` has it."""
     model = trained.model
     if model.threshold is None:
         return {}
     found = {}
     for kind, images in embedded(has_clothes=plan.data.path == FASHION_NAME).items():
-        answers = predict(model, images, top=1, workers=1)
-        found[kind] = Caught(sum(answer.is_unlike for answer in answers), len(images))
-    if trained.unknown_scores is not None:
-        scores = trained.unknown_scores
-        found[LEFT_OUT] = Caught(int((scores < model.threshold).sum()), len(scores))
+        answers = list(predict(model, images, top=1, workers=1))
+        is_unlike = np.array([answer.is_unlike for answer in answers])
+        found[kind] = Caught.of(is_unlike, np.array([answer.probabilities[0] for answer in answers]), sure_from)
+    if trained.unknown_scores is not None and trained.unknown_logits is not None:
+        confidence = softmax(trained.unknown_logits, model.temperature).max(1)
+        found[LEFT_OUT] = Caught.of(trained.unknown_scores < model.threshold, confidence, sure_from)
     return found
 
 
-def easy(strangers: Mapping[str, Caught]) -> tuple[str, Caught]:
-    """The strangers that come with vitreous, in words, and how many were caught.
+def easy(strangers: Mapping[str, Caught]) -> tuple[str, tuple[int, int]]:
+    """The strangers that come with vitreous, in words, and how many were caught of how many.
 
     They look nothing like a photo, so they say little about photos. Blank images do not count: a rule catches them.
     """
     own = {kind: count for kind, count in strangers.items() if kind not in (LEFT_OUT, BLANKS)}
-    counts = Caught(sum(count.caught for count in own.values()), sum(count.seen for count in own.values()))
+    counts = sum(count.caught for count in own.values()), sum(count.seen for count in own.values())
     return ", ".join(SHORT_NAMES.get(kind, kind) for kind in own), counts
 
 

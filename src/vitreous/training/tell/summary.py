@@ -331,6 +331,15 @@ class Summary:
         )
 
 
+def right_above(row: Above, judged_by: str) -> str:
+    """How many of the answers given are right, for people.
+
+    Only test did not choose the confidence; images that did count up to 3 points too many (NOTES, "May the trust line
+    be trusted?").
+    """
+    return percent(row.right_share) if judged_by == "test" else f"at least {percent(SURE_SHARE, 0)}"
+
+
 def _is_whole(series: Series | None) -> bool:
     return series is not None and series.is_kept_whole
 
@@ -381,7 +390,7 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
         answer_above=sure_from if sure_from and sure_from < 1 else None,
         sure_from=sure_from,
         unlike=None if model.threshold is None else int((trained.scores < model.threshold).sum()),
-        strangers=strangers_caught(plan, trained),
+        strangers=strangers_caught(plan, trained, sure_from if result.no_better_than is None else 1.0),
         rivals=trained.rivals,
         trials=trained.trials,
         notes=_notes(plan, trained),
@@ -432,9 +441,14 @@ def _sure_from(trained: Trained) -> float | None:
     """The confidence from which answers are to be trusted: 0 all, 1 none; None where too few images tell."""
     if trained.chosen is None or trained.chosen_labels is None or trained.model.answers == "several":
         return None
-    if len(trained.chosen) < MIN_ANSWERS:
+    return sure_from(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
+
+
+def sure_from(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float | None:
+    """As `TrackRecord` has it, by answers to images that nothing was trained on.  N K, N."""
+    if len(labels) < MIN_ANSWERS:
         return None
-    above = calibration.answer_above(_probabilities(trained.chosen, trained.model), trained.chosen_labels, _is_trusted)
+    above = calibration.answer_above(probabilities, labels, _is_trusted)
     return 1.0 if above is None else above.confidence
 
 
