@@ -61,7 +61,7 @@ def start_of(model: str) -> Cell | str:
     """What a fine-tuning of the study began from, by the name of its file."""
     beside = transfer.others("gpu")
     files = {
-        "hybrid": transfer.HYBRID,
+        "hybrid": transfer.STUDY_HYBRID,
         "BiT": transfer.SHORT_RESNET,
         "deit": transfer.DEIT,
         "vit-ti": transfer.VIT_TINY,
@@ -87,7 +87,7 @@ def study() -> Iterator[tuple[Cell | None, Record | str]]:
 
 def pretrainings() -> Iterator[tuple[Cell, Record]]:
     body = json.loads((RESULTS / "pretraining.json").read_text("utf-8"))
-    cells = {"ViT": checkpoint(GPU, 0, None), "hybrid": transfer.others("gpu")[transfer.HYBRID]}
+    cells = {"ViT": checkpoint(GPU, 0, None), "hybrid": transfer.others("gpu")[transfer.STUDY_HYBRID]}
     for name, run in body["runs"].items():
         cell, about = (
             cells[name],

@@ -9,7 +9,12 @@ from shared_files import ROOT
 
 SOURCE = ROOT / "src" / "vitreous"
 SAME_CLASS_ROLE = {"Root", "Unit"}  # the ResNet parts of BiT and of the hybrid stem, each as its own paper draws them
-SAME_CONSTANT_ROLE = {"EXAMPLE", "EXPERIMENT", "SETTINGS"}  # each command's example; each experiment and its scales
+SAME_CONSTANT_ROLE = {
+    "EXAMPLE",
+    "EXPERIMENT",
+    "SEEDS",
+    "SETTINGS",
+}  # each command's example; each experiment and its scales
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
-"""What tests of pages begin with: one Chromium, and pages that are watched."""
+"""What tests of pages begin with: one Chromium a module, and pages that are watched."""
 
 import pytest
 from browsing import CHROMIUM, FLAGS
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")  # a session would leave its event loop running in other tests
 def browser():
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     sync_api.expect.set_options(timeout=30_000)  # on a busy machine, too

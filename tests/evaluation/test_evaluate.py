@@ -67,22 +67,28 @@ def test_the_test_split_is_judged_unless_told_otherwise(model, data):
 LEARNED = "the model has learned from these very images: the number says nothing about new ones"
 
 
+PART = "the model has learned from 8 of these 20 images: the number is too high"
+
+
 @pytest.mark.parametrize(
-    ("source", "warned"),
+    ("source", "was_made", "whole", "part"),
     [
-        ({"data": "content", "learned_from": "train"}, ("train", "all")),
-        ({"data": "content", "learned_from": "all"}, ("test", "train", "all")),  # cross-validated
-        ({"data": "other content", "learned_from": "all"}, ()),
-        ({}, ()),
+        ({"data": "content", "learned_from": "train"}, True, ["train"], ["all"]),
+        ({"data": "content", "learned_from": "all"}, True, ["test", "train", "all"], []),  # cross-validated
+        ({"data": "content", "learned_from": "all"}, False, ["train"], ["all"]),  # a test split of its own is left out
+        ({"data": "other content", "learned_from": "all"}, True, [], []),
+        ({}, True, [], []),
     ],
     ids=str,
 )
-def test_a_number_on_images_that_the_model_learned_from_says_so(model, data, source, warned):
+def test_a_number_on_images_that_the_model_learned_from_says_so(model, data, source, was_made, whole, part):
     model.source.update(source)
+    data = replace(data, about={"split": {"made": was_made}})
     for split in ("test", "train", "all"):
         result = vitreous.evaluate(model, data, split=split, workers=0)
-        assert (LEARNED in result.notes) == (split in warned)
-        assert str(result).startswith("The model has learned from these very images: ") == (split in warned)  # first
+        assert (LEARNED in result.notes) == (split in whole)
+        assert str(result).startswith("The model has learned from these very images: ") == (split in whole)  # first
+        assert (PART in result.notes) == (split in part)
 
 
 def test_images_without_a_name_of_their_content_raise_no_warning(model, data):

@@ -6,27 +6,27 @@ import pytest
 
 from vitreous.papers import runner
 from vitreous.papers.experiment import Cell
-from vitreous.papers.experiments.gpu_scale import HYBRID, RECIPE, RESNET, VIT
+from vitreous.papers.experiments.gpu_scale import HYBRID_MODEL, RECIPE, RESNET_MODEL, VIT_MODEL
 from vitreous.papers.order import START_SECONDS, Clock, Pace, Waiting, in_order, kind_of, seconds_of
-from vitreous.papers.processes import Worker
+from vitreous.papers.processes import CellProcess
 from vitreous.papers.works.shift import shift
 from vitreous.papers.works.train import train
 
 
-def trained(seed, model=VIT, **changes):
+def trained(seed, model=VIT_MODEL, **changes):
     return train(model, "tiny-imagenet", seed, recipe={**RECIPE, "peak_lr": 1e-3, **changes})
 
 
 def worker(*kinds):
-    return Worker({}, queue.Queue(), kinds=set(kinds))
+    return CellProcess({}, queue.Queue(), kinds=set(kinds))
 
 
 def test_a_kind_is_a_network_and_a_batch_whatever_the_seed_rate_decay_length_and_share_of_images():
     one = trained(0)
     same = [trained(1), trained(0, peak_lr=3e-3, weight_decay=0.5), trained(0, length="200 steps")]
-    same += [train(VIT, "tiny-imagenet:grey", 0, recipe=one.options["recipe"], images=5000)]
+    same += [train(VIT_MODEL, "tiny-imagenet:grey", 0, recipe=one.options["recipe"], images=5000)]
     assert {kind_of(cell) for cell in same} == {kind_of(one)}
-    others = [trained(0, VIT + " pool=gap"), trained(0, batch=32), trained(0, area=[0.5, 1.0])]
+    others = [trained(0, VIT_MODEL + " pool=gap"), trained(0, batch=32), trained(0, area=[0.5, 1.0])]
     assert len({kind_of(cell) for cell in [one, *others]}) == 4
     assert kind_of(train(None, "imagenette", 0, recipe="fine-tune", weights=one)) is None
     assert kind_of(shift(one, "tiny-imagenet", [1])) is None
@@ -48,13 +48,16 @@ def test_a_cell_waits_for_what_it_needs():
 
 
 def test_groups_come_in_the_callers_order_and_each_cell_once():
-    late, early = trained(0, HYBRID), trained(0)
+    late, early = trained(0, HYBRID_MODEL), trained(0)
     reading = shift(early, "tiny-imagenet", [1])
     assert in_order([[reading, early], [early, late]]) == [early, reading, late]
 
 
 def test_a_process_goes_on_with_the_kind_it_has_compiled():
-    resnets, hybrids = [trained(seed, RESNET) for seed in range(9)], [trained(seed, HYBRID) for seed in range(9)]
+    resnets, hybrids = (
+        [trained(seed, RESNET_MODEL) for seed in range(9)],
+        [trained(seed, HYBRID_MODEL) for seed in range(9)],
+    )
     waiting = Waiting(in_order([[*resnets, *hybrids]]))
     of_resnets, of_hybrids = worker(kind_of(resnets[0])), worker(kind_of(hybrids[0]))
     both = [of_resnets, of_hybrids]
@@ -64,7 +67,10 @@ def test_a_process_goes_on_with_the_kind_it_has_compiled():
 
 
 def test_the_kind_with_most_work_gets_most_processes():
-    resnets, hybrids = [trained(seed, RESNET) for seed in range(16)], [trained(seed, HYBRID) for seed in range(6)]
+    resnets, hybrids = (
+        [trained(seed, RESNET_MODEL) for seed in range(16)],
+        [trained(seed, HYBRID_MODEL) for seed in range(6)],
+    )
     waiting, workers = Waiting(in_order([[*hybrids, *resnets]])), [worker() for _ in range(4)]
     for one in workers:
         one.kinds.add(kind_of(waiting.take(one, workers, 1e9)))
@@ -72,11 +78,11 @@ def test_the_kind_with_most_work_gets_most_processes():
 
 
 def test_what_few_cells_share_is_not_compiled_whole_and_vits_share_blocks():
-    few, many = Waiting([trained(0, RESNET)]), Waiting([trained(seed, RESNET) for seed in range(9)])
-    assert few.kind(trained(0, RESNET)) is None
-    assert many.kind(trained(0, RESNET)) == kind_of(trained(0, RESNET))
-    assert runner._how(trained(0, RESNET), worker(), few) == {"compiled": "blocks"}
-    assert runner._how(trained(0, RESNET), worker(), many) == {"compiled": "whole"}
+    few, many = Waiting([trained(0, RESNET_MODEL)]), Waiting([trained(seed, RESNET_MODEL) for seed in range(9)])
+    assert few.kind(trained(0, RESNET_MODEL)) is None
+    assert many.kind(trained(0, RESNET_MODEL)) == kind_of(trained(0, RESNET_MODEL))
+    assert runner._how(trained(0, RESNET_MODEL), worker(), few) == {"compiled": "blocks"}
+    assert runner._how(trained(0, RESNET_MODEL), worker(), many) == {"compiled": "whole"}
     assert runner._how(trained(0), worker(), few) == {"compiled": "blocks"}
     assert runner._how(shift(trained(0), "tiny-imagenet", [1]), worker(), few) == {}
 

@@ -14,6 +14,7 @@ from small_runs import MODEL, PLAIN, SIDE, picture_folder
 
 import vitreous
 from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation.accuracy import HAS_LEARNED
 from vitreous.training.plan import plan as plans
 from vitreous.training.run import folder as runs
 
@@ -197,13 +198,36 @@ def test_without_a_test_split_eval_judges_all_images_but_those_learned_from(fold
     assert (both.images, both.right, both.notes) == (24, others.right, ())
     assert both.about["images_used"] == "84 files, 60 that the model learned from: 24 judged"
     whole = vitreous.evaluate(model, mixed, split="all")
-    assert whole.notes == ("the model has learned from 60 of these images: the number says nothing about new ones",)
+    assert whole.notes == ("the model has learned from 60 of these 84 images: the number is too high",)
+    assert whole.alarm is None or "learned" not in whole.alarm  # the others are new
     (tmp_path / "moved").mkdir()
     moved = vitreous.load(shutil.copy(run.model, tmp_path / "moved"))
     unknown = vitreous.evaluate(moved, mixed)
     assert unknown.images == 84
     assert "which images the model learned from is not known here" in unknown.notes[0]
     assert vitreous.evaluate(moved, folder).alarm == same.alarm  # the set itself is known
+
+
+def test_eval_knows_what_the_weights_of_a_run_have_learned_from(folder, tmp_path):
+    first = fitted(folder, tmp_path / "first", folds=2)
+    new = picture_folder(tmp_path / "new", 24, first=500)
+    second = fitted(new, tmp_path / "second", folds=2, weights=first.path, model=None, image_size=None)
+    for seen in (folder, new):
+        assert HAS_LEARNED in vitreous.evaluate(second.load(), seen).notes
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_eval_believes_a_test_split_that_was_left_out_beside_series(folder, tmp_path, has_own):
+    """Series kept whole make another split than `eval` would make, so that the digests decide."""
+    data = folder
+    if has_own:
+        data = tmp_path / "own"
+        shutil.copytree(folder, data / "train")
+        picture_folder(data / "test", 24, first=500)
+    run = fitted(data, tmp_path / "run", folds=0, group_by=r"(\d)\.png$")
+    result = vitreous.evaluate(run.load(), data)
+    assert (result.images, result.right) == (run.metrics["judged"]["images"], run.metrics["judged"]["right"])
+    assert HAS_LEARNED not in result.notes
 
 
 def test_a_made_test_split_is_what_eval_judges_after_a_run_that_left_it_out(folder, tmp_path):

@@ -27,7 +27,7 @@ MAX_CLASSES_SHOWN = 12  # classes that `str` lists
 COUNT_COLUMNS = 48  # of the table of classes, all but the names
 MIN_NAME_COLUMNS = 8
 ONE_ANSWER = "It answers nothing else."
-HAS_LEARNED = "the model has learned from "  # begins the note that the number is too high
+HAS_LEARNED = "the model has learned from these very images: the number says nothing about new ones"
 
 
 def above_chance(accuracy: float, chance: float) -> float:
@@ -171,8 +171,8 @@ class Result:
     @property
     def alarm(self) -> str | None:
         """That the images are no new ones, or the model no better than one answer and how that is known; else None."""
-        if learned := next((note for note in self.notes if note.startswith(HAS_LEARNED)), None):
-            return sentence(learned)
+        if HAS_LEARNED in self.notes:
+            return sentence(HAS_LEARNED)
         if (row := self.no_better_than) is None:
             return None
         why = f"That answer is right for {percent(row.images / self.images)} of these images; this model for "

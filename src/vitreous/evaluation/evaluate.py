@@ -27,7 +27,7 @@ from vitreous.evaluation.learning_curve import refuse_target
 from vitreous.evaluation.predict import class_names
 from vitreous.files import claim, write_bytes, write_json
 from vitreous.images import open_data
-from vitreous.images.imageset import ImageSet
+from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.machine import choose_device
 from vitreous.models.model import Model, unwrapped
 from vitreous.ranks import group, here
@@ -186,14 +186,14 @@ def _chosen(model: Model, whole: ImageSet, split: Split | None) -> tuple[str, Im
     if split is None:
         split = "test" if seen is None and by_content == "train" else "all"
     chosen = whole if split == "all" else whole.split(split)
-    if seen is None:
-        learned = len(chosen) if by_content == "all" or (by_content and split != "test") else 0
-    else:
-        learned = int(seen[np.isin(whole.ids, chosen.ids)].sum())
+    if seen is None:  # then by the split that training made
+        seen = (whole.splits == TRAIN) | (by_content == "all") if by_content else None
+    learned = 0 if seen is None else int(seen[np.isin(whole.ids, chosen.ids)].sum())
     notes = []
-    if learned:
-        which = "these very images" if learned == len(chosen) else f"{learned:,} of these images"
-        notes.append(f"{HAS_LEARNED}{which}: the number says nothing about new ones")
+    if learned and learned == len(chosen):
+        notes.append(HAS_LEARNED)
+    elif learned:
+        notes.append(f"the model has learned from {learned:,} of these {len(chosen):,} images: the number is too high")
     elif seen is None and not by_content and "learned_from" in model.source and whole.split_was_made:
         notes.append("which images the model learned from is not known here; if some are these, the number is too high")
     return split, chosen, notes
@@ -202,7 +202,9 @@ def _chosen(model: Model, whole: ImageSet, split: Split | None) -> tuple[str, Im
 def _learned_by_content(model: Model, data: ImageSet) -> str:
     """What our model has learned from in this very set: "train", "all" if it was cross-validated, or "" of another."""
     is_same = bool(data.content_id) and model.source.get("data") == data.content_id
-    return str(model.source.get("learned_from", "train")) if is_same else ""
+    if not is_same:
+        return ""
+    return str(model.source.get("learned_from", "train")) if data.split_was_made else "train"
 
 
 def _images_used(whole: ImageSet, chosen: ImageSet, split: str, unread: int, result: Result) -> str | None:

@@ -18,10 +18,14 @@ from vitreous.models.model import Model
 LEARNED = "learned.npy"  # digests of files, or of pixels that lie decoded
 
 
-def write(data: ImageSet, folder: Path) -> None:
-    """Write the digests of these images into the run, if its check or its split has read them."""
+def write(data: ImageSet, folder: Path, begun_from: Path | None) -> None:
+    """Write the digests of these images into the run, if its check or its split has read them.
+
+    begun_from: the file of the weights that training began with; what they have learned from counts too.
+    """
     if (digests := known_digests(data)) is not None:
-        atomic_write(folder / LEARNED, lambda file: np.save(file, np.unique(digests)), force=True)
+        digests = np.union1d(digests, _written(begun_from))
+        atomic_write(folder / LEARNED, lambda file: np.save(file, digests), force=True)
 
 
 def of(model: Model, data: ImageSet) -> ImageSet:
@@ -35,11 +39,16 @@ def of(model: Model, data: ImageSet) -> ImageSet:
 
 def seen(model: Model, data: ImageSet) -> NDArray[np.bool_] | None:
     """Of each image, whether the model has learned from it; None if that is not known."""
-    file = None if model.read_from is None else model.read_from.with_name(LEARNED)
-    if file is None or not file.is_file() or (digests := known_digests(data)) is None:
-        return None
-    try:
-        learned = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+    learned = _written(model.read_from)
+    if not len(learned) or (digests := known_digests(data)) is None:
         return None
     return (digests != 0) & np.isin(digests, learned)
+
+
+def _written(weights: Path | None) -> NDArray[np.uint64]:
+    """The digests that lie beside a file of weights; empty if there are none."""
+    try:
+        found = np.load(weights.with_name(LEARNED), allow_pickle=False) if weights is not None else np.zeros(0)
+    except (OSError, ValueError, EOFError):
+        return np.zeros(0, np.uint64)
+    return np.asarray(found).astype(np.uint64)

@@ -20,7 +20,7 @@ from vitreous.models.catalog import parse
 from vitreous.models.config import ViTConfig
 from vitreous.models.cost import training_flops
 from vitreous.papers.experiment import Cell, walk
-from vitreous.papers.processes import Worker
+from vitreous.papers.processes import CellProcess
 
 FLOPS_PER_SECOND = 1.2e14  # of a small network whose step is captured and not compiled; seen on an H200
 COMPILED_FROM = 5.0  # seconds of all steps of a kind, uncompiled; compiling takes a core half a minute
@@ -90,7 +90,7 @@ class Waiting:
         kind = self.kinds.get(cell.key)
         return kind if kind in self.worth_compiling else None
 
-    def take(self, worker: Worker, others: Sequence[Worker], longest: float) -> Cell | None:
+    def take(self, worker: CellProcess, others: Sequence[CellProcess], longest: float) -> Cell | None:
         """The next cell for this worker, and no longer waiting; None if each needs another, or more seconds."""
         ready = list(islice(self._ready(longest), LOOKED_AHEAD))
         if not ready:
@@ -112,7 +112,7 @@ class Waiting:
             if not (self.needs[key] & self.unfinished) and self.seconds[key] <= longest:
                 yield cell
 
-    def _load(self, ready: Sequence[Cell], others: Sequence[Worker]) -> dict[str, float]:
+    def _load(self, ready: Sequence[Cell], others: Sequence[CellProcess]) -> dict[str, float]:
         """By kind, or by cell without one: the seconds that wait for each process that has it, and for one more."""
         found: dict[str, float] = {}
         for cell in ready:

@@ -21,7 +21,7 @@ from vitreous.images.imageset import TRAIN, ImageSet, Scan, Source
 from vitreous.papers.views import viewed
 
 SHARED_FROM = 20_000  # images; a smaller set is read again as fast
-IMAGES_AT_ONCE = 1024
+COPIED_AT_ONCE = 1024
 
 
 def share_copies(data: ImageSet, folder: Path) -> None:
@@ -86,9 +86,9 @@ def shared_view(data: ImageSet, view: str, folder: Path) -> ImageSet:
     def make(file: Path) -> None:
         shape = (len(found.source), *found.source.read(0).shape)
         out: Any = np.lib.format.open_memmap(file, "w+", np.uint8, shape)
-        for first in range(0, len(out), IMAGES_AT_ONCE):
-            numbers = range(first, min(first + IMAGES_AT_ONCE, len(out)))
-            out[first : first + IMAGES_AT_ONCE] = np.stack([found.source.read(i) for i in numbers])
+        for first in range(0, len(out), COPIED_AT_ONCE):
+            numbers = range(first, min(first + COPIED_AT_ONCE, len(out)))
+            out[first : first + COPIED_AT_ONCE] = np.stack([found.source.read(i) for i in numbers])
         out.flush()
 
     source = KeptPixels(data.source, _made(folder, f"view-{data.content_id}-{view}.npy", make))

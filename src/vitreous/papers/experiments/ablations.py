@@ -152,7 +152,7 @@ SWITCHES = {
 }
 SMALL_BATCH = {"gpu": 32, "full": 64}
 SMALL_LENGTH = {"gpu": "700 steps", "full": "30 epochs"}
-EARLY = {"laptop": "20 steps", "gpu": f"{gpu_scale.EARLY} steps", "full": "1000 steps"}
+EARLY = {"laptop": "20 steps", "gpu": f"{gpu_scale.SOME_STEPS} steps", "full": "1000 steps"}
 SMALL = ", small batch"
 
 

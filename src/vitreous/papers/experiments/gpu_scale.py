@@ -15,9 +15,9 @@ from typing import Any
 from vitreous.papers.experiment import Cell
 from vitreous.papers.works.train import train
 
-VIT = "S/8 width=128 depth=6 heads=4 mlp=512 image_size=64"
-RESNET = "BiT-R50x1 units=3x4 resnet_width=0.75 image_size=64"
-HYBRID = "S/8 stem=convolutions width=128 depth=6 heads=4 mlp=416 image_size=64"
+VIT_MODEL = "S/8 width=128 depth=6 heads=4 mlp=512 image_size=64"
+RESNET_MODEL = "BiT-R50x1 units=3x4 resnet_width=0.75 image_size=64"
+HYBRID_MODEL = "S/8 stem=convolutions width=128 depth=6 heads=4 mlp=416 image_size=64"
 SMALL_VIT = "S/8 width=64 depth=6 heads=2 mlp=256 image_size=64"
 SMALL_RESNET = "BiT-R50x1 units=3x4 resnet_width=0.375 image_size=64"
 SMALL_HYBRID = "S/8 stem=convolutions width=64 depth=6 heads=2 mlp=208 image_size=64"
@@ -25,7 +25,7 @@ LARGE_VIT = "S/8 width=192 depth=6 heads=6 mlp=768 image_size=64"
 LARGE_RESNET = "BiT-R50x1 units=3x4 resnet_width=1.125 image_size=64"
 LARGE_HYBRID = "S/8 stem=convolutions width=192 depth=6 heads=6 mlp=616 image_size=64"
 UP = "tiny-imagenet"
-STEPS, QUARTER, EARLY, START = 700, 250, 100, 30  # of a training, and of shorter ones
+STEPS, MANY_STEPS, SOME_STEPS, FEW_STEPS = 700, 250, 100, 30  # of a training, and of shorter ones
 RECIPE: Mapping[str, Any] = {
     "length": f"{STEPS} steps", "batch": 512, "weight_decay": 0.1, "area": [0.35, 1.0], "evaluate_every": 4.0
 }  # fmt: skip

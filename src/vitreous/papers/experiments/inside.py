@@ -60,13 +60,13 @@ INSIDE: dict[ScaleName, InsideNetworks] = {
         own_rate={RESNET: 1e-2},  # 80 against 71 % at 3e-3, on seed 100
     ),
     "gpu": InsideNetworks(
-        vit=gpu_scale.VIT,
-        resnet=gpu_scale.RESNET,
-        hybrid=gpu_scale.HYBRID,
+        vit=gpu_scale.VIT_MODEL,
+        resnet=gpu_scale.RESNET_MODEL,
+        hybrid=gpu_scale.HYBRID_MODEL,
         data=gpu_scale.UP,
         recipe=gpu_scale.RECIPE,
         seen=1024,
-        early=f"{gpu_scale.EARLY} steps",
+        early=f"{gpu_scale.SOME_STEPS} steps",
     ),
     "full": InsideNetworks(
         vit="B/16",

@@ -43,7 +43,7 @@ NETWORKS: Mapping[ScaleName, Mapping[str, Mapping[str, str]]] = {
             HYBRID: gpu_scale.SMALL_HYBRID,
             RESNET: gpu_scale.SMALL_RESNET,
         },
-        MEDIUM: {VIT: gpu_scale.VIT, HYBRID: gpu_scale.HYBRID, RESNET: gpu_scale.RESNET},
+        MEDIUM: {VIT: gpu_scale.VIT_MODEL, HYBRID: gpu_scale.HYBRID_MODEL, RESNET: gpu_scale.RESNET_MODEL},
         LARGE: {
             VIT: gpu_scale.LARGE_VIT,
             HYBRID: gpu_scale.LARGE_HYBRID,

@@ -80,7 +80,7 @@ MAP_KINDS = {"1-D": "", "2-D": "positions=learned-2d"}  # relative positions hav
 PATTERNS_ARM, SETTINGS_ARM, NEAR_ARM, START_ARM = "patterns", "settings", "1-D", "1-D, at the start"
 BETWEEN_RATES, BETWEEN_KINDS = "likeness_between_rates", "likeness_between_kinds"
 BETWEEN_SEEDS, BETWEEN_SETTINGS = "likeness_between_seeds", "likeness_between_settings"
-SHORT = {"gpu": f"{gpu_scale.QUARTER} steps", "full": "90 epochs"}
+SHORT = {"gpu": f"{gpu_scale.MANY_STEPS} steps", "full": "90 epochs"}
 
 
 def mapped(scale: ScaleName, seed: int) -> dict[tuple[str, float], Cell]:

@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "recipe": {"length": "200 steps", "batch": 128, "peak_lr": 3e-3, "weight_decay": 0.05, **PLAIN},
         "down": [],
     },
-    "gpu": {"model": gpu_scale.VIT, "data": gpu_scale.UP, "recipe": None, "down": ["imagenette"]},
+    "gpu": {"model": gpu_scale.VIT_MODEL, "data": gpu_scale.UP, "recipe": None, "down": ["imagenette"]},
     "full": {
         "model": "B/16",
         "data": "imagenet21k",

@@ -28,7 +28,7 @@ SHAPES: Mapping[ScaleName, Mapping[str, str]] = {
     },
     "gpu": {
         BASE: NETWORKS["gpu"][MEDIUM][VIT],
-        DEEPER: f"{gpu_scale.VIT} depth=12",  # as pre-norm of 12 blocks is written in the family E-ABL
+        DEEPER: f"{gpu_scale.VIT_MODEL} depth=12",  # as pre-norm of 12 blocks is written in the family E-ABL
         WIDER: NETWORKS["gpu"][LARGE][VIT],
         COARSER: "S/16 width=128 depth=6 heads=4 mlp=512 image_size=64",
     },

@@ -51,10 +51,10 @@ SHOTS: dict[ScaleName, ShotScale] = {
         "imagenette",
         None,
         None,
-        f"{gpu_scale.VIT} classes=100",
+        f"{gpu_scale.VIT_MODEL} classes=100",
         (2, 5, 10),
         (1, 2, 5, 10, 20),
-        (gpu_scale.START, gpu_scale.EARLY, gpu_scale.QUARTER, gpu_scale.STEPS),
+        (gpu_scale.FEW_STEPS, gpu_scale.SOME_STEPS, gpu_scale.MANY_STEPS, gpu_scale.STEPS),
     ),
     "full": ShotScale("pets", None, None, "B/16 classes=21843", (2, 5, 10, 20), (1, 2, 5, 10, 20), (3, 10, 30, 90)),
 }

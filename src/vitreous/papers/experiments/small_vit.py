@@ -40,8 +40,8 @@ SETTINGS: dict[ScaleName, Setting] = {
         probed="fashion",
     ),
     "gpu": Setting(
-        model=gpu_scale.VIT,
-        resnet=gpu_scale.RESNET,
+        model=gpu_scale.VIT_MODEL,
+        resnet=gpu_scale.RESNET_MODEL,
         data=gpu_scale.UP,
         recipe=gpu_scale.RECIPE,
         rates=(),

@@ -530,7 +530,7 @@ RESOLUTION = Experiment(
 CHECKPOINT = "checkpoint"
 RESNET = "ResNet"
 SHORT_RESNET = "study's ResNet, with 55 % of the compute"
-STUDY_VIT, HYBRID, DEIT, VIT_TINY = "study's ViT", "study's hybrid", "DeiT-Ti, released", "ViT-Ti, released"
+STUDY_VIT, STUDY_HYBRID, DEIT, VIT_TINY = "study's ViT", "study's hybrid", "DeiT-Ti, released", "ViT-Ti, released"
 STUDY_SEEDS = 3
 GPU_HYBRID = "S/8 stem=convolutions width=256 depth=7 heads=4 mlp=1024 pool=gap"
 
@@ -560,7 +560,7 @@ def cost_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
                 cell = tuned(how, case, seed, images=images, start=start, steps=steps)
                 yield GridCell(cost_arm(name, case.data), seed, cell)
         for name, weights in others(scale).items() if seed < STUDY_SEEDS else ():
-            if name in (STUDY_VIT, HYBRID) and isinstance(weights, Cell):
+            if name in (STUDY_VIT, STUDY_HYBRID) and isinstance(weights, Cell):
                 yield GridCell(cost_arm(name, CHECKPOINT), seed, weights)
             study = TRANSFER["gpu"]
             for case, images in study.tasks:
@@ -577,7 +577,7 @@ def others(scale: ScaleName) -> dict[str, Cell | str]:
     vit = checkpoint(how, 0, None)
     hybrid = train(GPU_HYBRID, how.up, 0, length="100 epochs", **how.pretraining)
     short = checkpoint(how, 0, None, length=70, is_resnet=True)
-    return {STUDY_VIT: vit, HYBRID: hybrid, SHORT_RESNET: short, DEIT: "deit-tiny", VIT_TINY: "vit-tiny"}
+    return {STUDY_VIT: vit, STUDY_HYBRID: hybrid, SHORT_RESNET: short, DEIT: "deit-tiny", VIT_TINY: "vit-tiny"}
 
 
 def vit_over_resnet(table: ArmTable) -> Iterable[Effect]:

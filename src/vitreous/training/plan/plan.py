@@ -106,6 +106,13 @@ class Plan:
         return _missing(len(self.left_out), self.unlabelled)
 
     @property
+    def weights_file(self) -> Path | None:
+        """The first file of the weights that training begins with; None without a file."""
+        if isinstance(self.weights, Model):
+            return self.weights.read_from
+        return next(iter(_weight_files(self.weights)), None)
+
+    @property
     def files(self) -> str:
         """How many files, or images, the set holds."""
         unit = "image" if self.health is not None and not self.health.is_encoded else "file"

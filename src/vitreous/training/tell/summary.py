@@ -340,6 +340,11 @@ def right_above(row: Above, judged_by: str) -> str:
     return percent(row.right_share) if judged_by == "test" else f"at least {percent(SURE_SHARE, 0)}"
 
 
+def learned_from_all(plan: Plan, trained: Trained) -> bool:
+    """Whether the model has learned from every image; else from the split "train" alone."""
+    return plan.judges_all and trained.test is None
+
+
 def _is_whole(series: Series | None) -> bool:
     return series is not None and series.is_kept_whole
 
@@ -414,11 +419,13 @@ def calibrate(plan: Plan, trained: Trained) -> None:
     if trained.chosen is not None and trained.chosen_labels is not None and trained.chosen_scores is not None:
         model.temperature = calibration.fit_temperature(trained.chosen, trained.chosen_labels)
         model.threshold = calibration.fit_threshold(trained.chosen_scores)
+    # without the series nobody makes the same split again
+    is_split_otherwise = _is_whole(plan.series) and plan.data.split_was_made
     model.source = {
         "made_by": "vitreous fit",
         "recipe": plan.recipe.name,
         "data": plan.data.content_id,
-        "learned_from": "all" if (plan.judges_all and trained.test is None) or _is_whole(plan.series) else "train",
+        "learned_from": "all" if learned_from_all(plan, trained) or is_split_otherwise else "train",
         **{name: value for name, value in model.source.items() if name == "terms"},
     }
 

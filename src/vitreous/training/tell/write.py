@@ -24,7 +24,7 @@ from vitreous.training.run.trained import Trained
 from vitreous.training.tell import facts, notebook
 from vitreous.training.tell.card import card
 from vitreous.training.tell.page import write_report
-from vitreous.training.tell.summary import Summary
+from vitreous.training.tell.summary import Summary, learned_from_all
 from vitreous.weights.load_model import load
 from vitreous.weights.save_model import save
 
@@ -88,8 +88,9 @@ def write(
         brief["judged"] = {name: judged[name] for name in ("images", "right", "interval", "top1") if name in judged}
     with runs.one_line_for(where):
         save(trained.model, where / MODEL, force=True, recipe=plan.recipe.to_json(), metrics=brief)
-        if "learned_from" in (source := trained.model.source):
-            learned_images.write(plan.data if source["learned_from"] == "all" else plan.data.split(TRAIN), where)
+        if "learned_from" in trained.model.source:
+            learned = plan.data if learned_from_all(plan, trained) else plan.data.split(TRAIN)
+            learned_images.write(learned, where, plan.weights_file)
         write_json(where / METRICS, metrics, force=True)
     shutil.rmtree(where / PACK, ignore_errors=True)
     if folder is not None:
