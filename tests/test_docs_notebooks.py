@@ -9,7 +9,7 @@ from website import notebooks
 BOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 SHOWN = {  # what a reader must see in some cell
     "photos-to-model": [
-        *("photos: folders", "Decide which label is right", "<b>found</b>", "none of these"),
+        *("photos: folders", "Decide, and delete the other copy", "<b>found</b>", "none of these"),
         "Where the answer came from",
     ],
     "inside-a-checkpoint": [

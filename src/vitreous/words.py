@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from unicodedata import east_asian_width
 
 from vitreous.printable import storable
 
@@ -20,6 +21,11 @@ def none_of_these(nearest: str) -> str:
 def percent(share: float | None, digits: int = 1) -> str:
     """`93.1 %`; a dash for None and NaN."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def confidence(limit: float) -> str:
+    """A limit of confidence: `63 %`, `99.5 %`; never a 100 % that is not one."""
+    return f"{round(100 * limit, 1):g} %"
 
 
 def percent_range(interval: tuple[float, float] | None) -> str:
@@ -66,14 +72,27 @@ def few(names: Iterable[str], most: int = 3) -> str:
 
 def aligned(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     """A table as lines, each column as wide as its widest cell.  align: one letter for each column, l or r."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    forms = [f"{'>' if side == 'r' else '<'}{width}" for side, width in zip(align, widths, strict=True)]
-    return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+
+    def filled(cell: str, side: str, width: int) -> str:
+        space = " " * (width - cells(cell))
+        return space + cell if side == "r" else cell + space
+
+    return ["  ".join(map(filled, row, align, widths)).rstrip() for row in rows]
 
 
-def shortened(text: str, letters: int) -> str:
-    """The text, or its beginning and an ellipsis."""
-    return text if len(text) <= letters else f"{text[: letters - 1].rstrip()}…"
+def cells(text: str) -> int:
+    """How many columns of a terminal the text takes: Chinese, Japanese and Korean letters take two each."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def shortened(text: str, columns: int) -> str:
+    """The text, or its beginning and an ellipsis, in so many columns."""
+    if cells(text) <= columns:
+        return text
+    while cells(text) >= columns:
+        text = text[:-1]
+    return f"{text.rstrip()}…"
 
 
 def one_line(thing: object) -> str:

@@ -1,5 +1,6 @@
 """Images in the place of the model: one line with the command that was meant."""
 
+import numpy as np
 import pytest
 from commands import run_all
 from picture_files import class_folders
@@ -30,6 +31,7 @@ def done(tmp_path_factory):
     root = tmp_path_factory.mktemp("order")
     vitreous.save(awake(classes=3), root / "m")
     class_folders(root / "my photos", {"ant": 2, "bee": 2})
+    np.savez(root / "set.npz", images=np.zeros((4, 8, 8, 3), np.uint8), labels=np.arange(4) % 2)
     (root / "run").mkdir()
     (root / "run" / "events.jsonl").touch()
     (root / "run" / "config.json").write_text("{}")
@@ -47,6 +49,7 @@ def done(tmp_path_factory):
         "look": ["look", photo, model],
         "eval": ["eval", folder, model],
         "serve": ["serve", photo],
+        "typo": ["eval", "deit-tinny", "set.npz"],
         "right": ["predict", model, photo],
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -62,3 +65,9 @@ def test_the_right_command_is_told(done, call, line):
 def test_a_run_that_has_not_ended_is_told_by_loading_and_the_right_order_answers(done):
     assert "is a run that has not ended; go on with it" in done["run alone"].line
     assert done["right"].code == 0
+
+
+def test_a_model_misspelt_beside_a_file_of_images_is_told_the_name_that_was_meant(done):
+    """An .npz holds weights or images, so that it proves no wrong order."""
+    assert "comes first" not in done["typo"].line
+    assert "deit-tiny" in done["typo"].line

@@ -5,6 +5,7 @@ import re
 import pytest
 from commands import run_all
 from picture_files import class_folders, encoded
+from rich.cells import cell_len
 from tiny_models import awake
 
 import vitreous
@@ -25,7 +26,10 @@ def place(tmp_path_factory):
     vitreous.save(model, root / "model")
     model.labels, model.track_record = ("ant", "bee", "cat"), None
     vitreous.save(model, root / "short")
-    model.threshold = 1e6
+    model.labels = ("三毛猫の写真", "白い犬の写真", "新しい家の写真")
+    vitreous.save(model, root / "wide")
+    class_folders(root / "wide-set", dict.fromkeys(model.labels, 2))
+    model.labels, model.threshold = ("ant", "bee", "cat"), 1e6
     vitreous.save(model, root / "strict")
     class_folders(root / "set", dict.fromkeys(BREEDS, 4))
     for i in range(3):
@@ -43,6 +47,8 @@ def done(request, place, tmp_path_factory):
     calls = {
         "predict": ["predict", model, data],
         "predict short": ["predict", place / "short.safetensors", data],
+        "predict wide": ["predict", place / "wide.safetensors", place / "wide-set"],
+        "eval wide": ["eval", place / "wide.safetensors", place / "wide-set"],
         "predict strict": ["predict", place / "strict.safetensors", data],
         "csv": ["predict", model, data, "--format", "csv"],
         "eval": ["eval", model, data],
@@ -89,7 +95,18 @@ def test_no_line_of_any_command_is_wider_than_the_terminal(done):
     columns, outs = done
     for call, out in outs.items():
         for line in lines_of(out):
-            assert call == "csv" or len(line) <= columns or " " not in line.strip(), (call, line)
+            assert call == "csv" or cell_len(line) <= columns or " " not in line.strip(), (call, line)
+
+
+def test_letters_that_take_two_columns_keep_rows_and_tables_in_line(done):
+    _, outs = done
+    rows = [row for row in lines_of(outs["predict wide"]) if "%" in row]
+    assert len(rows) == 6
+    assert all(row.endswith(("%", "…")) for row in rows)
+    classes = [line for line in lines_of(outs["eval wide"]) if re.match("三毛猫|白い犬|新しい家", line)]
+    assert len(classes) == 3
+    assert len({cell_len(line) for line in classes}) == 1  # of one number of digits
+    assert fitted("三毛猫 白い犬 新しい家", 14) == "三毛猫 白い犬\n新しい家"
 
 
 def test_each_row_of_predict_is_one_line_with_the_first_answer(done):

@@ -11,6 +11,7 @@ from vitreous.papers.order import START_SECONDS, Clock, Pace, Waiting, in_order,
 from vitreous.papers.processes import CellProcess
 from vitreous.papers.works.shift import shift
 from vitreous.papers.works.train import train
+from vitreous.ranks import Ranks
 
 
 def trained(seed, model=VIT_MODEL, **changes):
@@ -101,10 +102,19 @@ def test_a_cell_that_would_end_too_late_is_left():
     assert waiting.take(worker(), [], pace.fits(3.1 * seconds_of(trained(0)))) is not None
 
 
+def test_cells_that_ended_within_one_tick_of_the_clock_tell_no_pace():
+    pace = Pace(at_once=2)
+    guessed = pace.fits(10.0)
+    pace.begin(trained(0), 1.0)
+    pace.end(trained(0), 1.0)
+    assert pace.fits(10.0) == guessed
+
+
 def test_no_cell_begins_when_the_time_is_over(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "compute", lambda cell, bench: {"readings": {}, "status": "done", "seconds": 0.0})
     monkeypatch.setattr(Clock, "left", property(lambda clock: 2.5 - len(done)))
     done = []
-    for cell, _ in runner.computed([Cell("words", {"seed": n}) for n in range(9)], {}, 0, clock=Clock(1.0)):
+    cells = [Cell("words", {"seed": n}) for n in range(9)]
+    for cell, _ in runner.computed(cells, {}, 0, clock=Clock(1.0), ranks=Ranks()):
         done.append(cell)
     assert len(done) == 3

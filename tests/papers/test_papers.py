@@ -244,6 +244,14 @@ def test_every_row_of_the_ledger_has_a_state():
     assert "INCONCLUSIVE: the interval holds both answers" in str(states()).splitlines()[-1]
 
 
+def test_states_are_listed_of_all_names_that_are_given():
+    asked = [state.row.name for state in states(names=["C17", "E-POS"])]
+    assert asked[0] == "C17"
+    assert len(set(asked)) == len(asked) > 1
+    with pytest.raises(ConfigError, match="E-NOPE"):
+        states(names=["E-POS", "E-NOPE"])
+
+
 def test_bad_input_is_one_line(tmp_path):
     calls = [
         ("paper", "run", "postions"),
@@ -287,6 +295,13 @@ def test_cells_of_another_copy_or_another_machine_are_computed_again(tmp_path, m
     outcome = papers.run(EXPERIMENT, out=tmp_path, jobs=0, tell=told.append)
     assert any(line.startswith("2 cells of another machine, or of other copies") for line in told)
     assert "another" not in {copy for record in outcome.records for copy in record.copies.values()}
+
+
+@pytest.mark.parametrize("name", ["fashion", "fashion:grey"])
+def test_classes_of_a_set_are_parts_of_one_set_that_is_opened_once(name):
+    parts = [Sets().part({"data": name, "classes": list(some)}, 0) for some in (("Bag", "Coat"), ("Bag",), ("Bag",))]
+    assert {id(part.source) for part in parts} == {id(Sets().open(name).source)}
+    assert [part.classes for part in parts] == [("Coat", "Bag"), ("Bag",), ("Bag",)]
 
 
 def test_data_too_small_for_the_grid_says_the_smallest_that_works():

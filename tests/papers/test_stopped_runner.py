@@ -154,7 +154,7 @@ def test_a_model_that_is_made_again_does_not_replace_the_measurement(tmp_path, m
     results.add("before", runner.new_record(up, {"accuracy": 0.5}, "done", 1.0))
     asked: list[str] = []
 
-    def answered(cells, settings, at_once, *, is_gpu=False, clock=None):
+    def answered(cells, settings, at_once, **how):
         for cell in cells:
             asked.append(cell.work)
             yield cell, {"readings": {"accuracy": 0.25}, "status": "done", "seconds": 1.0}

@@ -1,5 +1,6 @@
 """The works shift, likeness and speed on small real models, beside computations of their own."""
 
+import math
 from contextlib import nullcontext
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 
 from vitreous.errors import VitreousError
 from vitreous.papers import runner
+from vitreous.papers.order import Clock
 from vitreous.papers.sets import Sets
 from vitreous.papers.worker import compute, new_bench
 from vitreous.papers.works import speed as timing
@@ -18,6 +20,7 @@ from vitreous.papers.works.look import dealt
 from vitreous.papers.works.shift import run_shift, shift
 from vitreous.papers.works.speed import MIB, run_speed, speed, training_cost
 from vitreous.papers.works.train import train
+from vitreous.ranks import Ranks
 
 SMALL = "S/7 width=16 depth=3 heads=2 mlp=16 image_size=28 channels=1"
 SEEN = 32  # one batch
@@ -169,5 +172,5 @@ def test_what_is_timed_runs_last_and_alone(monkeypatch):
         return iter(())
 
     monkeypatch.setattr(runner, "_computed", computed)
-    list(runner.computed([speed(SMALL, 2, 0), trained(0)], {}, 4))
+    list(runner.computed([speed(SMALL, 2, 0), trained(0)], {}, 4, clock=Clock(math.inf), ranks=Ranks()))
     assert asked == [(["train"], 4), (["speed"], 1)]

@@ -91,7 +91,8 @@ def test_a_resumed_run_tells_of_the_files_that_cannot_be_read(run, folder, tmp_p
         fitted(folder, out, check=True, peak_lr=1e-12, folds=2, tell=die_at(2))
     again = vitreous.fit(folder, resume=True, out=out, device="cpu", workers=0)
     for page in (told(run), told(again)):
-        assert "1 file cannot be read; 1 file is cut short and cannot be read; 1 file is HEIC" in page
+        for fault in ("1 file cannot be read", "1 file is cut short and cannot be read", "1 file is HEIC"):
+            assert fault in page
         assert "3 of 63 files cannot be read, 60 images read" in page
         assert all(name in page for name in ("cut.png", "torn.jpg", "phone.heic"))
         assert "63 files, 3 cannot be read: 60 images, each judged and each learned from" in page

@@ -73,6 +73,7 @@ def test_which_answers_to_trust_is_told_if_there_are_any():
     assert told()["trust"] == "when 80 % sure or more, at least 90 % are right (50.0 % of images)"
     of_test = told(judged_by="test")["trust"]  # which did not choose the 80 %
     assert of_test == "when 80 % sure or more, 96.7 % are right (50.0 % of images)"
+    assert "when 99.9 % sure or more" in told(above={**ABOVE, "confidence": 0.999})["trust"]  # nothing is 100 % sure
     assert "trust" not in told(above=None)
     assert "trust" not in told(above={**ABOVE, "answered": 0, "right": 0})
 

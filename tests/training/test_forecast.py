@@ -14,7 +14,7 @@ from vitreous.models.cost import training_flops
 from vitreous.training.plan import devices, forecast, trial
 from vitreous.training.plan.forecast import plan
 from vitreous.training.recipe import Recipe
-from vitreous.training.run.step import Step
+from vitreous.training.run.step import UNCOMPILED_SPEED, Step, kind_of_compiling
 from vitreous.training.run.utilisation import share_of_peak
 
 TINY = "Ti/16 depth=2 width=32 heads=2 mlp=64"
@@ -126,7 +126,7 @@ def test_the_largest_batch_fits_and_a_twentieth_more_does_not():
     assert said.largest < said.largest_checkpointed
     room = forecast.ROOM_SHARE * said.device.memory
     for count, fits in ((said.largest, True), (said.largest + said.largest // 20, False)):
-        needs = forecast.memory(said.config, count, "adamw", "bfloat16", compiled=True)
+        needs = forecast.memory(said.config, count, "adamw", "bfloat16", compiled="whole")
         assert (needs.total <= room) is fits
 
 
@@ -201,6 +201,22 @@ def test_memory_is_of_a_compiled_step_where_a_run_is_long_enough_to_compile():
 
 
 LENGTHS = {"steps": 20}, {"steps": 10**6}, {}
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("model", ["BiT-R50x1", "R50+B/16", "B/16 stem=convolutions", "B/16"])
+@pytest.mark.parametrize("seconds", [6, 45, 600])
+def test_memory_is_of_what_fit_compiles(seconds, model, parallel):
+    """Blocks alone in a run of 12 to 90 seconds, and in shards: not the stem before them, nor a network without any."""
+    config, batch = parse(model), 64
+    said = plan(
+        model, batch=2 * batch, devices=2, device="h200", parallel=parallel, checkpointing=False,
+        steps=round(seconds * UNCOMPILED_SPEED / training_flops(config) / batch),
+    )  # fmt: skip
+    has_blocks = not model.startswith("BiT")
+    kind = kind_of_compiling(seconds, has_blocks=has_blocks, sharded=parallel == "fsdp")
+    assert said.parts == 1
+    assert said.memory == forecast.memory(config, batch, "adamw", "bfloat16", parallel=parallel, world=2, compiled=kind)
 
 
 def test_timed_steps_are_a_training_by_the_recipe(monkeypatch):

@@ -267,7 +267,8 @@ def test_an_image_under_two_labels_comes_first_among_those_that_may_be_wrong(twi
     assert "labelled disc" in section
     named = {name for each in (exact, near) for name in each["names"]}
     assert not named & {each["name"] for each in twice.metrics["suspects"]["judged"]["suspects"]}, "named once"
-    assert f"2 images under two labels ({WRONG_FOR_SURE})" in (Path(twice.path) / "README.md").read_text()
+    about = f"2 images under two labels (where the pixels are the same, {WRONG_FOR_SURE})"
+    assert about in (Path(twice.path) / "README.md").read_text()
     checked = vitreous.check(json.loads((Path(twice.path) / "config.json").read_text())["data"]["place"])
     assert checked.find("label-conflict").what == "2 images lie there under two labels"
     assert checked.find("label-conflict").do.startswith(f"Where the pixels are the same, {WRONG_FOR_SURE}.")

@@ -1,6 +1,7 @@
 """What is said before a run is what it takes: against the bytes that autograd and optimisers really keep."""
 
 import json
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -124,15 +125,37 @@ COMPILED = ["Ti/16", "BiT small root", "swiglu", "map", "layer scale", "register
 @pytest.mark.parametrize("name", ["S/16 gap", *(pytest.param(name, marks=pytest.mark.slow) for name in COMPILED)])
 def test_a_compiled_step_keeps_what_its_graph_hands_to_the_backward_pass(name, precision):
     """The graph is cut where torch's compiler cuts it for a GPU; within a tenth, and never much less than it keeps."""
-    model, is_half = network(name), precision == "bfloat16"
+    model = network(name)
+    real = kept_if_compiled(model, [model], precision)
+    said = activations(model.config, 2, precision, compiled="whole")
+    assert said == pytest.approx(real, rel=0.1 if name != "swiglu" else 0.25)
+    assert said < activations(model.config, 2, precision) or precision == "float32"
+
+
+OTHERS = ["Ti/16", "convolutions", "BiT"]
+
+
+@pytest.mark.filterwarnings("default")  # torch warns itself while it traces
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["hybrid", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_where_blocks_alone_are_compiled_the_stem_keeps_what_it_keeps_uncompiled(name, precision):
+    """A residual network in front of the blocks keeps float32 maps; one without blocks is not compiled at all."""
+    model = network(name)
+    real = kept_if_compiled(model, getattr(model, "blocks", ()), precision)
+    said, plain = (activations(model.config, 2, precision, compiled=kind) for kind in ("blocks", "none"))
+    assert said == pytest.approx(real, rel=0.1)
+    assert (said == plain) is (name == "BiT" or precision == "float32")
+
+
+def kept_if_compiled(model: nn.Module, parts: Iterable[nn.Module], precision: str) -> int:
+    """Bytes that autograd keeps of two images while these parts are compiled."""
+    is_half = precision == "bfloat16"
     torch._dynamo.reset()
-    part = torch.compile(model, backend="aot_eager_decomp_partition", dynamic=False)
+    for part in parts:
+        vars(part)["forward"] = torch.compile(part.forward, backend="aot_eager_decomp_partition", dynamic=False)
     images = torch.randn(2, 3, *model.config.image_size)
     with norms_in_float32() if is_half else nullcontext(), torch.autocast("cpu", torch.bfloat16, enabled=is_half):
-        real = kept_of(part, images, weights(model))
-    said = activations(model.config, 2, precision, compiled=True)
-    assert said == pytest.approx(real, rel=0.1 if name != "swiglu" else 0.25)
-    assert said < activations(model.config, 2, precision) or not is_half
+        return kept_of(model, images, weights(model))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "muon", "lamb"])

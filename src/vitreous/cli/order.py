@@ -16,13 +16,13 @@ def check_order(command: str, model: str, images: Sequence[str] = ()) -> None:
     from vitreous.images.sources.paths import is_image_name
     from vitreous.weights.load_model import is_weights
 
-    if is_weights(model):
+    path = Path(model)
+    if is_weights(model) or not (path.exists() or is_image_name(path.name)):  # a model's name, perhaps misspelt
         return
     known = [word for word in images if is_weights(word)]
     if known:
         rest = [model, *(word for word in images if word != known[0])]
         raise ConfigError(f"{known[0]} is the model, and the model comes first: {_call(command, known[0], rest)}")
-    path = Path(model)
     if path.is_dir() and not images and not (path / "events.jsonl").exists():  # that is a run, of which loading tells
         what = "holds no weights"
     elif path.is_file() and is_image_name(path.name):

@@ -37,7 +37,8 @@ def run(
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Cells at once.")] = None,
     device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to compute; a GPU if any.")] = None,
     seconds: Annotated[
-        float | None, typer.Option(metavar="N", help="Begin no cell that would end later; the same command goes on.")
+        float | None,
+        typer.Option(metavar="N", help="Begin no cell that would end after N; the same command goes on."),
     ] = None,
     out: Annotated[
         str | None,
@@ -60,9 +61,13 @@ def run(
     if scale not in (None, "laptop", "gpu", "full", "released"):
         raise ConfigError(f"--scale {scale} is unknown; give laptop, gpu, full or released")
     name = names[0] if names else None
+    if names and action == "report":
+        raise ConfigError("the report is of all claims; name none: vitreous paper report")
+    if cell is not None and len(names or ()) > 1:
+        raise ConfigError(f"--cell is of one experiment; name one: vitreous paper run {name} --cell {cell}")
     which = cast(Literal["laptop", "gpu", "full", "released"] | None, scale)
     if action == "list":
-        show("paper", papers.states(_results(out), name), json=json)
+        show("paper", papers.states(_results(out), names or ()), json=json)
     elif action == "report":
         say_line(f"page: {papers.report(out)}")
     elif name is None:

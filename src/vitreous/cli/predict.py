@@ -11,7 +11,7 @@ from vitreous.cli.order import check_order
 from vitreous.cli.show import MODEL, columns_of, say, say_fitted, say_json
 from vitreous.errors import ConfigError
 from vitreous.printable import printable_line
-from vitreous.words import NONE_OF_THESE, none_of_these, percent, shortened
+from vitreous.words import NONE_OF_THESE, cells, none_of_these, percent, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,11 +113,11 @@ def _in_words(answer: Prediction, columns: int) -> str:
         return none_of_these(shortened(labels[0], max(columns - len(none_of_these("")), MIN_LABEL_LETTERS)))
     shares = [percent(p) for p in answer.probabilities]
     start, more = "unsure: " * answer.is_unsure, ", …" if labels[1:] else ""
-    room = columns - len(f"{start} {shares[0]}{more}")
+    room = columns - cells(f"{start} {shares[0]}{more}")
     line = f"{start}{shortened(labels[0], max(room, MIN_LABEL_LETTERS))} {shares[0]}"
     for k in range(1, len(labels)):
         longer = f"{line}, {labels[k]} {shares[k]}"
-        if len(longer) + (len(more) if labels[k + 1 :] else 0) > columns:
+        if cells(longer) + (len(more) if labels[k + 1 :] else 0) > columns:
             return line + more
         line = longer
     return line

@@ -19,7 +19,7 @@ import typer
 
 from vitreous import ranks
 from vitreous.printable import printable, printable_line
-from vitreous.words import unbroken
+from vitreous.words import cells, unbroken
 
 MODEL = typer.Argument(metavar="MODEL", help="A file or folder of weights, a run, last, deit-tiny, hf:OWNER/NAME.")
 DATA = typer.Argument(metavar="DATA", help="A folder, zip, shards, a table: any set of images.")
@@ -62,14 +62,16 @@ def fitted(lines: str, columns: int) -> str:
 
 
 def _broken(line: str, columns: int) -> list[str]:
-    if len(line) <= columns:
+    if cells(line) <= columns:
         return [line]
     title, space = TITLE.match(line), len(line) - len(line.lstrip())
     indent = title.end() if title and 2 * title.end() <= columns else space + 2
     text = unbroken(line[:indent].replace(" ", "\u00a0") + line[indent:])
+    text = "".join(letter + "\0" * (cells(letter) - 1) for letter in text)  # textwrap counts letters, not columns
     under = " " * indent
     parts = wrap(text, columns, subsequent_indent=under, break_long_words=False, break_on_hyphens=False)
-    return [part.replace("\u00a0", " ") for part in parts]  # no link, nor a number and its sign, was broken
+    # no link, nor a number and its sign, was broken
+    return [part.replace("\u00a0", " ").replace("\0", "") for part in parts]
 
 
 def _red(lines: str, alarm: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitreous.errors import ConfigError
-from vitreous.words import percent, percent_range
+from vitreous.words import confidence, percent, percent_range
 
 SURE_SHARE = 0.9  # right answers of those that are to be trusted
 
@@ -55,7 +55,7 @@ class TrackRecord:
         if self.sure_from == 1:
             return f"unsure: no confidence of this model is known to be right on {percent(SURE_SHARE, 0)} of images"
         return (
-            f"unsure: below {percent(self.sure_from, 0)}; of surer answers {percent(SURE_SHARE, 0)} or more are right"
+            f"unsure: below {confidence(self.sure_from)}; of surer answers {percent(SURE_SHARE, 0)} or more are right"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -127,10 +127,11 @@ def verify(name: str, *, scale: ScaleName | None = None, results: Results | None
     return outcomes
 
 
-def states(results: Results | None = None, name: str | None = None) -> States:
-    """Every row of the ledger with its state.  name: only the rows of this experiment, family or row."""
+def states(results: Results | None = None, names: Sequence[str] = ()) -> States:
+    """Every row of the ledger with its state.  names: only the rows of these experiments, families and rows."""
     verdicts = _verdicts(results or Results())
-    rows = ledger().values() if name is None else [ledger()[row] for row in _rows_of(name)]
+    wanted = dict.fromkeys(row for name in names for row in _rows_of(name)) if names else ledger()
+    rows = [ledger()[row] for row in wanted]
     return States(RowState(row, tuple(_state(row, tag, verdicts) for tag in row.tags)) for row in rows)
 
 

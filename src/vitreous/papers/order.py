@@ -138,19 +138,24 @@ def _depth(cell: Cell) -> int:
 
 
 class Clock:
-    """Seconds that this process ran. While it is stopped, such as by SIGSTOP, no time passes."""
+    """Seconds that this process ran within the block. While it is stopped, such as by SIGSTOP, no time passes."""
 
     def __init__(self, limit: float):
         self.limit, self.ran = limit, 0.0
         self._ended = Event()
-        Thread(target=self._tick, daemon=True).start()
+        self._thread = Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> Clock:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
     @property
     def left(self) -> float:
         return self.limit - self.ran
-
-    def stop(self) -> None:
-        self._ended.set()
 
     def _tick(self) -> None:
         last = time.monotonic()
@@ -170,7 +175,7 @@ class Pace:
 
     @property
     def factor(self) -> float:
-        return self.took / self.expected if self.expected else self.guess
+        return self.took / self.expected if self.took else self.guess
 
     def begin(self, cell: Cell, now: float) -> None:
         self.begun[cell.key] = now

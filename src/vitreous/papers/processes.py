@@ -17,11 +17,11 @@ from typing import Any
 
 from vitreous.papers.experiment import Cell
 
-Answer = tuple["Worker", Cell, dict[str, Any]]
+Answer = tuple["CellProcess", Cell, dict[str, Any]]
 
 
 @dataclass(eq=False)
-class Worker:
+class CellProcess:
     """One process. It starts with its first cell; if it dies, its next cell starts another."""
 
     settings: dict[str, Any]
@@ -49,12 +49,12 @@ class Worker:
             if self.process is None or self.process.poll() is not None:
                 self.process = None
                 self.process = _started(self.settings)
-                self.kinds.clear()
             assert self.process.stdin is not None
             assert self.process.stdout is not None
             print(json.dumps(cell.to_json() | how), file=self.process.stdin, flush=True)
             answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         except (OSError, ValueError) as error:
+            self.kinds.clear()
             gone = self.process
             why = f"could not start ({error})" if gone is None else f"ended with exit code {gone.wait()}"
             return {"error": f"its process {why}"}
@@ -62,10 +62,10 @@ class Worker:
 
 
 @contextmanager
-def workers(settings: dict[str, Any], count: int) -> Iterator[tuple[list[Worker], queue.Queue[Answer]]]:
+def workers(settings: dict[str, Any], count: int) -> Iterator[tuple[list[CellProcess], queue.Queue[Answer]]]:
     """So many workers, and where their answers come. What is not finished when the block ends is stopped."""
     answers = queue.Queue[Answer]()
-    all_of_them = [Worker(settings, answers) for _ in range(count)]
+    all_of_them = [CellProcess(settings, answers) for _ in range(count)]
     threads = [threading.Thread(target=worker.feed, daemon=True) for worker in all_of_them]
     for thread in threads:
         thread.start()

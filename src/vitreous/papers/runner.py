@@ -16,7 +16,7 @@ from vitreous.machine import record as machine_record
 from vitreous.papers.experiment import Cell, Experiment, GridCell, ScaleName, walk
 from vitreous.papers.order import Clock, Pace, Waiting, in_order, kind_of
 from vitreous.papers.outcome import PaperOutcome
-from vitreous.papers.processes import Worker, shared_gpu, workers
+from vitreous.papers.processes import CellProcess, shared_gpu, workers
 from vitreous.papers.results import Record, Results, new_record
 from vitreous.papers.sets import Sets, is_other_copy, plain_name
 from vitreous.papers.verdict import smallest_effect
@@ -85,11 +85,12 @@ def run_all(
     jobs: cells at once; by default one for each core, or 14 on a GPU.  0 computes in this process, as under torchrun:
     there, all ranks share each cell, one after the other.  seconds: begin no cell that would end later.
     """
-    with group(choose_device(device)) as (_, ranks):
+    limit = math.inf if seconds is None else seconds
+    with group(choose_device(device)) as (_, ranks), Clock(limit) as clock:
         tell = tell if tell is not None and ranks.is_first else lambda line: None
         step = step if step is not None and ranks.is_first else lambda done, of: None
         how: dict[str, Any] = {"scale": scale, "data": data, "seeds": seeds, "jobs": jobs, "device": device}
-        how |= {"seconds": seconds, "tell": tell, "step": step}
+        how |= {"clock": clock, "tell": tell, "step": step}
         return _run(experiments, Results(out, committed=None), ranks, **how)
 
 
@@ -103,15 +104,14 @@ def _run(
     seeds: int | None,
     jobs: int | None,
     device: str | None,
-    seconds: float | None,
+    clock: Clock,
     tell: Tell,
     step: Step,
 ) -> list[PaperOutcome]:
     if seeds is not None and seeds < 2:
         raise ConfigError(f"--seeds {seeds} gives no interval; give 2 or more")
-    if seconds is not None and seconds <= 0:
-        raise ConfigError(f"--seconds {seconds:g} is no time to compute in; give more than 0")
-    clock = Clock(math.inf if seconds is None else seconds)
+    if clock.limit <= 0:
+        raise ConfigError(f"--seconds {clock.limit:g} is no time to compute in; give more than 0")
     placed = {experiment.name: experiment.placed(scale, seeds) for experiment in experiments}
     every = [one for grid in placed.values() for one in grid]
     sets = Sets(data)
@@ -131,23 +131,37 @@ def _run(
     for name in sorted(name for name, copy in copies.items() if any(missing.values()) and is_other_copy(name, copy)):
         tell(f"your copy of {name} is not the one of the committed cells, so numbers may differ")
     home = {cell.key: name for name, cells in reversed(missing.items()) for cell in cells}  # the first that has it
-    where = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in reversed(every)}
     settings = {"data": data, "device": device, "workers": None if at_once == 0 else 1}
-    failures: dict[str, str] = {}
+    errors: dict[str, str] = {}  # by the keys of cells
     bench = new_bench(settings)
     cells = in_order([[*models_to_make(cells, bench), *cells] for cells in missing.values()])
     open_once(cells, bench)
-    found = computed(cells, settings, at_once, is_gpu=is_gpu, clock=clock)
+    found = computed(cells, settings, at_once, clock=clock, ranks=ranks, is_gpu=is_gpu)
     for done, (cell, answer) in enumerate(found, 1):
         if "error" in answer:
-            failures[where.get(cell.key, f"a model that other cells need ({cell.key})")] = answer["error"]
-            if len(failures) == done == HOPELESS_AFTER:
+            errors[cell.key] = answer["error"]
+            if len(errors) == done == HOPELESS_AFTER:
                 raise VitreousError(f"the first {done} cells all failed, such as: {answer['error']}")
         elif results.get(cell) is None and ranks.is_first and cell.key in home:
             what = answer["readings"], answer["status"], answer["seconds"]
             results.add(home[cell.key], new_record(cell, *what, sets.copies([cell])))
         step(done, len(cells))
-    return [PaperOutcome(one, scale, placed[one.name], results, failures) for one in experiments]
+    return [
+        PaperOutcome(one, scale, placed[one.name], results, failures(placed[one.name], missing[one.name], errors))
+        for one in experiments
+    ]
+
+
+def failures(grid: Sequence[GridCell], missing: Iterable[Cell], errors: Mapping[str, str]) -> dict[str, str]:
+    """Why cells of this grid, or models that they need, could not be computed; by arm and seed.
+
+    missing: those of the grid that were to compute.  errors: of all cells, by key.
+    """
+    where = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in reversed(grid)}
+    found: dict[str, list[str]] = {}
+    for key in (cell.key for cell in walk(missing) if cell.key in errors):
+        found.setdefault(where.get(key, f"a model that other cells need ({key})"), []).append(errors[key])
+    return {name: "; ".join(dict.fromkeys(reasons)) for name, reasons in found.items()}
 
 
 def open_once(cells: Iterable[Cell], bench: Bench) -> None:
@@ -250,25 +264,26 @@ def computed(
     settings: dict[str, Any],
     at_once: int,
     *,
+    clock: Clock,
+    ranks: Ranks,
     is_gpu: bool = False,
-    clock: Clock | None = None,
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Each cell with its answer, as they come. A cell waits for the trainings that it needs.
 
     What measures time runs last and by itself.  clock: no cell begins that would end after its limit.
+    at_once: 0 computes here, in the order of the cells; all ranks begin what the first has time for.
     """
-    clock = clock or Clock(math.inf)
+    if at_once == 0:
+        bench = new_bench(settings)
+        for cell in cells:
+            if not agreed(ranks, lambda: clock.left > 0):
+                return
+            yield cell, compute(cell, bench)
+        return
     alone = [cell for cell in cells if WORKS[cell.work].is_alone]
     others = [cell for cell in cells if not WORKS[cell.work].is_alone]
-    try:
-        if at_once == 0:
-            bench = new_bench(settings)
-            yield from ((cell, compute(cell, bench)) for cell in in_order([cells]) if clock.left > 0)
-            return
-        yield from _computed(others, settings, at_once, is_gpu, clock)
-        yield from _computed(alone, settings, 1, is_gpu, clock)
-    finally:
-        clock.stop()
+    yield from _computed(others, settings, at_once, is_gpu, clock)
+    yield from _computed(alone, settings, 1, is_gpu, clock)
 
 
 def _computed(
@@ -297,7 +312,7 @@ def _computed(
             yield cell, answer
 
 
-def _how(cell: Cell, worker: Worker, waiting: Waiting) -> dict[str, Any]:
+def _how(cell: Cell, worker: CellProcess, waiting: Waiting) -> dict[str, Any]:
     """What of a training's step is compiled: what makes the batch and, of a ViT, a block; all, where many share it."""
     if kind_of(cell) is None:
         return {}

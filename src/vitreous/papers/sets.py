@@ -98,8 +98,7 @@ class Sets:
         """
         data = self.open(options["data"])
         if (classes := options.get("classes")) is not None:
-            whole = open_data.open(self.place(options["data"]), classes=tuple(classes))
-            data = viewed(whole, options["data"].partition(":")[2])
+            data = open_data.open(data, classes=tuple(classes))
         count, there = options.get("images"), data.split_counts.get(TRAIN, 0)
         if count is not None and count > there:
             raise DataError(

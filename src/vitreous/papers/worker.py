@@ -31,7 +31,7 @@ def compute(cell: Cell, bench: Bench, compiled: Compiled | None = None) -> dict[
     """The cell's readings, status and seconds; or an error in one line.  compiled: what of a training's step."""
     bench.compiled = compiled
     clock = time.monotonic if is_cuda(bench) else time.process_time  # a busy machine makes no cell dearer
-    began = clock()
+    began, readings = clock(), None
     try:
         readings = WORKS[cell.work].run(cell, bench)
     except NotFiniteError:  # of a training that it reads
@@ -39,9 +39,11 @@ def compute(cell: Cell, bench: Bench, compiled: Compiled | None = None) -> dict[
     except VitreousError as error:
         return {"error": str(error)}
     except Exception as error:
-        if compiled not in (None, "none"):  # the compiler may fail where the step does not
-            return compute(cell, bench, "none")
-        return {"error": f"unexpected {type(error).__name__}: {one_line(error)}"}
+        if compiled in (None, "none"):
+            return {"error": f"unexpected {type(error).__name__}: {one_line(error)}"}
+    if readings is None:  # the compiler may fail where the step does not; outside `except`, nothing holds the network
+        free_memory(bench)
+        return compute(cell, bench, "none")
     readings = {name: value for name, value in readings.items() if not _is_bad(value)}
     status = DIVERGED if readings.get("diverged") else DONE
     return {"readings": readings, "status": status, "seconds": clock() - began}

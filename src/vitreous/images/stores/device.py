@@ -49,7 +49,7 @@ def lay_whole(
     if device.type == "cpu" and augment is not None and not is_small and not is_asked:
         return None  # workers crop and resize large images faster than a CPU does a batch of them
     fits = shape is not None and (is_asked or len(loader.data) * np.prod(shape) <= _room(device, world))
-    if shape is not None and fits and (chosen := _of_kept_array(loader, augment, device, shape)) is not None:
+    if shape is not None and fits and (chosen := _of_kept_array(loader, augment, device, shape, world)) is not None:
         return Whole(chosen, None, {})
     whole = _gathered(loader, augment, device, shape, ragged, may_miss) if shape is not None and fits else None
     if whole is None and is_asked:
@@ -124,16 +124,20 @@ def _gathered(
 
 
 def _of_kept_array(
-    loader: Loader, augment: Augment | None, device: torch.device, shape: tuple[int, ...]
+    loader: Loader, augment: Augment | None, device: torch.device, shape: tuple[int, ...], world: int
 ) -> Tensor | None:
-    """These images out of their kept array; None if it is not kept, or if they are not wanted as they are stored."""
+    """These images out of their kept array; None if nothing is kept, it does not fit, or they are wanted otherwise."""
     source = loader.data.source
     if not kept.is_on() or not hasattr(source, "whole") or not (augment is not None or loader.is_squashed_to(shape)):
         return None
-    array: Tensor = kept.once(
-        source, ("array", device), lambda: torch.from_numpy(source.whole()).to(device).permute(0, 3, 1, 2).contiguous()
-    )
-    if tuple(array.shape[1:]) != (shape[2], *shape[:2]):
+
+    def lay() -> Tensor | None:
+        if len(source) * np.prod(shape) > _room(device, world):
+            return None
+        return torch.from_numpy(source.whole()).to(device).permute(0, 3, 1, 2).contiguous()
+
+    array = kept.once(source, ("array", device), lay)
+    if array is None or tuple(array.shape[1:]) != (shape[2], *shape[:2]):
         return None
     return array.index_select(0, torch.from_numpy(loader.data.ids).to(device))
 

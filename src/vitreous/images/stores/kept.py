@@ -16,6 +16,7 @@ from vitreous.images.imageset import TEST, ImageSet
 from vitreous.images.stores import memory
 from vitreous.models.preprocess import Preprocess
 
+LAST = 6  # things kept: a cell reads train, dev and test of one set, or of two
 Made = TypeVar("Made")
 _found: dict[Hashable, tuple[Any, Any]] | None = None  # with the source, so that no other takes its id
 
@@ -31,13 +32,19 @@ def is_on() -> bool:
 
 
 def once(source: Any, what: Hashable, make: Callable[[], Made]) -> Made:
-    """make(), or what it gave before for this source."""
+    """make(), or what it gave before for this source, if that is among the last few. None is not kept."""
     if _found is None:
         return make()
     key = id(source), what
-    if key not in _found:
-        _found[key] = source, make()
-    made: Made = _found[key][1]
+    if key in _found:
+        found = _found.pop(key)
+    else:
+        while len(_found) >= LAST:  # first, so that what comes has room
+            del _found[next(iter(_found))]
+        found = source, make()
+    made: Made = found[1]
+    if made is not None:
+        _found[key] = found  # behind the others
     return made
 
 

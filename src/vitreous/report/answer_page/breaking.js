@@ -1,7 +1,7 @@
 // "Try to break it": what is taken away, and the answer before and after.
 
 import { ask } from "./api.js";
-import { draw, first, list, percent, pickable } from "./drawing.js";
+import { alike, draw, first, list, pickable, sure } from "./drawing.js";
 import { isEncoder } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
@@ -74,9 +74,8 @@ export class Breaking {
     if (isEncoder(this.model)) return this.compare();
     list($("before-top"), before);
     list($("after-top"), after, before);
-    const same = first(before) === first(after), note = $("broken-says");
+    const same = alike(before, after), note = $("broken-says");
     note.className = broken.length ? `note ${same ? "good" : "bad"}` : "note";
-    const sure = (each) => (each.is_unlike ? first(each) : `${first(each)}, ${percent(each.top[0].probability)}`);
     note.textContent = broken.length ? `With ${broken.join(", ")}: ${same ? "it still says" : `no longer ${first(before)}, but`} ${sure(after)}.` : "Nothing is broken yet.";
   }
 

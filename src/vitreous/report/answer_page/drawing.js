@@ -130,7 +130,13 @@ export const percent = (share) => (share >= 0.9995 ? "100 %" : `${(100 * share).
 export const phrase = ({ said, top }) => said.join(", ") || `none of these (nearest: ${top[0].label})`;
 
 /** What an answer says first. */
-export const first = (answer) => (answer.is_unlike ? phrase(answer) : answer.top[0].label);
+export const first = (answer) => (answer.said.length ? answer.top[0].label : phrase(answer));
+
+/** The same with its confidence, which "none of these" has not. */
+export const sure = (answer) => (answer.said.length ? `${first(answer)}, ${percent(answer.top[0].probability)}` : phrase(answer));
+
+/** Whether two answers say the same first; none of these is one answer, whatever is nearest. */
+export const alike = (a, b) => (a.said.length && b.said.length ? first(a) === first(b) : a.said.length === b.said.length);
 
 /** Rows of labels with bars; one row without a bar where the answer is none of these. */
 export function list(element, answer, before = null) {
@@ -141,7 +147,7 @@ export function list(element, answer, before = null) {
       name.textContent = label;
       value.textContent = probability === null ? "" : percent(probability);
       item.style.setProperty("--share", probability ?? 0);
-      if (before && i === 0 && first(before) !== label) item.className = "gone";
+      if (before && i === 0 && !alike(before, answer)) item.className = "gone";
       item.append(name, value);
       return item;
     }),

@@ -1,7 +1,7 @@
 // A sheet of questions about this model, and its answers on pages of their own.
 
 import { ask, drawing, get, Refused, seen } from "./api.js";
-import { draw, explained, percent, phrase } from "./drawing.js";
+import { draw, explained, sure } from "./drawing.js";
 import { asked, isEncoder } from "./encoder.js";
 
 const $ = (id) => document.getElementById(id);
@@ -36,7 +36,7 @@ async function look(model, image) {
   const best = [...rollout.keys()].sort((a, b) => rollout[b] - rollout[a]).slice(0, few);
   const where = best.map((i) => `row ${Math.floor(i / grid[1]) + 1}, column ${(i % grid[1]) + 1}`).join("; ");
   item($("questions"), `Mark the ${few} squares where you would look to tell what this is. What is it?`, picture(bitmap, "The image, cut by a grid", { grid, lines: true }));
-  const says = isEncoder(model) ? "The model names nothing. Most came into its features from" : `The model's answer is ${answer.is_unlike ? phrase(answer) : `${answer.top[0].label}, ${percent(answer.top[0].probability)}`}. Most came into it from`;
+  const says = isEncoder(model) ? "The model names nothing. Most came into its features from" : `The model's answer is ${sure(answer)}. Most came into it from`;
   item($("results"), `${says} ${where}. Yours may be better.`, picture(bitmap, "The image, with light on what counted", { grid, lines: true, map: rollout }));
 }
 

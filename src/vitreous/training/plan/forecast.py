@@ -7,6 +7,7 @@ was measured for some networks on one H200 (devices.toml) and is carried over to
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from textwrap import wrap
@@ -258,7 +259,7 @@ def plan(
     _refuse(images, recipe.batch, devices, parallel)
     wanted = _precision(precision, device)
     kind = kinds.find(device, wanted)
-    job = Job(config, recipe, wanted, _is_compiled(config, recipe.batch // devices, kind, length[1]))
+    job = PlannedTraining(config, recipe, wanted, _uncompiled(config, recipe.batch // devices, kind, length[1]))
     found, why = _choose(job, kind, devices, parallel, checkpointing)
     speed = kinds.share(config, kind, recipe.batch // devices, wanted)
     said = Forecast(
@@ -367,29 +368,29 @@ def _precision(asked: str, device: str) -> str:
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is trained.  compiled: its steps, as `fit` does with a run that is long enough."""
+class PlannedTraining:
+    """What is trained.  seconds: that a GPU takes for it, uncompiled; `fit` compiles a long run."""
 
     config: Config
     recipe: Recipe
     precision: str
-    compiled: bool
+    seconds: float
 
     def needs(self, images: int, kind: str, recompute: bool, world: int, parts: int = 1) -> Memory:
         """Of a device, for so many images at once."""
-        r = self.recipe
+        r, has_blocks = self.recipe, isinstance(self.config, ViTConfig)
+        compiled = kind_of_compiling(self.seconds, has_blocks=has_blocks, sharded=kind == "fsdp")
         return memory(
             self.config, images, r.optimizer, self.precision, r.average != "none", recompute,
-            parallel=kind, world=world, parts=parts, compiled=self.compiled,
+            parallel=kind, world=world, parts=parts, compiled=compiled,
         )  # fmt: skip
 
 
-def _is_compiled(config: Config, on_each: int, device: DeviceKind, steps: int | None) -> bool:
-    """on_each: images of a step on a device.  steps: None is a long run."""
-    if device.is_cpu or steps is None:
-        return not device.is_cpu
-    seconds = uncompiled_seconds(config, on_each * steps)
-    return kind_of_compiling(seconds, has_blocks=isinstance(config, ViTConfig), sharded=False) != "none"
+def _uncompiled(config: Config, on_each: int, device: DeviceKind, steps: int | None) -> float:
+    """Seconds of a run; 0 on a CPU, where nothing is compiled.  on_each: images of a step.  steps: None: a long run."""
+    if device.is_cpu:
+        return 0.0
+    return math.inf if steps is None else uncompiled_seconds(config, on_each * steps)
 
 
 @dataclass(frozen=True)
@@ -407,7 +408,9 @@ class Sharing:
         return self.parallel != "fsdp" and not self.checkpointing and self.parts == 1
 
 
-def _choose(job: Job, device: DeviceKind, world: int, asked: str, checkpointing: bool | None) -> tuple[Sharing, str]:
+def _choose(
+    job: PlannedTraining, device: DeviceKind, world: int, asked: str, checkpointing: bool | None
+) -> tuple[Sharing, str]:
     """The fastest way that fits by the model, and why it is not the plain one."""
     own = ("alone",) if world == 1 and asked != "fsdp" else ("ddp", "fsdp") if asked == "auto" else (asked,)
     config, batch = job.config, job.recipe.batch
@@ -440,7 +443,7 @@ def _choose(job: Job, device: DeviceKind, world: int, asked: str, checkpointing:
     return found, f"{copy}all at once: {in_bytes(ways[0].memory.total)}"
 
 
-def _enough(job: Job, device: DeviceKind) -> int | None:
+def _enough(job: PlannedTraining, device: DeviceKind) -> int | None:
     """The fewest devices that have room: in shards, recomputed, an image at a time. None if no number has."""
     for world in _divisors(job.recipe.batch):
         if job.needs(1, "fsdp", True, world, job.recipe.batch // world).total <= ROOM_SHARE * device.memory:
@@ -461,7 +464,7 @@ def _no_room(
     return f"{what}, and no number of them that divides the batch is enough; take larger devices or a smaller model"
 
 
-def _largest(job: Job, device: DeviceKind, world: int, kind: str, recompute: bool) -> int:
+def _largest(job: PlannedTraining, device: DeviceKind, world: int, kind: str, recompute: bool) -> int:
     """Images that fit on a device at once, by bisection to a hundredth; 0 if none does."""
 
     def fits(images: int) -> bool:

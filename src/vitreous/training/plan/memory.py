@@ -9,7 +9,7 @@ import re
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitreous.errors import ConfigError
 from vitreous.machine import GIB
@@ -23,6 +23,9 @@ from vitreous.training.plan.parallel import unit_sizes
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.optimizers import groups
 from vitreous.words import SIZE_LETTERS, count
+
+if TYPE_CHECKING:
+    from vitreous.training.run.step import Compiled
 
 FLOAT = 4  # bytes; weights, gradients, moments and averages are float32 whatever the precision
 INDEX = 8  # bytes; a pool keeps the place of each maximum
@@ -111,12 +114,13 @@ def memory(
     parallel: str = "alone",
     world: int = 1,
     parts: int = 1,
-    compiled: bool = False,
+    compiled: Compiled = "none",
 ) -> Memory:
     """Of a step on `batch` images at a time.
 
-    compiled: a norm's input is kept in the run's own precision, where autocast keeps a float32 copy of it, and a
-    residual network keeps nothing in float32. With checkpointing it made no difference on a GPU.
+    compiled: what of the step is: there a norm's input is kept in the run's own precision, where autocast keeps a
+    float32 copy of it, and a residual network keeps nothing in float32. With checkpointing it made no difference on a
+    GPU.
     Analytic. Augmentation, images that lie on the device and the device's own libraries come on top.
     parallel: alone, ddp or fsdp over `world` devices.  parts: that a step is taken in; until the last, FSDP keeps whole
     gradients.
@@ -129,7 +133,7 @@ def memory(
         raise ConfigError(f"batch={batch} must be 1 or more")
     size = BYTES_PER_NUMBER[precision]
     copies = parallel != "fsdp"  # FSDP gathers weights in bfloat16
-    kept = _kept(config, batch, size, compiled=compiled and not checkpointing, copies=copies)
+    kept = _kept(config, batch, size, compiled="none" if checkpointing else compiled, copies=copies)
     share = world if parallel == "fsdp" else 1
     gradients = [FLOAT * part.weights // (share if parts == 1 else 1) for part in kept]
     held, temporaries, together = _backward(kept, gradients, checkpointing)
@@ -158,14 +162,20 @@ def _moments(config: Config, optimizer: str) -> int:
 
 
 def activations(
-    config: Config, batch: int, precision: str = "float32", checkpointing: bool = False, *, compiled: bool = False
+    config: Config,
+    batch: int,
+    precision: str = "float32",
+    checkpointing: bool = False,
+    *,
+    compiled: Compiled = "none",
 ) -> int:
     """Bytes that autograd keeps of a forward pass of `batch` images, attention fused.
 
     checkpointing: the inputs of all blocks, and the most that one of them keeps while it is computed again.
     """
     size = BYTES_PER_NUMBER[precision]
-    return _backward(_kept(config, batch, size, compiled=compiled and not checkpointing), None, checkpointing)[0]
+    kept = _kept(config, batch, size, compiled="none" if checkpointing else compiled)
+    return _backward(kept, None, checkpointing)[0]
 
 
 @dataclass
@@ -211,13 +221,13 @@ def _communication(weights: list[int], parallel: str, world: int, size: int) -> 
     return 2 * FLOAT * (weights[0] + weights[-1]) + unit * (GATHERED_UNITS * size + size + FLOAT)
 
 
-def _kept(config: Config, batch: int, size: int, *, compiled: bool, copies: bool = True) -> list[_Part]:
+def _kept(config: Config, batch: int, size: int, *, compiled: Compiled, copies: bool = True) -> list[_Part]:
     """The parts in the order of the forward pass.
 
     size: bytes of a number.  copies: autocast makes a copy of each block's weights.
     """
     if isinstance(config, BiTConfig):
-        return _bit(config, batch, size, compiled=compiled)
+        return _bit(config, batch, size, compiled=compiled == "whole")
     return _vit(config, batch, size, compiled=compiled, copies=copies)
 
 
@@ -238,21 +248,21 @@ def _weights(config: Config, blocks: str) -> list[int]:
     return [counts[place] for place in sorted(counts)]
 
 
-def _vit(config: ViTConfig, batch: int, size: int, *, compiled: bool, copies: bool) -> list[_Part]:
-    e, r = config.encoder, config.readout
+def _vit(config: ViTConfig, batch: int, size: int, *, compiled: Compiled, copies: bool) -> list[_Part]:
+    e, r, is_whole = config.encoder, config.readout, compiled == "whole"
     stem = make_stem(config)
     rows, columns = stem.grid(config.image_size)
     n = rows * columns
     tokens, d = n + config.prefix, e.width
     stream = tokens * d * size
     patches = n * stem.channels * stem.patch[0] * stem.patch[1] * size
-    norm = tokens * d * _normed(size, compiled)
+    norm = tokens * d * _normed(size, is_whole)
     pool = (3 * n * d + n * d) * size if r.pool == "map" else n * d * size if r.pool == "max" else 0
     first, *middle, last = _weights(config, "blocks")
     cast = _cast(size)
-    kernels = 0 if compiled and cast else _standardised(config, size, compiled)  # else they are the copies themselves
-    front = _stem(config, size, compiled=compiled) + patches + norm * config.embedding.norm_before_blocks
-    block, gradients = _block(config, tokens, size, compiled=compiled), tokens * (e.mlp + d) * size
+    kernels = _standardised(config, size - cast, is_whole)  # the copy that a product reads is counted as theirs
+    front = _stem(config, size, compiled=is_whole) + patches + norm * config.embedding.norm_before_blocks
+    block, gradients = _block(config, tokens, size, compiled=compiled != "none"), tokens * (e.mlp + d) * size
     matrix = d * e.mlp * FLOAT  # the first gradient of a block's weights is there before its activations go
     return [
         _Part(first, batch * front + first * cast + kernels),

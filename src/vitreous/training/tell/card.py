@@ -7,10 +7,9 @@ import json
 import math
 import re
 
-from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.training.tell.strangers import LEFT_OUT, easy
-from vitreous.training.tell.summary import Summary, right_above
-from vitreous.words import counted
+from vitreous.training.tell.summary import Summary, about_conflicts, right_above
+from vitreous.words import confidence, counted
 
 MAX_CLASSES_NAMED = 50  # named in the card
 WEAKEST_TOLD = 3  # classes whose weakness is told
@@ -89,7 +88,7 @@ def _head(summary: Summary) -> str:
     lines += [summary.footnote, ""] if summary.footnote is not None else []
     if (row := summary.above) is not None and row.answered:
         lines += [
-            f"Answer only above {100 * row.confidence:.0f} % confidence: {100 * row.answered_share:.1f} % of the "
+            f"Answer only above {confidence(row.confidence)} confidence: {100 * row.answered_share:.1f} % of the "
             f"images are answered, {right_above(row, summary.judged_by)} of those answers are right.",
             "",
         ]
@@ -122,12 +121,12 @@ def _data(summary: Summary) -> str:
     if summary.health is not None:
         rows.append(("check", f"{summary.health.verdict} ({summary.health.read})"))
     if not summary.has_many_labels:
-        sure = f"{counted(len(summary.conflicts), 'image')} under two labels ({WRONG_FOR_SURE}), "
+        sure = f"{counted(len(summary.conflicts), 'image')} under two labels ({about_conflicts(summary.conflicts)}), "
         doubted = sure if summary.conflicts else ""
         doubted += f"{len(summary.suspects):,} of {summary.result.images:,} judged"
         if (found := summary.doubts) is not None:
             doubted += f", {found.count:,} of {found.images:,} learned from"
-        rows.append(("labels that are wrong, or may be", doubted))
+        rows.append(("labels that are wrong, or may be" if summary.conflicts else "labels that may be wrong", doubted))
     notes = [line for note in summary.data_notes for line in (_line(note), "")]
     return "\n".join(["## Training data", "", *_table(rows), *notes])
 

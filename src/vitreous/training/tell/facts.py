@@ -15,7 +15,7 @@ from vitreous.evaluation.calibration import Above
 from vitreous.training.run.events import Event, Fact, Said
 from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
 from vitreous.training.tell.summary import right_above
-from vitreous.words import percent, percent_range
+from vitreous.words import confidence, percent, percent_range
 
 if TYPE_CHECKING:
     from vitreous.training.tell.write import Run
@@ -75,7 +75,7 @@ def _trust(run: Run) -> Fact | None:
     if row is None or not row.answered or run.alarm is not None:
         return None
     right, share = right_above(row, run.metrics["judged_by"]), percent(row.answered_share)
-    return Fact("trust", f"when {percent(row.confidence, 0)} sure or more, {right} are right ({share} of images)")
+    return Fact("trust", f"when {confidence(row.confidence)} sure or more, {right} are right ({share} of images)")
 
 
 def _unknown(run: Run) -> Fact | None:

@@ -13,7 +13,6 @@ import numpy as np
 
 from vitreous.errors import DataError
 from vitreous.evaluation.accuracy import ClassRow, wilson
-from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.images.imageset import ImageSet
 from vitreous.measures.explain import overlay
 from vitreous.measures.page import section as inside
@@ -47,8 +46,8 @@ from vitreous.training.label_errors import Suspect
 from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run.stage import stage_of
 from vitreous.training.tell.strangers import BLANKS, CLOTHES, DRAWN, LEFT_OUT, Caught, easy
-from vitreous.training.tell.summary import Rival, StageCurves, Summary, happenings, right_above
-from vitreous.words import count, counted, duration, percent, sentence, unbroken
+from vitreous.training.tell.summary import Rival, StageCurves, Summary, about_conflicts, happenings, right_above
+from vitreous.words import confidence, count, counted, duration, percent, sentence, unbroken
 
 MAX_MISTAKES_SHOWN = 16  # shown as pictures
 MAX_SUSPECTS_SHOWN = 8
@@ -179,8 +178,8 @@ def _only_above(summary: Summary) -> Iterator[Note]:
     row = summary.above
     if row is not None and row.answered:
         yield Note(
-            f"Answer only above {_percent(row.confidence, 0)} confidence: {_percent(row.answered_share)} of the "
-            f"images are answered, and {right_above(row, summary.judged_by)} of those answers are right.",
+            f"Answer only above {unbroken(confidence(row.confidence))} confidence: {_percent(row.answered_share)} of "
+            f"the images are answered, and {right_above(row, summary.judged_by)} of those answers are right.",
             "good" if row.right_share >= SURE_SHARE else "plain",
         )
 
@@ -513,11 +512,9 @@ def _conflicts(summary: Summary) -> Iterator[Block]:
     data = summary.health.data if summary.health is not None else None
     if data is None or not summary.conflicts:
         return
-    is_all_exact = all(conflict.is_exact for conflict in summary.conflicts)
     yield Text(
         f"{'These images are' if len(summary.conflicts) > 1 else 'This image is'} there twice, under two labels: "
-        f"{'' if is_all_exact else 'where the pixels are the same, '}{WRONG_FOR_SURE}. "
-        "Decide, and delete the other copy."
+        f"{about_conflicts(summary.conflicts)}. Decide, and delete the other copy."
     )
     judged = {name: place for place, name in enumerate(summary.judged.names)}
     groups = []

@@ -16,6 +16,7 @@ from vitreous.evaluation import calibration
 from vitreous.evaluation.accuracy import Result, independent, measure, wilson
 from vitreous.evaluation.calibration import Above, above
 from vitreous.images.health import Health
+from vitreous.images.health.findings import WRONG_FOR_SURE
 from vitreous.images.imageset import ImageSet
 from vitreous.images.open_data import without_split
 from vitreous.images.stores.memory import find_places
@@ -329,6 +330,12 @@ class Summary:
             f"Images may come in series ({series}). Frozen features named {_share(series.whole, series.judged)} when "
             "whole series were left out: no clear difference, so the number stands."
         )
+
+
+def about_conflicts(conflicts: Sequence[LabelConflict]) -> str:
+    """What two labels of one image mean, for people."""
+    where = "" if all(conflict.is_exact for conflict in conflicts) else "where the pixels are the same, "
+    return f"{where}{WRONG_FOR_SURE}"
 
 
 def right_above(row: Above, judged_by: str) -> str:
