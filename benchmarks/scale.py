@@ -231,9 +231,10 @@ class Process:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        for line in self.popen.stdout:
-            if line.startswith("{"):
-                self.lines.put(json.loads(line))
+        with self.popen.stdout as lines:
+            for line in lines:
+                if line.startswith("{"):
+                    self.lines.put(json.loads(line))
         self.lines.put(None)
 
     def look(self) -> bool:

@@ -1,8 +1,15 @@
-"""benchmarks/scale.py: what it predicts, and a case that dies."""
+"""benchmarks/scale.py: what it predicts, a case that dies, and the table of what it measured."""
+
+import json
 
 import pytest
 import torch
+from doc_blocks import DOCS, assert_block
 from shared_files import ROOT
+
+from vitreous.training.plan.memory import in_bytes
+
+MEASURED = json.loads((ROOT / "benchmarks" / "results" / "scale.json").read_text())
 
 
 @pytest.fixture
@@ -35,3 +42,20 @@ def test_a_case_that_died_before_its_turn_takes_no_other_with_it(scale, monkeypa
         process.seconds(3)
     process.end()
     assert process.most == 0
+
+
+def test_the_table_of_one_gpu_is_what_was_measured():
+    """A case that timm ran has no forecast; one that was not ready in time has no row."""
+    lines = ["| network, images of a step | step | planned | measured | planned / measured |", "|---|---|--:|--:|--:|"]
+    for case in MEASURED["cases"]:
+        if case.get("ratio") is not None:
+            network, kind = case["case"].split(": ")
+            kind = kind.removeprefix("alone ").removesuffix(" captured").replace("none", "not compiled")
+            sizes = " | ".join(in_bytes(case[name]) for name in ("predicted", "memory"))
+            lines.append(f"| {network} | {kind.replace(' checkpointing', ', recomputed')} | {sizes} | {case['ratio']} |")
+    lines += ["", "| seconds of a step | over | ratio |", "|---|---|---|"]
+    for group in MEASURED["groups"].values():
+        for names, ratios in group["ratios_10_50_90"].items():
+            one, other = names.split(" / ", 1)[0], names.split(" / ", 1)[1]
+            lines.append(f"| {one} | {other} | {' '.join(f'{ratio:.3f}' for ratio in ratios)} |")
+    assert_block(DOCS / "guide" / "scale.md", "gpu", "\n".join(lines) + "\n")

@@ -119,8 +119,8 @@ def memory(
     """Of a step on `batch` images at a time.
 
     compiled: what of the step is: there a norm's input is kept in the run's own precision, where autocast keeps a
-    float32 copy of it, and a residual network keeps nothing in float32. With checkpointing it made no difference on a
-    GPU.
+    float32 copy of it, and a residual network keeps nothing in float32. With checkpointing a ViT takes the same compiled
+    or not, measured on a GPU; a compiled BiT takes less than is said here.
     Analytic. Augmentation, images that lie on the device and the device's own libraries come on top.
     parallel: alone, ddp or fsdp over `world` devices.  parts: that a step is taken in; until the last, FSDP keeps whole
     gradients.
