@@ -92,13 +92,12 @@ def cases() -> Iterator[Case]:
     shared = [replace(network, group=f"shards of {network.model}") for network in (middle, base)]
     for network in shared:
         yield replace(network, captured=True)
+        yield replace(network, compiled="blocks", kind="fsdp")
+        yield replace(network, compiled="blocks")
     alone = [Case("H/14", 32), Case("L/16", 64), Case("B/16", 128), Case("BiT-R50x1", 128)]
     for network in alone:
         for checkpointing in (False, True):
             yield replace(network, checkpointing=checkpointing)
-    for network in shared:
-        yield replace(network, compiled="blocks", kind="fsdp")
-        yield replace(network, compiled="blocks")
     yield replace(shared[1], kind="ddp")
     for kind in KINDS:
         yield Case("B/16", 2, "blocks", kind, group="host")
