@@ -80,7 +80,8 @@ class States(list[RowState]):
             lines += textwrap.wrap(text, columns, subsequent_indent=" " * 5)
             lines += textwrap.wrap("; ".join(state.parts), columns, initial_indent=" " * 7, subsequent_indent=" " * 7)
         open_rows = sum(NOT_YET in state.parts for state in self)
-        count = f"{counted(len(self), 'row')}; {open_rows} {"has" if open_rows == 1 else "have"} a part that is not yet shown"
+        have = "has" if open_rows == 1 else "have"
+        count = f"{counted(len(self), 'row')}; {open_rows} {have} a part that is not yet shown"
         return "\n".join([*lines, "", count, *HOW_TO_READ])
 
 

@@ -118,9 +118,9 @@ def memory(
 ) -> Memory:
     """Of a step on `batch` images at a time.
 
-    compiled: what of the step is: there a norm's input is kept in the run's own precision, where autocast keeps a
-    float32 copy of it, and a residual network keeps nothing in float32. With checkpointing a ViT takes the same compiled
-    or not, measured on a GPU; a compiled BiT takes less than is said here.
+    compiled: the part of the step that is compiled. Compiled code keeps a norm's input in the run's precision; autocast
+    keeps a float32 copy. With checkpointing a ViT takes the same memory either way (measured on a GPU), and a compiled
+    BiT takes less than this forecast.
     Analytic. Augmentation, images that lie on the device and the device's own libraries come on top.
     parallel: alone, ddp or fsdp over `world` devices.  parts: that a step is taken in; until the last, FSDP keeps whole
     gradients.
