@@ -550,6 +550,20 @@ def test_json_names_every_file():
     assert all(f["do"] and f["what"] and f["severity"] in ("fault", "notice") for f in body["findings"])
 
 
+def test_a_folder_is_read_once_and_an_open_set_again(tmp_path):
+    """Opening a folder without a split reads it to find copies; its check uses that reading, and says the same."""
+    for name, content in planted().items():
+        file = tmp_path / "set" / name.partition("/")[2]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    data, told = vitreous.images.open(tmp_path / "set"), []
+    report = vitreous.check(tmp_path / "set", workers=0, progress=lambda done, all: told.append((done, all)))
+    assert told.count((len(data), len(data))) == 1
+    assert report.to_json() == vitreous.check(data, workers=0).to_json()
+    (tmp_path / "set" / data.name(0)).write_bytes(b"")
+    assert set(vitreous.check(data, workers=0).unread) - set(report.unread) == {data.name(0)}
+
+
 def test_the_page_shows_the_offenders_and_loads_nothing(tmp_path):
     files = planted()
     files["train/ant/<script>alert(1)</script>.jpg"] = b""

@@ -109,7 +109,7 @@ class WordArray:
 class Scan:
     """Facts and duplicates that health/duplicates.py last found in a set; all its parts share them."""
 
-    last: tuple[Any, Any, Any, Any] | None = None  # a weak reference to the source, ids, facts, twins
+    last: tuple[Any, Any, Any, Any] | None = None  # a weak reference to the source, ids, Seen, Twins
 
     def __reduce__(self) -> tuple[type[Scan], tuple[()]]:
         return Scan, ()  # a worker needs none of it

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from vitreous.files import lock
 from vitreous.files import replace as move
 from vitreous.images.health.duplicates import NearPair, Twins, scan_set
+from vitreous.images.health.facts import Seen
 from vitreous.images.imageset import TRAIN, ImageSet, Scan, Source
 from vitreous.papers.views import viewed
 
@@ -48,7 +49,7 @@ def share_copies(data: ImageSet, folder: Path) -> None:
         groups = np.split(found["members"], found["lengths"].cumsum()[:-1]) if len(found["lengths"]) else []
         near = [NearPair(int(i), int(j), int(bits), float(alike)) for i, j, bits, alike in found["near"]]
         twins = Twins([group.tolist() for group in groups], near)
-        data.scan.last = weakref.ref(data.source), found["ids"], found["facts"], twins
+        data.scan.last = weakref.ref(data.source), found["ids"], Seen(found["facts"]), twins
 
 
 @dataclass(eq=False)
@@ -92,8 +93,8 @@ def shared_view(data: ImageSet, view: str, folder: Path) -> ImageSet:
         out.flush()
 
     source = KeptPixels(data.source, _made(folder, f"view-{data.content_id}-{view}.npy", make))
-    _, ids, facts, twins = data.scan.last
-    return replace(found, source=source, scan=Scan((weakref.ref(source), ids, facts, twins)))
+    _, ids, seen, twins = data.scan.last
+    return replace(found, source=source, scan=Scan((weakref.ref(source), ids, seen, twins)))
 
 
 def _made(folder: Path, name: str, make: Callable[[Path], None]) -> Path:

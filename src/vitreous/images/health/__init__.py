@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from vitreous.errors import DataError
 from vitreous.files import claim
-from vitreous.images.health.duplicates import DEFAULT_DISTANCE, scan_set
+from vitreous.images.health.duplicates import DEFAULT_DISTANCE, last_scan, scan_set
 from vitreous.images.health.facts import READABLE, Facts
 from vitreous.images.health.findings import Case, Finding, Health
 from vitreous.images.health.judge import check_probabilities, judge, rules
@@ -44,14 +44,17 @@ def check(
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    again: bool = True,
 ) -> Health:
     """Report what is wrong with a set of images; change nothing.
 
     probabilities: N K, out-of-fold, to suspect label errors.  near: bits of 64 that near duplicates may differ in.
     sample: read that many images drawn at random instead of all.  cache: whether, or where, to keep facts about a large
     set, so an interrupted check resumes.  out: a page with the pictures.  progress: called with (done, total).
+    again: read every file of an open set again; without it, what opening the set has read serves.
     """
     claim(out, force=force)
+    again = again and isinstance(data, ImageSet)  # a path is opened now
     whole = data if isinstance(data, ImageSet) else _open(data, progress)
     if len(whole) == 0:
         raise DataError(f"{whole.path} has no images; nothing to check")
@@ -59,7 +62,8 @@ def check(
     chosen = _sample(whole, sample)
     some = whole if chosen is None else whole.take(chosen)
     kept = None if cache is False else cache_file(whole) if cache is True else Path(cache)
-    seen, twins = scan_set(some, kept, workers=workers, distance=near, progress=progress)
+    found = last_scan(some) if not again and cache is True and near == DEFAULT_DISTANCE else None
+    seen, twins = found or scan_set(some, kept, workers=workers, distance=near, progress=progress)
     findings = judge(whole, some, seen, twins, p if p is None or chosen is None else p[chosen])
     health = _health(whole, some, seen.facts, findings, near, is_sample=chosen is not None)
     if out is not None:

@@ -64,11 +64,16 @@ class Twins:
 
 def facts_and_twins(data: ImageSet, progress: Progress | None = None) -> tuple[Facts, Twins]:
     """Facts and duplicates of these images, from a scan of their set if it holds them all, else from one now."""
+    seen, twins = last_scan(data) or scan_set(data, cache_file(data), progress=progress)
+    return seen.facts, twins
+
+
+def last_scan(data: ImageSet) -> tuple[Seen, Twins] | None:
+    """What the last scan of the set found about these images; None if it left out any of them."""
     found = data.scan.last
     if found is None or found[0]() is not data.source or not np.isin(data.ids, found[1]).all():
-        seen, twins = scan_set(data, cache_file(data), progress=progress)
-        return seen.facts, twins
-    _, ids, facts, whole = found
+        return None
+    _, ids, seen, whole = found
     order = np.argsort(ids, kind="stable")
     places = order[np.searchsorted(ids, data.ids, sorter=order)]
     here = dict(zip(places.tolist(), range(len(places)), strict=True))
@@ -79,7 +84,8 @@ def facts_and_twins(data: ImageSet, progress: Progress | None = None) -> tuple[F
             exact += [a] if len(a) > 1 else []
         elif a and b:
             near.append(replace(pair, i=min(a[0], b[0]), j=max(a[0], b[0])))
-    return facts[places], Twins(exact, near)
+    words = {here[place]: text for place, text in seen.words.items() if place in here}
+    return Seen(seen.facts[places], words), Twins(exact, near)
 
 
 def scan_set(
@@ -95,7 +101,7 @@ def scan_set(
         seen = gather(readers, data, cache, progress)
         twins = find_twins(readers, data, seen.facts, distance)
     if distance == DEFAULT_DISTANCE:
-        data.scan.last = weakref.ref(data.source), data.ids, seen.facts, twins
+        data.scan.last = weakref.ref(data.source), data.ids, seen, twins
     return seen, twins
 
 

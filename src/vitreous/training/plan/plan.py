@@ -182,7 +182,8 @@ def make(request: Request, runtime: Runtime) -> Plan:
     opened = _opened(request, watch, runtime.say)
     images = _learnable(opened, request.recipe)
     unlabelled = len(opened) - len(images)
-    health = _check(images, runtime.say, watch) if request.check else None
+    was_open = isinstance(request.data, ImageSet)  # then its files may have changed since
+    health = _check(images, runtime.say, watch, again=was_open) if request.check else None
     refusals.refuse_blank(images, health)
     unreadable = health.unread if health is not None and not images.is_streamed else ()  # else replaced when met
     images = _without(images, unreadable, runtime.say)
@@ -266,7 +267,9 @@ def resumed(config: dict[str, Any], data: Any, where: Path, say: Say, *, skip_ba
     rates = tuple(config.get("rates", ()))
     return Plan(
         data=images,
-        health=_check(whole, lambda line: None, None) if config.get("checked") else None,
+        health=_check(whole, lambda line: None, None, again=isinstance(place, ImageSet))
+        if config.get("checked")
+        else None,
         model=config["model"],
         weights=config["weights"],
         recipe=recipe,
@@ -457,9 +460,9 @@ def _learnable(data: ImageSet, recipe: str | Recipe) -> ImageSet:
     return data
 
 
-def _check(data: ImageSet, say: Say, progress: Callable[[int, int], None] | None) -> Health:
+def _check(data: ImageSet, say: Say, progress: Callable[[int, int], None] | None, *, again: bool) -> Health:
     most = CHECKED_OF_STREAMED if data.is_streamed else CHECKED_IMAGES
-    health = check(data, sample=most if len(data) > most else None, progress=progress)
+    health = check(data, sample=most if len(data) > most else None, progress=progress, again=again)
     if not data.classes:  # labels are ignored, so none is wrong
         health = replace(health, findings=tuple(found for found in health.findings if found.kind != "wrong-label"))
     for finding in health.faults:
