@@ -1,9 +1,9 @@
 """How fast augmentation is: images/s.   python benchmarks/augment_speed.py [--out FILE] [--picture FILE]
 
-crop + flip + RandAugment(2, 10) from 256-px bytes to normalised 224 px, and the recipes beside it; 32-px shift + flip
-from memory, which stays bytes. On a CPU eager on all its threads, on CUDA compiled. The draws on the host are timed
-apart: they run while the device works. The best of the rounds, since whatever else runs only adds time, and the median;
-on a CPU also images per second of its own time, which repeats on a busy machine.
+crop + flip + RandAugment(2, 10) from 256-px bytes to normalised 224 px, and the other recipes; 32-px shift + flip from
+memory, which stays bytes. A CPU runs eagerly on all its threads, CUDA runs compiled. The draws on the host are timed
+separately: they run while the device works. Reported are the best round, since other work only adds time, and the
+median; on a CPU also images per second of CPU time, which repeats on a busy machine.
 On CUDA the compiled bytes are compared with the CPU's.   --picture FILE writes docs/pictures/augmentations.png instead.
 """
 

@@ -1,12 +1,12 @@
-"""Exported models on the CPU beside transformers, as ratios from one run.
+"""Exported models on the CPU against transformers, as ratios from one run.
 
     python benchmarks/cpu_inference.py --weights deit-tiny --data imagenet-sample-1000.zip [--out FILE] [--toy]
 
 DeiT-Ti (real weights) and B/16 (random ones), batch 1 and 8: our forward, ONNX Runtime (float32, int8) and OpenVINO
 (float32, bfloat16, int8) against transformers' float32 with the same weights. Runtimes take turns within one process; a
-ratio is transformers' time over theirs, the median over rounds with the 10th and 90th percentile; time is that of the
-process's own CPU, or of the wall with --wall. Beside each stand, on the images of --data, the share of answers that are
-transformers' and the share that is right; int8 counts only where it passes the gate of `vitreous export`. Answers of
+ratio is transformers' time over theirs, the median over rounds with the 10th and 90th percentile; time is CPU time
+of the process, or wall time with --wall. Each row also has, on the images of --data, the share of answers equal to
+transformers' and the share that is right; int8 counts only if it passes the gate of `vitreous export`. Answers of
 random weights say nothing about int8, so B/16 has speed alone.
 """
 
@@ -68,7 +68,7 @@ def of_openvino(path: Path, precision: str, threads: int) -> Run:
 
 
 def runtimes(model: Any, calibration: Array, folder: Path, threads: int) -> dict[tuple[str, str], Run]:
-    """(name, precision) and how to run it; the first is what all others are held against."""
+    """(name, precision) and how to run it; all others are compared with the first."""
     import openvino as ov
 
     path = folder / "network.onnx"

@@ -1,12 +1,12 @@
-"""A training step fed from a pack, beside the same on data already there.   python benchmarks/feed_speed.py [--toy]
+"""A training step fed from a pack, against one on data already there.   python benchmarks/feed_speed.py [--toy]
 
 CUDA: ViT-S/16 at 224 px, batch 512, bf16 autocast, float32 weights, compiled, AdamW. One model, four feeds:
     synthetic            one float batch that lies on the device
     resident             a pack of 256-px pictures whole on the device; crop, resize, flip and normalise there, compiled
     streamed threads     the same pack by worker threads, cropped and resized by them
     streamed processes   the same by worker processes
-Bar: each fed step at most 5 % below the synthetic one. Feeds alternate, round by round; each round first takes more
-steps than are read ahead, unclocked, so that nothing counts that was read on somebody else's time. A ratio is
+Bar: each fed step at most 5 % below the synthetic one. Feeds alternate, round by round; each round starts with untimed
+steps, more than are read ahead, so that no batch counts that was read during another feed's time. A ratio is
 synthetic / fed in seconds (the share of the synthetic speed), the median over rounds with the 10th and 90th percentile.
 --toy rehearses all of it on a CPU: Ti/16, batch 8, float32, a few steps, not compiled.
 """
@@ -63,7 +63,7 @@ TOY = Size("Ti/16", 8, 32, 2, 2, False)
 
 @dataclass
 class Enlarged:
-    """Generated pictures of 256 px, each another: 64 scenes, moved around."""
+    """Generated pictures of 256 px, all different: 64 scenes, moved around."""
 
     scenes: np.ndarray  # 64 256 256 3
     count: int

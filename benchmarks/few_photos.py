@@ -2,9 +2,9 @@
 
     python benchmarks/few_photos.py --arms weights plain --out benchmarks/results/few_photos.json
 
-Draws the photos from oxford-pets-160 (seeded) into five folders, runs the command itself on them from its start to its
-end, nothing kept from before, and beside its own number (images it was not trained on) judges each model on the photos
-of those breeds that were never drawn, with those of the official test split. Prints one JSON object.
+Draws the photos from oxford-pets-160 (seeded) into five folders, and runs the whole command on them with an empty
+cache. Besides the command's own number (images it was not trained on), it judges each model on the photos of those
+breeds that were never drawn, including the official test split's. Prints one JSON object.
 """
 
 import argparse

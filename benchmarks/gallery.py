@@ -54,13 +54,13 @@ ALONE = (
     "skip-removal",
 )  # fmt: skip
 BESIDE = ("similarity-across", "heads-against-layers")
-LOCAL = 0.5  # a head looks locally below this share of the distance of one that looks everywhere alike
+LOCAL = 0.5  # a head is local below this share of the distance of uniform attention
 
 Found = dict[str, Any]
 
 
 def opened(name: str, own: Path | None) -> Model:
-    """A model in single precision that its pages name so, not by where it lay on this machine."""
+    """A model in single precision, which its pages call by this name, not by its path on this machine."""
     if name in OWN:
         assert own is not None
         model = vitreous.load(own / OWN[name])
@@ -108,7 +108,7 @@ def make(page: str, own: Path | None, out: Path, kept: Path, images: int) -> Fou
 
 
 def findings(own: Path, data: Path | None, kept: Path, images: int) -> dict[str, Found]:
-    """Of each model, the numbers by which P2's findings are seen in it, or not."""
+    """For each model, the numbers that show whether P2's findings hold in it."""
     models = {name: opened(name, own) for name in MODELS}
     out: dict[str, Found] = {}
     for name, model in models.items():
@@ -143,7 +143,7 @@ def same_block(found: Found) -> dict[str, list[float]]:
 
 @torch.inference_mode()
 def loudest_channel(model: Model, data: Path | None) -> list[float]:
-    """Share of all that varies among 64 images after each block which lies in a single channel."""
+    """The largest share that one channel has of the variance over 64 images, after each block."""
     whole, device = vitreous.images.open("fashion" if data is None else data), torch.device("cpu")
     some = whole.take(range(0, len(whole), len(whole) // 64)).take(range(64))
     feed = make_batches(model, some, device, 64, 1, False, Ranks(0, 1))
@@ -177,13 +177,13 @@ def alone(found: Found) -> Found:
 
 
 def of_norms(found: Found) -> float | None:
-    """CKA of the first third of blocks with the last, after their first norm, in which no channel is loud."""
+    """CKA of the first third of blocks with the last third, after their first norm, where no channel is loud."""
     at = [i for i, name in enumerate(found["rows_of_matrix"]) if name.endswith(".norm1")]
     return uniformity([[found["cka"][i][j] for j in at] for i in at])["low_high"] if at else None
 
 
 def heads(found: Found) -> Found:
-    """Distances of the heads, as shares of that of a head which looks everywhere alike."""
+    """Distances of the heads, as shares of the distance of uniform attention."""
     far = [(row["layer"], row["distance_px"] / found["uniform_px"]) for row in found["rows"]]
     last = max(layer for layer, _ in far)
     by = {layer: sorted(share for each, share in far if each == layer) for layer in (0, 1, last)}
@@ -198,9 +198,9 @@ def heads(found: Found) -> Found:
 
 
 def field(found: Found) -> Found:
-    """Radius of the receptive field after a quarter, a half and all of the blocks; the whole image alike is 1.
+    """Radius of the receptive field after a quarter, a half and all of the blocks; an even field over the image has 1.
 
-    Of the first block also that of its branch alone, before the skip is added.
+    For the first block also the radius of its branch alone, before the skip is added.
     """
     rows = [row for row in found["rows"] if row["when"] == "after"]
     whole = found["whole_image_radius_px"]

@@ -289,7 +289,7 @@ def rounded(found: dict[str, float]) -> dict[str, float]:
 
 
 def refuse(name: str) -> dict[str, Any]:
-    """The line with which a class of another function is refused."""
+    """The line that refuses a class with another function."""
     import vitreous
 
     title, config, changes = REFUSED[name]

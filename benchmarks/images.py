@@ -1,4 +1,4 @@
-"""How fast pictures become batches, beside torch's DataLoader with Pillow.   python benchmarks/images.py [--out FILE]
+"""How fast pictures become batches, against torch's DataLoader with Pillow.   python benchmarks/images.py [--out FILE]
 
 Photographs of 500 x 375 (imagenet-sample-1000 enlarged, JPEG q90), Inception crop and flip to 224:
     pillow_dataloader   torch's DataLoader, 2 worker processes: Pillow opens, crops (resize with box), flips, normalises
@@ -142,7 +142,7 @@ def ours(data: ImageSet, crops: Augment, epochs: int, normalises: bool = False) 
     rule = RULE if normalises else None
 
     def run() -> int:
-        """A whole pass: nothing is read ahead for the next one, which would be on somebody else's clock."""
+        """A whole pass: nothing is read ahead for the next one, which would count as another's time."""
         return sum(len(augment.apply(b.images, b.plan, rule, cropped=b.is_cropped)) for b in batches)
 
     return run
@@ -171,7 +171,7 @@ def one_thread(_: int) -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process and of the processes it has now (Linux) or had."""
+    """Of this process and its children, running (Linux) or ended."""
     mine = resource.getrusage(resource.RUSAGE_SELF)
     total = mine.ru_utime + mine.ru_stime
     tick = os.sysconf("SC_CLK_TCK")

@@ -6,7 +6,8 @@ cifar10.json           CIFAR-10 from scratch, 195 seconds
 ways_shots.json        episodes of DeiT-Ti on pets
 
 No number changes: a run is found by its cell's content key, carries its file as origin, and the record of versions,
-hardware and command that its file has. What fits no cell is told. The result is committed; nothing else runs this.
+hardware and command that its file has. A run without a cell is reported. The result is committed;
+nothing else runs this.
 """
 
 import argparse
@@ -39,7 +40,7 @@ NAME = "transfer-study"
 
 
 def cell_of(experiment: str, run: dict[str, Any]) -> Cell | None:
-    """The cell that a line of the study is; None for what no grid has."""
+    """The cell of a line of the study; None if no grid has it."""
     seed, images = run["seed"], run.get("train")
     case = GPU.cases[UNLIKE] if run["data"] == "fashion" else TransferCase(run["data"])
     if experiment == "policies":
@@ -58,7 +59,7 @@ def cell_of(experiment: str, run: dict[str, Any]) -> Cell | None:
 
 
 def start_of(model: str) -> Cell | str:
-    """What a fine-tuning of the study began from, by the name of its file."""
+    """What a fine-tuning of the study started from, by its file's name."""
     beside = transfer.others("gpu")
     files = {
         "hybrid": transfer.STUDY_HYBRID,

@@ -1,9 +1,9 @@
 """Whether labels that `vitreous fit` doubts are wrong.   python benchmarks/label_doubts.py --out FILE
 
-Real photographs, frozen features, a closed form: every image is asked of one that was left without it, as `fit` does.
+Real photographs, frozen features, a closed form: every image is judged by a head fitted without it, as in `fit`.
 Some labels are changed, to any other class or to the class that the features confuse it with most. For each set and
-weights the JSON tells how many labels are doubted where none is changed; and of the labels changed, how many are
-listed, in all and among the first ten, and how often the label suggested is the true one. `suspected` is confident
+weights the JSON reports how many labels are doubted when none is changed; and of the changed labels, how many are
+listed, in all and among the first ten, and how often the suggested label is the true one. `suspected` is confident
 learning alone (arXiv 1911.00068), from which the list is made.
 """
 
@@ -41,7 +41,7 @@ Labels = NDArray[np.int64]
 
 
 def part(file: str, names: Sequence[str], count: int) -> ImageSet:
-    """So many images of each of these classes, drawn at random."""
+    """`count` images of each of these classes, drawn at random."""
     data, draw = vitreous.images.open(str(SHARED / "data" / file)), np.random.default_rng(0)
     kept = [data.classes.index(name) for name in names or data.classes]
     places = [draw.permutation(np.flatnonzero(data.labels == k))[:count] for k in kept]
@@ -68,7 +68,7 @@ class Asked:
         self.groups, _ = rounds(known.images, 0)
 
     def scores(self, labels: Labels) -> NDArray[np.float64]:
-        """Of each image when it, its copies and one of each other class are left out."""
+        """Scores of each image when it, its copies and one of each other class are left out."""
         return solve(self.rows, labels, self.classes, L2S, groups=self.groups).left_out
 
     def doubts(self, labels: Labels) -> tuple[tuple[Labels, Labels], tuple[Labels, Labels]]:
@@ -78,7 +78,7 @@ class Asked:
         return likely_errors(labels, p), confident_errors(labels, p)
 
     def changed(self, to: Labels, share: float, seed: int) -> dict[str, Any]:
-        """What is doubted where a share of the labels is changed."""
+        """What is doubted when a share of the labels is changed."""
         count = max(round(share * len(self.true)), 3)
         places = np.random.default_rng(seed).choice(len(self.true), count, replace=False)
         labels = self.true.copy()

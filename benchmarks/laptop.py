@@ -69,7 +69,7 @@ def jobs(model: str, image: str, photos: str | None, folder: str) -> dict[str, l
 
 
 def run(checkout: Path, arguments: list[str], cache: str) -> dict[str, list[float]]:
-    """Wall and CPU seconds of the process, and of its parts if it tells them."""
+    """Wall and CPU seconds of the process, and of its parts if it reports them."""
     env = os.environ | {"PYTHONPATH": str(checkout / "src"), "VITREOUS_CACHE": cache}
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, env=env)

@@ -1,4 +1,4 @@
-"""How near leave-one-out comes to the truth, by images a class.   python benchmarks/leave_one_out.py --out FILE
+"""How close leave-one-out is to the truth, by images a class.   python benchmarks/leave_one_out.py --out FILE
 
 Frozen DeiT-Ti on oxford-pets-160: n images of each of 37 breeds, several draws; the share right when one image alone is
 left out, when one of each class is (what `vitreous fit` reports), and on the 3,669 test images that no draw has seen.
@@ -23,7 +23,7 @@ SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parents
 
 
 def one(train: Frozen, test: Frozen, shots: int, seed: int) -> dict[str, Any]:
-    """One draw of so many images a class."""
+    """One draw of `shots` images a class."""
     chosen = choose_shots(train.images.labels, len(train.images.classes), shots, seed)
     some, rows = train.images.take(chosen), train.rows[chosen]
     found: dict[str, Any] = {"images_a_class": shots, "seed": seed, "images": len(chosen)}

@@ -37,7 +37,7 @@ WEIGHTS, DATA = SHARED / "weights" / "deit-tiny", SHARED / "data" / "imagenet-sa
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Of this process."""
+    """CPU seconds of this process."""
     begin = time.process_time()
     work()
     return time.process_time() - begin

@@ -6,7 +6,7 @@
 probe    each --model for the same time; the best on dev is taken, and test is not looked at
 train    --seconds at 64 pixels, then --larger-seconds at --larger pixels, by the recipe small-data
 pack     as finely as fits 3.9 MB, or by --fineness; right answers on the official val split, before and after
-write    starter.safetensors and starter.json, the card; after each stage trained.safetensors, for --begin to go on from
+write    starter.safetensors and starter.json, the card; after each stage trained.safetensors, for --begin to start from
 
 FOLDER: the three zips of the set, and imagenet_class_names.tsv. --toy rehearses on a CPU, with 8 classes, in a minute.
 """
@@ -39,7 +39,7 @@ from vitreous.weights.quantised import finest, write_quantised
 
 SET = "tiny-imagenet100-64"
 TILE = 64  # pixels of a picture in a sheet
-MANIFEST = 40_000  # bytes that the file has beside its packed tensors
+MANIFEST = 40_000  # bytes that the file has besides its packed tensors
 FINENESS = (16.0, 8.0, 6.0, 5.0, 4.0, 3.0, 2.0)  # of the card's table
 MODELS = (
     "S/8 stem=convolutions width=256 depth=7 heads=4 mlp=1024 pool=gap",
@@ -52,7 +52,7 @@ TOY_MODELS = (
     "Ti/16 stem=convolutions width=128 depth=2 heads=2 mlp=512 pool=gap",
 )
 CROP = {"crop": "inception", "area": (0.35, 1.0)}  # other sets' objects come in all sizes; small-data only shifts
-LARGER = {"muon_lr": 0.005, "peak_lr": 2.5e-4, "warmup": 0.05}  # the second stage goes on, more slowly
+LARGER = {"muon_lr": 0.005, "peak_lr": 2.5e-4, "warmup": 0.05}  # the second stage continues, more slowly
 TERMS = (
     "Pictures of 100 classes of Tiny-ImageNet, which are ImageNet's: for non-commercial research and education. "
     "The weights hold none of the pictures; whether those terms reach weights is for their user to judge."
@@ -139,7 +139,7 @@ def probe(data: ImageSet, asked: argparse.Namespace, folder: Path) -> list[dict[
 
 
 def train(data: ImageSet, asked: argparse.Namespace, folder: Path, model: str) -> tuple[str, list[dict[str, Any]]]:
-    """The file of the trained model, and what each stage came to."""
+    """The file of the trained model, and the results of each stage."""
     stages, weights = [], asked.begin and in_float32(asked.begin, folder)
     if asked.seconds:
         begin = {"weights": weights} if weights else {"model": model}
@@ -157,19 +157,19 @@ def train(data: ImageSet, asked: argparse.Namespace, folder: Path, model: str) -
 
 
 def kept(run: Any, asked: argparse.Namespace) -> str:
-    """The run's model, with a copy in halves outside, should time run out before the end."""
+    """The run's model; a half-precision copy goes to --out, in case time runs out before the end."""
     print(json.dumps({"at": round(time.monotonic() - BEGAN), **brief(run)}), flush=True)
     vitreous.save(run.load().half(), asked.out / "trained.safetensors", force=True)
     return run.model
 
 
 def in_float32(weights: str, folder: Path) -> str:
-    """What lies in halves, as it is trained."""
+    """Half-precision weights in float32, as they are trained."""
     return str(vitreous.save(vitreous.load(weights).float(), folder / "begin.safetensors")[0])
 
 
 def card_beside(weights: str | None) -> Any:
-    """How the model was made that this one goes on from."""
+    """How the model was made from which this one starts."""
     if weights is None:
         return None
     card = Path(weights).with_name("starter.json")

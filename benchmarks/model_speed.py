@@ -1,4 +1,4 @@
-"""How fast our ViT is beside its peers, as ratios from one run.   python benchmarks/model_speed.py [--out FILE]
+"""How fast our ViT is against its peers, as ratios from one run.   python benchmarks/model_speed.py [--out FILE]
 
 CPU: the forward pass of Ti/16 and B/16 against transformers' (its default attention), float32, one thread, batch 1 and
 8; and one layer's attention read through a tap against a plain forward. CUDA, where there is one: a training step (bf16

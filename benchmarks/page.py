@@ -1,9 +1,9 @@
-"""How soon the page of `vitreous serve` stands, and attention after its answer.   python benchmarks/page.py --out FILE
+"""How soon the page of `vitreous serve` shows, and attention after its answer.   python benchmarks/page.py --out FILE
 
 Ti/16 with random weights on this machine's CPU, the server a process of its own, Chromium (Debian's, through
-Playwright) another on the same cores. Every visit is a new one, without a cache. Times in milliseconds: first
-contentful paint since the visit began; the attention laid over the image since the answer stood on the page, on the
-first visit (an embedded image) and for a photograph that was chosen. Medians, with the least and the most.
+Playwright) another on the same cores. Every visit is a new one, without a cache. Times in milliseconds: from the
+start of the visit to first contentful paint; from the answer on the page to the attention over the image, at first (an
+embedded image) and for a photograph that was chosen. Medians, with the least and the most.
 """
 
 import argparse

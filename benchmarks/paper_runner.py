@@ -4,8 +4,8 @@
     python benchmarks/paper_runner.py --scale gpu --data FOLDER --jobs 1 14 --keep FOLDER    # on a GPU, under MPS
 
 laptop  short pre-trainings of the experiments on transfer; every number of jobs computes them all, in both orders
-gpu     the pilots, by which each network gets its rate: the first so many one after another, all others together. None
-        is computed twice, and with --keep their records are written into FOLDER/pilots.json
+gpu     the pilots, by which each network gets its rate: the first --cells at the first --jobs, and so on; all others at
+        the last. None is computed twice, and with --keep their records are written into FOLDER/pilots.json
 
 A cell counts from the start of its processes; `steady` leaves out everything before the first answer, so that neither
 the import of torch nor the first compilation is in it.
@@ -44,7 +44,7 @@ def trainings(count: int, length: str) -> list[Cell]:
 
 
 def all_pilots() -> list[Cell]:
-    """Those of every grid, mixed, so that any part of them is like the whole."""
+    """The pilots of every grid, mixed, so that any part of them is like the whole."""
     grids = [one.placed("gpu", 2) for one in EXPERIMENTS.values() if "gpu" in one.scales]
     found = pilots(walk(one.cell for grid in grids for one in grid))
     cells = [cell for by_rate in found.values() for cell in by_rate.values()]
@@ -55,7 +55,7 @@ def all_pilots() -> list[Cell]:
 def timed(
     cells: list[Cell], jobs: int, settings: dict[str, Any], kept: Results | None, seconds: float | None
 ) -> dict[str, Any]:
-    """All cells once, so many at a time."""
+    """All cells once, `jobs` at a time."""
     is_gpu = torch.cuda.is_available() if settings["device"] is None else settings["device"].startswith("cuda")
     began = time.monotonic()
     ends = []

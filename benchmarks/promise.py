@@ -1,14 +1,14 @@
 """Whether new photos keep what a report of `fit` promises.   python benchmarks/promise.py --out FILE
 
 Photographers fit a head on frozen features to photos of five classes, 312 drawn at random from one half of Oxford Pets
-or of imagenette. The report tells how many are right (left out one by one), the confidence from which answers are
+or of imagenette. The report states how many are right (left out one by one), the confidence from which answers are
 trusted, and how many images of a class it never saw get a trusted answer. Each is compared with photos that no number
-has seen: the rest of the same half, and the other half. Other rows draw
-as many of each class from both halves, shuffled.
+has seen: the rest of the same half, and the other half. Other rows draw as many of each class from both halves,
+shuffled.
 
-`agree`: told and new differ by less than 1.96 standard errors of both, which 95 of 100 draws do if photos are alike.
-`promise_kept`: of draws that trust some answers, those whose new photos above the confidence are right on 90 % or more.
-`lowest alone` is the rule of before: the lowest confidence whose interval reaches 90 %. Prints one JSON object.
+`agree`: report and new differ by less than 1.96 standard errors of both, which 95 of 100 draws do if photos are alike.
+`promise_kept`: of draws with trusted answers, the share whose new photos above the confidence are at least 90 % right.
+`lowest alone` is the earlier rule: the lowest confidence whose interval reaches 90 %. Prints one JSON object.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from vitreous.training.tell.summary import MIN_ANSWERS, sure_from
 SHARED = Path(os.environ.get("VITREOUS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 MODELS = {"starter": ("starter", 96), "deit-tiny": (str(SHARED / "weights" / "deit-tiny"), None)}
 PETS, THINGS = "oxford-pets-160", "imagenette-128"
-ALIKE = ("Abyssinian", "Bengal", "Birman", "Maine_Coon", "Ragdoll")  # those of the photographer whose walk began this
+ALIKE = ("Abyssinian", "Bengal", "Birman", "Maine_Coon", "Ragdoll")  # of the photographer's walk that led to this
 PHOTOS, CLASSES, STRANGERS = 312, 5, 300
 SIZES = (60, 150, 300)  # photos of both halves
 Places = NDArray[np.int64]
@@ -76,7 +76,7 @@ def photos(network: Any, name: str) -> Photos:
 
 
 class Fitted(NamedTuple):
-    """A solved head, what the report tells of it, and what its file keeps."""
+    """A solved head, what the report says about it, and what its file keeps."""
 
     head: Solved
     labels: Places
@@ -115,7 +115,7 @@ def unit(rows: Rows) -> Rows:
 
 
 def lowest_alone(probabilities: Rows, labels: Places) -> float:
-    """The rule of before."""
+    """The earlier rule."""
     confidence, is_right = probabilities.max(1), probabilities.argmax(1) == labels
     rows = (above(confidence, is_right, limit) for limit in CONFIDENCE_GRID)
     enough = (r for r in rows if r.answered >= MIN_ANSWERS and wilson(r.right, r.answered)[0] >= SURE_SHARE)
@@ -129,7 +129,7 @@ RULES: dict[str, Callable[[Rows, Places], float | None]] = {"all surer ones": su
 
 
 def drawn(here: Photos, places: Places, classes: Places, new: dict[str, tuple[Photos, Places]]) -> dict[str, Any]:
-    """What is told, and what becomes of it.  new: photos of these classes, by where they come from."""
+    """What the report says, and what new photos show.  new: photos of these classes, by where they come from."""
     model = fitted(here, places, classes)
     body: dict[str, Any] = {"images": len(places), "right": model.right}
     asked = {name: (model.answers(there.rows[w]), there.take(w, classes)[1]) for name, (there, w) in new.items()}
@@ -147,7 +147,7 @@ def drawn(here: Photos, places: Places, classes: Places, new: dict[str, tuple[Ph
 
 
 def of_strangers(model: Fitted, line: float, rows: Rows) -> dict[str, Any]:
-    """Images of a class never seen that get an answer to trust: told by classes left out, and seen on other classes."""
+    """Images of unseen classes with a trusted answer: estimated on classes left out, and seen on other classes."""
     told = (model.unknown_scores >= model.threshold) & (model.unknown.max(1) >= line)
     seen = ~model.is_unlike(rows) & (model.answers(rows).max(1) >= line)
     return {"told": [int(told.sum()), len(told)], "seen": [int(seen.sum()), len(seen)]}

@@ -129,7 +129,7 @@ def masked(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, An
 
 
 def part(asked: argparse.Namespace, share: float = 1.0) -> Any:
-    """So much of what was asked for, in seconds or, where several runs share one device, in epochs."""
+    """This share of the length asked for, in seconds or, if several runs share one device, in epochs."""
     return f"{share * asked.epochs:g} epochs" if asked.epochs else Seconds(share * asked.seconds)
 
 
@@ -163,7 +163,7 @@ def pets(data: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
         words = [word for name, value in asked.changes.items() for word in ("--set", f"{name}={value}")]
         line = ["fit", data, "--weights", asked.weights, "--out", f"{folder}/run", "--seed", str(seed), *words]
         begin = time.monotonic()
-        cold = os.environ | {"VITREOUS_CACHE": f"{folder}/cache"}  # nothing is known from the seed before
+        cold = os.environ | {"VITREOUS_CACHE": f"{folder}/cache"}  # nothing is kept from the seed before
         done = subprocess.run([sys.executable, "-m", "vitreous", *line], capture_output=True, text=True, env=cold)
         wall = time.monotonic() - begin
         if done.returncode:
@@ -185,7 +185,7 @@ EXPERIMENTS = {"cifar10": cifar10, "imagenette": imagenette, "masked": masked, "
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation of the accuracies, arm by arm; of two arms, the paired difference too."""
+    """Mean and standard deviation of the accuracies, arm by arm; for two arms, the paired difference too."""
     if "accuracy" in results[0]:
         return {"accuracy": spread([r["accuracy"] for r in results])}
     arms = {arm: [r[arm]["accuracy"] for r in results] for arm in results[0] if isinstance(results[0][arm], dict)}

@@ -1,7 +1,7 @@
 """What one GPU shows of scale, within 200 seconds.   python benchmarks/scale.py [--toy] [--out FILE]
 
-memory   the most that torch holds over 3 steps of `fit` (torch.cuda.max_memory_allocated) beside what `vitreous plan`
-         says of a step that is compiled alike, as predicted / measured. Goal: within 10 %.
+memory   the most that torch holds over 3 steps of `fit` (torch.cuda.max_memory_allocated) against what `vitreous
+         plan` says for a step that is compiled alike, as predicted / measured. Goal: within 10 %.
 fsdp     seconds of a step in shards on one device over those of a plain step. Goal: below 1.03. Plain steps are `fit`'s
          own (compiled whole, captured as a graph), and one that is compiled block by block as the one in shards is.
 host     the same for a batch of 2, which costs the device nothing: what the host pays.
@@ -85,7 +85,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Those that compile longest first; then many that are soon over."""
+    """The cases that compile longest first; then many short ones."""
     large, middle, base = Case("H/14", 48, "whole"), Case("L/16", 160, "whole"), Case("B/16", 384, "whole")
     yield replace(large, captured=True, group="timm")
     yield replace(large, peer="vit_huge_patch14_224", group="timm")
@@ -124,7 +124,7 @@ def toy_cases() -> Iterator[Case]:
 
 
 def one(case: Case, device: torch.device) -> None:
-    """Prepare the steps, say what memory they take, then take as many as each line of the input says."""
+    """Prepare the steps, report the memory they take, then take as many as each line of the input says."""
     if case.tests:
         say(run_tests())
         return
@@ -146,7 +146,7 @@ def say(found: dict[str, Any]) -> None:
 
 
 def begun(case: Case, device: torch.device) -> Callable[[], None]:
-    """Steps that run. Others may hold the device's memory for a while."""
+    """Steps that run; retries while others hold the device's memory."""
     for _ in range(TRIES):
         try:
             take = steps_of(case, device)
@@ -172,7 +172,7 @@ def steps_of(case: Case, device: torch.device) -> Callable[[], None]:
 
 
 def peak(take: Callable[[], None], device: torch.device) -> int | None:
-    """The most bytes that torch holds during steps; the trials of a compiler's kernels are over."""
+    """The most bytes that torch holds during steps, after the compiler has tried its kernels."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
@@ -184,7 +184,7 @@ def peak(take: Callable[[], None], device: torch.device) -> int | None:
 
 
 def release(device: torch.device) -> int:
-    """Give back what is not in use, and tell how much is kept."""
+    """Give back what is not in use; returns how much is kept."""
     if device.type != "cuda":
         return 0
     gc.collect()
@@ -258,11 +258,11 @@ class Process:
 
     @property
     def later(self) -> int:
-        """And half a minute from now: a case that is not compiled is over then."""
+        """The same half a minute from now: a case that is not compiled is over then."""
         return 0 if self.found is None and self.case.compiled == "none" else self.most
 
     def seconds(self, steps: int) -> float:
-        """Of a step, in a turn of so many."""
+        """Seconds of a step, in a turn of `steps`."""
         self.popen.stdin.write(f"{steps}\n")
         self.popen.stdin.flush()
         found = self.lines.get(timeout=60)
@@ -274,7 +274,7 @@ class Process:
         return self.log.read_text(errors="replace").strip().splitlines()[-12:]
 
     def end(self, why: str = "") -> None:
-        """It gets no more turns.  why: it is not as it should be."""
+        """It gets no more turns.  why: its fault, if it failed."""
         with suppress(OSError):  # it died before it read its last turn
             self.popen.stdin.close()
         if why:
@@ -320,7 +320,7 @@ def prepare(
 def turns(some: list[Process], until: float, rounds: int) -> dict[str, list[float]]:
     """Seconds of a step of each, round by round, in turn."""
     for process in some:
-        process.seconds(WARM_UP)  # what it gave back of the device's memory comes again
+        process.seconds(WARM_UP)  # it takes back the device's memory that it released
     steps = max(1, round(ROUND_SECONDS / some[0].seconds(2)))
     found: dict[str, list[float]] = {process.case.name: [] for process in some}
     for k in range(rounds):

@@ -1,9 +1,9 @@
-"""How near the number comes to new photos when photos come in series.   python benchmarks/series.py --out FILE
+"""How close the number is to new photos when photos come in series.   python benchmarks/series.py --out FILE
 
 Frozen features and a closed-form head on 400 photos of oxford-pets-160: as they are (breeds in order, the lowest file
 numbers), and as one who takes ten shots of each animal has them: 40 photos, each ten times, turned a little, cropped,
-lighter or darker. Images are left out one by one, in tens of neighbouring file numbers, in groups of features much
-alike, and in as many at random (the mean of five draws). New photos are those of the same breeds in the set's other
+lighter or darker. Images are left out one by one, in tens of neighbouring file numbers, in groups of similar
+features, and in as many at random (the mean of five draws). New photos are those of the same breeds in the set's other
 split, which no number has seen. The headline is what `vitreous fit` chooses by itself. Prints one JSON object.
 """
 

@@ -1,12 +1,12 @@
 """`vitreous serve` against a naive FastAPI app on the same model.   python benchmarks/serve.py [--toy] [--out FILE]
 
 The naive app is what one writes first: an async route that decodes, resizes and runs the model on the event loop. It is
-measured three times: as it starts by itself; with OMP_WAIT_POLICY=PASSIVE, which importing vitreous sets for ours, so
+measured three times: with its defaults; with OMP_WAIT_POLICY=PASSIVE, which importing vitreous sets for ours, so
 that torch's threads do not spin while clients want the core; and with one thread. Each server is a process of its own;
 32 clients on loopback send JPEG photographs, the servers by turns, round after round; the 503s of a full queue would
 count as failures. Ratios are medians over rounds: requests/s (ours / naive, more is better), p99 (ours / naive, less is
 better), and requests per CPU second of the server, which a busy machine changes least. Where there is a GPU, all of
-them use it, and `batching` is measured beside: 32 threads that ask for one image each, through the batcher and one by
+them use it, and `batching` is measured too: 32 threads that ask for one image each, through the batcher and one by
 one. --batching measures that alone, without the extra serve. --int8 measures one more of ours in the same rounds: the
 model exported by OpenVINO in int8 and served from its folder. load_before is the machine's load before
 it began, and others_busy how many cores other work kept busy during the rounds: both should be near 0.

@@ -2,7 +2,7 @@
 
 Makes 4,000 empty shards of 10,000 samples with an index beside them (about 3 GB of disk while it runs), opens them as
 `vitreous fit` does, and plans steps as single ranks of 1 to 2,000 would. Each number comes from a process of its own;
-seconds are of its CPU time, since reading is the disk's.
+seconds are its CPU time, since reading depends on the disk.
 
     open_first     reads the index and writes the table that all processes of a machine share
     open_again     maps the table
@@ -41,7 +41,7 @@ WORLDS = (1, 8, 80, 500, 2_000)
 
 
 def make_shards(folder: Path, shards: int, each: int) -> None:
-    """Shards that take no room, and the index that tells what would lie in them."""
+    """Shards that take no room, and the index that lists what would lie in them."""
     size = 110 * 1024
     starts = [512 + (size + 2048) * i for i in range(each)]
     with (folder / INDEX_FILE).open("wb") as file:

@@ -1,4 +1,4 @@
-"""At how many pixels the starter's frozen features tell most.   python benchmarks/starter_sizes.py --out FILE
+"""At which image size the starter's frozen features work best.   python benchmarks/starter_sizes.py --out FILE
 
 For each seed 300 training images of imagenette-128, and of five cat breeds of oxford-pets-160, at random; the head
 that `fit` would solve; judged on the set's second split. The pixels that `fit` takes for photos were chosen by this.

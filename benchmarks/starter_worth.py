@@ -5,7 +5,7 @@
 FOLDER: the zips of oxford-pets-160 and imagenette-128. For each seed 300 images are drawn from train, evenly over the
 classes; three arms learn from them and are judged on the set's own second split, whole:
 
-probe       the starter frozen, the closed-form probe on top; its l2 (and of several --sizes, the size) by leaving out
+probe       the starter frozen, the closed-form probe on top; its l2 (and the size, of several --sizes) by leave-one-out
 fine-tune   every layer of the starter, for --seconds
 scratch     a new network by the recipe that `fit` takes without weights, for --seconds, which is more than probe needs
 
@@ -44,7 +44,7 @@ L2S = [4.0**k for k in range(-1, 9)]
 
 
 def draw(data: ImageSet, count: int, seed: int) -> ImageSet:
-    """So many training images, evenly over the classes, and all of the second split."""
+    """`count` training images, evenly over the classes, and all of the second split."""
     kept = splits.subset(data.split("train"), limit=count, seed=seed).ids
     return data.take(np.isin(data.ids, kept) | (data.splits == "test"))
 
@@ -80,7 +80,7 @@ def fine_tune(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str,
 
 
 def scratch(data: ImageSet, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
-    """By name, so that `fit` does not begin from the starter by itself."""
+    """The recipe by name, so that `fit` does not start from the starter by itself."""
     place = choose_device(asked.device)
     pixels = np.median([data.read(i).shape[:2] for i in range(16)], axis=0).astype(int).tolist()
     train = int((data.splits == "train").sum())

@@ -231,7 +231,7 @@ def judged(task: Task, photos: Rows) -> dict[str, Any]:
 
 
 def left_out(task: Task, photos: Rows) -> dict[str, Rows]:
-    """The scores of each training image by the others."""
+    """The scores of each training image, fitted without its part."""
     part, draw = np.zeros(len(task.labels), int), np.random.default_rng(0)
     for c in np.unique(task.labels):
         here = np.flatnonzero(task.labels == c)

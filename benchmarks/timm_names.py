@@ -4,7 +4,7 @@ Each name is built small, with and without a head, every weight drawn at random;
 us. In float64 the two answers agree, the folder is refused, or they differ, which must never happen. What we load we
 save for timm again, which must give the same answers there and the same bits here, or be refused. A name that cannot be
 built small is tried with a plain ViT's tensors under its own config, and its row says so.
---table FILE writes the table that `vitreous.load` reads instead: what each name implies that its tensors do not tell.
+--table FILE instead writes the table that `vitreous.load` reads: what each name implies that its tensors do not show.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def names() -> list[str]:
 
 
 def facts(model: nn.Module) -> dict[str, Any] | str:
-    """What a model's name implies and its tensors do not tell; or why we do not run it."""
+    """What a model's name implies and its tensors do not show; or why we do not run it."""
     found = look_inside(model)
     return f"{found} not built here" if isinstance(found, str) else found
 
@@ -198,7 +198,7 @@ def small_builds(name: str) -> list[dict[str, Any]]:
 
 def build(name: str, classes: int) -> tuple[nn.Module, dict[str, Any]]:
     """A small model of this name, and the overrides that made it so."""
-    # A BiT's name fixes layers and width itself; what it calls takes others.
+    # A BiT's name fixes layers and width itself; the function that it calls takes others.
     make = functools.partial(resnetv2._create_resnetv2_bit if name.endswith("_bit") else timm.create_model, name)
     for args in small_builds(name):
         try:

@@ -1,4 +1,4 @@
-"""A real training step of `fit` beside timm's bare one, as ratios.   python benchmarks/train_speed.py [--toy]
+"""A real training step of `fit` against timm's bare one, as ratios.   python benchmarks/train_speed.py [--toy]
 
 Ours: what `vitreous fit` does for a step on a CUDA device: pictures that lie there as bytes, drawn crops and flips,
 normalising, forward, backward, clipping, the check for numbers that are not finite, AdamW; compiled and captured.

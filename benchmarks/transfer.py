@@ -1,4 +1,4 @@
-"""Few-shot beside scikit-learn, and feature extraction beside a bare forward.   python benchmarks/transfer.py
+"""Few-shot against scikit-learn, and feature extraction against a bare forward.   python benchmarks/transfer.py
 
 few-shot    1, 5, 10 and 25 shots × 3 seeds × 1,000 classes on 768 synthetic features, 50,000 test rows: `fewshot`
             against scikit-learn's Ridge in float64 on the same rows, standardised alike, with the constant column and
@@ -170,7 +170,7 @@ class Took:
 
 
 def clock(work: Callable[[], Any]) -> tuple[Took, Any]:
-    """How long it took, and what came of it."""
+    """How long it took, and its result."""
     begin, spent = time.perf_counter(), time.process_time()
     found = work()
     if torch.cuda.is_available():

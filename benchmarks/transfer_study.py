@@ -5,11 +5,11 @@ policies     {all, 300} images x {imagenette: like ImageNet, fashion: not} x pol
 resolution   imagenette at 64, 96, 128 pixels from 64: positions resized in two dimensions, in one, or drawn anew
 amounts      from scratch against transferred with 100 … 10,000 images
 cost         every model on every set that is there: right answers, seconds and steps of fine-tuning
-solved       the cases of policies with the head alone, solved on frozen features: what its 400 steps are held against
+solved       the cases of policies with the head alone, solved on frozen features: a reference for its 400 steps
 all          these five, one seed after the other
 
-Few-shot tables are `vitreous eval --suite`. Each run is one line of --out (JSON lines), kept: a second call goes on
-with what is missing, and --part K --of N shares the runs among processes on one device. `table` sums --out up.
+Few-shot tables are `vitreous eval --suite`. Each run is one line of --out (JSON lines), kept: a second call computes
+what is missing, and --part K --of N shares the runs among processes on one device. `table` sums --out up.
 --toy rehearses on a CPU with few images and steps.
 """
 
@@ -51,7 +51,7 @@ Cell = dict[str, Any]
 
 
 def cells(experiment: str, asked: argparse.Namespace) -> Iterator[Cell]:
-    """Every run of the experiment, as what tells it apart."""
+    """Every run of the experiment, as the settings that identify it."""
     if experiment == "policies":
         for name in ("imagenette", "fashion"):
             for images in (None, 300):
@@ -139,7 +139,7 @@ def solved(data: ImageSet, by: Any, asked: argparse.Namespace) -> Cell:
 
 
 def has(name: str, asked: argparse.Namespace) -> bool:
-    """What is not there is left out."""
+    """True if the set is there; others are left out."""
     return place(name, asked).exists() or any(asked.data.glob(PLACES[name]))
 
 
@@ -150,7 +150,7 @@ def place(name: str, asked: argparse.Namespace) -> Path:
 
 
 def opened(name: str, train: int | None, asked: argparse.Namespace) -> ImageSet:
-    """A set by name under --data; so many of its training images, fewer within more."""
+    """A set by name under --data, with `train` of its training images; smaller choices are nested."""
     data = vitreous.images.open("fashion" if name == "fashion" else str(place(name, asked)))
     if asked.toy:
         train = min(train or 40, 40)

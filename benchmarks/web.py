@@ -110,7 +110,7 @@ def served(model: str) -> Iterator[str]:
 
 
 def first_answer(page, url: str, photo: Path) -> float:
-    """Seconds from opening the page to an answer with its picture drawn; a refusal of a busy server is asked again."""
+    """Seconds from opening the page to an answer with its picture drawn; retries while the server is busy."""
     start = time.perf_counter()
     page.goto(url)
     page.wait_for_selector("#privacy:not(:text-is('\\u00a0'))")  # the page listens

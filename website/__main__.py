@@ -63,7 +63,7 @@ def prepare(pages: Path, made: Path, *, with_web: bool) -> notebooks.Shown:
 
 
 def build(pages: Path, out: Path) -> None:
-    """By the generator, which stops at a warning."""
+    """Run the generator, which stops at a warning."""
     config, built = WORK / "zensical.toml", WORK / "site"
     config.write_text(navigation.config(pages, built, WORK), "utf-8")
     shutil.rmtree(built, ignore_errors=True)
@@ -75,7 +75,7 @@ def build(pages: Path, out: Path) -> None:
 
 
 def finish(out: Path, shown: notebooks.Shown) -> None:
-    """Put in what the notebooks showed, and mend what the generator writes otherwise than code hosts do."""
+    """Put in what the notebooks showed, and mend what the generator writes differently from code hosts."""
     for page in out.rglob("*.html"):
         text = page.read_text("utf-8")
         fresh = re.sub(r"<code[^>]*>[^<]*</code>", lambda found: found[0].replace("\\|", "|"), text)  # in tables

@@ -38,7 +38,7 @@ def computed(cache: Path, tell: Tell) -> Path:
 
 
 def digest() -> str:
-    """Of all code that decides what is computed."""
+    """A digest of all code that decides what is computed."""
     code = [*(ROOT / "src" / "vitreous").rglob("*"), ROOT / "benchmarks" / "scenes.py"]
     found = hashlib.sha256(repr(COMPUTED).encode())
     for file in sorted(each for each in code if each.is_file() and "__pycache__" not in each.parts):

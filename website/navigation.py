@@ -15,7 +15,7 @@ PROJECT = {"Contributing": "CONTRIBUTING.md", "Changelog": "CHANGELOG.md", "Note
 
 
 def sections() -> dict[str, list[dict[str, str]]]:
-    """Of the map: title of a section -> its pages, each as title and place on the site."""
+    """From the map: title of a section -> its pages, each as title and place on the site."""
     _, *parts = SECTION.split(MAP.read_text("utf-8"))
     return {
         title: [{name: place_on_site((DOCS / target).resolve())} for name, target in ROW.findall(text)]
@@ -24,7 +24,7 @@ def sections() -> dict[str, list[dict[str, str]]]:
 
 
 def nav() -> list[Any]:
-    """As the generator takes it."""
+    """The navigation, as the generator takes it."""
     found = {title: list[Any](pages) for title, pages in sections().items()}
     found["Reference"] += [{"Commands": reference.command_nav()}, {"Python": reference.python_nav()}]
     project = [{title: place_on_site(ROOT / name)} for title, name in PROJECT.items()]

@@ -115,7 +115,7 @@ def python_pages() -> dict[str, tuple[str, dict[str, list[str]]]]:
 
 
 def address(room: ModuleType, name: str) -> str:
-    """A function's dotted name; that of its own file where the file is called like it."""
+    """A function's dotted name; within its own file if that has its name."""
     short = f"{room.__name__}.{name}"
     return f"{short}.{name}" if find_spec(short) else short
 

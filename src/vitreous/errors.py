@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-LETTERS_A_MISTAKE = 3  # a word of so many letters may have one typing mistake for each
+LETTERS_A_MISTAKE = 3  # one typing mistake is allowed per this many letters
 HIDDEN = "***"  # stands for a secret
 _user = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@]+@")
 _query = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"),;]*")
@@ -44,7 +44,7 @@ class ShardError(DataError):
 
 
 class TooLargeError(DataError):
-    """An image has more pixels or bytes than are read here, or than fit into memory."""
+    """An image has more pixels or bytes than we read, or than fit into memory."""
 
 
 class RoomError(DataError):
@@ -52,7 +52,7 @@ class RoomError(DataError):
 
 
 class ImageSizeError(VitreousError):
-    """An image, or a grid of patches, has another size than the model was built for."""
+    """An image or a grid of patches does not have the size that the model was built for."""
 
 
 class TapError(VitreousError):
@@ -72,7 +72,7 @@ class HubError(VitreousError):
 
 
 class ExistsError(VitreousError):
-    """Writing would destroy something that is there."""
+    """Writing would destroy something that already exists."""
 
 
 class BusyError(VitreousError):
@@ -80,11 +80,11 @@ class BusyError(VitreousError):
 
 
 class RunError(VitreousError):
-    """A training run cannot go on, or cannot be resumed."""
+    """A training run cannot continue, or cannot be resumed."""
 
 
 class ToldError(RunError):
-    """Rank 0 tells it; the others only end."""
+    """Rank 0 reports this error; the other ranks exit without a message."""
 
 
 class NotFiniteError(RunError):
@@ -118,7 +118,7 @@ def advice(
     value: Any = "…",
     otherwise: str | None = None,
 ) -> str:
-    """The end of an error about a name that is not ours: the right word, the nearest ones, or what there is.
+    """How an error about an unknown name ends: with the right word, the nearest ones, or all that exist.
 
         advice("learning_rate", ["peak_lr", "batch"], theirs={"learning_rate": "peak_lr={}"}, value=0.1)
 

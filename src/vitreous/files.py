@@ -25,13 +25,13 @@ else:
 
 AT_CWD, RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 RENAME_SWAP = 2  # of macOS's renamex_np
-DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a disk, a quota or a file may grow no more
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # a disk, quota or file cannot grow
 
 
 def atomic_write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, force: bool = False) -> None:
     """Make the file `path` hold what `write(file)` writes, at once.
 
-    Killed at any moment, `path` holds the old content or the new. Of two processes that write one path without
+    After a kill at any moment, `path` holds the old content or the new. If two processes write one path without
     `force`, one wins and the other raises; with `force`, the last wins.
     """
     path = Path(path)
@@ -65,8 +65,8 @@ def atomic_folder(path: str | os.PathLike[str], *, force: bool = False) -> Itera
     """Yield an empty folder; when the body ends well it becomes `path`, all files at once.
 
     An empty folder counts as free. With `force` an older folder is replaced, unless it holds files that the new
-    one has not: those are somebody's. Killed at any moment, `path` is the old folder or the new, whole; on a
-    system that cannot exchange two folders in one call, it is so after `restore_folder`.
+    one lacks: those belong to somebody. After a kill at any moment, `path` is the old folder or the new, whole; on a
+    system that cannot exchange two folders in one call, this holds only after `restore_folder`.
     """
     path = Path(path)
     restore_folder(path)
@@ -155,7 +155,7 @@ def write_json(
     allow_nan: bool = False,
     ensure_ascii: bool = True,
 ) -> None:
-    """Make the file `path` hold a value as JSON and the end of a line, as `atomic_write` does."""
+    """Make the file `path` hold a value as JSON with a final line feed, as `atomic_write` does."""
     text = json.dumps(value, indent=indent, allow_nan=allow_nan, ensure_ascii=ensure_ascii) + "\n"
     write_bytes(path, text.encode(), force=force)
 
@@ -207,8 +207,8 @@ else:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
-# Each step that changes a name on the disk, or waits for the disk, is one of these: tests record their order, or stop
-# between two of them.
+# Every step that changes a name on the disk, or waits for the disk, is one of these functions: tests record their
+# order, or stop between two of them.
 
 
 def fsync(file: IO[bytes]) -> None:
@@ -228,7 +228,7 @@ def fsync_folder(path: Path) -> None:
 
 
 def replace(part: Path, path: Path) -> None:
-    """Rename a file, over an older one too."""
+    """Rename a file, replacing any older one."""
     os.replace(part, path)
 
 
@@ -300,7 +300,7 @@ def _rename_file_to_free_place(part: Path, path: Path) -> None:
 def _rename_folder_to_free_place(part: Path, path: Path) -> None:
     try:
         if path.is_dir():
-            path.rmdir()  # only an empty one goes
+            path.rmdir()  # removes only an empty one
         rename(part, path)
     except OSError:
         if _is_taken(path):
@@ -328,7 +328,7 @@ def _replace_folder(part: Path, path: Path) -> None:
 
 
 def _discard(kept: Path, path: Path) -> None:
-    """Delete a kept folder, under a name that is never restored if only half of it is deleted."""
+    """Delete a kept folder, first renamed so that a half-deleted one is never restored."""
     if kept.is_dir():
         part = _beside(path)
         rename(kept, part)

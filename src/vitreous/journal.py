@@ -22,8 +22,8 @@ Record = TypeVar("Record")
 class Journal(Generic[Record]):
     """The log at `path`: `header`, then records. One process writes, and calls `repair` or `cut` before it appends.
 
-    read: bytes to a record; it raises, or returns None, for a damaged one.  header: bytes; a file that begins otherwise
-    is another version's and counts as empty.  row: bytes of a record with its CRC-32; 0: records are lines.
+    read: turns bytes into a record; raises, or returns None, for a damaged one.  header: first bytes; a file with
+    others is another version's and counts as empty.  row: bytes per record, with its CRC-32; 0: records are lines.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Journal(Generic[Record]):
             return []
 
     def repair(self) -> int:
-        """Cut off an unfinished record and damaged ones at the end; the number of records left."""
+        """Cut off an unfinished record and damaged ones at the end; returns the number of records left."""
         frames = self._frames() if self.path.exists() else []
         while frames and self._read(frames[-1]) is None:  # zeros, after a power cut
             frames.pop()
@@ -112,7 +112,7 @@ class Journal(Generic[Record]):
             return None
 
     def _keep(self, frames: Sequence[bytes]) -> None:
-        """Make the file hold its header and these first records alone."""
+        """Make the file hold only its header and these first records."""
         size = len(self._header) + sum(map(len, frames)) + (0 if self._row else len(frames))
         with self.path.open("r+b" if self.path.exists() else "w+b") as file:
             if file.read(len(self._header)) != self._header:

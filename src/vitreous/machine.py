@@ -49,7 +49,7 @@ class Extra:
 
     @property
     def install(self) -> str:
-        """The command that brings it."""
+        """The command that installs it."""
         return f"pip install 'vitreous[{self.name}]'"
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Starter:
-    """The model inside this package. bytes: of its file, or None; is_whole: its digest agrees with its card."""
+    """The model inside this package. bytes: its file's size, or None; is_whole: its digest agrees with its card."""
 
     bytes: int | None
     is_whole: bool
@@ -72,7 +72,7 @@ class Starter:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a bug report or result tells about its machine. memory: bytes."""
+    """What a bug report or result states about its machine. memory: bytes."""
 
     vitreous: str
     python: str
@@ -98,7 +98,7 @@ class Machine:
         return asdict(self) | {"extras": extras}
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """(title, text) pairs in reading order; an empty title carries on the one above."""
+        """(title, text) pairs in reading order; an empty title continues the one above."""
         yield "vitreous", self.vitreous
         yield "python", self.python
         yield "torch", f"{self.torch} ({f'CUDA {self.torch_cuda}' if self.torch_cuda else 'CPU'} build)"
@@ -151,7 +151,7 @@ def doctor() -> Machine:
 
 
 def choose_device(device: torch.device | str | None = None, near: torch.nn.Module | None = None) -> torch.device:
-    """The device asked for; else the one of model `near`, or a GPU if that is on the CPU or None."""
+    """The device asked for; else that of model `near`, or a GPU if `near` is on the CPU or None."""
     import torch
 
     if device is not None:
@@ -180,7 +180,7 @@ def device_of(model: torch.nn.Module) -> torch.device:
 def record() -> dict[str, Any]:
     """What goes with every result: versions, hardware, commit and command line."""
     here = doctor()
-    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]  # no machine's paths
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]  # without this machine's paths
     return {
         "command": list(map(without_secrets, words)),
         "versions": {name: getattr(here, name) for name in ("vitreous", "python", "torch", "torch_cuda", "numpy")},
@@ -198,11 +198,11 @@ def _version(package: str) -> str:
 
 @cache
 def _version_on(path: tuple[str, ...], package: str) -> str:
-    """Found once for each search path: Python parses a package's whole description to find its version."""
+    """The version, found once per search path: Python parses a package's whole description to find its version."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return NOT_INSTALLED  # ours, too, when it runs from its sources
+        return NOT_INSTALLED  # our own package too, when it runs from its sources
 
 
 def _devices() -> Iterator[Device]:
@@ -278,7 +278,7 @@ def core_count() -> int:
 
 
 def process_seconds() -> float:
-    """How long this process has run, which a command's user has waited; 0 where the system does not tell."""
+    """How long this process has run, and so how long its user has waited; 0 if the system does not report it."""
     try:
         began = int(_text(Path("/proc/self/stat")).rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
         return max(float(_text(Path("/proc/uptime")).split()[0]) - began, 0.0)

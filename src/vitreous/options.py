@@ -5,8 +5,8 @@
         batch: int = option(512, "images per step", at_least=1)
         augment: Augment = Augment()
 
-A field that is itself such a dataclass is a group. Every option has one name over all groups, so a change needs no
-path: `changed(recipe, {"batch": "64", "mixup": 0.2})`.
+A field that is itself such a dataclass is a group. The name of an option is unique over all groups, so a change needs
+no path: `changed(recipe, {"batch": "64", "mixup": 0.2})`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def read_json(kind: type[T], data: Any, what: str) -> T:
 
 
 def their_words(table: Mapping[str, str]) -> dict[str, str]:
-    """Other libraries' names -> ours, from ours -> all of theirs with blanks between."""
+    """Other libraries' names -> ours, from ours -> all of theirs, separated by blanks."""
     return {word: ours for ours, words in table.items() for word in words.split()}
 
 

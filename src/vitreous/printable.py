@@ -1,7 +1,7 @@
 """Names and labels from strangers as text that is safe to print and to store.
 
-A terminal obeys some characters, a page is reordered by others, and lone surrogates fit into no file. Each of them is
-written as JSON writes it, \\u001b, so that text which is JSON already keeps its meaning.
+A terminal obeys some characters, others reorder a page, and no file can hold lone surrogates. Each of them is
+written as JSON writes it, \\u001b, so text that is already JSON keeps its meaning.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # all but the tab and the line feed
-DIRECTIONS = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the order of letters around
+DIRECTIONS = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that reverse the order of letters
 LINE_ENDS = r"\u2028\u2029"
 SURROGATES = r"\ud800-\udfff"  # halves of a character, and bytes of a name that are not UTF-8
 OBEYED = re.compile(f"[{CONTROLS}{DIRECTIONS}{LINE_ENDS}{SURROGATES}]")
@@ -19,12 +19,12 @@ SURROGATE = re.compile(f"[{SURROGATES}]")
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal or a page would obey written out; its lines and tabs stay."""
+    """The text, with each character that a terminal or a page would obey escaped; its lines and tabs stay."""
     return OBEYED.sub(_escape, text)
 
 
 def printable_line(text: str) -> str:
-    """The same for a name or a label, which may not begin a line of its own."""
+    """The same for a name or a label, which must stay on one line."""
     return OBEYED_IN_A_LINE.sub(_escape, text)
 
 

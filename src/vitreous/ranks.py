@@ -22,7 +22,7 @@ LONGEST_WAIT = timedelta(hours=4)  # others wait while the first rank decodes or
 TIMEOUT = "VITREOUS_RANK_TIMEOUT"  # the variable: seconds that ranks wait for each other within a step
 TIMEOUT_SECONDS = 1800
 AT_THE_START = "start all ranks again"
-MEETING_SECONDS = 20.0  # after that time, in which every rank that lives says so
+MEETING_SECONDS = 20.0  # after a timeout, for every live rank to report itself
 
 Value = TypeVar("Value")
 
@@ -40,12 +40,12 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """The one that prints and writes."""
+        """True for the rank that prints and writes."""
         return self.rank == 0
 
 
 def here() -> Ranks:
-    """From torch.distributed if it runs, else from torchrun's variables, else a single rank."""
+    """This process's rank: from torch.distributed if it runs, else from torchrun's variables, else a single rank."""
     if _alone:
         return Ranks()
     if _is_running():
@@ -60,7 +60,7 @@ _alone: list[bool] = []
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within it, this rank works by itself: what it calls asks no other rank."""
+    """Inside it, this rank works alone: nothing that it calls involves other ranks."""
     _alone.append(True)
     try:
         yield
@@ -70,9 +70,9 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def group(device: torch.device, *, even_alone: bool = False) -> Iterator[tuple[torch.device, Ranks]]:
-    """This rank's device, in the group that torchrun asks for; alone without it.
+    """Yield this process's device and rank, in the group that torchrun asks for; without torchrun, a single rank.
 
-    even_alone: a single rank has a group of its own too, as FSDP wants.
+    even_alone: make a group for a single rank too, as FSDP needs.
     """
     ranks = here()
     if _is_running() or (ranks.world == 1 and not even_alone):
@@ -108,8 +108,8 @@ def _device_of_rank(device: torch.device, ranks: Ranks) -> torch.device:
 def _store(ranks: Ranks) -> dict[str, Any]:
     """Where ranks leave their addresses, as arguments of torch.
 
-    torchrun keeps its store when it starts workers again, with the addresses of those that died. So what rank 0 draws
-    goes before the names of this life's entries.
+    When torchrun restarts workers it keeps its store, with the addresses of those that died. So rank 0 draws a word
+    that prefixes the names of this life's entries.
     """
     from torch.distributed import HashStore, PrefixStore, TCPStore
 
@@ -143,7 +143,7 @@ def _word_of_this_life(store: Any, ranks: Ranks) -> str:
             store.set(f"{drawn}/{rank}/{other}", "go")
         return drawn
     end = time.monotonic() + _timeout().total_seconds()
-    while time.monotonic() < end:  # the word may be one of an earlier life, which nobody answers
+    while time.monotonic() < end:  # the word may come from an earlier life, where nobody answers
         with suppress(RuntimeError):
             word = str(store.get("vitreous").decode())
             store.set(f"{word}/{ranks.rank}", drawn)
@@ -157,7 +157,7 @@ _patient: list[Any] = []  # the group that waits hours for rank 0; a step's grou
 
 
 def patient_group() -> Any:
-    """The group of messages between steps; None is torch's own, if another library started it."""
+    """The group for messages between steps; None is torch's own, if another library started it."""
     return _patient[0] if _patient else None
 
 
@@ -172,7 +172,7 @@ def was_restarted() -> bool:
 
 
 def meet(ranks: Ranks) -> None:
-    """All ranks come here; one that does not is named."""
+    """Wait until all ranks arrive here; an error names one that does not."""
     if ranks.world > 1 and _patient:
         import torch
 
@@ -182,7 +182,7 @@ def meet(ranks: Ranks) -> None:
 
 @contextmanager
 def naming_the_missing(ranks: Ranks) -> Iterator[None]:
-    """A step that waits in vain for another rank becomes one line with that rank's number."""
+    """Turn a step's vain wait for another rank into one line with that rank's number."""
     try:
         yield
     except RuntimeError as error:
@@ -197,7 +197,7 @@ def _is_about_ranks(error: RuntimeError) -> bool:
 
 
 def _who_is_missing(ranks: Ranks) -> str:
-    """All that live say so once more, and rank 0 names who does not."""
+    """Every live rank reports once more, and rank 0 names those that do not."""
     import torch
 
     store, end = _meeting[0], time.monotonic() + min(MEETING_SECONDS, _timeout().total_seconds())
@@ -206,7 +206,7 @@ def _who_is_missing(ranks: Ranks) -> str:
         store.set(f"here/{ranks.rank}", "")
         for other in range(1, ranks.world) if ranks.is_first else (0,):
             while not (is_here := store.check([f"here/{other}"])) and time.monotonic() < end:
-                time.sleep(0.1)  # within which torchrun's signal is heard
+                time.sleep(0.1)  # torchrun's signal is heard meanwhile
             missing += [] if is_here else [str(other)]
     return _late(f"rank {', '.join(missing)} of {ranks.world}" if missing else f"a rank of {ranks.world}")
 
@@ -223,7 +223,7 @@ def _timeout() -> timedelta:
 
 
 def agreed(ranks: Ranks, choose: Callable[[], Any]) -> Any:
-    """What the first rank chooses, on all of them; what it refuses, too."""
+    """The first rank's choice, on every rank; its error too."""
     chosen, fault = None, None
     if ranks.is_first:
         try:
@@ -256,7 +256,7 @@ def first(ranks: Ranks, make: Callable[[], AbstractContextManager[Value]]) -> It
 
 
 def together(ranks: Ranks) -> None:
-    """No rank goes on before the first has written what others will read; one that fails does not wait."""
+    """No rank continues before the first has written what others will read; one that fails does not wait."""
     if ranks.world > 1 and sys.exc_info()[0] is None:
         import torch.distributed
 
@@ -264,7 +264,7 @@ def together(ranks: Ranks) -> None:
 
 
 def gather(value: Value) -> list[Value]:
-    """Every rank's value, in the order of ranks; called by all of them."""
+    """Every rank's value, in the order of ranks; every rank must call it."""
     where = here()
     if where.world == 1:
         return [value]

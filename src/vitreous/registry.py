@@ -42,10 +42,10 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._all().get(name, default)
 
     def __setitem__(self, name: str, part: T) -> None:
-        self.parts[name] = part  # a part of this process alone, such as a notebook's
+        self.parts[name] = part  # a part for this process only, such as a notebook's
 
     def __contains__(self, name: object) -> bool:
-        """Asking for a part that cannot be loaded says why."""
+        """Asking for a part that cannot be loaded raises an error that says why."""
         if name not in self._all() and name in self.broken:
             raise ConfigError(self.broken[name])
         return name in self.parts

@@ -34,7 +34,7 @@ def percent_range(interval: tuple[float, float] | None) -> str:
 
 
 def unbroken(text: str) -> str:
-    """The text with no line break between a number and its sign of percent."""
+    """The text with no line break between a number and its percent sign."""
     return text.replace(" %", "\u00a0%")
 
 
@@ -87,7 +87,7 @@ def cells(text: str) -> int:
 
 
 def shortened(text: str, columns: int) -> str:
-    """The text, or its beginning and an ellipsis, in so many columns."""
+    """The text, or its beginning and an ellipsis, in at most this many columns."""
     if cells(text) <= columns:
         return text
     while cells(text) >= columns:

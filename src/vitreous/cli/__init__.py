@@ -46,10 +46,10 @@ COMMANDS = {  # in the order and under the titles of --help
     "plan": "Machine",
     "doctor": "Machine",
 }
-AGAINST_RESUME = ("--resume", "--force")  # left out of the command that goes on
+AGAINST_RESUME = ("--resume", "--force")  # left out of the command that resumes
 COMMAND_GROUP = "vitreous.commands"
 QUOTES = "put quotes around a name with spaces"
-EXTRA_WORDS = {"look": "name one image, a folder, or a pattern in quotes"}  # what to do about them
+EXTRA_WORDS = {"look": "name one image, a folder, or a pattern in quotes"}  # what to do about an extra argument
 EXTRA_WORDS |= dict.fromkeys(("fit", "check", "pack", "serve", "eval"), QUOTES)
 OTHER_CALLS = {"eval": "evaluate"}  # every other command wraps the call of its name
 OUTSIDE_TITLE = "From other packages"
@@ -71,7 +71,7 @@ OTHER_WORDS = {  # other tools' commands: what to type here
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
-    is_process = arguments is None  # else a caller goes on after the command
+    is_process = arguments is None  # else the caller continues after the command
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments or os.environ.get("VITREOUS_DEBUG") == "1"
     arguments = [argument for argument in arguments if argument != "--debug"]  # welcome anywhere on the line
@@ -132,7 +132,7 @@ class _Commands(TyperGroup):
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(128 + 13) from None  # as the shell says of a process that SIGPIPE ended
+            raise typer.Exit(128 + 13) from None  # as the shell reports a process that SIGPIPE ended
         return result
 
 

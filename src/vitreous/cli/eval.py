@@ -82,7 +82,7 @@ def run(
 
 
 def _page(data: str) -> str:
-    """A place that is free, named after the images."""
+    """A free path, named after the images."""
     name = Path(data.rstrip("/")).name.partition("*")[0].rstrip("-.") or "images"
     return next(str(file) for n in count(1) if not (file := Path("evals") / f"{name}-{n}.html").exists())
 

@@ -14,7 +14,7 @@ EXAMPLE = "vitreous fit photos"
 
 
 def fields_as_set(words: list[str], options: Collection[str]) -> list[str]:
-    """The command line with a recipe's fields, and other tools' names of them, as --set: --lr 1e-3 is peak_lr=1e-3."""
+    """The command line with a recipe's fields, and other tools' names for them, as --set: --lr 1e-3 is peak_lr=1e-3."""
     out, rest = [], iter(words)
     for word in rest:
         option, equals, value = word.partition("=")
@@ -141,7 +141,7 @@ def _pairs(words: list[str] | None, option: str) -> dict[str, Any]:
 
 
 def _changes(fields: dict[str, Any], length: dict[str, str], own: dict[str, Any]) -> dict[str, Any]:
-    """Fields of --set and of options of their own, each given once.  own: by name, the value of --NAME."""
+    """Fields from --set and from their own options, each given once.  own: by name, the value of --NAME."""
     given = {name: (value, f"--{name}") for name, value in own.items()}
     given |= {name: (text, f"--{text.split()[1]}") for name, text in length.items()}
     _refuse_twice(fields, given)

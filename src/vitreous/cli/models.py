@@ -189,7 +189,7 @@ def _family(name: str) -> str:
 
 
 def print_table(table: Table) -> None:
-    """The columns that the terminal has room for, the first ones first; a cut table tells which are left out."""
+    """The columns that the terminal has room for, the first ones first; a line below names those left out."""
     from rich.console import Console
 
     width = get_terminal_size().columns

@@ -23,7 +23,7 @@ def check_order(command: str, model: str, images: Sequence[str] = ()) -> None:
     if known:
         rest = [model, *(word for word in images if word != known[0])]
         raise ConfigError(f"{known[0]} is the model, and the model comes first: {_call(command, known[0], rest)}")
-    if path.is_dir() and not images and not (path / "events.jsonl").exists():  # that is a run, of which loading tells
+    if path.is_dir() and not images and not (path / "events.jsonl").exists():  # else a run, which loading reports
         what = "holds no weights"
     elif path.is_file() and is_image_name(path.name):
         what = "is an image"

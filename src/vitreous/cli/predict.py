@@ -81,7 +81,7 @@ def run(
 
 
 def _table_row(answer: Prediction, top: int) -> None:
-    """One line; on a terminal no wider than that, with the likeliest classes that fit."""
+    """One line, no wider than the terminal, with the likeliest classes that fit."""
     columns = columns_of(sys.stdout) or sys.maxsize
     width = min(NAME_COLUMNS, 2 * columns // 5)
     name = _ending(printable_line(answer.name), width)
@@ -90,7 +90,7 @@ def _table_row(answer: Prediction, top: int) -> None:
 
 
 def _ending(name: str, columns: int) -> str:
-    """The name, or its end, in so many columns: the file's own name stands last."""
+    """The name, or its end, in this many columns: the file's own name stands last."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(name) > columns:
@@ -107,7 +107,7 @@ def _without_name(answer: Prediction) -> str:
 
 
 def _in_words(answer: Prediction, columns: int) -> str:
-    """The answer with the confidence of each class, as many as fit; of "none of these" the nearest alone."""
+    """The answer with the confidence of each class, as many as fit; for "none of these" the nearest alone."""
     labels = [printable_line(label) for label in answer.labels]
     if not answer.said:
         return none_of_these(shortened(labels[0], max(columns - len(none_of_these("")), MIN_LABEL_LETTERS)))

@@ -66,7 +66,7 @@ def run(
         if not json:
             show_code(address.for_phones)
         show("serve", address, json=json)
-        sys.stdout.flush()  # also into a pipe: whoever started it waits for the address
+        sys.stdout.flush()  # even into a pipe: whoever started it waits for the address
 
     check_order("serve", model)
     vitreous.serve(

@@ -57,7 +57,7 @@ def columns_of(stream: TextIO) -> int | None:
 
 
 def fitted(lines: str, columns: int) -> str:
-    """The lines, those that are too wide broken between words; what follows stands under the text, not its title."""
+    """The lines, broken between words where too wide; the rest of a line stands under its text, not its title."""
     return "\n".join(part for line in lines.split("\n") for part in _broken(line, columns))
 
 
@@ -81,7 +81,7 @@ def _red(lines: str, alarm: str) -> str:
 
 
 def say(lines: str, *, file: TextIO | None = None) -> None:
-    """Print lines for people, at once also into a pipe.  file: stdout if not given, where rank 0 alone prints."""
+    """Print lines for people, at once even into a pipe.  file: by default stdout, where only rank 0 prints."""
     if file is None and not ranks.here().is_first:
         return
     print(printable(lines), file=file or sys.stdout, flush=True)

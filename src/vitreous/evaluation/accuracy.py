@@ -24,7 +24,7 @@ Counts = NDArray[np.int64]
 TOP_FIVE_ABOVE = 10  # top-5 accuracy says little for this many classes or fewer
 Z95 = 1.959963984540054  # standard normal quantile of a 95 % interval
 MAX_CLASSES_SHOWN = 12  # classes that `str` lists
-COUNT_COLUMNS = 48  # of the table of classes, all but the names
+COUNT_COLUMNS = 48  # columns of the table of classes, without the names
 MIN_NAME_COLUMNS = 8
 ONE_ANSWER = "It answers nothing else."
 HAS_LEARNED = "the model has learned from these very images: the number says nothing about new ones"
@@ -45,12 +45,12 @@ def wilson(right: float, seen: float) -> tuple[float, float]:
 
 
 def is_no_better(right: int, frequent: int, images: int) -> bool:
-    """Whether the 95 % interval of a model reaches down to always answering the most frequent class."""
+    """Whether a model's 95 % interval reaches down to the share of the most frequent class."""
     return wilson(right, images)[0] <= frequent / max(images, 1)
 
 
 def independent(is_right: NDArray[np.bool_], groups: Counts) -> float:
-    """How many images drawn one by one would tell as much as these, which come in groups: p (1 − p) / variance of p.
+    """How many independent images would tell as much as these, which come in groups: p (1 − p) / variance of p.
 
     The variance between groups, G / (G − 1) Σ_g (Σ_{i in g} (x_i − p))² / n², is larger if images of one group are
     right or wrong together.
@@ -88,7 +88,7 @@ class ClassRow:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the recall."""
+        """The 95 % interval of the recall."""
         return wilson(self.right, self.images)
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Result:
     mean_average_precision: float | None = None  # over classes with images; only with several labels
     about: dict[str, Any] = field(default_factory=dict)  # which model, which images, how
     notes: tuple[str, ...] = ()
-    independent: float | None = None  # images that the interval counts, where images come in groups
+    independent: float | None = None  # images that the interval counts, if they come in groups
 
     @property
     def top1(self) -> float:
@@ -158,7 +158,7 @@ class Result:
         """The class that it might as well always answer; None for a model that tells classes apart.
 
         The only class that it answers; else the most frequent one, if the 95 % interval reaches down to its share.
-        Images of one class cannot tell.
+        Images of a single class cannot show it.
         """
         if self.confusion is None or self.right == self.images or sum(row.images > 0 for row in self.per_class) < 2:
             return None
@@ -170,7 +170,7 @@ class Result:
 
     @property
     def alarm(self) -> str | None:
-        """That the images are no new ones, or the model no better than one answer and how that is known; else None."""
+        """A warning that the images are not new, or the model no better than one answer, with the reason; else None."""
         if HAS_LEARNED in self.notes:
             return sentence(HAS_LEARNED)
         if (row := self.no_better_than) is None:
@@ -243,7 +243,7 @@ class Result:
         return self.text()
 
     def text(self, columns: int = 80) -> str:
-        """As text whose table of classes is at most so wide: long names are cut."""
+        """As text; the table of classes is at most `columns` wide, and long names are cut."""
         head, *rows = self._table()
         room = max(columns - COUNT_COLUMNS, MIN_NAME_COLUMNS)
         short = [[shortened(name, room), *rest] for name, *rest in rows]
@@ -346,7 +346,10 @@ def _flat(labels: Any) -> tuple[Counts, Counts]:
 def _judge(
     logits: Numbers, scores: Numbers, kept: Counts, rows: Counts, allowed: Counts, temperature: float
 ) -> tuple[Judged, int, float]:
-    """Measure the images `kept`; the number right within five; the loss.  rows, allowed: labels, rows within kept."""
+    """Judge the images `kept`.  Returns also the number right within five, and the loss.
+
+    rows, allowed: every right label, as its row within `kept` and its class.
+    """
     n = len(kept)
     answer, confidence = np.zeros(n, np.int64), np.zeros(n)
     is_right, is_in_five, likelihood = np.zeros(n, bool), np.zeros(n, bool), np.zeros(n)

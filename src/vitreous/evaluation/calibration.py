@@ -201,8 +201,8 @@ def above(confidence: Numbers, is_right: NDArray[Any], limit: float) -> Above:
 def answer_above(probabilities: Numbers, labels: NDArray[Any], is_enough: Callable[[Above], bool]) -> Above | None:
     """The lowest confidence down to which enough answers are right, in steps of 0.01; None if there is none.
 
-    The search begins with the surest answers and ends at the first failure after a confidence that holds: the lowest of
-    all that hold may do so by chance.  probabilities: N K, calibrated, of images not used in training.  labels: N.
+    The search starts at the surest answers and ends at the first failure after a confidence that holds: the lowest of
+    all that hold may hold by chance.  probabilities: N K, calibrated, of images not used in training.  labels: N.
     """
     probabilities, labels = _known(probabilities, labels)
     confidence, is_right = probabilities.max(-1), probabilities.argmax(-1) == labels

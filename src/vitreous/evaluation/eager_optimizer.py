@@ -1,4 +1,4 @@
-"""Optimisers whose steps are not compiled: torch's own import torch._dynamo, which takes as long as torch itself."""
+"""Optimisers that do not import torch._dynamo, as torch's own do: it takes as long as torch itself."""
 
 from __future__ import annotations
 

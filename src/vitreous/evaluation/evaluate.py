@@ -101,15 +101,15 @@ def evaluate(
     """How often the model is right on DATA; with `shots`, the few-shot accuracy of its features.
 
     Matches the set's classes to the model's by name. Notes name unreadable images, which do not count.
-    split: test, train or all. By default the set's own test split; of a set that has none, all images that the model
-    has not learned from.
+    split: test, train or all. By default the set's own test split; if it has none, all images that the model has not
+    learned from.
     labels: other labels, or several per image: a file (see `class_matching.read_labels`), or for each image the right
     class numbers of the model; an image with none is left out.  csv: a file with one row per image.
 
     shots: labelled images per class, such as 1, 5, 10. Each seed draws them from train, fits a closed-form probe on
     what the head reads, and measures it on test; the model's own head and labels are not used.
     curve: also fit a power law to growing parts of train. It predicts the gain from more labels, and the number needed
-    for the accuracy `target`.  out: a page with the plots; beside it the numbers as JSON.
+    for the accuracy `target`.  out: a page with the plots, and next to it the numbers as JSON.
     """
     model = load(model) if isinstance(model, str | os.PathLike) else model
     how: dict[str, Any] = {"device": device, "batch": batch, "workers": workers, "precision": precision}
@@ -175,8 +175,8 @@ def _judged(
 def _chosen(model: Model, whole: ImageSet, split: Split | None) -> tuple[str, ImageSet, list[str]]:
     """(what is judged, its images, notes about those that the model has learned from).
 
-    split: None is the set's own test split. Of a set without one all images are new to the model, but for those that
-    it has learned from; if those are all, all are judged, with a note.
+    split: None is the set's own test split; without one, all images that the model has not learned from. If it has
+    learned from all, all are judged, with a note.
     """
     seen, by_content = learned_images.seen(model, whole), _learned_by_content(model, whole)
     if split is None and not whole.split_was_made:
@@ -186,7 +186,7 @@ def _chosen(model: Model, whole: ImageSet, split: Split | None) -> tuple[str, Im
     if split is None:
         split = "test" if seen is None and by_content == "train" else "all"
     chosen = whole if split == "all" else whole.split(split)
-    if seen is None:  # then by the split that training made
+    if seen is None:  # then the split that training made decides
         seen = (whole.splits == TRAIN) | (by_content == "all") if by_content else None
     learned = 0 if seen is None else int(seen[np.isin(whole.ids, chosen.ids)].sum())
     notes = []
@@ -200,7 +200,7 @@ def _chosen(model: Model, whole: ImageSet, split: Split | None) -> tuple[str, Im
 
 
 def _learned_by_content(model: Model, data: ImageSet) -> str:
-    """What our model has learned from in this very set: "train", "all" if it was cross-validated, or "" of another."""
+    """What our model has learned from in this set: "train", "all" if it was cross-validated, or "" for another set."""
     is_same = bool(data.content_id) and model.source.get("data") == data.content_id
     if not is_same:
         return ""
@@ -208,7 +208,7 @@ def _learned_by_content(model: Model, data: ImageSet) -> str:
 
 
 def _images_used(whole: ImageSet, chosen: ImageSet, split: str, unread: int, result: Result) -> str | None:
-    """How the number of images judged comes from that of all files; None if the set itself says which are judged."""
+    """How the number of files leads to the number of images judged; None if the set itself says which are judged."""
     others = len(whole) - len(chosen)
     if result.images == len(whole) and not whole.split_was_made:
         return None

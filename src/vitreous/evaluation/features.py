@@ -173,7 +173,7 @@ def extract(
 
 
 def unread_notes(*parts: Features) -> tuple[str, ...]:
-    """What to tell of the images that could not be read."""
+    """A note on the images that could not be read."""
     names = [name for part in parts for name in part.skipped]
     return (f"left out: {counted(len(names), 'image')} that could not be read: {few(names)}",) if names else ()
 

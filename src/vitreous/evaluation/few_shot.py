@@ -1,6 +1,6 @@
 """Few-shot accuracy of frozen features: the published protocol (arXiv 2010.11929, section 4.1).
 
-Each seed draws so many rows of every class, the probe of `ridge_regression` is fitted on them, all test rows judge it.
+Each seed draws some rows of every class; the probe of `ridge_regression` is fitted on them and judged on all test rows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 On a CPU, each core takes a few images through all layers by itself. When all cores share each layer, they wait for each
 other at every one, and tokens leave their caches. DeiT-Ti on two cores, images/s: batches of 64 give 64, batches of 16
-give 82, 8 images per core give 96, and decoding goes on beside it.
+give 82, 8 images per core give 96, and decoding continues meanwhile.
 
 N images   K classes
 """

@@ -15,13 +15,13 @@ from vitreous.images.health.duplicates import known_digests
 from vitreous.images.imageset import TRAIN, ImageSet
 from vitreous.models.model import Model
 
-LEARNED = "learned.npy"  # digests of files, or of pixels that lie decoded
+LEARNED = "learned.npy"  # digests of files, or of pixels if the set holds them decoded
 
 
 def write(data: ImageSet, folder: Path, begun_from: Path | None) -> None:
     """Write the digests of these images into the run, if its check or its split has read them.
 
-    begun_from: the file of the weights that training began with; what they have learned from counts too.
+    begun_from: the weights file that training started from; images that it has learned from count too.
     """
     if (digests := known_digests(data)) is not None:
         digests = np.union1d(digests, _written(begun_from))
@@ -29,7 +29,7 @@ def write(data: ImageSet, folder: Path, begun_from: Path | None) -> None:
 
 
 def of(model: Model, data: ImageSet) -> ImageSet:
-    """The images of the set that the model has learned from, as far as is known; else its train split, or all."""
+    """The images of the set that the model has learned from; if unknown, its train split, or all."""
     which = seen(model, data)
     if which is not None and which.any():
         return data.take(which)

@@ -27,7 +27,7 @@ MAX_EXTRAPOLATION = 10  # times the largest size; a law is not trusted beyond
 BOOTSTRAP_DRAWS = 400
 GRID_POINTS = 64
 GRID_ZOOMS = 7  # each narrows the grid of c to two steps
-# By default the curve tells the labels needed for the next two above the accuracy reached.
+# By default the curve reports the labels needed for the next two above the accuracy reached.
 TARGET_ACCURACIES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99)
 
 Numbers = NDArray[np.float64]
@@ -91,7 +91,7 @@ class Curve:
     images: int  # test rows
     law: PowerLaw
     redrawn: tuple[PowerLaw, ...]  # bootstrapped laws
-    targets: tuple[float, ...] = ()  # accuracies to tell the needed labels for
+    targets: tuple[float, ...] = ()  # accuracies to report the needed labels for
 
     def interval(self, name: str) -> tuple[float, float]:
         """The 95 % interval of a, b or c."""
@@ -161,7 +161,7 @@ def curve(
     """Fit the closed-form probe on nested, stratified parts of the rows, and a power law to its errors.
 
     sizes: rows of the parts; None halves all rows down to 2 per class, 4 to 8 sizes in all.  target: an accuracy to
-    tell the needed labels for; None takes the next two round ones above what all rows reach.
+    report the needed labels for; None takes the next two round ones above what all rows reach.
     """
     refuse_target(target)
     count = count_classes(classes)

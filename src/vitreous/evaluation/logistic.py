@@ -95,7 +95,7 @@ def choose(
     slope: float | None = None,
     device: str = "cpu",
 ) -> Probe:
-    """The probe whose l2 gets most dev rows right, or the lowest dev loss; the other criterion breaks ties."""
+    """The probe whose l2 gets the most dev rows right, or the lowest dev loss; the other criterion breaks ties."""
     if not l2s:
         raise ConfigError("there is no l2 to choose from; give some")
     best: tuple[tuple[float, float], Probe] | None = None

@@ -53,7 +53,7 @@ class Prediction:
     is_unlike: bool = False  # the score is below the model's threshold: none of these
     answers: Literal["one", "several"] = "one"
     error: str | None = None
-    is_unsure: bool = False  # less confident than the answers that are to be trusted
+    is_unsure: bool = False  # the confidence is below that of trusted answers
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Prediction:
 
 
 class Answers(Iterator[Prediction]):
-    """Predictions as they come; memory holds a few batches. A notebook shows the first ones, and they still come."""
+    """Predictions as they come; memory holds a few batches. A notebook shows the first ones without consuming them."""
 
     def __init__(self, stream: Generator[Prediction]):
         self._stream, self._waiting = stream, deque[Prediction]()

@@ -169,7 +169,7 @@ def probe_features(
     seed: int = 0,
     neighbours: int = NEIGHBOURS,
 ) -> Probed:
-    """A probe for every reading; for all tokens, one for each token.
+    """A probe for every reading; one for each token if a reading holds all tokens.
 
     by: ridge (the papers' least squares), logistic (multinomial, L-BFGS) or knn.  shots: rows per class, drawn
     by the seed; None is all rows.  l2: None is 1024 for ridge, and for logistic the best on a fifth of train.

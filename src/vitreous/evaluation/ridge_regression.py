@@ -81,9 +81,9 @@ def ridge(
 ) -> Ridge:
     """The published least-squares probe on all rows.
 
-    x: N D.  y: N class numbers; rows of −1 are left out.  l2: of several, the one with most rows right in leave-one-out
-    (of equal ones the largest).  form: which of the two equal formulas; auto takes the smaller.  groups: rows with the
-    same number are left out together.
+    x: N D.  y: N class numbers; rows of −1 are left out.  l2: of several, the one with the most rows right in
+    leave-one-out (of equal ones the largest).  form: which of the two equal formulas; auto takes the smaller.  groups:
+    rows with the same number are left out together.
     """
     rows, labels, count, groups = _known(x, y, classes, groups)
     l2s = penalties(l2)

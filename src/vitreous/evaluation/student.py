@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def two_sided(t: float, freedom: int) -> float:
-    """P(|T| ≥ |t|) with so many degrees of freedom, by the finite series for whole numbers of them."""
+    """P(|T| ≥ |t|) with `freedom` degrees of freedom, a whole number, by the finite series."""
     angle = math.atan2(abs(t), math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     term, total = (cosine, cosine) if freedom % 2 else (1.0, 1.0)

@@ -27,7 +27,7 @@ def card(
 ) -> str:
     """The text of CARD.md.
 
-    about: the content of export.json.  details: for each form, what `target.describe` says of its file.
+    about: the content of export.json.  details: for each form, what `target.describe` says about its file.
     """
     lines = [*_head(target, parity, about), *_terms(about["terms"]), *_forms(model, about, details)]
     lines += [*_preprocessing(model.preprocess), *_meaning(model)]

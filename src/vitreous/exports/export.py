@@ -44,7 +44,7 @@ from vitreous.registry import Registry
 
 TARGETS: Registry[Target] = Registry("targets", {target.name: target for target in (ONNX, OPENVINO, PT2, WEB)})
 CALIBRATION_IMAGES = 300  # NNCF's own default
-COMPARED_IMAGES, COMPARED_IMAGES_INT8 = 100, 1000  # int8 is judged by its accuracy, which takes more
+COMPARED_IMAGES, COMPARED_IMAGES_INT8 = 100, 1000  # int8 is judged by its accuracy, which needs more images
 
 Progress = Callable[[int, int], None]
 
@@ -196,7 +196,7 @@ def _read(data: ImageSet, numbers: NDArray[np.int64] | None) -> Iterator[Sample]
 def _examples(
     model: Model, target: Target, data: ImageSet | None, page: PageOptions
 ) -> tuple[tuple[str, NDArray[np.uint8]], ...]:
-    """What a page begins with: images of the data if the user says so, else those inside the package, if they fit."""
+    """The example images of a page: from the data if the user says so, else from the package, if they fit."""
     if not target.is_page:
         return ()
     return tuple(examples.choose(data if page.examples else None, model.labels or ()))
@@ -265,7 +265,7 @@ def _network(model: Model) -> str:
 
 
 def _names(folder: Path) -> list[str]:
-    """All files that are there to be used; vectors are there to test."""
+    """All files for use; vectors/ is for tests."""
     files = (file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file())
     return [file.as_posix() for file in files if file.parts[0] != "vectors"]
 

@@ -1,4 +1,4 @@
-"""What a page needs to know of a model: the same facts for `vitreous serve` and for a page of `vitreous export`."""
+"""What a page needs to know about a model: the same facts for `vitreous serve` and for a page of `vitreous export`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_TRANSFORMER = {
 
 
 def model_facts(model: Model) -> dict[str, Any]:
-    """The facts of a model that is there whole, for pages and for programs."""
+    """The facts of a loaded model, for pages and for programs."""
     config = model.config
     return {
         "classes": config.readout.classes,
@@ -84,7 +84,7 @@ def _inside(model: Model) -> dict[str, Any]:
 
 
 def _positions(config: ViTConfig) -> str:
-    """The kind of positions; where none are added to the tokens, what attention is told instead."""
+    """The kind of positions; if none are added to the tokens, the kind that attention uses instead."""
     told = (
         "rotary" if config.rotation.rotary != "none" else "bias" if config.encoder.attention_bias != "none" else "none"
     )

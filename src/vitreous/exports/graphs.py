@@ -32,7 +32,7 @@ from vitreous.models.vit import ViT
 
 # Pillow 13 and later shrink the rows first if they lose more than twice as much as the columns (its request 9549).
 PILLOW_MAY_SHRINK_ROWS_FIRST = int(PIL.__version__.partition(".")[0]) >= 13
-# The padding of a max pool, for 0: ONNX Runtime mistakes a frame of zeros for the pool's own padding, which is −∞.
+# Pads a max pool in place of 0: ONNX Runtime mistakes a frame of zeros for the pool's own padding, which is −∞.
 ALMOST_ZERO = 2.0**-23
 MAX_MAP_SIDE, STEM_MAPS, TOKEN_NUMBERS = 28, 6, 48  # what a lesson shows of maps and tokens
 
@@ -115,7 +115,7 @@ class Network(nn.Module):
     def looked_at(
         self, images: Tensor, others: Sequence[str] = ()
     ) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None, list[Tensor]]:
-        """Answers, attention weights B L H N N, those of the pool B H 1 P, and what passed other taps."""
+        """Answers, attention weights B L H N N, those of the pool B H 1 P, and what other taps saw."""
         more = [*([self.pool_tap] if self.pool_tap else []), *others]
         with taps(self.model, [ATTENTION, *more]) as seen:
             answers = self.answers(images)
@@ -171,12 +171,12 @@ class PageNetwork(Network):
 
 
 def _mean_matrix(side: int) -> Tensor:
-    """A map's side to at most MAX_MAP_SIDE means of neighbours, as adaptive pooling takes them.  small side."""
+    """Reduces a map's side to at most MAX_MAP_SIDE means of neighbours, as adaptive pooling does.  small side."""
     return F.adaptive_avg_pool1d(torch.eye(side)[None], min(side, MAX_MAP_SIDE))[0].mT.contiguous()
 
 
 class AnswerGraph(nn.Module):
-    """Logits and score of one image to calibrated probabilities and the score to hold against the threshold."""
+    """Logits and score of one image to calibrated probabilities and the score to compare with the threshold."""
 
     def __init__(self, model: Model, *, attention: bool = False):
         super().__init__()

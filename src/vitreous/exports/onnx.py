@@ -18,7 +18,7 @@ from vitreous.models.preprocess import Preprocess
 from vitreous.models.vit import ViT
 
 OPSETS = range(18, 24)  # that torch's exporter can write
-MAX_WEIGHTS_IN_GRAPH = 1_500_000_000  # bytes; more lie beside the graph, whose file ends at 2 GiB
+MAX_WEIGHTS_IN_GRAPH = 1_500_000_000  # bytes; larger weights lie beside the graph, whose file is limited to 2 GiB
 ONNX_WRITERS = Package("onnx", "export"), Package("onnxscript", "export")
 ONNX_RUNTIME = Package("onnxruntime", "export")
 _preprocessing: dict[tuple[Preprocess, int], bytes] = {}
@@ -111,7 +111,7 @@ def _strip(model: Any) -> None:
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
-    """All nodes, also inside branches."""
+    """All nodes, including those inside branches."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -123,7 +123,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def join(first: Path, second: Path, third: Path) -> Any:
-    """One model of three: the outputs of each are the inputs of the next, in order."""
+    """One model from three: the outputs of each are the inputs of the next, in order."""
     import onnx
     from onnx import compose, helper
 

@@ -36,7 +36,7 @@ ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})([np.
 def avoid_broken_amx() -> None:
     """Some virtual machines list AMX but kill a process that uses it: a child process tries it first.
 
-    Call it before this process computes anything with OpenVINO. A choice of the user's stands.
+    Call it before this process computes anything with OpenVINO. The user's own choice stands.
     """
     if "ONEDNN_MAX_CPU_ISA" not in os.environ and _cpu_has("amx_tile"):
         tried = subprocess.run([sys.executable, "-c", AMX_TRIAL], capture_output=True)
@@ -87,7 +87,7 @@ def _save(model: Any, path: Path, options: WriteOptions) -> None:
 
 
 def join(first: Any, second: Any, third: Any) -> Any:
-    """One model of three: the outputs of each are the inputs of the next, in order."""
+    """One model from three: the outputs of each are the inputs of the next, in order."""
     import openvino as ov
 
     for before, after in ((first, second), (second, third)):

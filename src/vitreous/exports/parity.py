@@ -24,7 +24,7 @@ from vitreous.exports.target import Array, OpenedForms
 from vitreous.images.pixels import decode, preprocess
 from vitreous.models.model import Model
 
-IMAGE_FORMS = frozenset({"image", "page"})  # take an image and give probabilities; others: a tensor, and logits
+IMAGE_FORMS = frozenset({"image", "page"})  # take an image and give probabilities; others take a tensor and give logits
 COMPARED_AT_ONCE = 8  # images
 MAX_FILES_NAMED = 8
 SAME_FEATURES = 0.999  # cosine

@@ -23,7 +23,7 @@ Shares = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of pixel j in lin
 def line_matrix(have: int, want: Tensor, first: Tensor, count: int, rule: Preprocess) -> Tensor:
     """Lines first … first + count − 1 of `want`, from `have`; a line outside is black.  Returns count have, float64.
 
-    A runtime without float64 takes float32. There a sum of 1 may be rounded, so sums near 1 divide nothing.
+    A runtime without float64 takes float32. There a sum of 1 may be rounded, so a sum near 1 counts as 1.
     """
     line = first + torch.arange(count)[:, None]
     at, size = torch.minimum(line.clamp(min=0), want - 1), number(have)

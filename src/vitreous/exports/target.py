@@ -60,7 +60,7 @@ class ModelParts:
 
 
 def make_parts(model: Model, *, attention: bool = False) -> ModelParts:
-    """Take a model apart that `graphs.ready_to_export` made."""
+    """Take apart a model that `graphs.ready_to_export` made."""
     graph = AnswerGraph if model.config.readout.classes else FeatureGraph
     network, answer = Network(model, attention=attention), graph(model, attention=attention)
     return ModelParts(Preprocessing(model.preprocess).eval(), network.eval(), answer.eval())
@@ -81,7 +81,7 @@ class PageOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """opset: of ONNX graphs.  calibration: real images B C H W, given when the network shall compute in int8."""
+    """opset: of ONNX graphs.  calibration: real images B C H W, given if the network is to compute in int8."""
 
     opset: int = DEFAULT_OPSET
     fp16: bool = False
@@ -129,9 +129,9 @@ class Target:
     write: Callable[[ModelParts, Path, Path, WriteOptions], None]
     open: Callable[[Path], Run]
     describe: Callable[[Path], dict[str, Any]]  # for the card: "operators" with their counts, and versions
-    packages: tuple[Package, ...] = ()  # that writing takes
+    packages: tuple[Package, ...] = ()  # that writing needs
     precisions: tuple[str, ...] = ()  # which of int8 and fp16 it has
-    int8_packages: tuple[Package, ...] = ()  # that int8 takes besides
+    int8_packages: tuple[Package, ...] = ()  # that int8 needs besides
     refuses_int8: Callable[[Model], str | None] = lambda model: None  # why this model cannot have it
     halves_itself: bool = False  # fp16: `write` gets float32 and halves the file
     opsets: range | tuple[int, ...] = ()  # of ONNX; empty: it has none

@@ -1,8 +1,8 @@
 """Test vectors: images, their tensors and the model's outputs, to test a runtime that we do not know.
 
     vectors/00.png … 09.png    images of several sizes          vectors/00.npy …   tensors 1 C H W, float32
-    vectors/expected.json      {"limits": …, "tensor": {"00": logits}, "image": {"00": probabilities}}; features in
-                               both, of an encoder without a head
+    vectors/expected.json      {"limits": …, "tensor": {"00": logits}, "image": {"00": probabilities}}; for an
+                               encoder without a head both hold features
 
 Another runtime writes a file like expected.json: "tensor", "fixed" or "image", each with the outputs of all ten.
 """

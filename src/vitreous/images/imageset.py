@@ -47,7 +47,7 @@ class NamedImages:
 
 @dataclass(frozen=True, eq=False)
 class WordArray:
-    """WordArray from a short list, one byte each, used as an array of text is."""
+    """Words from a short list, one byte each, used like an array of text."""
 
     codes: NDArray[np.uint8]
     words: tuple[str, ...]
@@ -61,7 +61,7 @@ class WordArray:
 
     @classmethod
     def repeated(cls, values: Sequence[str], counts: Sequence[int]) -> WordArray:
-        """Each value as often as its count says."""
+        """Each value, repeated by its count."""
         short = cls.of(values)
         return replace(short, codes=np.repeat(short.codes, counts))
 
@@ -84,7 +84,7 @@ class WordArray:
         return bool((self == word).any())
 
     def __eq__(self, other: object) -> Any:
-        """True where the word is `other`, or that of another array."""
+        """True where the word is `other`, or the word at the same place of another array."""
         if isinstance(other, str):
             return self.codes == self.words.index(other) if other in self.words else np.zeros(len(self), bool)
         return np.asarray(self) == np.asarray(other)
@@ -150,7 +150,7 @@ class ImageSet:
         return self.source.raw(int(self.ids[i]))
 
     def fetch(self, places: Sequence[int]) -> dict[int, bytes | DataError]:
-        """The encoded files of several images at once where the source can (shards in a store), else nothing."""
+        """The encoded files of several images at once if the source can (shards in a store), else nothing."""
         fetch = getattr(self.source, "fetch", None)
         if fetch is None:
             return {}
@@ -223,7 +223,7 @@ class ImageSet:
         return [self.name(i) for i in range(len(self))]
 
     def headline(self, *, has_splits: bool = True) -> str:
-        """The set in one line.  has_splits: with the images of each split."""
+        """The set in one line.  has_splits: with the number of images in each split."""
         parts = [f"{count:,} {name}" for name, count in self.split_counts.items()]
         names = ", ".join(self.classes[:3]) + (" …" if len(self.classes) > 3 else "")
         least, most = (int(self.counts.min()), int(self.counts.max())) if self.classes else (0, 0)

@@ -44,7 +44,7 @@ def open(
 
     split: "train" or "test" alone. limit, fraction: that many images, spread over splits and classes; with one seed, a
     smaller subset lies inside a larger one. classes: only these. group_by: a column, `folder`, `exif-day`, or a regular
-    expression on the path; images of one group stay on one side of every split. skip_bad_shards: go on without a shard
+    expression on the path; images of one group stay on one side of every split. skip_bad_shards: leave out a shard
     that cannot be read, and note how many samples are lost. progress: called with (done, total) while reading every
     image, which is needed only to make a split.
     """
@@ -104,7 +104,7 @@ def _open(
 
 
 def regroup(data: ImageSet, groups: NDArray[np.int64], how: str) -> ImageSet:
-    """The set with other groups. A split that was made is made again, so that it separates none of them."""
+    """The set with these groups. A split that was made here is made again, so that it separates none of them."""
     data = replace(data, groups=groups)
     if not data.split_was_made:
         return data
@@ -149,7 +149,7 @@ def _kind(place: Place) -> SourceKind:
 
 
 def _own_split(data: ImageSet, how: str) -> ImageSet:
-    """Use the set's own splits: the second is test; of three, validation joins train as its dev split."""
+    """Use the set's own splits: of two, the second is test; of three, validation joins train as its dev split."""
     assert data.own_splits is not None
     names = WordArray.of(data.own_splits).found()
     notes = [how] if how else []
@@ -206,7 +206,7 @@ def _made_split(data: ImageSet, seed: int, how: str, progress: Progress | None) 
 
 
 def _drawn_split(data: ImageSet, seed: int) -> ImageSet:
-    """The test split of a streamed set: images drawn by their numbers, at most so many."""
+    """The test split of a streamed set: images drawn by their numbers, about MAX_DRAWN_IMAGES at most."""
     is_test, fraction = splits.draw_split(data, splits.TEST_FRACTION, seed, "split")
     why = f"more than {STREAMED_FROM:,} images in shards, so near duplicates were not looked for"
     note = f"{SPLIT_MADE}: {int(is_test.sum()):,} images were drawn as test (seed {seed}; {why})"
@@ -223,7 +223,7 @@ def _drawn_split(data: ImageSet, seed: int) -> ImageSet:
 
 
 def without_split(notes: Sequence[str]) -> tuple[str, ...]:
-    """The notes that say nothing about a test split, for who judges all images by a model that has not seen them."""
+    """The notes not about a test split, for a caller that judges all images by a model that has not seen them."""
     return tuple(note for note in notes if not SPLIT_NOTE.search(note))
 
 

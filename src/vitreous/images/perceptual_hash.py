@@ -1,8 +1,8 @@
 """Digests for exact copies, 64-bit perceptual hashes for near ones.
 
-Two hashes are as far apart as the bits in which they differ (0 … 64). Copies that were resized, recompressed or
-lightly retouched stay within a few bits; other images lie about 32 apart. Near hashes are candidates; the
-one rule for near duplicates, in `vitreous check` and in splits, is in health/duplicates.py.
+The distance of two hashes is the number of bits in which they differ (0 … 64). Copies that were resized, recompressed
+or lightly retouched stay within a few bits; other images lie about 32 apart. Near hashes are candidates; the one rule
+for near duplicates, in `vitreous check` and in splits, is in health/duplicates.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 Hashes = NDArray[np.uint64]
-SHARED_BY_MANY = 64  # a hash that more images share comes from flat images; each pairs with the first alone
+SHARED_BY_MANY = 64  # a hash that more images share comes from flat images; each pairs only with the first
 
 
 def exact(raw: bytes) -> str:
@@ -51,7 +51,7 @@ def thumbnail(pixels: NDArray[np.uint8] | Image.Image, side: int = 16) -> NDArra
 
 
 def alike(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Correlation of thumbnails, pair by pair (… × side × side each); 1 for two flat ones of one brightness, else 0."""
+    """Correlation of thumbnails, pair by pair (… × side × side each); of two flat ones, 1 if equally bright, else 0."""
     x, y = (np.asarray(t, np.float64).reshape(*t.shape[:-2], t.shape[-2] * t.shape[-1]) for t in (a, b))
     same = (np.abs(x - y) <= 2).all(-1)
     x, y = (v - v.mean(-1, keepdims=True) for v in (x, y))
@@ -67,9 +67,9 @@ def distances(a: Hashes, b: Hashes) -> NDArray[np.int64]:
 def near_pairs(hashes: Hashes, distance: int) -> NDArray[np.int64]:
     """All pairs i < j of hashes at most `distance` bits apart, sorted.  Returns P × 2.
 
-    Cut into distance + 1 bands of bits, two such hashes agree in one band at least, so only hashes that share a band
-    are compared, a block at a time: memory grows with the answer, not with N². A hash that more than SHARED_BY_MANY
-    images share (flat images) gives pairs with its first image alone, so that the answer stays linear in N.
+    Of distance + 1 bands of bits, two near hashes agree in at least one. So only hashes that share a band are compared,
+    a block at a time: memory grows with the answer, not with N². A hash that more than SHARED_BY_MANY images share
+    (flat images) gives pairs only with its first image, so the answer stays linear in N.
     """
     hashes = np.asarray(hashes, np.uint64)
     if distance < 0 or len(hashes) < 2:
@@ -126,7 +126,7 @@ def _near_unique(
         order = np.argsort(keys, kind="stable")
         starts = np.flatnonzero(np.r_[True, keys[order][1:] != keys[order][:-1]])
         sizes = np.diff(np.r_[starts, len(order)])
-        # of each hash, in sorted order: how many later ones share its bucket
+        # for each hash, in sorted order: how many later ones share its bucket
         later = np.repeat(starts + sizes, sizes) - np.arange(len(order)) - 1
         ends = np.cumsum(later)
         low = 0
@@ -140,7 +140,7 @@ def _near_unique(
             differ = unique[a] ^ unique[b]
             near = _count_bits(differ) <= distance
             for earlier in masks[:band]:
-                near &= (differ & earlier) != 0  # else it was found there
+                near &= (differ & earlier) != 0  # else that band found it
             if near.any():
                 yield a[near], b[near]
             low = high

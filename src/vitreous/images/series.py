@@ -1,6 +1,6 @@
 """Series: images taken together, as the user names them or as their EXIF, folders, numbers and features suggest.
 
-Images of one series are alike. If some are learned from and others judge, the number is too high for new images.
+Images of one series are alike. If some train a model and others test it, the score is too high for new images.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Places = NDArray[np.int64]
 
 FOLDER, EXIF_DAY = "folder", "exif-day"  # words of group_by; a column of that name wins
 DAY, HOUR = 86_400, 3_600  # seconds
-RUN_LENGTH = 10  # images with neighbouring file numbers that are taken for a series; a larger gap ends it, too
-MIN_SHARE = 0.5  # of the images that must lie in series before they are worth a look
-MIN_SERIES = 3  # of a class, lest leaving one out takes most of what there is to learn from
+RUN_LENGTH = 10  # images with neighbouring file numbers that count as a series; a larger gap ends it too
+MIN_SHARE = 0.5  # of the images must lie in series before these are worth a look
+MIN_SERIES = 3  # of a class, lest leaving one out take most of its training images
 MAX_COMPARED = 5_000  # images whose features are compared pair by pair
 ROWS_COMPARED = 1_024  # at once
 LAST_NUMBER = re.compile(r"(.*?)(\d{1,18})\D*\Z", re.DOTALL)
@@ -37,7 +37,7 @@ class Guess:
 
     groups: Places  # of each image; equal numbers lie in one series
     by: str  # what was looked at, for people
-    option: str  # what to say to `group_by` for series like these; empty if no word gives them
+    option: str  # the value of `group_by` for series like these; empty if none gives them
 
 
 # ---------------------------------------------------------------------------------------------------- as they are named
@@ -48,7 +48,7 @@ def groups_by(
 ) -> tuple[Places, str]:
     """The group of each image by a column, its folder, its EXIF day, or a regular expression on its path; and a note.
 
-    A regular expression gives its first bracket, else the whole match. An image without a value stands alone.
+    A regular expression gives its first capture group, else the whole match. An image without a value stands alone.
     """
     if group_by in columns:
         values: list[str | None] = [value or None for value in columns[group_by]]
@@ -93,7 +93,7 @@ def _matches(data: ImageSet, group_by: str, columns: dict[str, Sequence[str]]) -
 
 
 def _numbered(values: Sequence[object | None]) -> tuple[Places, int]:
-    """The place of the first image with the same value, and how many values there are; None stands alone."""
+    """For each image the place of the first with its value, and how many values there are; None stands alone."""
     first: dict[object, int] = {}
     groups = [i if value is None else first.setdefault(value, i) for i, value in enumerate(values)]
     return np.array(groups, np.int64), len(first)
@@ -103,7 +103,7 @@ def _numbered(values: Sequence[object | None]) -> tuple[Places, int]:
 
 
 def guesses(data: ImageSet) -> list[Guess]:
-    """What may be a series, by EXIF, folders and file numbers. Nothing is read that was not read before."""
+    """Possible series, by EXIF, folders and file numbers. No image is read that was not read before."""
     found = []
     if data.scan.last is not None:
         found.append(Guess(_sessions(facts_and_twins(data)[0]), "the same camera and hour", EXIF_DAY))
@@ -159,15 +159,15 @@ def _runs(data: ImageSet) -> Places:
 
 
 def _kinds(data: ImageSet) -> list[object]:
-    """The label of each image, several as one."""
+    """The label of each image; several count as one."""
     return [tuple(row) for row in data.labels.tolist()] if data.has_many_labels else data.labels.tolist()
 
 
 def alike(rows: NDArray[np.floating], labels: Places, copies: Places) -> Guess | None:
     """Images of one class whose features agree more, beyond their class's mean, than any two of different classes.
 
-    What is alike by chance shows between classes: no two images there were taken together, copies (the same number in
-    `copies`) aside.  rows: N D.
+    Pairs from different classes show how alike images are by chance: none were taken together, except copies (the same
+    number in `copies`).  rows: N D.
     """
     if len(rows) > MAX_COMPARED or len(np.unique(labels)) < 2:
         return None
@@ -205,7 +205,7 @@ def joined(guess: Guess, copies: Places, labels: Places) -> Places | None:
 
 
 def shuffled(groups: Places, labels: Places, seed: int) -> Places:
-    """Groups with as many images of each class, drawn at random: what leaving so many out at once does by itself."""
+    """Random groups with as many images of each class: they show what leaving that many out at once does by itself."""
     draw, found = np.random.default_rng(seed), groups.copy()
     for label in np.unique(labels):
         here = np.flatnonzero(labels == label)

@@ -1,6 +1,6 @@
 """Splits into train and test that keep groups together, a dev split, folds, and nested subsets.
 
-Every draw depends on the seed and the image's name, so the order of files, and images added or removed, leave the
+Every draw depends on the seed and the image's name, so reordering files, and adding or removing images, leaves the
 others in their split (except as class sizes require).
 """
 
@@ -42,7 +42,7 @@ def make_split(
 ) -> NDArray[np.bool_]:
     """Choose the second side: about `fraction` of every class, in whole groups.
 
-    Groups come in random order and move over while none of their classes gets too many; then each class without any
+    Groups move over in random order, unless one of their classes would get too many. Then each class without any
     gets its smallest group. A class never moves over whole. Returns N.
     """
     stratum = strata(labels)
@@ -78,7 +78,7 @@ def make_split(
 def draw_split(data: ImageSet, fraction: float, seed: int, purpose: str) -> tuple[NDArray[np.bool_], float]:
     """Choose the second side of a streamed set: each image by a draw of its own number, about MAX_DRAWN_IMAGES at most.
 
-    Returns N, and the share that was asked for in the end.
+    Returns N, and the fraction that was used.
     """
     fraction = min(fraction, MAX_DRAWN_IMAGES / len(data))
     second = np.empty(len(data), bool)
@@ -115,7 +115,7 @@ def folds(data: ImageSet, count: int = 5, seed: int = 0, progress: Progress | No
     """The fold, 0 … count − 1, of each image: classes spread evenly, groups kept together.
 
     The largest groups come first, then class by class in random order. Each goes to the fold with the fewest of its
-    class; of equal ones, to the smallest. Returns N.
+    class; among equals, to the smallest. Returns N.
     """
     if not isinstance(count, int) or count < 2:
         raise DataError(f"folds={count} splits nothing; give 2 or more")
@@ -181,7 +181,7 @@ def nested_order(data: ImageSet, seed: int) -> Places:
     """An order of the images whose every prefix is stratified.
 
     Image r of n in its split and class (in random order) comes at (r + ½) / n; the first of each class and split come
-    before all others, train's first.
+    before all others, those of train before those of test.
     """
     stratum = strata(data.labels) * 2 + (data.splits == TEST)
     key = uniform(seed, "subset", 0, data.ids if data.is_streamed else _addresses(data.names))[:, 0]
@@ -265,7 +265,7 @@ def _bursts(facts: Facts) -> Places:
 
 
 def linked(groups: Places) -> Places:
-    """Pairs that say the same as the numbers of groups, whatever those are."""
+    """Pairs that link the same images as the group numbers do, whatever those are."""
     _, first, number = np.unique(groups, return_index=True, return_inverse=True)
     return np.stack([first[number], np.arange(len(groups))], 1)
 
@@ -292,7 +292,7 @@ def _addresses(names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _group_order(names: Sequence[str], groups: Places, seed: int, purpose: str) -> list[int]:
-    """Group numbers in random order: a group's draw is the least of its members'."""
+    """Group numbers in random order: a group's draw is the smallest of its members'."""
     key = uniform(seed, purpose, 0, _addresses(names))[:, 0]
     least: dict[int, float] = {}
     for group, value in zip(groups.tolist(), key.tolist(), strict=True):

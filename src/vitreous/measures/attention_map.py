@@ -79,7 +79,7 @@ class _Maps(Reading):
         self.examples, self.small = self._fitting()
         variants = {} if needs_reads(subject) else ROLLOUT_VARIANTS
         self.flows = {name: Flow(subject, **how) for name, how in variants.items()}
-        self.seen: list[dict[str, NDArray[Any]]] = []  # of each block
+        self.seen: list[dict[str, NDArray[Any]]] = []  # one for each block
         self.kept: dict[str, NDArray[Any]] = {}
 
     def _fitting(self) -> tuple[int, tuple[int, int]]:
@@ -108,7 +108,7 @@ class _Maps(Reading):
             self.seen.append({name: part.cpu().numpy() for name, part in parts.items()})
 
     def _of_patches(self, weights: Tensor) -> dict[str, Tensor]:
-        """How far each patch looks, over how many tokens, and how much at the class token; means of heads, B h w."""
+        """How far each patch looks, over how many tokens, and how much at the class token; means over heads, B h w."""
         grid, subject = self.subject.grid, self.subject
         n = grid[0] * grid[1]
         rows = weights[:, :, -n:]  # B H N T
@@ -157,7 +157,7 @@ class _Maps(Reading):
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """maps: images layers heads queries keys, bytes of each query's largest, `peaks`; rollouts; photos.
+        """maps: images layers heads queries keys, in bytes, 255 for each query's largest (`peaks`); rollouts; photos.
 
         distance, spread, to_class: images layers rows columns.
         """

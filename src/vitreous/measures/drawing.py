@@ -59,7 +59,7 @@ def banded(
     within: tuple[float, float] = (-math.inf, math.inf),
     has_points: bool = False,
 ) -> Line:
-    """The line of a key, in a band of two standard errors.  within: the ends of what the band may reach."""
+    """The line of a key, in a band of two standard errors.  within: the limits of the band."""
     value, spread = column(rows, key), np.nan_to_num(column(rows, error))
     low, high = (np.clip(value + way * 2 * spread, *within) for way in (-1, 1))
     return Line(name, x, value, low, high, has_points=has_points)
@@ -80,7 +80,7 @@ def top_with_room(*parts: Sequence[float | None] | NDArray[np.float64] | None) -
 
 
 def short_name(model: str, parts: int = 1) -> str:
-    """The last parts of a path, the folder of a run's model; any other name as it is (S/16 is not a path)."""
+    """The last parts of a path (of its folder, for a run's model); any other name as it is (S/16 is not a path)."""
     if not (Path(model).is_absolute() or model.startswith(("./", "../", "~")) or Path(model).exists()):
         return model
     path = Path(model)
@@ -89,7 +89,7 @@ def short_name(model: str, parts: int = 1) -> str:
 
 
 def short_names(models: Sequence[str]) -> list[str]:
-    """Names that differ: more of their paths where the last parts are the same; numbers for one model twice."""
+    """Names that differ: longer paths where the last parts are the same; numbers if one model is given twice."""
     for parts in (1, 2, 3):
         names = [short_name(model, parts) for model in models]
         if len(set(names)) == len(names):
@@ -124,20 +124,20 @@ def layer_name(tap: str) -> str:
 
 
 def rgb(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Images of any number of channels with three.  B C H W -> B H W 3"""
+    """Images of any number of channels, as RGB.  B C H W -> B H W 3"""
     moved = images.transpose(0, 2, 3, 1)
     return moved[..., :3] if moved.shape[-1] > 2 else np.repeat(moved[..., :1], 3, -1)
 
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """An image as it is.  box: what the model sees of it: left, top, right, bottom, in shares of its sides."""
+    """An image as it is.  box: the part that the model sees: left, top, right, bottom, in shares of its sides."""
 
     pixels: NDArray[np.uint8]  # H W 3
     box: tuple[float, float, float, float]
 
     def resized(self, side: int) -> Photo:
-        """With `side` pixels along its longer side; an image of few pixels shows them."""
+        """With `side` pixels along its longer side; a small image shows its pixels."""
         h, w = self.pixels.shape[:2]
         factor = side / max(h, w)
         size = max(round(w * factor), 1), max(round(h * factor), 1)
@@ -147,7 +147,7 @@ class Photo:
 
 
 def stacked(photos: Sequence[Photo]) -> dict[str, NDArray[Any]]:
-    """Photos as arrays that a file holds: pixels B S S 3, of which the upper left part counts."""
+    """Photos as arrays for a file: pixels B S S 3, each photo in the upper left corner."""
     largest = max(max(photo.pixels.shape[:2]) for photo in photos)
     pixels = np.zeros((len(photos), largest, largest, 3), np.uint8)
     for place, photo in zip(pixels, photos, strict=True):
@@ -167,7 +167,7 @@ def photos_of(arrays: Arrays) -> list[Photo]:
 def veiled(photo: Photo, heat: NDArray[np.floating], *, is_root: bool = False) -> NDArray[np.uint8]:
     """The photo, dark where the map is low and lit where it is high, on the map's own scale; grey where unseen.
 
-    heat: h w.  is_root: by the square root, since one strong patch would hide all others.
+    heat: h w.  is_root: scale by the square root, since one strong patch would hide all others.
     """
     h, w = photo.pixels.shape[:2]
     low, high = float(heat.min()), float(heat.max())
@@ -189,7 +189,7 @@ def _mixed(ground: NDArray[np.float32], light: NDArray[np.float32]) -> NDArray[n
 
 
 def looks_of(arrays: Arrays) -> NDArray[np.float32]:
-    """Where the first token looks, the class token if there is one; without, the mean patch.  B L H h w"""
+    """Where the first token in front (the class token, if any) looks; without one, the mean patch.  B L H h w"""
     queries, keys = arrays["maps"].shape[3:]
     first = slice(0, 1 if queries > keys else None)
     maps, peaks = (arrays[name][:, :, :, first].astype(np.float32) for name in ("maps", "peaks"))
@@ -216,9 +216,9 @@ def over_photos(
     most: int = 1,
     is_root: bool = False,
 ) -> list[Panel]:
-    """Each photo, and each map over it with the bar of its colours; nothing without photos.
+    """Each photo, and each map over it with its colour bar; nothing without photos.
 
-    maps: by name, B h w.  says: a number of theirs in words.  most: photos shown.
+    maps: by name, B h w.  says: a map's value in words.  most: photos shown.
     """
     photos = photos_of(arrays)[:most]
     if not photos or not maps:

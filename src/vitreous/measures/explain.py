@@ -93,7 +93,7 @@ def attention_maps(model: ViT, images: Tensor) -> Tensor:
 
 
 def overlay(look: Look) -> NDArray[np.uint8]:
-    """The image, dark where little came from and lit where much did, on its own scale.  H W 3."""
+    """The image, lit where much of the answer came from and dark elsewhere, on its own scale.  H W 3."""
     return overlaid(look.seen, look.map, side=EXPLAINED_SIDE, lit=EXPLAINED_LIT, tails=EXPLAINED_TAILS)
 
 

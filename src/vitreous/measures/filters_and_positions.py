@@ -38,11 +38,11 @@ class Components:
 
     filters: Tensor  # PPC count
     singular_values: Tensor
-    explained: Tensor  # share of the variance, of each singular value
+    explained: Tensor  # each singular value's share of the variance
 
 
 def filter_components(filters: Tensor, count: int = COMPONENTS_DRAWN) -> Components:
-    """Principal components of the D columns of E, their mean taken out (C1). The largest number of each is positive.
+    """Principal components of the D columns of E, less their mean (C1). The largest number of each is positive.
 
     filters: PPC D.  Returns at most `count`, and every singular value.
     """
@@ -55,7 +55,7 @@ def filter_components(filters: Tensor, count: int = COMPONENTS_DRAWN) -> Compone
 
 
 def subspace_likeness(a: Tensor, b: Tensor) -> float:
-    """Mean squared cosine of the angles between two spaces, of orthonormal columns: 1 for the same space."""
+    """Mean squared cosine of the angles between two spaces, given by orthonormal columns: 1 for the same space."""
     return float((a.mT @ b).square().sum()) / min(a.shape[1], b.shape[1])
 
 
@@ -68,8 +68,8 @@ def position_likeness(table: Tensor, grid: tuple[int, int]) -> Tensor:
 def position_structure(likeness: Tensor) -> dict[str, float | None]:
     """What the pattern is: nearness as rank correlation of likeness with −distance; and rows and columns.
 
-    row_column: mean likeness in the same row or column, less that elsewhere.  axis_diagonal: the same at equal
-    distance, whole steps along an axis against the nearest on the diagonals.
+    row_column: mean likeness in the same row or column, less that elsewhere.  axis_diagonal: the same between places
+    at equal distance, rounded to whole steps.
     """
     h, w = likeness.shape[:2]
     flat = likeness.reshape(h * w, h * w)

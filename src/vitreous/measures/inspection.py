@@ -72,7 +72,7 @@ class Inspection:
         )
 
     def says(self, name: str, found: Found) -> str:
-        """The line of a measure, with a caution if so few images tell little."""
+        """The line of a measure, with a caution if the images are too few."""
         measure = self.measures[name]
         caution = measure.caution(self.data["images"])
         return measure.says(found) + ("" if caution is None else f"; careful: {caution}")

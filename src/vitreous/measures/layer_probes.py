@@ -101,7 +101,7 @@ class _Probes(Held):
 
 
 def _probed(train: Features, test: Features, shots: int | None = None, seed: int = 0) -> Probed:
-    """Probes on readings that change among the images to fit on; least squares refuse constant ones."""
+    """Probes on readings that vary across the images to fit on; least squares refuse constant ones."""
     labels = train.labels
     chosen = np.flatnonzero(labels >= 0) if shots is None else choose_shots(labels, len(train.classes), shots, seed)
     changes = [name for name, x in train.values.items() if (x[chosen] != x[chosen[:1]]).any()]
@@ -110,7 +110,7 @@ def _probed(train: Features, test: Features, shots: int | None = None, seed: int
 
 
 def _row(name: str, shots: list[Probed], full: Probed, chance: float) -> dict[str, Any]:
-    """One row; a constant reading is as good as chance."""
+    """One row; a constant reading counts as chance."""
     tap, _, pool = name.partition(":")
     *few, linear = ({row.reading: row for row in probed.rows}.get(name) for probed in (*shots, full))
     right = [chance if row is None else row.accuracy for row in few]

@@ -23,7 +23,7 @@ from vitreous.report.colours import colours
 from vitreous.report.files import Panel
 from vitreous.words import counted
 
-MAX_TOKENS_ASKED = 256  # of more tokens, the seed draws as many
+MAX_TOKENS_ASKED = 256  # if there are more tokens, the seed draws this many
 
 
 def token_grams(x: Tensor) -> Tensor:

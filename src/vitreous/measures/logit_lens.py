@@ -68,7 +68,7 @@ class _Lens(Averages):
 
 def _say(found: Found) -> str:
     early = [row["layer"] for row in found["rows"] if row["same_answer"] < 0.5]
-    block = max(early, default=-1) + 2  # the first after which at least half stay, from 1
+    block = max(early, default=-1) + 2  # from 1: the block from which on at least half of the answers stay
     what = "the final answer stands" if found["images"] == 1 else "half of the final answers stand"
     return f"{what} from block {block} on" if block < len(found["rows"]) else f"{what} only at the end"
 

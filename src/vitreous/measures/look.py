@@ -75,7 +75,7 @@ def look(
     settings = _settings(images, batch, layers, exact, seed)
     with group(choose_device(device)) as (place, ranks):
         tell = tell if tell is not None and ranks.is_first else lambda line: None
-        out = agreed(ranks, lambda: out)  # a name that is free is rank 0's to choose
+        out = agreed(ranks, lambda: out)  # rank 0 chooses a free name
         check_papers(figures, out, tell)
         begin = time.monotonic()
         subjects = _subjects(model, against, data, settings, place if ranks.world > 1 else device)
@@ -119,7 +119,7 @@ def _run_on_ranks(
     tell: Tell,
     ranks: Ranks,
 ) -> list[str]:
-    """Finish every job: with several ranks each takes a share of them whole, so no number changes. Returns notes."""
+    """Finish every job: each of several ranks takes whole jobs, so no number changes. Returns notes."""
     if ranks.world == 1:
         return run(jobs, subjects, workers, store, progress, tell)
     together(ranks)  # all have seen which jobs are finished
@@ -201,9 +201,9 @@ def _truth(model: Model, data: ImageSet) -> NDArray[np.int64] | None:
 def _plan(
     measures: dict[str, Measure], subjects: list[Subject], *, is_asked: bool
 ) -> tuple[list[Job], tuple[dict[str, str], dict[str, str]]]:
-    """The jobs, and why a measure has no meaning for a model. A measure that was asked for by name must have one.
+    """The jobs, and why a measure has no meaning for a model. A measure asked for by name must have one.
 
-    Last come those that were not asked for, whose arrays others draw.
+    Measures that were not asked for, but whose arrays others draw, come last.
     """
     jobs: list[Job] = []
     skipped: tuple[dict[str, str], dict[str, str]] = ({}, {})

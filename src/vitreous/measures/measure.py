@@ -113,12 +113,12 @@ class Measure:
 
     taps: patterns by family (see `Subject.families`), {last} for the last block; all measures that name some share one
     forward.
-    start: (model's subject, the one compared with) -> a reading.  forwards: of single images, beyond the shared ones; a
-    backward pass counts as two.  why_not: why it has no meaning here, in one line, or None.
+    start: (model's subject, the one compared with) -> a reading.  forwards: how many of single images beyond the shared
+    ones; a backward pass counts as two.  why_not: why it has no meaning here, in one line, or None.
     draw: (found, what the other model gave, arrays) -> figures; both models' charts share a scale. A measure that draws
     nothing is shown as its table.  arrays_of: the measure whose arrays `draw` gets, by default its own.
-    caution: why its numbers mean little on so few images, or None.  needs_many: then a look at all measures leaves it
-    out, and a look that names it warns.
+    caution: why its numbers mean little on so few images, or None.  needs_many: on so few images, a look at all
+    measures leaves it out, and a look that names it warns.
     rank: 1 is the most telling; the page opens with the lines of the first ten. None: no line there.
     """
 
@@ -143,7 +143,7 @@ class Measure:
 
 
 def caution_of_shares(images: int) -> str | None:
-    """How far a share of the answers to so few images may be off, by the 95 % interval; one image is no share."""
+    """How far off a share of so few answers may be, by the 95 % interval; one image gives no share."""
     if images == 1 or images >= ENOUGH_IMAGES:
         return None
     return f"a share of {images} answers may be off by {100 * 1.96 * math.sqrt(0.25 / images):.0f} points"

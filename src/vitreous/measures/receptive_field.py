@@ -175,7 +175,7 @@ class _Fields(Reading):
 def _where(
     seen: Tensor, size: Sequence[int], subject: Subject
 ) -> tuple[tuple[float, float], tuple[int, int, int, int]]:
-    """The middle of the centre's own pixels, and their box."""
+    """The middle and the box of the pixels that belong to the place in the middle."""
     rows, columns = seen.shape[2:] if seen.dim() == 4 else subject.grid
     tall, wide = size[0] / rows, size[1] / columns
     top, left = rows // 2 * tall, columns // 2 * wide

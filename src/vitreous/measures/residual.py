@@ -1,4 +1,4 @@
-"""What goes by the skip connection and what by the branch (figures 7, 8, E.1 and E.2 of arXiv 2108.08810).
+"""What passes through the skip connection and what through the branch (figures 7, 8, E.1 and E.2 of arXiv 2108.08810).
 
 B images   T tokens, or places of a map
 """
@@ -23,7 +23,7 @@ from vitreous.report.charts import Span
 from vitreous.report.files import Panel
 from vitreous.words import counted
 
-MAX_TOKENS_LISTED = 256  # a longer sequence has no ratio of each token
+MAX_TOKENS_LISTED = 256  # a longer sequence lists no ratio for each token
 SKIPS_AND_BRANCHES = {  # where a skip and its branch meet: endings of their taps
     "skip1": ("skip1", "attention.output"),
     "skip2": ("skip2", "mlp.output"),
@@ -50,7 +50,7 @@ def skip_cosine(skip: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
 class _SkipRatio(Averages):
     def __init__(self, subject: Subject, other: Subject | None = None):
         super().__init__(subject)
-        self.waiting: dict[str, Tensor] = {}  # a skip without its branch yet, or the other way round
+        self.waiting: dict[str, Tensor] = {}  # a skip whose branch has not come yet, or the other way round
 
     def see(self, tap: str, x: Tensor, side: int = 0) -> None:
         for half, (skip, branch) in SKIPS_AND_BRANCHES.items():

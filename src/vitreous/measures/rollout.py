@@ -32,7 +32,7 @@ def rollout(
 
         Aₗ = heads(weightsₗ) + I, each row divided by its sum;    rollout = A_L … A₂ A₁
 
-    weights: L of B H N N, the first layer first.  residual: with the I of the skip connection; without, the attention
+    weights: L of B H N N, the first layer first.  residual: add the I of the skip connection; else the attention
     as it is.  heads: how a layer's heads become one.  Returns B N N, each row summing to 1.
     """
     if len(weights) == 0:

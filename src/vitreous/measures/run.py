@@ -23,8 +23,8 @@ from vitreous.ranks import Ranks
 from vitreous.words import counted
 
 Tell = Callable[[str], None]
-Listeners = dict[str, list[tuple[Reading, int]]]  # tap -> who wants it, and which side it is to them
-TIMED_FORWARDS = 16  # before the time to go is told: the first ones are slow
+Listeners = dict[str, list[tuple[Reading, int]]]  # tap -> its readings, each with its side of the model
+TIMED_FORWARDS = 16  # before the remaining time is reported: the first ones are slow
 READ_COST = 2  # a forward that measures read, in plain forwards
 
 
@@ -214,7 +214,7 @@ def _forward(pixels: Tensor, subject: Subject, listeners: Listeners) -> None:
 
 
 class _Countdown:
-    """Counts forwards, and tells once, after the first batch, how long the rest will take."""
+    """Counts forwards, and reports once, after the first batch, how long the rest will take."""
 
     def __init__(self, total: int, progress: Progress | None, tell: Tell):
         self.total, self.progress, self.tell = max(total, 1), progress, tell

@@ -52,7 +52,7 @@ class Subject:
     sample: Tensor | None = None
     sample_places: NDArray[np.int64] | None = None  # their numbers within the set
     normalised: Callable[[Tensor], Tensor] = lambda images: images  # bytes to the model's input
-    tick: Callable[[int], None] = lambda forwards: None  # called with the forwards just done, of single images
+    tick: Callable[[int], None] = lambda forwards: None  # called with the number of single-image forwards just done
     of_batch: dict[str, Any] = field(default_factory=dict)  # what readings share; emptied after every batch
 
     @property

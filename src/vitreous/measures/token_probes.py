@@ -1,6 +1,6 @@
 """What can be read from every single token by a few shots, in a few layers (figure D.4 of arXiv 2108.08810).
 
-Held are float16 rows of at most 1,024 images: 5 layers of 50 tokens are 0.4 GB at width 768.
+Memory holds float16 rows of at most 1,024 images: 5 layers of 50 tokens take 0.4 GB at width 768.
 
 B images   T tokens probed: the class token if there is one, then places in raster order
 """
@@ -196,7 +196,7 @@ def _method(found: Found) -> str:
 
 
 def _thinned(found: Found) -> str:
-    """The grids that are probed on some of their places alone."""
+    """The grids that are probed at only some of their places."""
     steps = dict.fromkeys((*layer["grid"], layer["step"]) for layer in found["layers"] if layer["step"] > 1)
     words = [f"one row and column in {step} of {h}×{w}" for h, w, step in steps]
     return f"; at most {found['places_at_most']} places are asked: {', '.join(words)}" if words else ""

@@ -101,7 +101,7 @@ def places(config: Config) -> str:
 
 
 def place(config: Config) -> str:
-    """One of them."""
+    """The singular of `places`."""
     return {"patches": "patch", "places": "place"}[places(config)]
 
 
@@ -113,7 +113,7 @@ def front_tokens(e: EmbeddingConfig) -> list[str]:
 
 @dataclass(frozen=True)
 class Window:
-    """The pixels that convolutions let one place of a map see: place i begins at first + i · step, and sees size."""
+    """The pixels that a place of a map sees through convolutions: place i starts at first + i · step and spans size."""
 
     first: Size
     step: Size
@@ -137,7 +137,7 @@ def window(stem: Stem, image_size: Size) -> Window | None:
 
 
 def _seen_from(side: int, steps: Sequence[tuple[int, int]], patch: int, is_same: bool) -> tuple[int, int, int]:
-    """first, step and size along one side.  steps: kernel and stride of each convolution, from the image on."""
+    """first, step and size along one side.  steps: kernel and stride of each convolution, image first."""
     pads = []
     for kernel, stride in steps:
         pads.append(same_pads(side, kernel, stride)[0] if is_same else kernel // 2)
@@ -152,7 +152,7 @@ def _seen_from(side: int, steps: Sequence[tuple[int, int]], patch: int, is_same:
 
 
 class _Shapes:
-    """What leaves each module during one forward on the meta device."""
+    """The shape that leaves each module during one forward pass on the meta device."""
 
     def __init__(self, model: Model):
         self.model, self._of = model, dict[nn.Module, tuple[int, ...]]()
@@ -305,7 +305,7 @@ def stem_taps(model: Model) -> list[str]:
 
 
 def stem_shapes(config: Config) -> list[list[int]]:
-    """Channels, rows and columns that leave each of them."""
+    """Channels, rows and columns at each of those taps."""
     model = blueprint(config).eval().to("meta")
     made = _Shapes(model)
     return [list(made[model.get_submodule(name)]) for name in stem_taps(model)]
@@ -414,7 +414,7 @@ class _Sketch:
         self.y = y + height
 
     def _frame(self, part: ModelPart) -> None:
-        """One block in full, and how often it stands there."""
+        """One block in full, and how often it is repeated."""
         top, lowest = self.y, len(self.marks)
         self._write(FRAME_X + 12, top + 19, f"block, {part.copies} times" if part.copies > 1 else "block", weight=600)
         if part.copies > 1:
@@ -443,7 +443,7 @@ class _Sketch:
         self._write(COUNT_X, y + 20, f"{part.parameters:,}", colour="quiet", size=11)
 
     def _sum(self, begin: float) -> None:
-        """What came in is added.  begin: where it leaves the way."""
+        """The input is added.  begin: y where it leaves the main path."""
         self.arrow(height=18)
         x, y = BOX_X + BOX_WIDTH / 2, self.y + 8
         self.marks += [Dot(x, y, "paper", radius=9), Dot(x, y, "quiet", 0.25, 9)]
@@ -452,7 +452,7 @@ class _Sketch:
         self._skip(begin, y, x, x - 11)
 
     def _skip(self, begin: float, end: float, start: float, to: float | None = None) -> None:
-        """What came in goes round the box.  start, to: x of the line's ends."""
+        """The input goes round the box.  begin, end: y.  start, to: x of the line's ends."""
         path = ((start, begin), (SKIP_X, begin), (SKIP_X, end), (start if to is None else to, end))
         self.marks.append(Stroke(path, "first", 1.3, dashes="4 3"))
 

@@ -90,7 +90,7 @@ def offset_index(grid: Size, prefix: int) -> Tensor:
 
 
 def resize_bias(table: Tensor, old: Size, new: Size, *, rule: str) -> Tensor:
-    """The table of another grid; the class token's rows stay."""
+    """The table for another grid; the class token's rows stay."""
     offsets = (2 * old[0] - 1) * (2 * old[1] - 1)
     sizes = ((2 * old[0] - 1, 2 * old[1] - 1), (2 * new[0] - 1, 2 * new[1] - 1))
     return torch.cat([resize_positions(table[:offsets], *sizes, rule=rule), table[offsets:]])

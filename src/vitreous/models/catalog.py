@@ -102,7 +102,7 @@ def parse(name: str) -> Config:
 
 
 def is_in_catalog(name: str) -> bool:
-    """True if the name, or its part before the changes, is one of a network."""
+    """True if the name, without the changes after it, is that of a network."""
     try:
         _named((name.split() or [""])[0])
     except ModelNameError:

@@ -1,8 +1,8 @@
 """What a network is, as frozen values that go to JSON and back.
 
 A config is grouped as the paper's equations are: `embedding` (1: an image becomes tokens), `encoder` (2, 3: what the
-blocks do), `readout` (4: tokens become an answer). Every option has one name over all groups, so a change needs no
-path: `config.change(positions="none", registers=4)`.
+blocks do), `readout` (4: tokens become an answer). The name of an option is unique over all groups, so a change needs
+no path: `config.change(positions="none", registers=4)`.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class NetworkConfig:
     channels: int = option(3, "numbers per pixel", above=0)
 
     def change(self, **changes: Any) -> Self:
-        """With options replaced by name; words such as "4" or "8x16" are read as the option's type."""
+        """This config with options replaced by name; words such as "4" or "8x16" are read as the option's type."""
         known = [each.name for each in options_of(self)]
         see = " (all: vitreous models --options)"
         check_known(changes, known, "there is no model option", theirs=THEIR_WORDS, see=see)

@@ -28,7 +28,7 @@ class StandardisedConv(nn.Conv2d):
         lecun(self.weight, self.weight[0].numel())
 
     def standardised(self) -> Tensor:
-        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))  # in halves eps is 0
+        weight = self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))  # in half precision eps is 0
         variance, mean = torch.var_mean(weight, (1, 2, 3), correction=0, keepdim=True)
         if self.eps_at == "variance":
             spread = (variance + self.eps).sqrt()

@@ -41,8 +41,8 @@ def training_flops(config: Config) -> int:
 class _CountFlops(TorchDispatchMode):
     """Add up torch's FLOP formulas over all operations, as `FlopCounterMode` does.
 
-    That one imports torch._dynamo, as do most operations on the meta device: a second, once per process. So the shapes
-    of common operations are found here; any other operation runs on the meta device.
+    The latter imports torch._dynamo, as do most operations on the meta device, which takes a second once per process.
+    So the shapes of common operations are found here; any other operation runs on the meta device.
     """
 
     def __init__(self) -> None:

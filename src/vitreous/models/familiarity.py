@@ -30,7 +30,7 @@ class Familiarity(nn.Module):
     """The score of an image: larger is more like what the model learned.
 
     means: K D, of the features of each class, at unit length; zeros for a class without images.
-    least_contrast: an image is blank if no channel, normalised, has a wider range; 0 if blank images were learned.
+    least_contrast: an image is blank if every normalised channel has a smaller range; 0 if blank images were learned.
     """
 
     means: Tensor

@@ -103,7 +103,7 @@ class DropPath(nn.Module):
     def forward(self, x: Tensor) -> Tensor:                                     # B …
         if not self.training:
             return x
-        factor = self.factor  # B; nothing here but its values differs from block to block, so blocks compile to one
+        factor = self.factor  # B; only its values differ between blocks, so one compiled block serves all
         if factor is None:
             factor = (torch.rand(x.shape[0], device=x.device) >= self.rate) / (1 - self.rate)
         return x * factor.to(x.dtype).view(-1, *[1] * (x.dim() - 1))

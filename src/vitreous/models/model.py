@@ -39,7 +39,7 @@ class Model(nn.Module):
         self.gradient_checkpointing = False  # recompute blocks and stages in the backward pass instead of keeping them
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A familiarity is copied to where the weights lie: two models never share one."""
+        """Copy a familiarity to the device of the weights: two models never share one."""
         if isinstance(value, Familiarity):
             value = copy.deepcopy(value).to(next(self.parameters()).device)
         super().__setattr__(name, value)
@@ -51,7 +51,7 @@ class Model(nn.Module):
         return self.logits(self.head(self.features(channels_first(images, layout))))
 
     def score(self, images: Tensor, features: Tensor, logits: Tensor) -> Tensor:  # B C H W, B D, B K -> B
-        """How much each image resembles what the model learned; hold it against `threshold`."""
+        """How much each image resembles what the model learned; compare it with `threshold`."""
         return logits.amax(1) if self.familiarity is None else self.familiarity(images, features)
 
     def run(self, part: nn.Module, x: Tensor, *more: Any) -> Tensor:

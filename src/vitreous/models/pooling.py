@@ -182,7 +182,7 @@ class MapPool(Pool):
         return y + self.contract(self.activation(self.expand(self.norm(y))))   # B D
 
     def reads(self, flow: Tensor, weights: Tensor | None = None) -> Tensor:     # B N N, B H 1 P
-        """The patches' rows, weighed as the probe weighs them; the mean over heads."""
+        """The patches' rows, weighted as the probe weights them; the mean over heads."""
         assert weights is not None, "an attention pool reads by its weights"
         return (weights.mean(1) @ flow[:, self.left_out :])[:, 0]                 # B N
 

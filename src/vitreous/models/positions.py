@@ -209,7 +209,7 @@ def resize_positions(table: Tensor, old: Size, new: Size, *, prefix: int = 0, ru
         return table
     mode, antialias, align = RESIZE_METHODS[rule]
     front, places = table[:prefix], table[prefix:]
-    exact = places.to(torch.promote_types(places.dtype, torch.float32))         # halves are too coarse to average
+    exact = places.to(torch.promote_types(places.dtype, torch.float32))         # half precision is too coarse for means
     field = exact.unflatten(0, old).permute(2, 0, 1)[None]                      # 1 D h w
     if rule == "paper":
         field = _aligned_bilinear(field, new)

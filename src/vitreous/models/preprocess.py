@@ -1,4 +1,4 @@
-"""How images become a model's input, as a value; `images` applies it, also when the value is called."""
+"""How images become a model's input, as a value; `images` applies it, including when the value is called."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Rotary positions: queries and keys turn by angles that grow with their place (arXiv 2104.09864, 2403.13298).
 
-Two patches then meet at the difference of their angles, so q·k depends on how far apart they stand. Angles are
-computed once a forward pass, in float32, and shared by the blocks; tokens in front of the patches do not turn.
+The q·k of two patches then depends on the difference of their angles, so on how far apart they stand. Angles are
+computed once per forward pass, in float32, and shared by the blocks; tokens in front of the patches do not turn.
 
-H heads   N tokens   d = width / heads, of which pairs of numbers turn: d/2 angles
+H heads   N tokens   d = width / heads, whose pairs of numbers turn by d/2 angles
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class AxialRotation(Rotation):
         self.register_buffer("sine", made.sine, persistent=False)
 
     def angles(self, grid: Size) -> Tensor:
-        """P d/2: a patch between −1 and 1 turns by a whole circle at 1, one that is counted by 1 radian."""
+        """P d/2: place 1 means a whole circle if places lie in −1 … 1, and 1 radian if they are counted."""
         s, q = self.settings, self.head_width // 4
         slowness = s.rotary_base ** (torch.arange(q, dtype=torch.float32, device="cpu") / q)
         whole = 2 * math.pi if s.rotary_places == "image" else 1.0

@@ -1,4 +1,4 @@
-"""What is known of a model's answers to images that it had not seen: how many are right, and which to trust."""
+"""What is known about a model's answers to images that it had not seen: how many are right, and which to trust."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from vitreous.errors import ConfigError
 from vitreous.words import confidence, percent, percent_range
 
-SURE_SHARE = 0.9  # right answers of those that are to be trusted
+SURE_SHARE = 0.9  # share of right answers among those to trust
 
 
 @dataclass(frozen=True, kw_only=True)

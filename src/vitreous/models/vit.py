@@ -97,7 +97,7 @@ class Embedding(nn.Module):
 
 
 class Places(NamedTuple):
-    """What attention is told of the tokens' places: how queries and keys turn, and a bias on their products."""
+    """What attention is told about the tokens' places: how queries and keys turn, and a bias on their products."""
 
     turn: Turn | None = None
     bias: Tensor | None = None                                                  # H N N
@@ -232,7 +232,7 @@ class LayerPositions(nn.Module):
 
 
 class AttentionPlaces(nn.Module):
-    """The places that a layer's attention is told: a rotation, a bias, both or nothing."""
+    """What a layer's attention is told about places: a rotation, a bias, both or nothing."""
 
     def __init__(self, config: ViTConfig, grid: Size):
         super().__init__()

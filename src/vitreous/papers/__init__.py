@@ -1,4 +1,4 @@
-"""The papers' claims as experiments that anyone can run again, with a verdict by a rule that stood before.
+"""The papers' claims as experiments that anyone can run again; the rule for each verdict was fixed beforehand.
 
 vitreous.papers.names()
 vitreous.papers.run("positions")                 # the missing cells, then the verdict

@@ -1,4 +1,4 @@
-"""The ledger: every row that the papers claim or their readers ask, and where it stands."""
+"""The ledger: a row for each claim of the papers or question of their readers, and where it stands."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RowState:
 
 
 class States(list[RowState]):
-    """Some rows. As text: the statement of each, and below it where it stands."""
+    """Rows with their states. As text, each statement is followed by where it stands."""
 
     def to_json(self) -> dict[str, Any]:
         return {"rows": [state.to_json() for state in self]}
@@ -73,7 +73,7 @@ class States(list[RowState]):
         return self.text()
 
     def text(self, columns: int = 80) -> str:
-        """As text, its rows at most so wide."""
+        """As text, in lines of at most this many columns."""
         lines = []
         for state in self:
             text = f"{state.row.name:<5}{state.row.statement}"
@@ -108,7 +108,7 @@ def find(name: str) -> list[Experiment]:
 
 
 def find_all(names: Iterable[str], scale: ScaleName) -> list[Experiment]:
-    """The experiments of these names, each once. Of a family or a row those that have the scale, if any has."""
+    """The experiments of these names, each once. A family or row gives only those with this scale, if any has it."""
     found: dict[str, Experiment] = {}
     for name in names:
         some = find(name)
@@ -117,7 +117,7 @@ def find_all(names: Iterable[str], scale: ScaleName) -> list[Experiment]:
 
 
 def verify(name: str, *, scale: ScaleName | None = None, results: Results | None = None) -> list[PaperOutcome]:
-    """Tables and verdicts again, from finished cells alone. scale: None is every scale that has cells."""
+    """Derive tables and verdicts again, from finished cells alone. scale: None is every scale that has cells."""
     results = results or Results()
     outcomes = []
     for experiment in find(name):
@@ -137,7 +137,7 @@ def states(results: Results | None = None, names: Sequence[str] = ()) -> States:
 
 
 def _rows_of(name: str) -> list[str]:
-    """Of the ledger: the row itself, or those that the experiments of this name answer."""
+    """The ledger row of this name, or the rows that the experiments of this name answer."""
     if name.upper() in ledger():
         return [name.upper()]
     rows = dict.fromkeys(row for experiment in find(name) for row in experiment.rows)

@@ -1,7 +1,7 @@
-"""An experiment as a declared thing: claims, a grid of cells, a measure and a rule for the verdict.
+"""An experiment, declared: claims, a grid of cells, a measure and a rule for the verdict.
 
-An experiment is one file of `experiments/`. Its cells are what is computed; a cell is found by a digest of all that
-decides its numbers, so experiments share cells and a finished one never runs again.
+An experiment is one file of `experiments/`. Its cells are what is computed. A cell is identified by a digest of all
+that decides its numbers, so experiments share cells and a finished cell never runs again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from vitreous.papers.verdict import Effect, VerdictRule
 
 ScaleName = Literal["laptop", "gpu", "full", "released"]
 SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full", "released")
-TRAINED_SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full")  # of networks that a cell trains
-RELEASED: ScaleName = "released"  # weights of others; a "seed" is a group of images, no two groups share one
+TRAINED_SCALES: tuple[ScaleName, ...] = ("laptop", "gpu", "full")  # those whose cells train networks
+RELEASED: ScaleName = "released"  # weights of others; a "seed" is a group of images, and groups share none
 POINTS = "points"
 
 
@@ -36,7 +36,7 @@ class Cell:
     work: str
     options: Mapping[str, Any]
     needs: tuple[Cell, ...] = ()
-    version: int = 1  # of the work: another number is another cell
+    version: int = 1  # of the work; a new version makes a new cell
 
     @cached_property
     def key(self) -> str:
@@ -146,7 +146,7 @@ class Experiment:
     """Claims and the grid of cells that answers them."""
 
     name: str
-    family: str  # of the ledger: E-POS
+    family: str  # in the ledger, such as E-POS
     title: str
     claims: tuple[Claim, ...]
     grid: Callable[[ScaleName, Sequence[int]], Iterable[GridCell]]
@@ -157,7 +157,7 @@ class Experiment:
 
     @property
     def rows(self) -> list[str]:
-        """Of the ledger, each once."""
+        """Its rows of the ledger, each once."""
         return list(dict.fromkeys(row for claim in self.claims for row in claim.rows))
 
     def claims_at(self, scale: ScaleName) -> list[Claim]:

@@ -1,8 +1,8 @@
-"""Which cell is next: the caller's order, trainings before what reads them, and equal steps in one process.
+"""Which cell is next: in the caller's order, trainings before what reads them, and equal steps in one process.
 
-A step of a ResNet or a hybrid is compiled once for a *kind*: one network and one size of a batch. A process that has
-compiled a kind takes its other cells first; one that has not takes the kind that most work waits for, shared among
-those that have it. ViTs share compiled blocks, whichever process takes them.
+A step of a ResNet or a hybrid is compiled once for a *kind*: one network and one batch size. A process that has
+compiled a kind takes the other cells of that kind first. Any other process takes the kind with the most waiting work
+for each process that shares it. ViTs share compiled blocks, whichever process takes them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from vitreous.models.cost import training_flops
 from vitreous.papers.experiment import Cell, walk
 from vitreous.papers.processes import CellProcess
 
-FLOPS_PER_SECOND = 1.2e14  # of a small network whose step is captured and not compiled; seen on an H200
-COMPILED_FROM = 5.0  # seconds of all steps of a kind, uncompiled; compiling takes a core half a minute
+FLOPS_PER_SECOND = 1.2e14  # of a small network whose step is captured but not compiled; seen on an H200
+COMPILED_FROM = 5.0  # seconds of a kind's uncompiled steps above which compiling pays; it takes a core half a minute
 LOOKED_AHEAD = 24  # cells that may go first for their kind
 OTHER_SECONDS = 3.0  # of a cell that trains nothing, or whose length is not in steps
 START_SECONDS = 2.0  # before the first step and after the last
@@ -31,7 +31,7 @@ TICK = 0.25  # seconds
 
 
 def kind_of(cell: Cell) -> str | None:
-    """What two trainings share that can share a compiled step; None for what trains no new network."""
+    """What trainings must have in common to share a compiled step; None if no new network is trained."""
     if not _trains_a_new_network(cell):
         return None
     recipe = {**cell.options["recipe"], **cell.options["fields"]}
@@ -41,7 +41,7 @@ def kind_of(cell: Cell) -> str | None:
 
 
 def seconds_of(cell: Cell) -> float:
-    """About what a cell takes alone on a large GPU, uncompiled."""
+    """Roughly what a cell takes alone on a large GPU, uncompiled."""
     options = cell.options
     if not _trains_a_new_network(cell):
         return OTHER_SECONDS
@@ -56,7 +56,7 @@ def seconds_of(cell: Cell) -> float:
 
 
 def _trains_a_new_network(cell: Cell) -> bool:
-    """By a recipe that says its length."""
+    """Whether a recipe given as fields trains a network."""
     return cell.options.get("model") is not None and isinstance(cell.options.get("recipe"), Mapping)
 
 
@@ -86,19 +86,19 @@ class Waiting:
         return len(self.cells)
 
     def kind(self, cell: Cell) -> str | None:
-        """Of the step that is compiled for a cell; None if it is not worth it."""
+        """The kind of the step that is compiled for a cell; None if compiling is not worth it."""
         kind = self.kinds.get(cell.key)
         return kind if kind in self.worth_compiling else None
 
     def take(self, worker: CellProcess, others: Sequence[CellProcess], longest: float) -> Cell | None:
-        """The next cell for this worker, and no longer waiting; None if each needs another, or more seconds."""
+        """Take the next cell for this worker; None if every cell needs an unfinished one, or more seconds."""
         ready = list(islice(self._ready(longest), LOOKED_AHEAD))
         if not ready:
             return None
         load = self._load(ready, others)
 
         def rank(cell: Cell) -> tuple[bool, float]:
-            """First what is short or goes on with a kind of this worker, then the kind that most work waits for."""
+            """Short cells and cells of this worker's kinds come first, then the kind with the most waiting work."""
             kind = self.kind(cell)
             goes_on = kind in worker.kinds or (kind is None and self.seconds[cell.key] <= OTHER_SECONDS)
             return not goes_on, 0.0 if goes_on else -load[kind or cell.key]
@@ -113,7 +113,7 @@ class Waiting:
                 yield cell
 
     def _load(self, ready: Sequence[Cell], others: Sequence[CellProcess]) -> dict[str, float]:
-        """By kind, or by cell without one: the seconds that wait for each process that has it, and for one more."""
+        """Waiting seconds by kind, or by cell without a kind, divided by the processes that have it plus one."""
         found: dict[str, float] = {}
         for cell in ready:
             name = self.kind(cell) or cell.key
@@ -125,7 +125,7 @@ class Waiting:
 
 
 def in_order(groups: Sequence[Sequence[Cell]]) -> list[Cell]:
-    """The cells of each group before those of the next; within one, trainings first, and of these the longest."""
+    """The cells of each group before those of the next; within a group trainings come first, the longest ahead."""
     found: dict[str, Cell] = {}
     for group in groups:
         for cell in sorted(group, key=lambda cell: (_depth(cell), -seconds_of(cell))):
@@ -166,7 +166,7 @@ class Clock:
 
 
 class Pace:
-    """How long cells take here, of those that ended, over what was expected of each alone."""
+    """How long the finished cells took here, relative to the time expected of each alone."""
 
     def __init__(self, at_once: int):
         self.begun: dict[str, float] = {}
@@ -185,5 +185,5 @@ class Pace:
         self.expected += seconds_of(cell)
 
     def fits(self, left: float) -> float:
-        """The longest cell, in seconds of its own, that is expected to end in time."""
+        """The longest cell that is expected to end in time, in the seconds it takes alone."""
         return left / self.factor

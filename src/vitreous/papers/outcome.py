@@ -39,7 +39,7 @@ class PaperOutcome:
 
     @cached_property
     def claims(self) -> list[tuple[Claim, Judgement]]:
-        """Judged among all claims of the family at this scale, those of its other experiments too."""
+        """The claims, judged together with all claims of the family at this scale."""
         asked = [(claim, _effects(claim, self.table), self._seeds) for claim in self.experiment.claims_at(self.scale)]
         others = [one for other in self.relatives for one in _asked(other, self.scale, self.results)]
         judged = judge([(c.rule, e) for c, e, _ in asked + others], [least for _, _, least in asked + others])
@@ -71,7 +71,7 @@ class PaperOutcome:
 
     @property
     def seconds(self) -> float:
-        """What the finished cells took, one after the other: of a core, or of a GPU by the clock."""
+        """Seconds that the finished cells took in sequence: CPU time, or wall-clock time on a GPU."""
         return sum(record.seconds for record in self.records)
 
     @property
@@ -107,7 +107,7 @@ def _version() -> str:
 
 
 def _asked(experiment: Experiment, scale: ScaleName, results: Results) -> list[tuple[Claim, list[Effect], int]]:
-    """The claims of an experiment with their effects and planned seeds; kept with the results, which others ask too."""
+    """The claims of an experiment with their effects and planned seeds; kept with the results for other callers."""
     key = f"{experiment.name} {scale} {len(results.records)}"
     if key not in results.derived:
         placed = experiment.placed(scale)
@@ -117,7 +117,7 @@ def _asked(experiment: Experiment, scale: ScaleName, results: Results) -> list[t
 
 
 def _effects(claim: Claim, table: ArmTable) -> list[Effect]:
-    """A claim's effects; none as long as one of them has no value, since a claim needs them all."""
+    """A claim's effects; none while one of them has no value, since a claim needs them all."""
     effects = list(claim.effects(table))
     return effects if all(effect.numbers for effect in effects) else []
 

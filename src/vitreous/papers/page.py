@@ -75,7 +75,7 @@ def all_outcomes(results: Results) -> list[PaperOutcome]:
 
 
 def answered(outcomes: Iterable[PaperOutcome]) -> dict[str, list[Answered]]:
-    """By row of the ledger: its claims, those that have run first."""
+    """The claims by row of the ledger, starting with those that have run."""
     found: dict[str, list[Answered]] = {}
     for outcome in outcomes:
         for claim, judged in outcome.claims:
@@ -119,7 +119,7 @@ def page(outcomes: Sequence[PaperOutcome], rows: States) -> Page:
 
 
 def _claims_table(found: Mapping[str, Sequence[Answered]]) -> Table:
-    """A row for each claim; its verdicts at all scales stand together."""
+    """A row for each claim, with its verdicts at all scales."""
     ran = _asked(found)
     rows: dict[tuple[str, str], list[Answered]] = {}
     for one in ran:

@@ -1,4 +1,4 @@
-"""The processes that compute cells, each fed by a thread. On a GPU they share it through CUDA's MPS."""
+"""The processes that compute cells, each fed by a thread. They share a GPU through CUDA's MPS."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CellProcess:
     busy: Cell | None = None
 
     def send(self, cell: Cell, how: dict[str, Any]) -> None:
-        """how: for this cell, what the process cannot know by itself."""
+        """how: what the process cannot know by itself about this cell."""
         self.busy = cell
         self.cells.put((cell, how))
 
@@ -63,7 +63,7 @@ class CellProcess:
 
 @contextmanager
 def workers(settings: dict[str, Any], count: int) -> Iterator[tuple[list[CellProcess], queue.Queue[Answer]]]:
-    """So many workers, and where their answers come. What is not finished when the block ends is stopped."""
+    """This many workers, and the queue of their answers. Cells unfinished when the block ends are stopped."""
     answers = queue.Queue[Answer]()
     all_of_them = [CellProcess(settings, answers) for _ in range(count)]
     threads = [threading.Thread(target=worker.feed, daemon=True) for worker in all_of_them]
@@ -85,7 +85,7 @@ def workers(settings: dict[str, Any], count: int) -> Iterator[tuple[list[CellPro
 
 def _started(settings: dict[str, Any]) -> subprocess.Popen[str]:
     words = [sys.executable, "-c", "from vitreous.papers.worker import main; main()", json.dumps(settings)]
-    alone = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # others fill the cores
+    alone = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}  # other processes fill the cores
     pipe = subprocess.PIPE
     return subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env={**alone, **os.environ})
 

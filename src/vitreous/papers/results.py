@@ -1,6 +1,6 @@
 """Finished cells on disk: `NAME.json` holds all finished cells of an experiment, and the machine of each.
 
-Those of the package are committed and never written by a run; a user's own lie in a folder of theirs.
+The package's cells are committed, and no run writes them; a user's own cells lie in the user's folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Record:
     options: Mapping[str, Any]
     needs: tuple[str, ...]  # their keys
     readings: Mapping[str, Any]
-    status: str  # done, or diverged: its loss stopped being finite, and it answers as by chance
+    status: str  # done, or diverged: its loss stopped being finite, and it is scored at chance
     seconds: float
     environment: Mapping[str, Any]  # command, versions, hardware, commit
     origin: str = ""  # the file an older measurement was taken from
@@ -65,11 +65,11 @@ def new_record(
 
 @cache
 def _this_machine() -> Mapping[str, Any]:
-    return machine_record()  # asks git and the devices, which takes longer than to write a cell
+    return machine_record()  # asking git and the devices takes longer than writing a cell
 
 
 class Results:
-    """All cells of the package's results and of a user's folder; the user's come second and win.
+    """All cells of the package's results and of a user's folder; the user's take precedence.
 
     committed: None leaves the package's out, so that a user computes every cell.
     """
@@ -77,7 +77,7 @@ class Results:
     def __init__(self, out: str | os.PathLike[str] | None = None, *, committed: Path | None = COMMITTED):
         self.out = None if out is None else Path(out)
         self.records: dict[str, Record] = {}
-        self.derived: dict[str, Any] = {}  # what was computed from the records, by a name of it
+        self.derived: dict[str, Any] = {}  # computed from the records, by name
         for folder in dict.fromkeys(each for each in (committed, self.out) if each is not None):
             for file in sorted(folder.glob("*.json")):
                 self.records |= {record.key: record for record in read(file)}
@@ -91,7 +91,7 @@ class Results:
         return [cell for key, cell in cells.items() if key not in self.records]
 
     def forget(self, unfit: Callable[[Record], bool]) -> list[Record]:
-        """Leave records out that do not belong here; their file keeps each until its cell is computed again."""
+        """Leave out records that do not belong here; their file keeps each until its cell is computed again."""
         left_out = [record for record in self.records.values() if unfit(record)]
         for record in left_out:
             del self.records[record.key]
@@ -139,7 +139,7 @@ def _optional(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(file: Path, name: str, records: Sequence[Record]) -> None:
-    """The file in one piece; what cells were computed on is written once for those that share it."""
+    """Write the file in one piece; cells that share an environment store it once."""
     environments: list[Mapping[str, Any]] = []
     cells = []
     for one in records:

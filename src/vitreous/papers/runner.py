@@ -1,4 +1,4 @@
-"""Computes the missing cells of experiments: several processes at once, each finished cell written down at once."""
+"""Computes the missing cells of experiments: several processes in parallel; each finished cell is saved at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Step = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Rerun:
-    """One cell computed again, beside the committed value."""
+    """One cell computed again, next to the committed value."""
 
     cell: GridCell
     before: Record | None
@@ -78,12 +78,12 @@ def run_all(
     tell: Tell | None = None,
     step: Step | None = None,
 ) -> list[PaperOutcome]:
-    """Compute what is missing, then judge. Finished cells are in OUT/NAME.json; a stopped run goes on there.
+    """Compute what is missing, then judge. Finished cells are in OUT/NAME.json; a stopped run resumes there.
 
     Cells that we committed do not count as finished: whoever runs an experiment sees it happen.
     data: the folder of the sets that are not in the package.  seeds: more or fewer than the experiments say.
     jobs: cells at once; by default one for each core, or 14 on a GPU.  0 computes in this process, as under torchrun:
-    there, all ranks share each cell, one after the other.  seconds: begin no cell that would end later.
+    there, all ranks share each cell, one after the other.  seconds: start no cell that would end later.
     """
     limit = math.inf if seconds is None else seconds
     with group(choose_device(device)) as (_, ranks), Clock(limit) as clock:
@@ -130,7 +130,7 @@ def _run(
             tell(line)
     for name in sorted(name for name, copy in copies.items() if any(missing.values()) and is_other_copy(name, copy)):
         tell(f"your copy of {name} is not the one of the committed cells, so numbers may differ")
-    home = {cell.key: name for name, cells in reversed(missing.items()) for cell in cells}  # the first that has it
+    home = {cell.key: name for name, cells in reversed(missing.items()) for cell in cells}  # its first experiment
     settings = {"data": data, "device": device, "workers": None if at_once == 0 else 1}
     errors: dict[str, str] = {}  # by the keys of cells
     bench = new_bench(settings)
@@ -155,7 +155,7 @@ def _run(
 def failures(grid: Sequence[GridCell], missing: Iterable[Cell], errors: Mapping[str, str]) -> dict[str, str]:
     """Why cells of this grid, or models that they need, could not be computed; by arm and seed.
 
-    missing: those of the grid that were to compute.  errors: of all cells, by key.
+    missing: cells of the grid that had to be computed.  errors: of all cells, by key.
     """
     where = {one.cell.key: f"{one.arm}, seed {one.seed}" for one in reversed(grid)}
     found: dict[str, list[str]] = {}
@@ -190,7 +190,7 @@ def rerun(
 ) -> Rerun:
     """Compute one cell again.  which: its number in the grid from 1, or the first letters of its key.
 
-    results: those to set it beside; the committed ones.
+    results: to compare it with; by default the committed ones.
     """
     placed, results = experiment.placed(scale, seeds), results or Results()
     one = _chosen(experiment, placed, which)
@@ -221,7 +221,7 @@ def _chosen(experiment: Experiment, placed: Sequence[GridCell], which: str) -> G
 
 
 def refuse_early(cells: Iterable[Cell], sets: Sets) -> None:
-    """Every set is there and large enough for the grid, before anything is computed."""
+    """Check that every set is there and large enough for the grid, before computing."""
     wanted: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for one in walk(cells):
         if "data" in one.options:
@@ -271,7 +271,7 @@ def computed(
     """Each cell with its answer, as they come. A cell waits for the trainings that it needs.
 
     What measures time runs last and by itself.  clock: no cell begins that would end after its limit.
-    at_once: 0 computes here, in the order of the cells; all ranks begin what the first has time for.
+    at_once: 0 computes here, in the order of the cells; all ranks start a cell if the first has time left.
     """
     if at_once == 0:
         bench = new_bench(settings)
@@ -313,7 +313,7 @@ def _computed(
 
 
 def _how(cell: Cell, worker: CellProcess, waiting: Waiting) -> dict[str, Any]:
-    """What of a training's step is compiled: what makes the batch and, of a ViT, a block; all, where many share it."""
+    """The part of a training step to compile: all of it if many cells share it, else batch making and a ViT's block."""
     if kind_of(cell) is None:
         return {}
     kind = waiting.kind(cell)

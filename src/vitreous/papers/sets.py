@@ -26,7 +26,7 @@ class NamedSet:
     """A set by the name that cells use."""
 
     name: str
-    places: tuple[str, ...]  # names or patterns inside the folder of --data; the first that is there
+    places: tuple[str, ...]  # names or patterns inside the folder of --data; the first match counts
     about: str
     source: str
     licence: str
@@ -55,7 +55,7 @@ def plain_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Sets:
-    """Opens sets by name.  folder: where those lie that are not embedded.  kept: where processes share what they found.
+    """Opens sets by name.  folder: has the sets that are not embedded.  kept: where processes share what they found.
 
     `tiny-imagenet:grey` is a view: the same images with other pixels, see `views`.
     """
@@ -83,7 +83,7 @@ class Sets:
         return _opened(self.place(name), name.partition(":")[2], self.kept)
 
     def copies(self, cells: Iterable[Cell]) -> dict[str, str]:
-        """The content id of each named set that the cells, or the trainings they need, read; of those that are here."""
+        """The content id of each named set that is here and that the cells, or the trainings they need, read."""
         names = {plain_name(str(cell.options["data"])) for cell in walk(cells) if "data" in cell.options}
         found = {}
         for name in sorted(names & set(named_sets())):
@@ -94,7 +94,7 @@ class Sets:
     def part(self, options: Mapping[str, Any], seed: int) -> ImageSet:
         """The set of a cell: `data`, its first `images` training images (nested and balanced), in `classes`.
 
-        draw: the seed of which images are first; by default the cell's own, so that every seed draws others.
+        draw: the seed that decides which images come first; by default the cell's own, so that every seed draws others.
         """
         data = self.open(options["data"])
         if (classes := options.get("classes")) is not None:

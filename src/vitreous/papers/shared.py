@@ -1,6 +1,6 @@
-"""What is found out about a large set once, for all processes: which images are copies, and the pixels of a view.
+"""What all processes share about a large set: which images are copies, and the pixels of a view.
 
-Both are files beside the trained models, made by the first process that wants them.
+Both are files next to the trained models, made by the first process that wants them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from vitreous.images.health.facts import Seen
 from vitreous.images.imageset import TRAIN, ImageSet, Scan, Source
 from vitreous.papers.views import viewed
 
-SHARED_FROM = 20_000  # images; a smaller set is read again as fast
+SHARED_FROM = 20_000  # images; reading a smaller set again is as fast
 COPIED_AT_ONCE = 1024
 
 
 def share_copies(data: ImageSet, folder: Path) -> None:
-    """Let the dev splits of all processes know the copies in a large set: to find them, every image is read."""
+    """Find the copies in a large set once, for the dev splits of all processes: finding them reads every image."""
     train = data.take(data.splits == TRAIN)
-    if len(train) < SHARED_FROM or data.is_encoded:  # facts on encoded files have a cache of their own
+    if len(train) < SHARED_FROM or data.is_encoded:  # facts on encoded files have their own cache
         return
 
     def make(file: Path) -> None:

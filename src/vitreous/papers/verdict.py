@@ -1,4 +1,4 @@
-"""Verdicts by rules that stand before the run: Student's t over seeds, Holm over the claims of a family.
+"""Verdicts by rules fixed before the run: Student's t over seeds, Holm over the claims of a family.
 
 A claim may rest on several effects and then needs every one of them, so its least certain effect decides. One effect
 that points clearly the other way contradicts it; since there are several chances for that, the level is shared.
@@ -22,14 +22,14 @@ INCONCLUSIVE, NOT_RUN = "INCONCLUSIVE", "NOT RUN"
 
 @dataclass(frozen=True)
 class VerdictRule:
-    """What a claim says of an effect; critical values are those that an interval must leave out to decide it."""
+    """What a claim says about an effect. An interval must exclude the critical values to decide it."""
 
     words: str  # with {m} for the margin
     holds: str  # the verdict if the effect is as claimed
     fails: str
     margin: float = 0.0
     is_two_sided: bool = False  # critical values ±margin, not the margin alone
-    is_inside: bool = False  # claims that the effect lies between them
+    is_inside: bool = False  # the claim is that the effect lies between them
 
     def distance(self, mean: float) -> float:
         """How far the mean is from the nearest critical value; above 0 on the claimed side."""
@@ -91,7 +91,7 @@ class Judgement:
 def judge(claims: Sequence[tuple[VerdictRule, Sequence[Effect]]], seeds: Sequence[int] = ()) -> list[Judgement]:
     """The verdict on each claim of a family.  seeds: planned for each claim; with fewer finite values it stays open.
 
-    Holm: of m claims the k-th smallest p is judged at 0.05 / (m − k + 1), and after the first that is open all are.
+    Holm: of m claims the k-th smallest p is judged at 0.05 / (m − k + 1), and after the first open claim all stay open.
     A claim without effects has not run; it counts among the m.
     """
     planned = seeds or [2] * len(claims)
@@ -111,7 +111,7 @@ def judge(claims: Sequence[tuple[VerdictRule, Sequence[Effect]]], seeds: Sequenc
 
 
 def smallest_effect(spread: float, seeds: int, claims: int) -> float:
-    """The effect that so many seeds can tell from 0 at the strictest level.  spread: its deviation over seeds."""
+    """The effect that this many seeds can tell from 0 at the strictest level.  spread: its deviation over seeds."""
     return math.inf if seeds < 2 else quantile(1 - ALPHA / max(claims, 1), seeds - 1) * spread / math.sqrt(seeds)
 
 

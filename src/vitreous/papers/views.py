@@ -1,8 +1,8 @@
 """The same images with other pixels: `SET:VIEW`, for questions about what the pixels hold.
 
-grey                  the mean of the three colours in each of them: as many numbers, no colour
+grey                  the mean of the three colours in place of each: as many numbers, no colour
 decorrelated          three axes along which colours vary by themselves, each with the same spread
-shuffled-patches-P    the squares of P pixels of each image in an order of its own
+shuffled-patches-P    each image's squares of P × P pixels, in an order of its own
 
 H W rows and columns of an image   C colours
 """
@@ -20,7 +20,7 @@ from vitreous.errors import DataError
 from vitreous.images.imageset import TRAIN, ImageSet, Source
 from vitreous.randomness import permutation
 
-COLOUR_IMAGES = 256  # of train, that the colour axes are taken from
+COLOUR_IMAGES = 256  # training images that give the colour axes
 MIDDLE_BYTE, SPREAD = 127.5, 48.0  # of a decorrelated channel, in bytes: 2.6 deviations fit
 
 Pixels = NDArray[np.uint8]  # H W C
@@ -29,7 +29,7 @@ Changed = Callable[[Pixels, int], Pixels]  # an image and its number
 
 @dataclass(frozen=True)
 class ChangedImages:
-    """A source whose images come through a function."""
+    """A source whose images pass through a function."""
 
     origin: Source
     change: Changed
@@ -93,7 +93,7 @@ def along_axes(image: Pixels, number: int, axes: ColourAxes) -> Pixels:
 
 
 def with_shuffled_patches(image: Pixels, number: int, patch: int) -> Pixels:
-    """Patches in an order drawn by the image's number; what does not fill a patch stays."""
+    """Patches in an order drawn by the image's number; pixels that do not fill a patch stay."""
     rows, columns = image.shape[0] // patch, image.shape[1] // patch
     whole = image[: rows * patch, : columns * patch]
     parts = whole.reshape(rows, patch, columns, patch, -1).swapaxes(1, 2).reshape(rows * columns, patch, patch, -1)

@@ -28,13 +28,13 @@ from vitreous.words import one_line
 
 
 def compute(cell: Cell, bench: Bench, compiled: Compiled | None = None) -> dict[str, Any]:
-    """The cell's readings, status and seconds; or an error in one line.  compiled: what of a training's step."""
+    """The cell's readings, status and seconds; or an error in one line.  compiled: which part of a training step."""
     bench.compiled = compiled
-    clock = time.monotonic if is_cuda(bench) else time.process_time  # a busy machine makes no cell dearer
+    clock = time.monotonic if is_cuda(bench) else time.process_time  # a busy machine makes no cell cost more
     began, readings = clock(), None
     try:
         readings = WORKS[cell.work].run(cell, bench)
-    except NotFiniteError:  # of a training that it reads
+    except NotFiniteError:  # a training that it reads diverged
         readings = {"diverged": 1}
     except VitreousError as error:
         return {"error": str(error)}

@@ -31,7 +31,7 @@ LEGEND_ROW = 18  # pixels
 LETTER, GAP_IN_LEGEND = 6.6, 20  # pixels of a letter, and between two names
 MUTED, RULE, GROUND, TEXT = "quiet", "line", "paper", "currentColor"
 MAX_CLASSES_WITH_COUNTS = 15  # in the cells of a matrix
-MAX_CLASSES_WITH_TOOLTIPS = 40  # a cell tells its numbers under the pointer
+MAX_CLASSES_WITH_TOOLTIPS = 40  # a cell shows its numbers under the pointer
 NAME_LETTERS = 24  # of a class
 SHADES = 12  # of a large matrix
 MAX_WHOLE_TICKS = 13  # steps along an axis of whole numbers: more would touch
@@ -466,7 +466,7 @@ def _steps(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten between low and high; with their 2- and 5-fold if they are few; else other round numbers."""
+    """Powers of ten between low and high, also times 2 and 5 over a short range; if one or none fits, round numbers."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     leads = (1, 2, 5) if last - first <= 3 else (1,)
     every = max(1, (last - first) // 6)
@@ -490,7 +490,7 @@ def _grid(
 
 
 def _whole_numbers(axis: Axis) -> list[float]:
-    """Every whole number of a short axis; of a long one the first, and round ones."""
+    """Every whole number on a short axis; on a long one, the first and the round ones."""
     first, last = math.ceil(axis.low), math.floor(axis.high)
     if last - first <= MAX_WHOLE_TICKS:
         return [float(n) for n in range(first, last + 1)]
@@ -499,7 +499,7 @@ def _whole_numbers(axis: Axis) -> list[float]:
 
 
 def _legend(series: Sequence[Line], level: str) -> tuple[list[Mark], float]:
-    """Signs and names above the plot, and the pixels that they take beyond one row.  level: of the line at a height."""
+    """Signs and names above the plot, and the pixels that they take beyond one row.  level: the level line's name."""
     entries: list[tuple[str, Callable[[float, float], Mark]]] = []
     for i, line in enumerate(series):
         entries += [(line.name, partial(_sign, HUES[i % 3], DASHES[i % 3], line.is_dots))] if line.name else []
@@ -551,5 +551,5 @@ def _short(value: float) -> str:
 
 
 def _whole(name: str, letters: int) -> str:
-    """For a tooltip: the whole of a name that is cut."""
+    """For a tooltip: the full name, if it is cut."""
     return name if len(name) > letters else ""

@@ -24,7 +24,7 @@ INSTALL_PLOT = "pip install 'vitreous[plot]'"
 
 @dataclass(frozen=True)
 class Cells:
-    """What the cells of a heatmap tell under the pointer: names of rows and columns, and numbers."""
+    """What the cells of a heatmap show under the pointer: names of rows and columns, and numbers."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -59,7 +59,7 @@ class Sheet:
     parts: Sequence[Words | Placed]
 
     def to_svg(self) -> str:
-        """SVG that needs nothing beside itself."""
+        """Self-contained SVG."""
         size = f'width="{self.width}" height="{self.height}"'
         top = (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {self.width} {self.height}" '
@@ -73,7 +73,7 @@ class Sheet:
         return "\n".join([top, f'<rect x="0" y="0" {size} fill="{PAPER}"/>', *parts, "</svg>\n"])
 
     def to_png(self) -> bytes:
-        """PNG_PIXELS pixels for one, smoothed."""
+        """PNG_PIXELS pixels for each pixel of the sheet, smoothed."""
         how: dict[str, Any] = {"metadata": {"Software": "vitreous"}, "pil_kwargs": {"compress_level": 3}}
         return self._saved("png", dpi=PNG_PIXELS * PIXELS_PER_INCH, **how)
 

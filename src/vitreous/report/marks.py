@@ -128,7 +128,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle. border: the colour of its edge.  tooltip: what shows under the pointer.  round: of its corners."""
+    """A rectangle. border: the colour of its edge.  tooltip: what shows under the pointer.  round: corner radius."""
 
     x: float
     y: float
@@ -162,7 +162,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """A line of text; x, y: where its anchor stands. turn: degrees.  tooltip: the whole of a text that is cut.
+    """A line of text; x, y: where its anchor stands. turn: degrees.  tooltip: the full text, if it is cut.
 
     passes_pointer: the pointer reaches what lies below.
     """
@@ -232,7 +232,7 @@ Mark = Stroke | Area | Squares | Dot | Box | Words | Bitmap
 
 @dataclass(frozen=True)
 class Chart:
-    """Marks on a canvas, from the lowest to the highest. title: for those who do not see it."""
+    """Marks on a canvas, from the lowest to the highest. title: for those who cannot see it."""
 
     title: str
     marks: Sequence[Mark]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Tone = Literal["plain", "good", "warn", "bad"]
 SIDE = 224  # pixels of a thumbnail's longer side: sharp at 112 CSS pixels on a phone's screen
 TEMPLATES = Path(__file__).parent / "templates"
-ANSWER_PAGE = Path(__file__).parent / "answer_page"  # of serve and of a web export; api.js is who answers
+ANSWER_PAGE = Path(__file__).parent / "answer_page"  # of serve and of a web export; each adds its own api.js
 
 
 class PageBlock:
@@ -45,7 +45,7 @@ class PageBlock:
         return type(self).__name__.lower()
 
 
-Block = PageBlock  # its name among those who make pages
+Block = PageBlock  # its name in code that makes pages
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Code(PageBlock):
 
 @dataclass(frozen=True)
 class Number:
-    """One number with its name below it. about: a short line more, such as its interval."""
+    """One number with its name below it. about: one more short line, such as its interval."""
 
     value: str
     name: str
@@ -254,7 +254,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML that needs nothing beside itself."""
+    """The page as self-contained HTML."""
     css = (TEMPLATES / "page.css").read_text("utf-8") + page.style
     own = base64.b64encode(hashlib.sha256(page.script.encode()).digest()).decode()
     policy = f"; script-src 'sha256-{own}'" if page.script else ""

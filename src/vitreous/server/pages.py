@@ -29,7 +29,7 @@ PAGE_FILES = {  # address -> file; the server gives no other file
     },
 }
 CAMERA_PAGE = "/"  # the only one that may ask for the camera
-OWN_ADDRESS = "http://127.0.0.1:8000"  # in the docs, until somebody reads them under another
+OWN_ADDRESS = "http://127.0.0.1:8000"  # in the docs, unless they are read under another address
 HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?", re.ASCII)
 
 

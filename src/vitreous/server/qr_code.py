@@ -110,7 +110,7 @@ def _times(a: int, b: int) -> int:
 
 
 def _remainder(dividend: int, divisor: int) -> int:
-    """Of two polynomials over GF(2), a bit for each coefficient."""
+    """The remainder of two polynomials over GF(2), a bit for each coefficient."""
     while (shift := dividend.bit_length() - divisor.bit_length()) >= 0:
         dividend ^= divisor << shift
     return dividend

@@ -32,7 +32,7 @@ GPU_BATCH = 64  # images
 
 @dataclass(frozen=True)
 class Worker:
-    """What a job runs with: the worker's engine, and the function to answers that suits the device."""
+    """What a job runs with: the worker's engine, and the answering function that suits the device."""
 
     engine: Engine | FileEngine
     answers_to: Callable[[list[Pixels]], NDArray[np.float32]]  # logits and score, B K + 1; without a head features, B D
@@ -205,7 +205,7 @@ class Batcher:
         self._thread.start()
 
     def answers_to(self, seen: list[Pixels]) -> NDArray[np.float32]:
-        """As of the engine; blocks until it is computed."""
+        """As `Engine.answers_to`; blocks until the answers are computed."""
         future: Future[NDArray[np.float32]] = Future()
         self._asked.put((seen, future))
         return future.result()

@@ -1,4 +1,4 @@
-"""Answers from another runtime than torch: the server writes the model for it when it starts.
+"""Answers from a runtime other than torch: the server writes the model for it when it starts.
 
 Attention, breaking and similar images look inside the model, so torch computes them.
 """

@@ -46,7 +46,7 @@ class Served:
         ]
 
     def kept(self, name: str, pixels: Pixels, note: str = "", *, photo: bool = False) -> CachedImage:
-        """An image for the cache.  photo: with the whole of it, for a page."""
+        """An image for the cache.  photo: keep the whole image too, for a page."""
         rows, columns = pixels.shape[:2]
         return CachedImage(
             name,

@@ -1,4 +1,4 @@
-"""`vitreous demo`: the main job on the embedded images, beside logistic regression on the same pixels."""
+"""`vitreous demo`: the main job on the embedded images, next to logistic regression on the same pixels."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from vitreous.training.run import folder as runs
 from vitreous.training.run.trained import Rival
 
 DEMO_FOLDER = "runs/demo"
-RECIPE = "small-hybrid"  # in no less time a plain ViT of 16 patches is right on 85.5 %, no more than the rival
+RECIPE = "small-hybrid"  # a plain ViT of 16 patches takes no less time and is right on 85.5 %, no more than the rival
 DEMO_STEPS = 1200  # 20 epochs; about 40 s on two idle cores, and as good on a slow or busy machine
 RIVAL_PENALTIES = (0.1, 0.03, 0.01, 0.003)  # of the rival; the best lies within
-RIVAL_SLOPE = 1e-3  # that the rival's search may leave; a tenth of it changes one answer in a thousand
+RIVAL_SLOPE = 1e-3  # at which the rival's search may stop; a tenth of it changes one answer in a thousand
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Demo:
 
     @property
     def rival(self) -> dict[str, Any] | None:
-        """None if `vitreous fit` finished the run: it asks no rival."""
+        """None if `vitreous fit` finished the run, which asks no rival."""
         return next(iter(self.run.metrics["rivals"]), None)
 
     @property
@@ -86,7 +86,7 @@ def demo(
     """Train on the embedded Fashion-MNIST, about a minute on a CPU, and judge the model.
 
     out: the run's folder; the default is runs/demo, made anew each time.  seconds: train this long; the default is a
-    number of steps, so a slow machine reaches the same accuracy.  resume: go on with a demo that was stopped.
+    number of steps, so a slow machine reaches the same accuracy.  resume: continue a demo that was stopped.
     """
     where = Path(DEMO_FOLDER if out is None else out)
     if resume and not runs.is_run(where):

@@ -93,15 +93,15 @@ def fit(
         vitreous.fit("runs/photos-1", resume=True)
 
     model: a catalog name with changes, or a network; a copy of it trains as a new one from its present weights.
-    weights: any MODEL to begin from, a network, or "none".  recipe: auto, a name, or a Recipe; overrides change its
+    weights: any MODEL to start from, a network, or "none".  recipe: auto, a name, or a Recipe; overrides change its
     fields, by our names or by other libraries' (epochs, lr, batch_size).
     policy: which layers of the weights train: head, last-K, all, layer-decay, full.
-    sweep: train with several rates, the usual or these; dev chooses.  then: images to fine-tune the result on, by
-    `then_recipe`.  out: the run's folder (runs/DATA-N).  resume: go on with the newest unfinished run of this data, or
-    with the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000 images.
+    sweep: train with several rates, the usual ones or these; dev chooses.  then: images to fine-tune the result on, by
+    `then_recipe`.  out: the run's folder (runs/DATA-N).  resume: continue the newest unfinished run of this data, or
+    the run folder given as data.  folds: 0 judges on dev and test; None cross-validates below 2,000 images.
     group_by: keeps series of images together: folder, exif-day, a column, or a regular expression on the path; none is
-    split between what is learned from and what judges.  on_nan: stop, or rollback: skip a batch that breaks the loss.
-    skip_bad_shards: go on without a shard that cannot be read, and tell how many samples are lost.
+    split between training and judging images.  on_nan: stop, or rollback: skip a batch that breaks the loss.
+    skip_bad_shards: continue without a shard that cannot be read, and report how many samples are lost.
     parallel: how torchrun's devices share a training: ddp (each a whole copy), fsdp (shards), or auto: ddp if it fits.
     rival: judges a simpler method on the same images.  tell: called with every event; by default a notebook shows them
     in a cell, and other Python is silent.
@@ -223,7 +223,7 @@ def _waited(runtime: Runtime, where: Path) -> float:
 
 
 def _finished(request: Request, where: Path, runtime: Runtime) -> Run:
-    """Nothing is left to do; other options than the run's are still refused."""
+    """Nothing is left to do, but options that differ from the run's are still refused."""
     refuse_other_options(where, runs.config_of(where), request.words())
     runtime.say(Fact("resume", f"{where} is finished already"))
     return _read_back(where)
@@ -262,7 +262,7 @@ class _Place:
 
 
 def _new_place(name: str, out: str | os.PathLike[str] | None, force: bool, runtime: Runtime) -> _Place:
-    """A folder that a run can be written to, refused before anything else happens."""
+    """A folder for a run; one that cannot be written is refused at once."""
     where = agreed(runtime.ranks, lambda: Path(out) if out is not None else runs.next_name("runs", name))
     place = _Place(where, force, None if out is not None else lambda: runs.next_name("runs", name))
     agreed(runtime.ranks, partial(_check_place, place))
@@ -271,7 +271,7 @@ def _new_place(name: str, out: str | os.PathLike[str] | None, force: bool, runti
 
 def _check_place(place: _Place) -> None:
     runs.check_writable(place.where)
-    if place.next_free is None:  # else the name may be taken until the run begins
+    if place.next_free is None:  # else the name may be taken before the run begins
         runs.check_free(place.where, force=place.force)
 
 
@@ -291,16 +291,16 @@ def _new_folder(
             folder.event(**RunStarted(time.monotonic() - runtime.began))
         try:
             yield folder, where
-        except (RoomError, NotFiniteError, ShardError):  # --resume can go on: with room, past the batch or the shard
+        except (RoomError, NotFiniteError, ShardError):  # --resume can continue: with room, or past the batch or shard
             raise
-        except VitreousError:  # the request cannot be done, so leave nothing that --resume would try again
+        except VitreousError:  # the request is impossible, so leave nothing that --resume would try again
             if folder is not None and not folder.has_steps:
                 folder.abandon()
             raise
 
 
 def _created(place: _Place, config: dict[str, Any], network: Model | None) -> RunFolder:
-    """The folder there, with the network from memory; if another process took a name of ours, the next free one."""
+    """Create the folder, with a network from memory in it; if another process took our name, use the next free one."""
     where = place.where
     write_start = None if network is None else partial(save, network, force=True)
     while True:
@@ -318,7 +318,7 @@ def _created(place: _Place, config: dict[str, Any], network: Model | None) -> Ru
 def _fit_twice(
     request: Request, second: Request, out: str | os.PathLike[str] | None, force: bool, resume: bool, runtime: Runtime
 ) -> Run:
-    """A run, and another on other images that begins with its model. A pair that was begun is resumed."""
+    """A run, then a second on other images that starts from its model. A pair that was begun is resumed."""
     name = data_name(second.data)
     where = agreed(runtime.ranks, lambda: Path(out) if out is not None else _second_place(name, resume))
     next_free = None if out is not None else lambda: _first_place(runs.next_name("runs", name))
@@ -347,7 +347,7 @@ def _second_place(name: str, resume: bool) -> Path:
 
 
 def _begun_by_launch(name: str, out: str | os.PathLike[str] | None) -> Path | None:
-    """The run that this command began before torchrun started it again; None if it came to none."""
+    """The run that this command began before torchrun started it again; None if there is none."""
     ours = {"launch": launch(), "command": _command()}
     places = [Path(out)] if out is not None else runs.runs_of(runs.next_name("runs", name))
     for place in places:
@@ -369,6 +369,6 @@ def _command() -> str:
 
 
 def _is_command() -> bool:
-    """Whether this process is `vitreous …`, and no program that calls it."""
+    """Whether this process is `vitreous …`, not a program that calls it."""
     program = Path(sys.argv[0])
     return program.stem == "vitreous" or (program.stem == "__main__" and program.parent.name == "vitreous")

@@ -1,7 +1,7 @@
-"""Labels that are wrong for sure or may be wrong, of images that were judged and of images that were learned from.
+"""Labels that are wrong for sure or maybe, of images that were judged and of images that were learned from.
 
-For sure: an image lies there under two labels. Maybe: by `images.health.likely_errors` on answers of a model that has
-not seen the image.
+For sure: the set has an image under two labels. Maybe: `images.health.likely_errors` doubts it, from answers of a model
+that has not seen the image.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from vitreous.evaluation.tie_breaking import best_class
 from vitreous.images.health import Health, likely_errors
 from vitreous.images.imageset import ImageSet
 
-MAX_SUSPECTS_KEPT = 1_000  # suspects that a run writes down; of more, the most doubtful
+MAX_SUSPECTS_KEPT = 1_000  # suspects that a run writes down, the most doubtful ones
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A label that is doubted. place: in its set; confidence: of the class suggested; own: of the one given."""
+    """A label that is doubted. place: in its set; confidence: of the suggested class; own: of the given one."""
 
     place: int
     given: int
@@ -35,7 +35,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class LabelConflict:
-    """An image that is there twice, under two labels: at least one is wrong. places: in the set that was checked."""
+    """An image that the set has twice, under two labels: at least one is wrong. places: in the set that was checked."""
 
     places: tuple[int, ...]
     names: tuple[str, ...]
@@ -67,16 +67,16 @@ def label_conflicts(health: Health | None) -> list[LabelConflict]:
 
 @dataclass(frozen=True)
 class Doubts:
-    """Labels of images learned from, each asked of a closed form on frozen features that had been left without it."""
+    """Doubts about labels learned from, each by a closed form on frozen features that had left the image out."""
 
     right: int  # images whose label it names
     images: int  # asked
-    of: int  # images that there are, where only a part was asked
+    of: int  # images of the whole set, where only a part was asked
     count: int  # doubted
     suspects: tuple[Suspect, ...]  # the most doubtful; the place of each is the image's number in its source
 
     def without(self, ids: NDArray[np.int64]) -> Doubts:
-        """Of other images than these."""
+        """Doubts about other images than these."""
         known = set(ids.tolist())
         others = tuple(s for s in self.suspects if s.place not in known)
         return replace(self, count=self.count - len(self.suspects) + len(others), suspects=others)
@@ -87,9 +87,9 @@ def from_json(data: dict[str, Any]) -> Doubts:
 
 
 def doubts_of(images: ImageSet, left_out: NDArray[np.floating[Any]], of: int | None = None) -> Doubts:
-    """What scores of images that were left out (N K) say against their labels.  of: images of the whole set.
+    """What the scores of left-out images (N K) say against their labels.  of: images of the whole set.
 
-    Scores onto ±1 are not logits; one temperature, fitted on all of them, makes them probabilities.
+    Scores fitted to ±1 are not logits; one temperature, fitted on all of them, makes them probabilities.
     """
     labels = images.labels
     found = suspects(softmax(left_out, fit_temperature(left_out, labels)), labels)
@@ -99,7 +99,7 @@ def doubts_of(images: ImageSet, left_out: NDArray[np.floating[Any]], of: int | N
 
 
 def suspects(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.integer[Any]]) -> list[Suspect]:
-    """Labels that are more likely wrong than right, the most doubtful first; none by a model that learned nothing.
+    """Labels that are more likely wrong than right, the most doubtful first; none if the model learned nothing.
 
     probabilities: N K, each row by a model that has not seen the image.  labels: N; −1 is left out.
     """

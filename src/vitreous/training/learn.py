@@ -1,7 +1,7 @@
 """`learn`: the training of `fit` without its report, for whoever trains many networks and reads one number of each.
 
-The same plan, dev split, steps and choice of a state, so the same weights. Left out are the health check, the run
-folder and its saved states, calibration, what the model learned of unlike images, rivals, page and card.
+It has the same plan, dev split, steps and choice of a state, so the same weights. It leaves out the health check, the
+run folder and its saved states, calibration, familiarity (`none_of_these`), rivals, page and card.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vitreous.training.run.trained import Outcome, Trial
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """A trained network and what test says of it."""
+    """A trained network and its result on test."""
 
     model: Model
     outcome: Outcome

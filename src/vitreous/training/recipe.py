@@ -1,6 +1,6 @@
 """A recipe: everything that decides a run's numbers, as one frozen value that goes to JSON and back.
 
-Options have one name over recipe and augmentation, so that a change needs no path:
+Recipe and augmentation share one set of option names, so a change needs no path:
 `recipe.change(peak_lr=3e-3, mixup=0.2, length="30 epochs")`; the command line's `--set name=value` is this.
 """
 
@@ -82,7 +82,7 @@ def _length_or_share(value: Any, name: str) -> Length | float:
 
 
 L2S = tuple(4.0**k for k in range(9))  # 1 to 65,536
-USUAL = ("length", "batch", "peak_lr", "weight_decay", "image_size", "seed")  # fields that most changes are of
+USUAL = ("length", "batch", "peak_lr", "weight_decay", "image_size", "seed")  # the fields that are changed most
 THEIR_WORDS = their_words(  # also words of our own command line
     {
         'length="{} epochs"': "epochs epoch num_epochs n_epochs max_epochs num_train_epochs total_epochs",
@@ -219,7 +219,7 @@ class Recipe:
         return self.optimizer == "closed-form"
 
     def change(self, **changes: Any) -> Recipe:
-        """With options replaced by their flat names, augmentation's among them; words are read as the option's type."""
+        """The recipe with options replaced by name, including augmentation's; words are read as the option's type."""
         check_names(changes)
         return changed(self, changes)
 
@@ -231,7 +231,7 @@ class Recipe:
         }
 
     def _check_solved(self) -> None:
-        """A closed form knows one head, one class an image, and each image as it is."""
+        """A closed form knows one head, one class per image, and each image as it is."""
         plain = Augment(size=self.augment.size, margin=self.augment.margin, crop="none", flip=0.0)
         _need(self.policy == "head", "optimizer=closed-form solves the head alone; say --recipe linear-probe")
         _need(self.task == "classify" and self.loss == "softmax", "optimizer=closed-form names one class an image")

@@ -63,7 +63,7 @@ def tidy(tensors: Tensors, hints: Hints) -> Tensors:
 
 
 def with_present_parts(name: str) -> str:
-    """The current name for an older one of positions or MAP head."""
+    """The current name for an older name of the positions or the MAP head."""
     if name in ("Transformer/posembed_input/pos_embedding", "Transformer/pos_embedding"):
         return "pos_embedding"
     if name.split("/")[0] in ("probe", "MlpBlock_0", "MultiHeadDotProductAttention_0", "LayerNorm_0"):
@@ -96,7 +96,7 @@ def unstack(tensors: Tensors) -> Tensors:
 def fold_class_row(tensors: Tensors, hints: Hints) -> Tensors:
     """Add the class row of a table with k² + 1 rows to the class token; the sum of both is unchanged.
 
-    Not if the image is known to have k² + 1 patches: 2 x 5 are 10 as well.
+    No change if the image is known to have k² + 1 patches, as 2 x 5 does.
     """
     if "pos_embedding" not in tensors:
         return tensors

@@ -32,7 +32,7 @@ from vitreous.words import one_line
 
 @dataclass(frozen=True)
 class Hints:
-    """What tensors cannot tell: the user's values. A None falls back to the config beside them, then to convention."""
+    """The user's values for what tensors cannot show. None falls back to the config beside them, then to convention."""
 
     image_size: Size | None = None
     heads: int | None = None
@@ -47,7 +47,7 @@ class Hints:
 
 
 def hints_of(config: Config) -> Hints:
-    """What tensors cannot tell of a model with this config."""
+    """What tensors cannot show of a model with this config."""
     if not isinstance(config, ViTConfig):
         return Hints(config.image_size)
     e = config.encoder
@@ -64,7 +64,7 @@ class Draft:
     labels: tuple[str, ...] | None = None
     assumed: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # other networks in the same file, such as a text tower
-    rules: Callable[[Any], list[Rule]] | None = None  # of this very file, where a format names tensors in several ways
+    rules: Callable[[Any], list[Rule]] | None = None  # this file's own, if the format names tensors in several ways
 
 
 @dataclass(frozen=True)

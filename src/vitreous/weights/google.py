@@ -204,7 +204,7 @@ def stem_rules(config: ViTConfig) -> list[Rule]:
 
 
 def tidy_bit(tensors: Tensors) -> Tensors:
-    """Some files number their layers: standardized_conv2d_7."""
+    """Strip the numbers that some files give their layers: standardized_conv2d_7."""
     return tensors.renamed(lambda name: re.sub(r"(standardized_conv2d|group_norm)_\d+", r"\1", strip_prefix(name)))
 
 

@@ -52,8 +52,7 @@ def fetch(
 
     A fetched file is kept only if it has the digest that the hub states. Configs come first, so that a download that
     breaks off never leaves weights without them.
-    called: the user's word for it.  instead: what else to do.  digests: of files that must be these very ones, in the
-    cache too.
+    called: the user's word for it.  instead: what else to do.  digests: those that files must have, even in the cache.
     """
     called = called or source
     name, revision = repository(source)
@@ -97,8 +96,8 @@ def fetch(
 
 
 def _download(name: str, revision: str | None) -> tuple[Path | None, dict[str, str]]:
-    """A repository's folder in the cache, fetched; None without weights. And the digest that the hub states of each
-    file: SHA-256 of large files, git's name of others."""
+    """Fetch a repository: its folder in the cache, or None without weights; and the digest that the hub states for each
+    file, SHA-256 for large files and git's blob id for others."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.hf_api import RepoFile
     from huggingface_hub.utils import tqdm
@@ -139,17 +138,17 @@ def cached(source: str) -> Path | None:
 
 
 def _stated_by_cache(folder: Path) -> dict[str, str]:
-    """The digest of each file: the cache links its name to a file called by the digest that the hub stated."""
+    """The digest of each file: the cache links its name to a file named by the digest that the hub stated."""
     return {path.name: path.resolve().name for path in folder.iterdir() if path.is_symlink()}
 
 
 def _check(folder: Path, stated: Mapping[str, str], what: str, advice: str) -> None:
-    """Refuse, and take out of the cache, a folder with a file that has another digest than stated."""
+    """Refuse, and take out of the cache, a folder with a file whose digest is not the stated one."""
     for path in sorted(folder.iterdir()):
         wanted = stated.get(path.name, "")
         if re.fullmatch(r"[0-9a-f]{64}", wanted):
             own = digest(path)
-        elif re.fullmatch(r"[0-9a-f]{40}", wanted):  # as git names a file: not a large one
+        elif re.fullmatch(r"[0-9a-f]{40}", wanted):  # git's blob id: not a large file
             content = path.read_bytes()
             own = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
         else:

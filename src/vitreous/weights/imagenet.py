@@ -1,8 +1,8 @@
 """The 1,000 classes of ImageNet (ILSVRC 2012), and which checkpoints answer with them.
 
 imagenet.tsv has a line for each class, in the order of the sorted WordNet ids, which every published classifier keeps:
-the id, then WordNet's names. The first name is unlike every other first one: `crane (bird)`, `crane (machine)`,
-`Cardigan Welsh corgi` and `tank suit` stand where WordNet begins with a word that two classes share.
+the id, then WordNet's names. No two first names are equal: `crane (bird)`, `crane (machine)`, `Cardigan Welsh corgi`
+and `tank suit` stand where WordNet begins with a word that two classes share.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from vitreous.words import one_line
 SIDECAR_SCHEMA = "vitreous.sidecar/1"
 
 RUNS = Path("runs")  # where `vitreous fit` puts its runs
-MAX_BESIDE = 1_000  # names beside a model that is not there
+MAX_BESIDE = 1_000  # names compared with one that is not there
 
 
 def load(
@@ -63,7 +63,7 @@ def load(
         vitreous.load("deit-tiny", classes=5, image_size=384)    # a new head, positions resized
         vitreous.load("hf:facebook/dino-vits16")
 
-    What tensors cannot tell (heads, activation, eps, the grid of a table) comes from the argument, the config beside
+    What tensors cannot show (heads, activation, eps, the grid of a table) comes from the argument, the config beside
     them, or the source's convention, in this order; `model.source["assumed"]` lists what was assumed.
     architecture: a name of timm's, or a model_type of transformers, to run the tensors as. Without it the name in
     config.json decides, and a name that we cannot run faithfully is refused. You vouch that it fits.
@@ -102,7 +102,7 @@ def load(
 
 
 def load_trained(source: str | os.PathLike[str], *, untrained: bool = False) -> Model:
-    """Load a model that shall answer; refuse a head on random weights unless `untrained`."""
+    """Load a model to get answers from; refuse a head on random weights unless `untrained`."""
     model = load(source)
     if model.config.readout.classes and is_untrained(model) and not untrained:
         raise ConfigError(
@@ -200,7 +200,7 @@ def is_weights(text: str) -> bool:
 
 
 def _beside(path: Path) -> Path | None:
-    """The entry of the folder that the path names with a typo; None without a folder or such an entry."""
+    """The entry of the path's folder whose name the path misspells; None without such a folder or entry."""
     if path.parent == Path() or not _exists(path.parent) or not path.parent.is_dir():
         return None
     beside = sorted(islice(path.parent.iterdir(), MAX_BESIDE))

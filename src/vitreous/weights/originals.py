@@ -1,7 +1,7 @@
-"""Checkpoints as their authors wrote them: DeiT, DINO, DINOv2, MAE and MoCo v3, told by their keys.
+"""Checkpoints as their authors wrote them: DeiT, DINO, DINOv2, MAE and MoCo v3, recognised by their keys.
 
-Their tensors have timm's names, so timm's rules read them. What is their own: the networks beside the encoder, the
-preprocessing, and heads that no tensor shows. One row of ORIGINS each.
+Their tensors have timm's names, so timm's rules read them. Each has a row in ORIGINS for what is its own: the
+networks besides the encoder, the preprocessing, and heads that no tensor shows.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Origin:
     """The code that wrote a checkpoint."""
 
     name: str
-    is_told: Callable[[RawCheckpoint], str]  # by what a file shows that it is one; empty if it is not
+    is_told: Callable[[RawCheckpoint], str]  # what marks a file as its own; empty if nothing does
     encoder: str = ""  # the prefix of the network that its authors evaluate
     beside: Mapping[str, str] = field(default_factory=dict)  # patterns of other tensors, and what they are
-    heads: Mapping[int, int] = field(default_factory=dict)  # by width, where the published size has others
+    heads: Mapping[int, int] = field(default_factory=dict)  # by width, if not those of the published size
     interpolation: str = "bicubic"
     resize: float = 256 / 224  # short side over image size
 
@@ -45,7 +45,7 @@ class Origin:
 
 
 def has(*starts: str) -> Callable[[RawCheckpoint], str]:
-    """Told by a tensor whose name begins with one of these."""
+    """Recognised by a tensor whose name begins with one of these."""
 
     def is_told(found: RawCheckpoint) -> str:
         return next((start for start in starts if any(name.startswith(start) for name in found.tensors)), "")
@@ -130,7 +130,7 @@ def waves(grid: Size, width: int, *, rows_first: bool) -> Tensor:
 
 
 def told(found: RawCheckpoint) -> tuple[Origin, str] | None:
-    """Who wrote a file without a config, and by what it is told."""
+    """Who wrote a file without a config, and the mark that shows it."""
     if found.config or found.sidecar or not any(name.endswith(PATCH) for name in found.tensors):
         return None
     return next(((origin, key) for origin in ORIGINS if (key := origin.is_told(found))), None)
@@ -146,12 +146,12 @@ class Original:
     left_out: list[str]
 
     def hints(self, hints: Hints) -> Hints:
-        """With the heads that this code gives to a width, unless the user says others."""
+        """These hints, with the heads that this code uses at this width unless the user says others."""
         width = self.found.tensors[PATCH].shape[0]
         return hints if hints.heads is not None else replace(hints, heads=self.origin.heads.get(width))
 
     def complete(self, draft: Draft) -> None:
-        """Put the author's preprocessing in place of timm's, and say what was taken."""
+        """Put the author's preprocessing in place of timm's, and note what was assumed."""
         origin, size = self.origin, draft.config.image_size
         draft.preprocess = origin.preprocess(size)
         draft.assumed = [f"written by {origin.name}'s own code: told by {self.key}"] + [

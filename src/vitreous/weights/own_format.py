@@ -41,7 +41,7 @@ MANIFEST_VERSION = 1
 
 @dataclass(frozen=True)
 class Usage:
-    """How to prepare a model's input and read its output; the tensors do not tell."""
+    """How to prepare a model's input and read its output, which the tensors do not show."""
 
     preprocess: Preprocess
     labels: tuple[str, ...] | None = None
@@ -90,7 +90,7 @@ def write_checkpoint(model: Model, path: Path, *, force: bool = False, recipe: A
 
 
 def manifest_of(model: Model, recipe: Any, metrics: Any, **more: Any) -> dict[str, Any]:
-    """All that the tensors do not tell.  more: of one kind of file."""
+    """All that the tensors do not show.  more: entries for one kind of file."""
     free = {"recipe": recipe, "metrics": metrics, "source": model.source}
     for name, value in free.items():
         try:
@@ -134,7 +134,7 @@ def read_checkpoint(found: RawCheckpoint) -> Opened:
 
 
 def open_manifest(manifest: Mapping[str, Any], found: RawCheckpoint) -> tuple[Opened, dict[str, Tensor]]:
-    """What the manifest tells, still without tensors, and the tensors that its model needs, on the meta device."""
+    """What the manifest states, without tensors yet; and the tensors that its model needs, on the meta device."""
     try:
         config = described(manifest.get("config"), found)
         wanted = blueprint(config).state_dict()
@@ -169,7 +169,7 @@ def described(record: Any, found: RawCheckpoint) -> Config:
 
 
 def usage_to_json(model: Model) -> dict[str, Any]:
-    """As JSON, for manifests and sidecars."""
+    """A model's usage as JSON, for manifests and sidecars."""
     names = ("labels", "temperature", "threshold", "answers")
     body = {"preprocess": model.preprocess.to_json()} | {name: getattr(model, name) for name in names}
     own = {name: getattr(model, name) for name in ("familiarity", "track_record")}
@@ -177,7 +177,7 @@ def usage_to_json(model: Model) -> dict[str, Any]:
 
 
 def usage(record: Mapping[str, Any], found: RawCheckpoint) -> Usage:
-    """From the JSON of a manifest or sidecar."""
+    """The usage from the JSON of a manifest or sidecar."""
     stated = record.get("preprocess")
     preprocess = stated_preprocess(found, **stated) if isinstance(stated, dict) else preprocesses.from_json(stated)
     labels, temperature = record.get("labels"), record.get("temperature", 1.0)
@@ -201,7 +201,7 @@ def check_usage(model: Model) -> None:
 
 
 def _check_answers(temperature: Any, threshold: Any, answers: Any, *, advice: str = "") -> None:
-    """advice: what to do, up to the name of the faulty one; empty if the caller's error says it."""
+    """advice: what to do, completed by the faulty name; empty if the caller's error says it."""
     if not _is_finite(temperature) or temperature <= 0:
         end = advice and f"{advice}temperature"
         raise ConfigError(f"temperature {one_line(temperature)} is not a positive number{end}")

@@ -3,7 +3,7 @@
 All classify ImageNet's 1,000 classes. Nothing is fetched until a user names one; the hub's cache keeps it.
 
 Size, licence, commit and SHA-256 are those of the file's page on the hub; a digest is left out if we could not read
-that page. Then the file is held against the digest that the hub states when it is fetched. top1: timm's own
+that page. Then the file is checked against the digest that the hub states when it is fetched. top1: timm's own
 results/results-imagenet.csv, of the 50,000 validation images.
 """
 
@@ -37,7 +37,7 @@ class Pretrained:
 
     @property
     def page(self) -> str:
-        """Where its files can be had by hand."""
+        """Where its files can be downloaded by hand."""
         repository, commit = hub.repository(self.source)
         return f"https://huggingface.co/{repository}/tree/{commit or 'main'}"
 

@@ -62,7 +62,7 @@ def network() -> str:
 
 
 def suits(images: int, channels: int) -> bool:
-    """True if a training on so many images, without --weights, should try the starter.
+    """True if a training on this many images, without --weights, should try the starter.
 
     `is_clear` then decides by a few-shot estimate on the images themselves.
     """

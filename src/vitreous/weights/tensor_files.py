@@ -518,7 +518,7 @@ READERS = {
 
 
 def ending(path: Path) -> str:
-    """What a file's name says of its kind; MoCo v3 and others write NAME.pth.tar, which is no archive."""
+    """The kind of file, by its name; MoCo v3 and others write NAME.pth.tar, which is not an archive."""
     return ".pth" if path.name.endswith(".pth.tar") else path.suffix
 
 

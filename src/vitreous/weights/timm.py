@@ -196,7 +196,7 @@ def draft(found: RawCheckpoint, hints: Hints) -> Draft:
     return Draft(config, preprocess(found, facts, config.image_size, assumed), tensors, labels(facts), assumed)
 
 
-TOLD: dict[str, Callable[[ViTConfig], bool]] = {  # arguments that tensors tell too, and must not contradict
+TOLD: dict[str, Callable[[ViTConfig], bool]] = {  # arguments that tensors show too, and that must agree
     "final_norm": lambda c: c.readout.pool_order != "no-norm",
     "use_post_transformer_norm": lambda c: c.readout.pool_order == "norm-first",
     "use_fc_norm": lambda c: c.readout.pool_order == "mean-first",
@@ -229,7 +229,7 @@ def check_told(config: ViTConfig, found: RawCheckpoint, facts: Facts, known: Imp
 
 
 def parts_of(tensors: Tensors) -> dict[str, Any]:
-    """Options that the names and shapes of tensors tell."""
+    """Options that the names and shapes of tensors show."""
     inside = [part for part, at in (("attention", "attn"), ("mlp", "mlp")) if f"blocks.0.{at}.norm.weight" in tensors]
     return {
         "patch_bias": "patch_embed.proj.bias" in tensors,
@@ -252,7 +252,7 @@ def parts_of(tensors: Tensors) -> dict[str, Any]:
 
 
 def has_any(tensors: Tensors, *names: str) -> bool:
-    """True if the first block has one of these: a file that lacks another is not whole."""
+    """True if the first block has any of these; a file that then lacks another is not whole."""
     return any(f"blocks.0.{name}" in tensors for name in names)
 
 
@@ -264,7 +264,7 @@ BIAS_NAMES = {  # of a layer's own and of the shared one: Beit's tables, VisionT
 
 
 def bias_of(tensors: Tensors) -> dict[str, Any]:
-    """The bias on q·k that tensors tell."""
+    """The bias on q·k that tensors show."""
     for kind, (own, shared) in BIAS_NAMES.items():
         end = "fc1.weight" if kind == "mlp" else ""
         found = [name for name in (own.format(0) + end, shared + end) if name in tensors]
@@ -281,7 +281,7 @@ FOREIGN_TENSORS = {  # parts that tensor names reveal
     "lambda_q": "differential attention is not built here; run it with timm",
     "attn.gate.": "gated attention is not built here; run it with timm",
 }
-UNTOLD = {  # parts whose function no tensor tells: a name must
+UNTOLD = {  # parts whose function no tensor shows: a name must state it
     "freqs": "rotary positions of learned frequencies",
     "q_bias": "EVA's attention, with which positions may be rotary",
     "rel_pos.": "biases by offset, with which norms may stand at the branch's end",
@@ -312,7 +312,7 @@ def check_keys(tensors: Tensors, found: RawCheckpoint, known: Implied | None) ->
 
 
 def told_heads(tensors: Tensors, facts: Facts, known: Implied | None, width: int) -> Any:
-    """Heads, where a shape tells them; else as stated."""
+    """Heads from a tensor's shape if one shows them, else as stated."""
     for name in BIAS_NAMES["table"]:
         if name.format(0) in tensors:
             return tensors.shape(name.format(0), 2)[1]
@@ -479,7 +479,7 @@ def preprocess(
 
 
 def crop_share(size: int, side: int) -> float:
-    """The crop_pct for which ⌊size / crop_pct⌋ is `side` again, in floating point too."""
+    """The crop_pct for which ⌊size / crop_pct⌋ is `side` again, even in floating point."""
     share = size / side
     while math.floor(size / share) < side:
         share = math.nextafter(share, 0)
@@ -732,7 +732,7 @@ def combinations(config: ViTConfig, kind: str) -> list[Difference]:
 
 
 def to_hold(config: Config, state: Mapping[str, Tensor]) -> tuple[Config, Mapping[str, Tensor]]:
-    """Here positions cover all tokens or patches alone; adds DINOv2's class row to the class token."""
+    """Here positions cover all tokens or only patches; adds DINOv2's class row to the class token."""
     between = isinstance(config, ViTConfig) and config.covered not in (0, config.prefix)
     return cover(config, state, "patches") if between else (config, state)
 

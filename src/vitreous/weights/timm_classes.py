@@ -1,4 +1,4 @@
-"""timm's classes of ViT: how their arguments say what our options say, and how their tensors are named.
+"""timm's classes of ViT: how their arguments match our options, and how their tensors are named.
 
 vit     VisionTransformer: most names           eva     Eva: EVA, EVA-02, DINOv3, PE and timm's rope models
 beit    Beit: tables of offsets on q·k          relpos  VisionTransformerRelPos: an MLP of offsets on q·k
@@ -26,7 +26,7 @@ BLOCK_PATTERN = re.compile(r"blocks\.(\d{1,6})\.")
 
 
 def class_of(config: ViTConfig) -> str:
-    """The class of timm's that can hold this model."""
+    """timm's class that can hold this model."""
     e = config.encoder
     if config.rotation.rotary != "none":
         return "eva"
@@ -86,7 +86,7 @@ def _number(facts: Facts, name: str, default: float, found: RawCheckpoint) -> fl
 
 
 def hidden_ratio(width: int, hidden: int) -> float:
-    """The mlp_ratio for which ⌊width · mlp_ratio⌋ is `hidden` again, in floating point too."""
+    """The mlp_ratio for which ⌊width · mlp_ratio⌋ is `hidden` again, even in floating point."""
     ratio = hidden / width
     while int(width * ratio) < hidden:
         ratio = math.nextafter(ratio, math.inf)
@@ -99,8 +99,8 @@ def hidden_ratio(width: int, hidden: int) -> float:
 def in_one_set(tensors: Tensors) -> Tensors:
     """Tensors of any of the classes as VisionTransformer names them, queries, keys and values stacked.
 
-    Keys and values that several heads share (Sapiens2) are repeated for each, and a branch without the gain that its
-    neighbour has gets one of ones: the function is the same.
+    Keys and values that several heads share (Sapiens2) are repeated for each head. If only the first branch has a gain,
+    the second gets a gain of ones. The function stays the same.
     """
     new = tensors.renamed(lambda name: name.replace(".gamma_1", ".ls1.gamma").replace(".gamma_2", ".ls2.gamma"))
     for i in sorted({found[0] for name in new if (found := BLOCK_PATTERN.match(name))}):

@@ -50,13 +50,13 @@ def timm_family(name: str) -> str:
 
 @dataclass(frozen=True)
 class Implied:
-    """What a name tells beyond the tensors."""
+    """What a name states beyond the tensors."""
 
     family: str  # vit, distilled, eva, beit, relpos or bit
     activation: str = "gelu"
     norm_eps: float = 1e-6
     pool: str = "token"
-    no_embed_class: bool | None = False  # None: the position table tells
+    no_embed_class: bool | None = False  # None: the position table shows it
     norm: str = "pre"  # pre or branch
     pool_tokens: str = "patches"  # patches or all
     pool_heads: int = 0  # of an attention pool; 0 is the encoder's

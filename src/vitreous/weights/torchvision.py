@@ -1,4 +1,4 @@
-"""torchvision's ViT: one file of tensors; the image size tells how it was trained."""
+"""torchvision's ViT: one file of tensors; the image size shows how it was trained."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class SuiteBench:
     def _measured(self, plan: PlannedCell) -> SuiteCell:
         device = choose_device(self.device, near=self.model(plan.model))
         is_probe = not isinstance(plan.task, AccuracyTask)
-        features = self._features(plan.model, plan.data) if is_probe else None  # its time counts apart
+        features = self._features(plan.model, plan.data) if is_probe else None  # timed separately
         with watched(device) as cost:
             if features is not None:
                 measured, notes = self._probed(plan.task, *features, device)

@@ -32,7 +32,7 @@ def keep(profile: Path, command: list[str]) -> int:
             start_new_session=True,
         )
     except OSError:
-        return 126  # as a shell says of what it cannot run
+        return 126  # as a shell reports what it cannot run
     threading.Thread(target=_end_with_input, args=(browser,), daemon=True).start()
     try:
         return browser.wait()

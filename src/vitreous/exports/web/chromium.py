@@ -1,8 +1,8 @@
-"""The exported page in a real Chromium: images go in, and what the page says of them comes back.
+"""The exported page in a real Chromium: images go in, and the page's answers come back.
 
-Chromium is started as a program and talks to a server on this machine that gives it the folder's files, one image after
-the other, and takes the answers. So the gate needs no driver, and its images go the way that a visitor's go: decoded by
-the browser, prepared by the page's JavaScript, answered by the runtime in WebAssembly.
+Chromium is started as a program and talks to a server on this machine that gives it the folder's files and one image
+after another, and takes the answers. So the gate needs no driver, and its images go the way that a visitor's go:
+decoded by the browser, prepared by the page's JavaScript, answered by the runtime in WebAssembly.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KEEPER = Path(__file__).parent / "browser_keeper.py"
 
 
 class NoBrowserError(VitreousError):
-    """Chromium does not start, ends, or is silent. If it never opened the page, the export goes on without it."""
+    """Chromium does not start, ends, or is silent. If it never opened the page, the export continues without it."""
 
 
 def find_chromium() -> str | None:
@@ -78,7 +78,7 @@ class PageInBrowser:
         return [np.array(found["probabilities"]), np.array(found["score"])]
 
     def prepare(self, image: NDArray[np.uint8]) -> list[NDArray[Any]]:
-        """What the page made of the image that it answered last, 1 C H W."""
+        """The tensor that the page made of the image it answered last, 1 C H W."""
         assert self._seen is not None
         return [normalise(self._seen, self.rule)[None].numpy()]
 

@@ -66,11 +66,11 @@ def write_page(folder: Path, model: Model, name: str) -> list[str]:
 def write_facts(
     folder: Path, model: Model, name: str, runtime: dict[str, Any], examples: list[dict[str, str]], why_closed: str
 ) -> None:
-    """model.json: what the page knows of the model and of its files."""
+    """model.json: what the page knows about the model and its files."""
     facts = model_facts(model)
     if why_closed:
         facts["attention"] = False
-    del facts["preprocess"]  # whose record may leave defaults out; JavaScript knows none
+    del facts["preprocess"]  # its record may leave defaults out, which JavaScript does not know
     rule = asdict(model.preprocess) | {"may_shrink_rows_first": PILLOW_MAY_SHRINK_ROWS_FIRST}
     rows, columns = facts["grid"]
     is_even = model.preprocess.size[0] % rows == 0 and model.preprocess.size[1] % columns == 0

@@ -46,7 +46,7 @@ class RuntimeFiles:
         return _has(self.dist, WEBGPU_FILES)
 
     def copy(self, folder: Path, *, webgpu: bool) -> dict[str, Any]:
-        """Copy what the page loads into `folder`/runtime; returns what the page must know of it."""
+        """Copy what the page loads into `folder`/runtime; returns what the page must know about it."""
         about: dict[str, Any] = {"name": PACKAGE, "version": self.version, "origin": self.origin, "webgpu": None}
         (folder / "runtime").mkdir()
         for kind, files in (("wasm", WASM_FILES), *((("webgpu", WEBGPU_FILES),) if webgpu else ())):
@@ -104,7 +104,7 @@ def _cached() -> Path:
 
 
 def _fetch() -> RuntimeFiles:
-    """`npm pack`, unpacked into the cache; npm holds the file against the registry's digest."""
+    """`npm pack`, unpacked into the cache; npm checks the file against the registry's digest."""
     npm = shutil.which("npm")
     if npm is None:
         raise ConfigError(

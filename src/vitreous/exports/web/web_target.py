@@ -115,7 +115,7 @@ def open_all(model: Model, folder: Path, scratch: Path) -> Iterator[OpenedForms]
 def _open(path: Path) -> Run:
     try:
         return onnx.open_file(path)
-    except Exception as error:  # ONNX Runtime has its own kinds; the browser's has the same operators
+    except Exception as error:  # ONNX Runtime has its own exceptions; the browser's has the same operators
         raise ConfigError(
             f"ONNX Runtime cannot run this model: {one_line(error)[:200]}; write that part with other operators"
         ) from None

@@ -4,8 +4,8 @@ The order of an epoch is one list of places 0 … N − 1. A step takes the next
 of them. So batch size, workers and ranks change who reads an image, never the images, their order or their pixels. The
 position of a run is (epoch, place); starting there reads nothing before it.
 
-With `repeats` an epoch shows that many times fewer images, each that often (DeiT's repeated augmentation). It still has
-N places, and each copy of an image has its own draws.
+With `repeats` an epoch shows that many times fewer images, but each of them that many times (DeiT's repeated
+augmentation). It still has N places, and each copy of an image has its own draws.
 
 Images come in one of two ways (workers.py). *Resident*: a set of equal images that fits is held whole on the device
 (stores/device.py), and a batch is an index into it. *Streamed*: workers (threads, or processes if many cores feed one
@@ -43,7 +43,7 @@ from vitreous.ranks import Ranks, gather, here
 PROCESSES_FROM = 50_000  # images to read; worker processes start too slowly for fewer
 COPY_ID_STEP = 2**40  # added to an image's id for the draws of its next copy
 IMAGES_BETWEEN_COPIES = 8  # between two copies of one image
-IMAGES_PER_BLOCK = 500  # of a shard, that stay together when blocks are permuted
+IMAGES_PER_BLOCK = 500  # neighbours in a shard that stay together when blocks are permuted
 WINDOWS_KEPT = 8  # orders of windows
 REPLACEMENT_DRAWS = 8  # images tried in place of an unreadable one
 
@@ -121,8 +121,8 @@ class Loading:
     """How images are read.
 
     preprocess: sets the size of the batches and, without augmentation, their exact pixels.
-    workers: 0 reads in the calling thread; more than two are processes in a long run, unless `processes` says.
-    reads: images to read in all, if the epochs do not tell.  resident: None decides by itself.
+    workers: 0 reads in the calling thread; in a long run, more than two are processes, unless `processes` decides.
+    reads: images to read in all, if not every image in every epoch.  resident: None decides by itself.
     on_unreadable: "skip" leaves the image out of an evaluation; "replace" shows another image of the set, drawn by
     address, with its own label and id.  labelled: False gives images without a label the label 0.
     """
@@ -400,7 +400,7 @@ class Batches:
 
 
 class Shown:
-    """Which images were shown, a bit each, and how many in all."""
+    """Which images were shown, one bit each, and how many in all."""
 
     def __init__(self, images: int):
         self.bits = np.zeros(-(-images // 8), np.uint8)
@@ -415,7 +415,7 @@ class Shown:
 class Blocks:
     """Neighbouring images that are read together: part of a shard, or a row group.
 
-    start, size: of each block, in the order of `members`.  members: the images, block by block; None if they lie so.
+    start, size: of each block, in the order of `members`.  members: the images, block by block; None if in order.
     """
 
     start: Places
@@ -427,13 +427,13 @@ class Blocks:
 class EpochOrder:
     """The image at each place of an epoch.
 
-    Shards are read nearly in order: blocks of neighbouring images are permuted, and images within windows of `buffer`
-    places. So a reader keeps at most a few windows, and any place can be found directly: in time and memory that depend
-    on the number of blocks and on the window, not on the number of images or ranks.
+    Shards are read nearly in order: blocks of neighbouring images are permuted, then images within windows of `buffer`
+    places. So a reader keeps at most a few windows. Any place is found directly, in time and memory that depend on the
+    number of blocks and on the window, not on the number of images or ranks.
 
-    With R repeats an epoch shows the first D = ⌈N / R⌉ images of its order. Place R·j + r has copy r of number
-    (j − r·apart) mod D of them: copies of one image are R·apart + 1 places apart, so mostly in one step, as DeiT has
-    them; never neighbours, so no pair is mixed from two copies; and in each copy beside another image.
+    With R repeats an epoch shows the first D = ⌈N / R⌉ images of its order. Place R·j + r has copy r of the one at
+    (j − r·apart) mod D. So copies of one image are R·apart + 1 places apart: mostly in one step, as in DeiT, but never
+    neighbours, so no pair mixes two copies of one image. Each copy has other neighbours.
     """
 
     count: int
@@ -460,7 +460,7 @@ class EpochOrder:
 
     @cached_property
     def apart(self) -> int:
-        """Less than D, so that neighbours r, r + 1 differ; and so that R·j + R − 1 differs from R·(j + 1)."""
+        """Less than D, so that places r and r + 1 show different images; and so that R·j + R − 1 and R·(j + 1) do."""
         far = range(min(IMAGES_BETWEEN_COPIES, self.distinct - 1), 0, -1)
         return next(k for k in far if self.repeats % 2 == 0 or ((self.repeats - 1) * k + 1) % self.distinct)
 
@@ -526,7 +526,7 @@ def find_blocks(data: ImageSet) -> Blocks | None:
 
 
 def _window(data: ImageSet, buffer: int) -> int:
-    """The images of a window; the source may keep fewer."""
+    """The number of images in a window; the source may keep fewer."""
     return min(buffer, getattr(data.source, "window", None) or buffer)
 
 

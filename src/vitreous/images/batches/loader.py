@@ -73,7 +73,7 @@ class Loader:
         return failed
 
     def for_workers(self) -> Loader:
-        """What a worker process needs of a streamed set: the source alone, whose images it is asked for by id."""
+        """The loader for a worker: of a streamed set it holds only the source, and is asked for images by id."""
         if not self.data.is_streamed:
             return self
         everything: Any = range(len(self.data.source))  # as ids: each image's place is its id
@@ -105,7 +105,7 @@ class Loader:
         return shape[2] == self.channels and size == self.preprocess.size == before_crop(size, self.preprocess)
 
     def check(self) -> None:
-        """Refuse finished test pixels of another preprocessing."""
+        """Refuse test pixels that were finished by another preprocessing."""
         if self.is_finished.any():
             rule = rules.from_json(self.data.about["pack"]["preprocess"])
             if not same_pixels(rule, self.preprocess):
@@ -128,7 +128,7 @@ class Loader:
         return self.data.read(i) if fetched is None else image_file.decode(fetched, self.data.name(i))
 
     def _open(self, i: int, fetched: bytes | DataError | None) -> _Opened:
-        """An image with a known size: a JPEG's from its header, any other decoded."""
+        """An image and its size: a JPEG's from its header, any other's by decoding."""
         raw = fetched if isinstance(fetched, bytes) else None
         if self.fast and fetched is None:
             raw = self.data.raw(i)

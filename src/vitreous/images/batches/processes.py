@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from vitreous.errors import DataError
 
-PIPE_BYTES = 2**15  # of arguments; a file carries more, since a full pipe would start one process after the other
+PIPE_BYTES = 2**15  # of arguments; a file carries more, since a full pipe would start processes one at a time
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -29,7 +29,7 @@ def start(workers: int, prepare: Callable[..., None], *arguments: Any) -> Proces
     """Spawn processes, each prepared once by `prepare(*arguments)`.
 
     They do not run the calling script again, so it needs no `if __name__ == "__main__":`, unless `arguments` use
-    something that it defines. They start with the signal blocked: a mask survives exec, and a handler would be set only
+    something that it defines. They start with SIGINT blocked: a mask survives exec, and a handler would be set only
     after their imports.
     """
     packed = _packed_without_main(arguments)

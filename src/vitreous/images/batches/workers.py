@@ -58,7 +58,7 @@ class Feed(Protocol):
 
 
 class Resident:
-    """The whole set is on the device. One thread draws ahead, and gathers on a CPU; a GPU gathers in its own queue."""
+    """The whole set is on the device. One thread draws ahead, and on a CPU gathers; a GPU gathers in its own queue."""
 
     ahead = 2
 

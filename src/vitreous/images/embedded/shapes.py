@@ -25,7 +25,7 @@ def _drawn(index: int, seed: int) -> tuple[NDArray[np.uint8], int, NDArray[np.bo
     kind = int(rng.integers(len(SHAPE_NAMES)))
     ground = _clouds(rng)
     colour = rng.uniform(0, 1, 3)
-    colour = colour + 0.45 * np.sign(colour - ground.mean((0, 1)))  # apart from the ground, in a direction of its own
+    colour = colour + 0.45 * np.sign(colour - ground.mean((0, 1)))  # pushed away from the ground's, channel by channel
     inside = _shape(SHAPE_NAMES[kind], centre=rng.uniform(12, SIZE - 12, 2), radius=rng.uniform(6, 10))
     image = np.where(inside[..., None], colour, ground) + rng.normal(0, 0.04, (SIZE, SIZE, 3))
     return (255 * image.clip(0, 1)).astype(np.uint8), kind, inside

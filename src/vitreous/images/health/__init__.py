@@ -48,7 +48,7 @@ def check(
 ) -> Health:
     """Report what is wrong with a set of images; change nothing.
 
-    probabilities: N K, out-of-fold, to suspect label errors.  near: bits of 64 that near duplicates may differ in.
+    probabilities: N K, out-of-fold, to suspect label errors.  near: of 64 bits, how many may differ in near duplicates.
     sample: read that many images drawn at random instead of all.  cache: whether, or where, to keep facts about a large
     set, so an interrupted check resumes.  out: a page with the pictures.  progress: called with (done, total).
     again: read every file of an open set again; without it, what opening the set has read serves.

@@ -1,8 +1,8 @@
 """Exact and near duplicates in a set of images.
 
-Exact: the same upright RGB pixels, in whatever file. Near: pHashes at most `distance` bits apart (of 64), and then a
-second measure on 32 × 32 grey cells, because flat or simple images share hashes: their 16 × 16 means correlate, and
-so does the fine detail that is left after subtracting the 8 × 8 means. Images below SMALL_IMAGE_SIDE pixels show so
+Exact: the same upright RGB pixels, in whatever file. Near: pHashes at most `distance` of 64 bits apart. Flat or
+simple images share hashes, so a second test follows on 32 × 32 grey cells: their 16 × 16 means must correlate, and
+so must the fine detail that is left after subtracting the 8 × 8 means. Images below SMALL_IMAGE_SIDE pixels show so
 little that shirts and digits look alike, so they must correlate more.
 """
 
@@ -50,7 +50,7 @@ class NearPair:
 
 @dataclass(frozen=True)
 class Twins:
-    """exact: groups of places, each ascending, two or more. near: pairs of first members of different groups."""
+    """exact: groups of two or more places, ascending. near: pairs of first members of different groups."""
 
     exact: list[list[int]]
     near: list[NearPair]
@@ -63,7 +63,7 @@ class Twins:
 
 
 def facts_and_twins(data: ImageSet, progress: Progress | None = None) -> tuple[Facts, Twins]:
-    """Facts and duplicates of these images, from a scan of their set if it holds them all, else from one now."""
+    """Facts and duplicates of these images, from their set's last scan if it holds them all, else from a new one."""
     seen, twins = last_scan(data) or scan_set(data, cache_file(data), progress=progress)
     return seen.facts, twins
 
@@ -106,7 +106,7 @@ def scan_set(
 
 
 def known_digests(data: ImageSet) -> NDArray[np.uint64] | None:
-    """Of each image a digest of its file, or of its pixels where it lies decoded; None if no scan has read the set."""
+    """A digest of each image's file, or of its pixels if stored decoded; None if no scan has read the set."""
     if data.scan.last is None:
         return None
     facts, _ = facts_and_twins(data)
@@ -176,7 +176,7 @@ def _near(readers: Readers, data: ImageSet, facts: Facts, exact: list[list[int]]
 
 
 def _between_groups(near: list[NearPair], first: dict[int, int]) -> list[NearPair]:
-    """One pair for each two groups, of their first members: the nearest."""
+    """The nearest pair of each two groups, given by their first members."""
     kept: dict[tuple[int, int], NearPair] = {}
     for n in sorted(near, key=lambda n: (n.bits, -n.correlation)):
         i, j = sorted((first.get(n.i, n.i), first.get(n.j, n.j)))
@@ -190,7 +190,7 @@ def _cells(source: Source, numbers: list[int]) -> NDArray[np.uint8]:
     for k, i in enumerate(numbers):
         try:
             cells[k] = grey_cells(source, i)
-        except (OSError, Problem):  # the file is gone since the scan; it matches nothing
+        except (OSError, Problem):  # the file vanished after the scan; it matches nothing
             cells[k] = np.indices((32, 32)).sum(0) % 2 * 255
     return cells
 

@@ -31,13 +31,13 @@ FACTS = np.dtype(
         ("hash", "<u8"),  # pHash
         ("width", "<u4"),  # upright
         ("height", "<u4"),
-        ("format", "S8"),  # "JPEG", …; "pixels" where images lie decoded
+        ("format", "S8"),  # "JPEG", …; "pixels" where images are stored decoded
         ("traits", "<u2"),
         ("orientation", "u1"),  # EXIF: 1 is upright
         ("problem", "u1"),
         ("taken", "<i8"),  # EXIF's time in seconds since 1970, on the camera's clock; 0 if unknown
         ("camera", "<u8"),  # digest of make and model; 0 if unknown
-        ("spread", "<f4"),  # standard deviation of the brightness of 16 × 16 cells, of 255
+        ("spread", "<f4"),  # standard deviation of the brightness of 16 × 16 cells, out of 255
         ("check", "<u4"),  # CRC-32 of all fields above, in a file
     ]
 )
@@ -46,7 +46,7 @@ Facts = NDArray[np.void]
 CMYK, SIXTEEN_BIT, ALPHA, PALETTE, ANIMATED, BLANK, HEIC = (1 << bit for bit in range(7))  # traits
 READABLE, EMPTY, NOT_AN_IMAGE, TRUNCATED, NO_HEIC, BOMB, DAMAGED, UNREADABLE = range(8)  # problems
 
-MIN_DECODED_SIDE = 512  # a large JPEG is decoded no smaller than this short side
+MIN_DECODED_SIDE = 512  # the smallest short side that a large JPEG is decoded to
 HASHED_SIDE = 64  # images are hashed from means of whole pixels, at least this many a side
 FLAT_SPREAD = 4.0  # an image with less spread may have one colour
 ONE_COLOUR_DEVIATION = 6.0  # an image whose channels all deviate less has one colour

@@ -155,7 +155,7 @@ class Finding:
 
     @property
     def do(self) -> str:
-        """What helps."""
+        """The remedy."""
         return FINDING_KINDS[self.kind].do
 
     @property
@@ -247,13 +247,13 @@ class Health:
 
     @property
     def copies(self) -> int:
-        """Images that are there once more: all but one of each group of exact copies."""
+        """The number of surplus images: all but one of each group of exact copies."""
         found = self.find("exact-duplicate")
         return 0 if found is None else sum(len(case.names) - 1 for case in found.cases)
 
     @property
     def whole(self) -> str:
-        """The size of the set, in what it holds: files that may be broken, or images."""
+        """The size of the set as text, counted in files, which may be broken, or in images."""
         return counted(self.images, "file" if self.is_encoded else "image")
 
     @property
@@ -295,7 +295,7 @@ class Health:
         return self.text()
 
     def text(self, columns: int = TERMINAL_COLUMNS) -> str:
-        """The findings as text, at most so wide, or TERMINAL_COLUMNS."""
+        """The findings as text, at most `columns` wide and never wider than TERMINAL_COLUMNS."""
         return "\n".join(lines(self, columns=min(columns, TERMINAL_COLUMNS)))
 
     def _repr_html_(self) -> str:
@@ -310,7 +310,7 @@ def lines(health: Health, most: int = 3, *, columns: int) -> Iterator[str]:
     from rich.text import Text
 
     def wrapped(text: str, start: str = "", indent: int = 0) -> Iterator[str]:
-        """The text after `start`; every further line begins after `indent` columns."""
+        """The text after `start`; every further line is indented by `indent` columns."""
         for line in Text(printable_line(text)).wrap(Console(), columns - indent):
             yield start + line.plain.rstrip()
             start = " " * indent

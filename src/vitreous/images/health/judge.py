@@ -19,7 +19,7 @@ from vitreous.images.sources.image_file import PIXEL_LIMIT, SCAN_LIMIT
 
 MIN_IMAGES_PER_CLASS = 3  # one each for train, dev and test
 UNEVEN_RATIO = 10  # largest class to this one
-TINY_SIDE, ALWAYS_TINY_SIDE, TINY_SHARE = 32, 8, 0.5  # short side in pixels, in pixels, of the set's median
+TINY_SIDE, ALWAYS_TINY_SIDE, TINY_SHARE = 32, 8, 0.5  # short side: in pixels, in pixels, as a share of the set's median
 LONG_RATIO = 4.0  # long side to short side
 
 FORMAT_SUFFIXES = {  # suffixes of each format; an unknown suffix is never wrong
@@ -84,7 +84,7 @@ def judge(
 
 
 def check_probabilities(data: ImageSet, probabilities: ArrayLike) -> NDArray[np.float64]:
-    """Out-of-fold probabilities as an array; refuses one that does not fit the set."""
+    """Out-of-fold probabilities as an array; refuses those that do not fit the set."""
     p = np.asarray(probabilities, np.float64)
     wanted = (len(data), len(data.classes))
     if data.has_many_labels:

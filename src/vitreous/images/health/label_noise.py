@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-TEMPERATURES = np.geomspace(0.05, 20, 301)  # steps of 2 %, each as likely beforehand
+TEMPERATURES = np.geomspace(0.05, 20, 301)  # steps of 2 %, all equally likely a priori
 WRONG_SHARES = np.concatenate([[0.0], np.geomspace(0.001, 0.3, 33)])
-SHARE_PRIORS = np.where(WRONG_SHARES > 0, 0.5 / 33, 0.5)  # that no label is wrong is as likely as that some are
+SHARE_PRIORS = np.where(WRONG_SHARES > 0, 0.5 / 33, 0.5)  # 'no label is wrong' and 'some are' are equally likely
 FITTED_ROWS, FITTED_PROBABILITIES = 5_000, 1_000_000  # at most: two numbers are fitted, so a part is enough
-MIN_ABOVE_CHANCE = 0.5  # of the way from the commonest class's share to certain
+MIN_ABOVE_CHANCE = 0.5  # of the way from the commonest class's share to 100 %
 
 
 def confident_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -48,7 +48,7 @@ def likely_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[
         P(y is wrong)   =                   r (1 − q[i, y]) / (K − 1)  /  P(label y of i)
 
     r is the share of wrong labels. P(y is wrong) is the mean over r and T, each weighted by how well it explains all
-    labels. A model that is too often wrong itself names none.
+    labels. A model that is itself wrong too often names none.
     """
     y, p = np.asarray(labels, np.int64), np.asarray(probabilities, np.float64)
     places, suggested = confident_errors(y, p)
@@ -65,7 +65,7 @@ def likely_errors(labels: ArrayLike, probabilities: ArrayLike) -> tuple[NDArray[
 
 
 def _is_able(labels: NDArray[np.int64], p: NDArray[np.float64]) -> bool:
-    """Whether the model names most of the labels that guessing would not."""
+    """Whether the model predicts most of the labels that guessing would miss."""
     chance = np.bincount(labels).max() / len(labels)
     return bool((p.argmax(1) == labels).mean() - chance > MIN_ABOVE_CHANCE * (1 - chance))
 

@@ -128,7 +128,7 @@ def _place(health: Health, data: ImageSet, i: int) -> str:
 
 
 def _shown(data: ImageSet, i: int) -> Image.Image | None:
-    """A picture as far as it can be decoded; None where nothing can."""
+    """A picture as far as it can be decoded; None if none of it can."""
     before = ImageFile.LOAD_TRUNCATED_IMAGES
     ImageFile.LOAD_TRUNCATED_IMAGES = True
     try:
@@ -145,7 +145,7 @@ def _shown(data: ImageSet, i: int) -> Image.Image | None:
             if image.mode == "RGB":
                 return image_file.upright(image)
             return Image.fromarray(image_file.decode(raw, data.name(i)))
-    except Exception:  # that is why it is here
+    except Exception:  # which may be why the page shows it
         return None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before

@@ -25,7 +25,7 @@ from vitreous.journal import Journal
 from vitreous.machine import core_count
 
 IMAGES_PER_TASK = 64  # per call of a worker
-SCAN_IN_PARALLEL_FROM = 512  # images; fewer are read before two processes start
+SCAN_IN_PARALLEL_FROM = 512  # images; fewer are read sooner than two processes start
 MAX_SCAN_WORKERS = 8  # more take longer to start than they save
 KEEP_FACTS_FROM = 2_000  # images; smaller sets are read again as fast as facts are kept
 FACTS_HEADER = f"vitreous facts {FACTS_VERSION}, Pillow {PIL.__version__}".encode().ljust(64, b" ")[:63] + b"\n"

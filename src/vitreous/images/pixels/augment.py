@@ -150,7 +150,7 @@ class Augment:
 
 @dataclass(frozen=True)
 class AugmentLayer:
-    """One step: the operation of every sample, and parameters that are the identity for samples with another one."""
+    """One step: each sample's operation, and parameters that are the identity where a sample has another operation."""
 
     code: Integers  # B
     number: Integers  # B: a threshold, a mask, an addition, or a factor in 1 / 1024
@@ -362,9 +362,9 @@ def _gaussian(deviation: Floats) -> Integers:
 def _mixing(
     augment: Augment, seed: int, epoch: int, n: int, places: ArrayLike | None, total: int | None
 ) -> tuple[Integers, Floats, Integers, Floats]:
-    """partner, share, box and the own label's share; both samples of a pair draw the same.
+    """partner, share, box and the own label's share; both samples of a pair share one draw.
 
-    λ is taken as max(λ, 1 − λ): in a pair either value gives the same two images, and so a sample's own label leads.
+    λ is taken as max(λ, 1 − λ): in a pair both give the same two images, and the larger lets a sample's own label lead.
     """
     alone = np.arange(n), np.ones(n), np.zeros((n, 4), np.int64), np.ones(n)
     if not augment.mixes:

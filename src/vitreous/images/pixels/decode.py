@@ -1,6 +1,6 @@
 """From an encoded file to the pixels of a batch, on one core; tests bound the difference from Pillow.
 
-Evaluation takes Pillow's own pixels. Training may take two short cuts, each bounded by tests/images/test_decode.py:
+Evaluation takes Pillow's own pixels. Training may take two shortcuts, each bounded by tests/images/test_decode.py:
 simplejpeg for JPEG files (the same pixels as Pillow's), and torch's antialiased uint8 resize (within 2 of 255 of
 Pillow's). A photograph much larger than needed is decoded at a half, quarter or eighth of its size, as Pillow's `draft`
 does. `fast=False`, or VITREOUS_EXACT=1 in the environment, turns all of them off.
@@ -32,7 +32,7 @@ PIXELS_PER_WANTED = 2  # a reduced decode keeps this many pixels per wanted pixe
 
 
 def is_fast(fast: bool | None = None) -> bool:
-    """True if short cuts are allowed: as given, else unless VITREOUS_EXACT=1."""
+    """True if shortcuts are allowed: as given, else unless VITREOUS_EXACT=1."""
     return os.environ.get("VITREOUS_EXACT") != "1" if fast is None else fast
 
 
@@ -109,7 +109,7 @@ def crop(pixels: Pixels, box: Box, size: Size, *, filter: str = "bilinear", fast
 
 
 def shrink(pixels: Pixels, short_side: int) -> Pixels:
-    """The whole image with its short side at most `short_side`: Pillow's bicubic; a small one stays as it is."""
+    """The whole image with its short side at most `short_side`: resized by Pillow's bicubic; a small one stays."""
     rows, columns = pixels.shape[:2]
     if min(rows, columns) <= short_side:
         return pixels

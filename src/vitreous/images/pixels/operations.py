@@ -63,7 +63,7 @@ def _taps(first: Tensor, length: Tensor, size: int) -> tuple[Tensor, Tensor, Ten
 
 
 def shift(x: Tensor, offsets: Tensor, flip: Tensor, margin: int, reflect: bool = False) -> Tensor:
-    """Move each image by up to `margin` pixels, what comes in being black or the mirrored edge; then mirror it.
+    """Move each image by up to `margin` pixels, filling in black or the mirrored edge; then mirror it.
 
     x: B C H W.  offsets: B 2, rows and columns of 0 … 2 · margin; `margin` moves nothing.  flip: B.
     """
@@ -103,7 +103,7 @@ def mirror(x: Tensor, flip: Tensor) -> Tensor:
 def affine(x: Tensor, matrix: Tensor) -> Tensor:
     """Output pixel (column i, row j) shows input pixel (a i + b j + c, d i + e j + f) >> 16; what lies outside is grey.
 
-    matrix: B 6 of a b c d e f in 1 / 65536 pixels: Pillow's own fixed point, half a pixel being in c and f.
+    matrix: B 6 of a b c d e f in 1 / 65536 pixels, Pillow's own fixed point; c and f include half a pixel.
     """
     b, channels, h, w = x.shape
     i, j = torch.arange(w, device=x.device), torch.arange(h, device=x.device)[:, None]
@@ -126,7 +126,7 @@ def levels(x: Tensor) -> Tensor:
 
 
 def blend(a: Tensor, b: Tensor, factor: Tensor) -> Tensor:
-    """a at factor 0, b at 1, beyond at more; cut off, not rounded, as Pillow does.  factor: in 1 / 1024."""
+    """a at factor 0, b at 1, beyond b above 1; truncated, not rounded, as in Pillow.  factor: in 1 / 1024."""
     return (a * UNIT_FACTOR + factor * (b - a)).clamp(0, 255 * UNIT_FACTOR) >> 10
 
 

@@ -80,9 +80,9 @@ def as_image(image: Image.Image | NDArray[Any], channels: int) -> Image.Image:
 def resize(image: Image.Image, rule: Preprocess, *, fast: bool = False) -> NDArray[Any]:
     """Resize to the size before the crop.  Returns H W C of 0 … 255.
 
-    Pillow always antialiases and rounds to bytes, as timm and transformers do; torch's antialias works in floating
-    point and rounds once, as torchvision does with tensors; without antialias the image is sampled in floating point at
-    half-pixel centres and not rounded, as TensorFlow does.
+    Pillow always antialiases and rounds to bytes, as in timm and transformers. torch's antialias works in floating
+    point and rounds once, as in torchvision with tensors. Without antialias the image is sampled in floating point at
+    half-pixel centres and not rounded, as in TensorFlow.
     """
     size = before_crop((image.height, image.width), rule)
     mode = rule.interpolation

@@ -110,7 +110,7 @@ def _members(place: Place) -> dict[str, tuple[str, str]]:
 
 
 def _label_twin(pixels: str, other: str) -> bool:
-    """True if `other` is the name of the labels of `pixels`: x_train and y_train, train and train_labels."""
+    """True if `other` names the labels of `pixels`: x_train and y_train, train and train_labels."""
     words, others = _words(pixels), _words(other)
     rest = [word for word in words if word not in PIXEL_WORDS]
     return any(word in LABEL_WORDS for word in others) and [w for w in others if w not in LABEL_WORDS] == rest

@@ -46,7 +46,7 @@ _unpacked: dict[str, Array] = {}
 
 
 def load(file: str, key: str) -> Array:
-    """Train or test with the classes by turns, so that every stretch is balanced: image i is of class i % 10."""
+    """Train or test with the classes in turn, so that every stretch is balanced: image i is of class i % 10."""
     if not _unpacked:
         pixels = unpack()
         train, test = pixels[: 10 * TRAIN_PER_CLASS], pixels[10 * TRAIN_PER_CLASS :]

@@ -97,7 +97,7 @@ def _with_twins(files: tuple[str, ...]) -> list[str]:
 
 
 def _set(stem: str) -> str:
-    """`emnist-letters-train-` is a part of emnist-letters; `train-` of the only set there is."""
+    """The set that a file is part of: emnist-letters for `emnist-letters-train-`, mnist for `train-`."""
     return "-".join(word for word in re.split(r"[^a-z0-9]+", stem.lower()) if word and not split_in(word)) or "mnist"
 
 

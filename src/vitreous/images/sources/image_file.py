@@ -91,7 +91,7 @@ def check_bytes(count: int, what: str) -> None:
 
 
 def sniff(raw: bytes) -> str | None:
-    """Pillow's name of the format, by the first bytes; None if they do not tell."""
+    """Pillow's name for the format, by the first bytes; None if they do not show it."""
     if raw.startswith(b"\xff\xd8\xff"):
         return "JPEG"
     if raw.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -121,7 +121,7 @@ def has_too_many_scans(raw: bytes) -> bool:
         if kind not in WITHOUT_LENGTH:
             at += int.from_bytes(raw[at : at + 2], "big")
         scans += kind == START_OF_SCAN
-    return True  # too many, or so many without an end
+    return True  # too many, or that many without an end mark
 
 
 def has_palette(image: Image.Image) -> bool:
@@ -178,7 +178,7 @@ def _known_formats() -> frozenset[str]:
 
 @cache
 def _other_formats() -> list[str]:
-    """Formats that the first bytes do not tell."""
+    """Formats that the first bytes do not show."""
     return [format for format in READ_FORMATS if format in _known_formats() and format not in SNIFFED_FORMATS]
 
 
@@ -193,7 +193,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(x: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """16-bit numbers over 257; floats to 1 times 255; anything else cut to 0 … 255."""
+    """16-bit numbers divided by 257; floats up to 1 times 255; anything else cut to 0 … 255."""
     values = x.astype(np.float64)
     top = float(values.max(initial=0))
     if x.dtype.kind == "f":
@@ -204,7 +204,7 @@ def _eight_bits(x: NDArray[np.generic]) -> NDArray[np.uint8]:
 
 
 def _calmly(work: Callable[[], T]) -> T:
-    """`work()` with warnings ignored, even if they are errors: Pillow warns of files that it can read."""
+    """`work()` with warnings ignored, even if they are errors: Pillow warns about files that it can read."""
     try:
         return work()
     except Warning:

@@ -97,7 +97,7 @@ def split_in(stem: str) -> str | None:
 
 
 def split_of_path(file: str) -> str:
-    """The split that a file's name tells, or its folder's; "" if neither does."""
+    """The split that a file's name states, or its folder's; "" if neither does."""
     *_, folder, name = ["", *re.split(r"[/\\]", file)]
     return split_in(name.split(".")[0]) or split_of(folder) or ""
 

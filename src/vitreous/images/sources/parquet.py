@@ -56,9 +56,9 @@ class Rows:
     files: tuple[str, ...]
     image: str  # column
     groups: list[tuple[int, int]]  # file, row group
-    first: NDArray[np.int64]  # row of the set at which each row group begins, and at the end their count
+    first: NDArray[np.int64]  # row of the set at which each row group begins; at the end, the number of rows
     size: NDArray[np.int64]  # bytes of each row group's images
-    skips_bad: bool = False  # an image of a bad file is unreadable, and the run goes on
+    skips_bad: bool = False  # an image of a bad file is unreadable, and the run continues
     kept: OrderedDict[int, Any] = field(default_factory=OrderedDict, repr=False)
     locks: dict[int, Any] = field(default_factory=dict, repr=False)
     lock: Any = field(default_factory=Lock, repr=False)
@@ -84,7 +84,7 @@ class Rows:
 
     @property
     def window(self) -> int | None:
-        """Images whose row groups are kept while they are shuffled; None if all are."""
+        """How many images are shuffled at a time, their row groups kept in memory; None if all are kept."""
         total = int(self.size.sum())
         if total <= KEPT_BYTES:
             return None
@@ -194,7 +194,7 @@ def open_parquet(place: Place) -> FoundImages:
 
 @dataclass(frozen=True, eq=False)
 class _ParquetFile:
-    """What the end of a file tells."""
+    """What a file's footer states."""
 
     file: str
     metadata: Any
@@ -203,11 +203,11 @@ class _ParquetFile:
 
     @property
     def rows(self) -> list[int]:
-        """Of each row group."""
+        """The number of rows in each row group."""
         return [self.metadata.row_group(g).num_rows for g in range(self.metadata.num_row_groups)]
 
     def image_bytes(self, image: str) -> list[int]:
-        """Of the images in each row group."""
+        """The bytes of the images in each row group."""
         found = []
         for group in map(self.metadata.row_group, range(self.metadata.num_row_groups)):
             columns = map(group.column, range(group.num_columns))
@@ -317,7 +317,7 @@ def _features(schema: Any) -> dict[str, Any]:
 
 
 def _class_names(feature: Any) -> list[str] | None:
-    """Names of a ClassLabel, also inside a list of them."""
+    """Names of a ClassLabel, alone or in a list."""
     if isinstance(feature, list):
         feature = feature[0] if feature else None
     if isinstance(feature, dict) and feature.get("_type") in ("Sequence", "List", "LargeList"):

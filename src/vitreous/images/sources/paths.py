@@ -37,7 +37,7 @@ JUNK_NAMES = {"__macosx", "thumbs.db", "desktop.ini", "@eadir", "$recycle.bin", 
 JUNK_NAMES |= {"lost+found", "__pycache__", "ehthumbs.db", "icon\r"}
 SPECIAL_FILES = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 SPECIAL_FILES |= {stat.S_IFDIR: "a folder"}
-MAX_COMPARED = 1_000  # names beside a place that is not there
+MAX_COMPARED = 1_000  # names compared with one that is not there
 HASH_WHOLE_BELOW = 1 << 30  # bytes; a larger set's content id comes from sizes, heads and tails, not from every byte
 
 
@@ -150,7 +150,7 @@ def expand_braces(text: str) -> list[str]:
 
 
 def _remote(text: str) -> tuple[str, ...]:
-    """The files of an address. Of several names in braces, whoever reads them finds those that are not there."""
+    """The files of an address. Of several names in braces, the reader finds those that are missing."""
     found: list[str] = []
     names = list(dict.fromkeys(expand_braces(text)))
     for one in names:
@@ -186,7 +186,7 @@ def _listed(address: str) -> list[str]:
 
 
 def _has_magic(address: str) -> bool:
-    """True for a pattern; an address's query is none."""
+    """True for a pattern; an address's query is not one."""
     return glob.has_magic(address.partition("?")[0] if address.startswith(("http://", "https://")) else address)
 
 
@@ -240,7 +240,7 @@ def read_image_file(file: str | os.PathLike[str]) -> bytes:
 
 
 def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], OSError | None]]:
-    """(folder, names of its files, why they cannot be listed) of a folder and of all below, however deep.
+    """(folder, names of its files, why they cannot be listed) for a folder and all below it, however deep.
 
     Sorted, without hidden files and junk; does not follow links to folders.
     """

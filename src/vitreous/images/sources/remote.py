@@ -22,9 +22,9 @@ ATTEMPTS = 5
 FIRST_WAIT = 0.5  # seconds before the second attempt; each later wait is twice as long
 REQUESTS_AT_ONCE = 32  # of one process
 LIST_FROM = 8  # files of one folder; fewer are asked for one by one
-MERGE_GAP = 64 * 1024  # bytes; two ranges that lie so near are one request
-BUFFER_BYTES = 4 << 20  # read at once where a whole shard is walked through
-SECONDS_BETWEEN_LINES = 60  # that tell of a failing store
+MERGE_GAP = 64 * 1024  # bytes; two ranges this near become one request
+BUFFER_BYTES = 4 << 20  # read at once when walking through a whole shard
+SECONDS_BETWEEN_LINES = 60  # that report a failing store
 NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError")
 
 log = logging.getLogger("vitreous.data")
@@ -34,7 +34,7 @@ Range = tuple[str, int, int]  # file, start, size
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a store tells about a file: it changes when the file does."""
+    """What a store reports about a file: it changes when the file does."""
 
     size: int
     version: str = ""
@@ -169,7 +169,7 @@ def open_far(file: str) -> io.BufferedReader:
 
 
 def stamp(file: str) -> Stamp:
-    """The size of a file, and what else its store tells."""
+    """The size of a file, and what else its store reports."""
     system, path = filesystem(file)
     found = retried(file, lambda: _stamp_of(system.info(path)))
     if found is None:
@@ -219,7 +219,7 @@ def _stamp_of(entry: dict[str, Any]) -> Stamp | None:
 
 
 def retried(file: str, ask: Callable[[], Value]) -> Value:
-    """`ask()`, again after a growing wait where the store fails for a moment; a ShardError names the file."""
+    """`ask()`, repeated after growing waits if the store fails briefly; a ShardError names the file."""
     for attempt in range(ATTEMPTS):
         try:
             return ask()
@@ -237,7 +237,7 @@ def retried(file: str, ask: Callable[[], Value]) -> Value:
 
 
 def _final(file: str, error: Exception) -> DataError | None:
-    """The error if asking again is of no use."""
+    """The error, if asking again is useless."""
     status = _status(error)
     if isinstance(error, PermissionError) or status in (401, 403) or type(error).__name__ in NO_CREDENTIALS:
         return ShardError(f"{file} may not be read ({_why(error)}); check your credentials")
@@ -250,7 +250,7 @@ def _final(file: str, error: Exception) -> DataError | None:
 
 
 def _status(error: BaseException | None) -> int | None:
-    """The HTTP status that an error tells, or the error behind it."""
+    """The HTTP status of an error, or of the error behind it."""
     while error is not None:
         if isinstance(status := getattr(error, "status", None), int):
             return status
@@ -265,7 +265,7 @@ def _why(error: Exception) -> str:
     return without_secrets(one_line(f"{name}: {error}" if str(error) else name))[:200]
 
 
-_told: dict[str, float] = {}  # when a line last told of each store
+_told: dict[str, float] = {}  # when a line last reported each store
 
 
 def _tell(file: str, line: str) -> None:

@@ -63,7 +63,7 @@ class Shards:
     files: tuple[str, ...]
     titles: tuple[str, ...]  # the shards' names
     table: ShardTable
-    skips_bad: bool = False  # an image of a bad shard is unreadable, and the run goes on
+    skips_bad: bool = False  # an image of a bad shard is unreadable, and the run continues
 
     def __len__(self) -> int:
         return len(self.table)
@@ -116,7 +116,7 @@ class Shards:
         return raw
 
     def _fault(self, error: DataError) -> DataError:
-        """What a bad shard is here: the end of the run, or an image that cannot be read."""
+        """The error of a bad shard: it ends the run, or makes one image unreadable."""
         return DataError(str(error)) if self.skips_bad else error
 
 
@@ -125,7 +125,7 @@ def recognises(place: Place) -> bool:
 
 
 def shard_files(place: Place) -> list[str]:
-    """The tars that are named, or in the folder or its split folders."""
+    """The tars that are named, or that lie in the folder or its split folders."""
     if found := place.ending(".tar"):
         return found
     if place.folder is not None:
@@ -186,7 +186,7 @@ class _OpenShards:
         return kept_table(table_key(marks), self.indices)
 
     def indices(self) -> Iterator[PackedIndex]:
-        """The samples of each shard; a bad one is dropped if that was asked for, else raised."""
+        """The samples of each shard; a bad one is dropped on request, else its error is raised."""
         from vitreous.images.stores.shard_index import WrittenIndex  # imported here: it uses this package
 
         is_far = any(map(is_remote, self.files))
@@ -202,7 +202,7 @@ class _OpenShards:
                 yield index
 
     def _skipped(self, file: str, fault: DataError, written: Any) -> PackedIndex | None:
-        """What the index tells of a bad shard: its samples stay in the set, and are lost when they are read."""
+        """A bad shard's samples, if the index lists them: they stay in the set, and are lost when they are read."""
         if not self.skips:
             raise fault
         self.faults[file] = fault
@@ -316,7 +316,7 @@ def _classes(source: Shards, files: Sequence[str], what: str) -> tuple[NDArray[n
 
 
 def _names_beside(file: str) -> list[str] | None:
-    """Class names from a text file beside the shards, one on a line."""
+    """Class names from a text file beside the shards, one per line."""
     if is_remote(file):
         return None
     for name in NAME_FILES:

@@ -195,7 +195,7 @@ def _is_hot(table: LabelTable, name: str) -> bool:
 
 
 def _split_column(tables: Sequence[LabelTable]) -> str | None:
-    """The split column; refuses one that is empty in some rows."""
+    """The split column; refuses one where only some words name a split."""
     mixed: list[tuple[str, str, str]] = []
     for name in tables[0].names:
         if column(name) not in SPLIT_COLUMNS:

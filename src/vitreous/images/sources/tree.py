@@ -93,7 +93,7 @@ def _wrappers(paths: list[Parts]) -> int:
 
 
 def _split_folders(paths: list[Parts], what: str) -> dict[str, str]:
-    """Top folder to split, if the top folders are splits; a class that is called train holds its images itself."""
+    """Top folder to split, if the top folders are splits; a class that is called train holds its images directly."""
     tops = {path[0] for path in paths if len(path) > 1}
     with_classes = {path[0] for path in paths if len(path) > 2}
     named = {top: split for top in tops if (split := split_of(top))}

@@ -21,7 +21,7 @@ from vitreous.machine import memory as machine_memory
 RESIDENT_SHARE = 0.4  # of the device's free memory
 RESIDENT_ON_CPU = 2**31  # bytes
 BATCH_RESIZE_BELOW = 64  # pixels; smaller images are resized a batch at a time even on a CPU
-MAX_PADDING = 8.0  # frame of a resident set to the mean image
+MAX_PADDING = 8.0  # size of a resident set's frame over that of its mean image
 IMAGES_PER_COPY = 256  # to the device
 SIZES_TRIED = 8  # images tried for their size, before the set counts as unreadable
 
@@ -38,7 +38,7 @@ class Whole:
 def lay_whole(
     loader: Loader, augment: Augment | None, device: torch.device, *, world: int, is_asked: bool, may_miss: bool
 ) -> Whole | None:
-    """All images on the device, or None if they are not decoded or do not fit. On a GPU, sizes may differ: it pads.
+    """All images on the device, or None if they are not decoded or do not fit. On a GPU it pads images to one size.
 
     world: processes that may each hold a set.  is_asked: ignore the memory limit, and refuse instead of returning None.
     may_miss: leave out unreadable images.
@@ -84,7 +84,7 @@ def _frame_of(sizes: Places, channels: int, augment: Augment, ragged: bool) -> t
     rows, columns = map(int, sizes.max(0))
     if (sizes == sizes[0]).all():
         return rows, columns, channels
-    rows += (rows, columns) == augment.size  # of another size than what comes out, so that boxes count
+    rows += (rows, columns) == augment.size  # unlike the output size, so that boxes count
     return (rows, columns, channels) if ragged and not _is_wasteful(rows, columns, sizes) else None
 
 
@@ -126,7 +126,7 @@ def _gathered(
 def _of_kept_array(
     loader: Loader, augment: Augment | None, device: torch.device, shape: tuple[int, ...], world: int
 ) -> Tensor | None:
-    """These images out of their kept array; None if nothing is kept, it does not fit, or they are wanted otherwise."""
+    """These images from their kept array; None if none is kept, it does not fit, or other pixels are wanted."""
     source = loader.data.source
     if not kept.is_on() or not hasattr(source, "whole") or not (augment is not None or loader.is_squashed_to(shape)):
         return None
@@ -150,7 +150,7 @@ def _room(device: torch.device, world: int) -> float:
 
 
 def _free_memory() -> int:
-    """Free bytes of host memory, as far as the machine tells."""
+    """Free bytes of host memory, as far as the machine reports them."""
     most = machine_memory() or 2**33
     path = Path("/proc/meminfo")
     lines = path.read_text().splitlines() if path.exists() else []

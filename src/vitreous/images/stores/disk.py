@@ -316,7 +316,7 @@ def _refuse_lost_pixels(data: ImageSet, settings: _Settings) -> None:
 
 
 def _refuse_other_files(path: Path) -> None:
-    """What `force` may replace: nothing, an empty folder, or a pack with no file but its own."""
+    """Refuse what `force` may not replace: anything but an empty folder, or a pack with no file but its own."""
     if not os.path.lexists(path):
         return
     if path.is_symlink() or not path.is_dir():

@@ -1,4 +1,4 @@
-"""What a process keeps that trains many networks on parts of few sets: arrays on the device, sets decoded once.
+"""For a process that trains many networks on parts of a few sets: keeps arrays on the device, and decoded sets.
 
 Off unless `keep` was called: then memory is spent once for each set, and nothing is read or decoded twice.
 """
@@ -18,7 +18,7 @@ from vitreous.models.preprocess import Preprocess
 
 LAST = 6  # things kept: a cell reads train, dev and test of one set, or of two
 Made = TypeVar("Made")
-_found: dict[Hashable, tuple[Any, Any]] | None = None  # with the source, so that no other takes its id
+_found: dict[Hashable, tuple[Any, Any]] | None = None  # holds the source, so that no other object takes its id
 
 
 def keep() -> None:
@@ -32,19 +32,19 @@ def is_on() -> bool:
 
 
 def once(source: Any, what: Hashable, make: Callable[[], Made]) -> Made:
-    """make(), or what it gave before for this source, if that is among the last few. None is not kept."""
+    """make(), or its earlier result for this source, if that is among the last few. None is not kept."""
     if _found is None:
         return make()
     key = id(source), what
     if key in _found:
         found = _found.pop(key)
     else:
-        while len(_found) >= LAST:  # first, so that what comes has room
+        while len(_found) >= LAST:  # first, to make room
             del _found[next(iter(_found))]
         found = source, make()
     made: Made = found[1]
     if made is not None:
-        _found[key] = found  # behind the others
+        _found[key] = found  # now the newest
     return made
 
 
@@ -56,7 +56,7 @@ def hold(data: ImageSet, *, short_side: int, preprocess: Preprocess, **how: Any)
 
 
 def as_evaluated(data: ImageSet, rule: Preprocess) -> ImageSet:
-    """The images with the pixels of an evaluation, decoded once; as they are where nothing is kept."""
+    """The images with the pixels of an evaluation, decoded once; unchanged if nothing is kept."""
     if not is_on() or not data.is_encoded:
         return data
     judged = replace(data, splits=np.full(len(data), TEST))

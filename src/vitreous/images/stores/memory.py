@@ -27,7 +27,7 @@ class HeldPixels:
     """Images by their ids in the original source."""
 
     origin: Source
-    ids: NDArray[np.int64]  # rising
+    ids: NDArray[np.int64]  # ascending
     images: list[NDArray[np.uint8]]
     is_finished: NDArray[np.bool_]  # by the preprocessing in the set's `about`
     unread: dict[int, str] = field(default_factory=dict)  # id → why that image is missing

@@ -2,7 +2,7 @@
 
     vitreous-index.jsonl    one line a shard: its name, size and time, and its samples' keys, places, labels as columns
 
-A line is valid while its shard has that size and time; in a store, that size. An unfinished index is
+A line is valid while its shard has that size and time (in a store, that size). An unfinished index is
 `vitreous-index.jsonl.part`, one synced line per shard; a second call resumes after the last whole line. In a store the
 index is written whole, at the end.
 """
@@ -29,7 +29,7 @@ from vitreous.journal import Journal
 
 INDEX_FILE = "vitreous-index.jsonl"
 
-COPY_BYTES = 16 << 20  # of an index in a store, at once
+COPY_BYTES = 16 << 20  # copied at once from an index in a store
 
 ReadShard = Callable[[str], PackedIndex]
 _Place = tuple[Path, int, int, str]  # of a line: file, start, size, and its shard's mark
@@ -57,7 +57,7 @@ class ShardIndex:
 
 
 class WrittenIndex:
-    """The lines of the indices beside some shards. Holds their places alone; each line is read when it is asked for."""
+    """The lines of the indices beside some shards. Holds only their places; each line is read when asked for."""
 
     def __init__(self, files: Iterable[str]):
         self._copies = ExitStack()
@@ -73,7 +73,7 @@ class WrittenIndex:
         self._copies.close()
 
     def get(self, file: str, now: Stamp | None) -> PackedIndex | None:
-        """The samples of a shard that is as `now` tells, or gone if it is None; None if no line is valid."""
+        """The indexed samples of a shard; None if no line is valid.  now: its stamp; None if the shard is gone."""
         found = self._lines[_folder(file)].get(file_name(file))
         if found is None:
             return None
@@ -93,7 +93,7 @@ class WrittenIndex:
             yield from (_read(line).rstrip(b"\n") for name, line in lines.items() if (folder, name) not in mine)
 
     def _here(self, folder: str) -> Path | None:
-        """The index of a folder on this machine: one from a store is copied, as long as it is needed."""
+        """A folder's index on this machine: one from a store is copied, for as long as it is needed."""
         address = f"{folder}/{INDEX_FILE}"
         if not is_remote(address):
             path = Path(folder) / INDEX_FILE
@@ -118,7 +118,7 @@ class _Mark(msgspec.Struct):
 
 
 def _places(path: Path) -> Iterator[tuple[str, _Place]]:
-    """Each shard's name, and where its line lies; without a damaged or unfinished line."""
+    """Each shard's name, and where its line lies; skips damaged and unfinished lines."""
     end = 0
     with path.open("rb") as file:
         for line in file:

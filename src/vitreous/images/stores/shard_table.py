@@ -93,12 +93,12 @@ class PackedIndex(msgspec.Struct, frozen=True):
 
 
 def _json(label: Any) -> str:
-    """A label as JSON; half a character in a name is written out."""
+    """A label as JSON; half a character in a name is escaped."""
     return json.dumps(storable(label) if isinstance(label, str) else label)
 
 
 class ShardFacts(msgspec.Struct, frozen=True):
-    """What a table knows of each shard, and the values that its labels number."""
+    """What a table knows about each shard, and the values that its label numbers stand for."""
 
     counts: list[int]
     digests: list[str]  # of keys, offsets, sizes and labels
@@ -118,7 +118,7 @@ class ShardTable:
     folder: Path | None = None  # where the columns lie, if they are mapped
 
     def __reduce__(self) -> Any:
-        """A mapped table is sent to a worker by its place."""
+        """A mapped table is sent to a worker as the path of its folder."""
         if self.folder is not None:
             return open_table, (self.folder,)
         return ShardTable, (self.facts, self.columns)
@@ -128,7 +128,7 @@ class ShardTable:
 
     @cached_property
     def first(self) -> NDArray[np.int64]:
-        """The number of each shard's first sample, and at the end their count."""
+        """The number of each shard's first sample; at the end, the number of samples."""
         return np.cumsum([0, *self.facts.counts], dtype=np.int64)
 
     def shard(self, i: int) -> int:
@@ -151,7 +151,7 @@ def table_key(marks: Iterable[str]) -> str:
 
 
 def kept_table(key: str, read: Callable[[], Iterator[PackedIndex]]) -> ShardTable:
-    """The table of this name from the cache folder, made from `read()` if it is not there; in memory if it cannot be.
+    """The table of this name from the cache folder, made from `read()` if it is not there; in memory if that fails.
 
     Of several processes one reads the shards, and the others wait for it.
     """
@@ -228,7 +228,7 @@ def _opened(folder: Path) -> ShardTable | None:
 
 
 def _forget_oldest(folder: Path) -> None:
-    """Remove the tables that were not opened for longest."""
+    """Remove the tables that were opened longest ago."""
     others = [path for path in folder.parent.iterdir() if path.is_dir() and path != folder]
     for old in sorted(others, key=_last_opened)[: max(len(others) - TABLES_KEPT + 1, 0)]:
         with suppress(OSError):

@@ -24,7 +24,7 @@ SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3}
 NORM_DEPTHS = {"laptop": (3, 6), "gpu": (6, 12), "full": (12, 24)}
 STABLE_RATES = {"laptop": (3e-3, 1e-2, 3e-2), "gpu": (1e-3, 3e-3, 1e-2), "full": (1e-3, 3e-3, 1e-2)}
 STABLE_LENGTH = {"laptop": "200 steps", "gpu": "150 steps", "full": "30 epochs"}
-LEARNS = 0.5  # of the best accuracy of both: a rate is stable if it reaches so much
+LEARNS = 0.5  # a rate is stable if it reaches this share of the best accuracy of both
 
 
 def norm_arm(place: str, depth: int) -> str:
@@ -69,7 +69,7 @@ def pre_better(table: ArmTable) -> Iterable[Effect]:
 
 
 def stable_rates(table: ArmTable) -> Iterable[Effect]:
-    """lg of the largest rate that learns, pre − post. One that learns at no rate counts as a step below the least."""
+    """lg of the largest rate that learns, pre − post. If none learns, a step below the smallest rate counts."""
     rates = sorted({float(arm.rpartition(" ")[2]) for arm in table.arms if ", rate " in arm})
     found = {
         place: {rate: table.values(stable_arm(place, rate), "accuracy") for rate in rates} for place in ("pre", "post")
@@ -281,7 +281,7 @@ def skips_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def _cuts(table: ArmTable) -> dict[str, int]:
-    """The arms without skips, and the number of their block from 0."""
+    """The arms without skips, each with the number of its block, from 0."""
     return {arm: int(arm.split("block ")[1].split()[0]) - 1 for arm in table.arms if "block " in arm}
 
 
@@ -345,7 +345,7 @@ SKIPS = Experiment(
 # Neighbours and skips ----------------------------------------------------------------------------------------------
 
 SHUFFLED, DAMPED, BOTH = "shuffled patches", "damped skips", "both"
-DAMPING = "layer_scale=4.0"  # every branch begins with a gain of 4, so that the skip weighs a quarter beside it
+DAMPING = "layer_scale=4.0"  # every branch starts with a gain of 4, so the skip weighs a quarter as much
 
 
 def neighbours_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:

@@ -44,7 +44,7 @@ def rises_with_depth(table: ArmTable) -> Iterable[Effect]:
 
 
 def slope_over_depth(by_block: Sequence[float]) -> float:
-    """Of a least-squares line, from the first block (0) to the last (1)."""
+    """The slope of a least-squares line, from the first block (0) to the last (1)."""
     return float(np.polyfit(np.linspace(0, 1, len(by_block)), by_block, 1)[0])
 
 
@@ -61,7 +61,7 @@ def low_mixed_high_wide(table: ArmTable) -> Iterable[Effect]:
 
 
 def hybrid_looks_further(table: ArmTable) -> Iterable[Effect]:
-    """In pixels of the image, over the lowest quarter of the blocks."""
+    """In pixels of the image, averaged over the lowest quarter of the blocks."""
     for reading, name in (("distance_mean", "mean"), ("distance_min", "nearest head")):
         pixels = [
             {seed: fmean(ends(far, 4)[0]) * table.values(arm, "distance_even_px")[seed] for seed, far in found.items()}

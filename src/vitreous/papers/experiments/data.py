@@ -75,7 +75,7 @@ class CrossingPoint:
     """Where the ViT meets the ResNet (C04): the share of UP at which the fitted line of their gap is 0."""
 
     percents: tuple[float, ...]  # by seed; infinite if the gap does not close with more data
-    images: int  # that 100 % are
+    images: int  # at 100 %
 
     @property
     def is_in_range(self) -> bool:
@@ -97,7 +97,7 @@ class CrossingPoint:
 
 
 def crossing_point(table: ArmTable, scale: ScaleName, reading: str = "transfer") -> CrossingPoint:
-    """The C04 row's numbers. A line through ViT − ResNet over log data, seed by seed."""
+    """The numbers of row C04, from a line through ViT − ResNet over log data, seed by seed."""
     logs = list(shares_in(table, VIT).values())
     mine, theirs = ([downstream(table).values(arm, reading) for arm in by_data(table, kind)] for kind in (VIT, RESNET))
     seeds = [seed for seed in (mine[0] if mine else ()) if all(seed in column for column in [*mine, *theirs])]

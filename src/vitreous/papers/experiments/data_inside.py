@@ -42,7 +42,7 @@ LITTLE = ("3 %", "10 %")
 
 
 def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
-    """A model is compared with the full-data one of the next seed, so that no pair began with the same weights."""
+    """Each model is compared with the full-data model of the next seed, so no pair starts from the same weights."""
     data = LEARNING[scale]["data"]
     for share in LEARNING[scale]["shares"]:
         for kind in kinds_of(scale, share):
@@ -67,7 +67,7 @@ def pixels(scale: ScaleName) -> list[int]:
 
 
 def derived(table: ArmTable) -> ArmTable:
-    """The table with numbers in place of lists by block."""
+    """The table with numbers that sum up its lists by block."""
     rows: dict[str, dict[int, dict[str, Any]]] = {}
     for arm, seeds in table.rows.items():
         rows[arm] = {seed: dict(row) | _derived(row) for seed, row in seeds.items()}
@@ -87,7 +87,7 @@ def _derived(row: Any) -> dict[str, float]:
 
 
 def local_heads(table: ArmTable) -> list[Effect]:
-    """How much nearer the nearest and the nearest quarter of the heads of the lowest two blocks look, by data."""
+    """How much nearer heads of the lowest two blocks look with more data: the nearest, and the nearest quarter."""
     arms, names = by_data(table, VIT), {"distance_nearest": "nearest head", "distance_low_quarter": "nearest quarter"}
     return [
         derived(table).slope(f"fall of the {name}, per ten times the data", arms, reading, is_falling=True)
@@ -126,7 +126,7 @@ def middle_gains_most(table: ArmTable) -> Iterable[Effect]:
 
 
 def middle_and_accuracy(table: ArmTable) -> Iterable[Effect]:
-    """Over the shares of one seed."""
+    """Rank correlation over the shares of each seed."""
     found, arms = derived(table), list(by_data(table, VIT))
     columns = [(found.values(arm, "probe_middle"), found.values(arm, "accuracy")) for arm in arms]
     seeds = [seed for seed in (columns[0][0] if columns else ()) if all(seed in x and seed in y for x, y in columns)]

@@ -1,7 +1,7 @@
 """What the families share at the gpu scale: one small ViT and its rivals, one recipe, and a rate for each network.
 
 The rivals have the ViT's multiply-adds within 1 %, and the ResNet's last map has the ViT's grid. Rates were chosen on
-dev, of a seed that no experiment uses, in short trainings (`pilots`), before any cell ran; `rates.json` has them.
+dev before any cell ran, by short trainings (`pilots`) of a seed that no experiment uses; `rates.json` has them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RATES_FILE = Path(__file__).parent / "rates.json"
 RATES_TRIED: Mapping[str, tuple[float, ...]] = {"adamw": (3e-4, 1e-3, 3e-3), "sgd": (0.03, 0.1, 0.3)}
 PILOT_SEED = 100
 PILOT_RECIPE = {**RECIPE, "length": "300 steps", "batch": 256}
-ONE_RATE = ("positions=", "positions_at=", "position_start=", "token_start=")  # words that change no rate: see C20
+ONE_RATE = ("positions=", "positions_at=", "position_start=", "token_start=")  # changes that keep the rate: see C20
 
 
 def recipe_for(model: str, **changes: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def recipe_for(model: str, **changes: Any) -> dict[str, Any]:
 
 
 def rate_of(model: str, optimizer: str = "adamw") -> float:
-    """The rate that dev chose; the middle one of those tried, as long as none is chosen."""
+    """The rate that dev chose, else the middle one of those tried."""
     tried = RATES_TRIED[optimizer]
     return _rates().get(f"{network_of(model)} {optimizer}", tried[len(tried) // 2])
 
@@ -60,12 +60,12 @@ def _rates() -> Mapping[str, float]:
 
 
 def network_of(model: str) -> str:
-    """The name without its kind of positions and its first values: these share the rate of the usual ones, as in P1."""
+    """The name without position kinds and starting values: such variants share the usual rate, as in P1."""
     return " ".join(word for word in model.split() if not word.startswith(ONE_RATE))
 
 
 def pilots(cells: Iterable[Cell]) -> dict[str, dict[float, Cell]]:
-    """By network and optimizer, for all trainings by the shared recipe among the cells: a short one at each rate."""
+    """Short trainings at each rate, by network and optimizer, for all cells that train by the shared recipe."""
     found: dict[str, dict[float, Cell]] = {}
     for cell in cells:
         options = cell.options

@@ -38,7 +38,7 @@ class InsideNetworks:
     rates: tuple[float, ...] = ()
     seen: int = 512  # test images of a look
     early: str = ""  # a tenth of the training's length
-    own_rate: Mapping[str, float] = field(default_factory=dict)  # of arms that the recipe's rate does not suit
+    own_rate: Mapping[str, float] = field(default_factory=dict)  # for arms that the recipe's rate does not suit
 
     @property
     def models(self) -> dict[str, str]:
@@ -98,7 +98,7 @@ def network(scale: ScaleName, arm: str, seed: int, **fields: Any) -> Cell:
 
 
 def look_into(scale: ScaleName, arm: str, seed: int) -> Cell:
-    """One look at an arm for all experiments, so that its forwards are made once."""
+    """One look at an arm for all experiments, so that its forward passes run once."""
     how = INSIDE[scale]
     only = ONLY_RESNET if arm == RESNET else ONLY_VIT
     return looked(network(scale, arm, seed), how.data, only, seen=how.seen)
@@ -111,7 +111,7 @@ def look_across(scale: ScaleName, arm: str, seed: int) -> Cell:
 
 
 def looks(scale: ScaleName, seeds: Sequence[int], arms: Sequence[str] = (VIT,)) -> Iterator[GridCell]:
-    """Each arm trained and looked into; of released weights, groups of images."""
+    """Each arm trained and looked into; for released weights, by groups of images."""
     if scale == RELEASED:
         for arm, name in RELEASED_WEIGHTS.items():
             for group in seeds:

@@ -28,7 +28,7 @@ def patches_alike(table: ArmTable) -> Iterable[Effect]:
 
 
 def more_than_words(table: ArmTable) -> Iterable[Effect]:
-    """In deviations of random pairs."""
+    """In standard deviations of random pairs."""
     words = table.values(WORDS_ARM, "words_effect")
     for kind in PATCH_KINDS:
         mine = table.values(VIT, f"{kind}_effect")

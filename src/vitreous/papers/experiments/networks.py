@@ -57,7 +57,7 @@ NETWORKS: Mapping[ScaleName, Mapping[str, Mapping[str, str]]] = {
     },
 }
 
-# Of the ten kinds of clothes six are learned and four stay unseen, two like pairs, for transfer.
+# Six of the ten kinds of clothes are learned; four, two pairs of similar kinds, stay unseen for transfer.
 LEARNED = ("T-shirt/top", "Trouser", "Dress", "Shirt", "Bag", "Ankle boot")
 UNSEEN = ("Pullover", "Coat", "Sandal", "Sneaker")
 SHARES = ("1 %", "3 %", "10 %", "30 %", "100 %")  # of UP
@@ -94,11 +94,11 @@ LEARNING: Mapping[ScaleName, dict[str, Any]] = {
 }
 FULL_TUNING: Mapping[str, Any] = {"length": "20000 steps", "batch": 64}
 SHOTS = 5
-MANY_SHOTS = 100  # of each unseen class: the laptop's transfer, which takes no steps
+MANY_SHOTS = 100  # of each unseen class, for the laptop's transfer, which takes no steps
 
 
 def kinds_of(scale: ScaleName, share: str) -> Sequence[str]:
-    """No claim of E-DATA reads a hybrid, so at gpu scale it learns from all data alone; E-SIZE has more."""
+    """No claim of E-DATA reads a hybrid, so at gpu scale it learns only from all data; E-SIZE adds shares."""
     return KINDS if scale != "gpu" or share == ALL else (VIT, RESNET)
 
 
@@ -112,12 +112,12 @@ def learned(scale: ScaleName, network: str, share: str, seed: int, **changes: An
 
 
 def arm_of(kind: str, share: str, size: str = MEDIUM) -> str:
-    """`ViT, 10 %`; other sizes than the middle one say so."""
+    """`ViT, 10 %`; sizes other than the middle one are named first."""
     return f"{kind}, {share}" if size == MEDIUM else f"{size} {kind}, {share}"
 
 
 def with_transfer(scale: ScaleName, arm: str, seed: int, trained: Cell) -> Iterator[GridCell]:
-    """The training, and its transfer to DOWN in arms of their own: by fine-tuning, on a laptop by least squares."""
+    """The training, and its transfers to DOWN in separate arms: by fine-tuning, or by least squares on a laptop."""
     yield GridCell(arm, seed, trained)
     for down in LEARNING[scale]["down"]:
         yield GridCell(f"{arm} → {down}", seed, _transferred(scale, trained, seed, down))
@@ -153,7 +153,7 @@ def _accuracy_after(row: Mapping[str, Any]) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """None if one is missing: a mean over other sets would be another reading."""
+    """None if one is missing: a mean over fewer sets would be another reading."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 

@@ -34,7 +34,7 @@ from vitreous.papers.verdict import POSITIVE, alike, unlike
 from vitreous.papers.works.look import looked
 from vitreous.papers.works.tokens import token_kinds
 
-PROBED_IMAGES = 1024  # of both splits; token probes hold no more, so that both probes fit on the same images
+PROBED_IMAGES = 1024  # of both splits; token probes hold no more, so both kinds of probe fit on the same images
 
 
 def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:

@@ -120,7 +120,7 @@ def patterns_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def rate_and_kind_pairs(places: Sequence[tuple[str, float]]) -> dict[str, list[tuple[int, int]]]:
-    """Pairs that differ in the rate alone, and in the kind alone; the second is of another seed.
+    """Pairs that differ only in the rate, and pairs that differ only in the kind; each pair has two seeds.
 
     Trainings of one seed and kind share their first positions, which alone would make them alike.
     """
@@ -134,7 +134,7 @@ def rate_and_kind_pairs(places: Sequence[tuple[str, float]]) -> dict[str, list[t
 
 
 def _against_seeds(seed: int, by_seed: dict[int, dict[str, Cell]]) -> Cell:
-    """Each setting with the other settings of other seeds, and with the same setting of other seeds."""
+    """Pair each setting with other settings of other seeds, and with the same setting of other seeds."""
     own = list(by_seed[seed].values())
     others = [cell for other, cells in by_seed.items() if other != seed for cell in cells.values()]
     count = len(own)

@@ -53,7 +53,7 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def learned(scale: ScaleName, model: str, seed: int, **fields: Any) -> Cell:
-    """A network by this scale's recipe; at gpu scale 1-D in the stem is the ViT of all families.  fields: changed."""
+    """A network by this scale's recipe; at gpu scale 1-D in the stem is the ViT of all families.  fields: changes."""
     how = SETTINGS[scale]
     if scale == "gpu":
         model = model.removesuffix(f" {ARMS['1-D, stem']}")

@@ -150,7 +150,7 @@ def token_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def rise_of_class_probe(table: ArmTable) -> Iterable[Effect]:
-    """The class token is the same for all images at the input, where a probe has nothing but chance."""
+    """At the input the class token is the same for all images, so a probe there is at chance."""
     found, chance = table.values(CLS, "probe_class"), table.values(CLS, "probe_chance")
     first = {seed: by_block[0] - chance[seed] for seed, by_block in found.items() if seed in chance}
     rise = {seed: _rise(by_block) for seed, by_block in found.items()}
@@ -242,7 +242,7 @@ def one_token_and_all(pool: str, table: ArmTable) -> Iterable[Effect]:
 
 
 def method_gap(table: ArmTable, is_late: bool) -> Effect:
-    """CKA of blocks of a CLS- and a GAP-model, less that of two CLS-models."""
+    """Block CKA between a CLS and a GAP model, minus that between two CLS models."""
     other, same = (table.values(arm, "match_same") for arm in (OTHER_METHOD, SAME_METHOD))
     values = {}
     for seed in other:

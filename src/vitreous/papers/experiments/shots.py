@@ -61,7 +61,7 @@ SHOTS: dict[ScaleName, ShotScale] = {
 
 
 def shot_checkpoint(how: TransferScale, seed: int, learned: tuple[str, ...] | None, length: int) -> Cell:
-    """As the checkpoints of transfer, with a seed of its own at every scale."""
+    """Like the checkpoints of transfer, but each seed has its own at every scale."""
     if how.has_shared_recipe:
         return checkpoint(how, seed, learned, length=length)
     return train(how.model, how.up, seed, classes=learned, length=f"{length} {how.length_unit}", **how.pretraining)
@@ -90,7 +90,7 @@ def _ours(table: ArmTable) -> list[str]:
 
 
 def _drawn(table: ArmTable) -> tuple[list[int], list[int]]:
-    """The ways and shots that the readings of ours have."""
+    """The ways and shots in the readings of our own networks."""
     names = {name for arm in _ours(table) for row in table.rows[arm].values() for name in row if "_way_" in name}
     pairs = [name.removesuffix("_shot").split("_way_") for name in names]
     return sorted({int(ways) for ways, _ in pairs}), sorted({int(shots) for _, shots in pairs})
@@ -99,7 +99,7 @@ def _drawn(table: ArmTable) -> tuple[list[int], list[int]]:
 def _slopes(
     table: ArmTable, name: str, points: list[tuple[str, float]], of: Callable[[float, int], float]
 ) -> list[Effect]:
-    """For each checkpoint: the slope of a function of its readings over numbers, seed by seed."""
+    """For each checkpoint, the slope of a function of its readings over `points`, seed by seed."""
     effects = []
     for arm in _ours(table):
         columns = [table.values(arm, reading) for reading, _ in points]
@@ -134,7 +134,7 @@ def _middle(shots: Sequence[int]) -> int:
 
 
 def accuracy_goes_with_likeness(table: ArmTable) -> Iterable[Effect]:
-    """Over the checkpoints of one seed."""
+    """Rank correlation over the checkpoints of each seed."""
     ways, shots = _drawn(table)
     arms = _ours(table)
     reading = reading_name(ways[1], _middle(shots)) if ways else ""

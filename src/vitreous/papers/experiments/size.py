@@ -49,7 +49,7 @@ def grid(scale: ScaleName, seeds: Sequence[int], shares: Sequence[str] = SIZED_S
 
 
 def asked(scale: ScaleName, kind: str, size: str, shares: Sequence[str]) -> Sequence[str]:
-    """But at full scale small and large networks learn from least and all data, their hybrids from all (C11)."""
+    """Except at full scale, small and large networks learn from the least and all data, hybrids from all (C11)."""
     fewer = (ALL,) if kind == HYBRID else (LEAST, ALL)
     return [share for share in shares if scale == "full" or size == MEDIUM or share in fewer]
 
@@ -83,7 +83,7 @@ def data_helps_each(table: ArmTable) -> Iterable[Effect]:
 
 
 def data_helps_large_more(table: ArmTable) -> Iterable[Effect]:
-    """The slope over log data, itself as a slope over log compute."""
+    """How the slope over log data changes with log compute: again a slope."""
     return [
         Effect(f"{kind}: gain by ten times the data, per ten times the compute", _interaction(table, kind), POINTS)
         for kind in PAIR
@@ -132,7 +132,7 @@ def log_fits_better(table: ArmTable) -> Iterable[Effect]:
 
 
 def explained(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The share of the variance that a line explains; NaN if there is none."""
+    """The share of the variance that a line explains; NaN without variance."""
     rest = np.asarray(ys) - np.polyval(np.polyfit(xs, ys, 1), xs)
     whole = float(np.var(ys))
     return 1 - float(np.mean(rest**2)) / whole if whole > 0 else math.nan
@@ -142,7 +142,7 @@ def explained(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def grid_small(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
-    """The smallest ResNet; at 30 % also for as many epochs as at 100 %, which are fewer steps."""
+    """The smallest ResNet; at 30 % also for as many epochs as at 100 %, which takes fewer steps."""
     network = NETWORKS[scale][SMALL][RESNET]
     for seed in seeds:
         for share in (MORE, MOST):
@@ -155,7 +155,7 @@ SAME_EPOCHS = f"{arm_of(RESNET, MORE, SMALL)}, as many epochs"
 
 
 def same_epochs(scale: ScaleName) -> int:
-    """The steps at 30 % that are as many epochs as those at 100 %."""
+    """The steps that give 30 % as many epochs as 100 % has."""
     how = LEARNING[scale]
     steps = int(how["recipe"]["length"].split()[0])
     return round(steps * how["shares"][MORE] / how["shares"][MOST])

@@ -1,4 +1,4 @@
-"""What goes by the skip connections (P2's figures 7 and 8): class token against patches, ViT against ResNet."""
+"""What travels along the skip connections (P2's figures 7 and 8): class token against patches, ViT against ResNet."""
 
 from __future__ import annotations
 

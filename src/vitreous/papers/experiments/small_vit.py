@@ -1,4 +1,4 @@
-"""The small ViT that the families E-POS, E-HEAD and E-ABL change one switch of at a time."""
+"""The small ViT of the families E-POS, E-HEAD and E-ABL, which change one switch of it at a time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vitreous.papers.works.train import train
 
 @dataclass(frozen=True)
 class Setting:
-    """What an arm changes nothing of, at one scale."""
+    """What all arms of one scale have in common."""
 
     model: str
     resnet: str  # as many parameters, within 10 %; at gpu scale as many multiply-adds
     data: str
     recipe: Mapping[str, Any]
-    rates: tuple[float, ...]  # of which dev chooses, for each arm by itself; empty: the recipe's
+    rates: tuple[float, ...]  # dev chooses among these for each arm; empty: the recipe's
     depth: int
     patch: int  # pixels
     probed: str  # the set that probes read, of few classes
@@ -86,12 +86,12 @@ def trained(
 
 
 def usual_rate(scale: ScaleName, change: str = "") -> float:
-    """What a training takes that is too short to choose one by itself."""
+    """The rate for trainings that are too short to choose their own."""
     how = SETTINGS[scale]
     rate = gpu_scale.rate_of(f"{how.model} {change}".strip()) if scale == "gpu" else how.recipe["peak_lr"]
     return float(rate)
 
 
 def rates_of(scale: ScaleName) -> tuple[float, ...]:
-    """A grid in which every rate is a training of its own."""
+    """The rates of grids that train once at each rate."""
     return {"laptop": LAPTOP_RATES, "gpu": gpu_scale.RATES_TRIED["adamw"]}.get(scale, FULL_RATES)

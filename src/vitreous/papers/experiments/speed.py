@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 SETTINGS["full"] = SETTINGS["gpu"]
-FACTOR = 1.5  # so much slower is still comparable
+FACTOR = 1.5  # times slower that is still comparable
 
 
 def at_side(kind: str, side: int) -> str:
@@ -59,7 +59,7 @@ def grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def numbered(table: ArmTable, prefix: str) -> dict[str, float]:
-    """Arms that begin so, with the number after it."""
+    """Arms that start with the prefix, each with the number after it."""
     rest = {arm: arm.removeprefix(prefix).split() for arm in table.arms if arm.startswith(prefix)}
     return {arm: float(words[0]) for arm, words in rest.items() if words and words[0].isdigit()}
 

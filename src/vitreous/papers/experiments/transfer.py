@@ -1,7 +1,7 @@
 """Transfer: which layers to train, how much it gains, at what size, from what (BiT, P1, and what courses teach).
 
-The grids of the gpu scale are those of benchmarks/transfer_study.py. Its runs enter as cells with their origin; their
-numbers were known when the claims here were written down, but the claims are the ledger's, which are older.
+The grids of the gpu scale are those of benchmarks/transfer_study.py. Its runs enter as cells that name their
+origin. Their numbers were known when the claims were written here, but the claims come from the ledger, which is older.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def layers_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def plain_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
-    """Little data with augmentation and without."""
+    """Little data, with and without augmentation."""
     how = TRANSFER[scale]
     for name, case in how.cases.items():
         for policy in how.plain_policies:
@@ -74,12 +74,12 @@ def plain_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def _wants_gap(how: TransferScale, amount: str) -> bool:
-    """The runs of the study did not say how many training images they have right; trainings of today do."""
+    """The study's runs did not record their accuracy on training images; new trainings do."""
     return how.has_one_checkpoint and amount == LITTLE
 
 
 def gap(table: ArmTable, arm: str) -> dict[int, float]:
-    """Right on training images − right on test images, by seed."""
+    """Accuracy on training images − accuracy on test images, by seed."""
     right, test = table.values(arm, "train_accuracy"), table.values(arm, "accuracy")
     return {seed: right[seed] - test[seed] for seed in right if seed in test}
 
@@ -161,7 +161,7 @@ def mean_effect_of_augmentation(table: ArmTable) -> Iterable[Effect]:
 
 
 def gap_closed_by_augmentation(table: ArmTable) -> Iterable[Effect]:
-    """A smaller gap is what is claimed, so its sign is turned."""
+    """The claim is a smaller gap, so the sign is flipped."""
     return [_augmented_minus_plain(table, "train − test, plain − augmented", lambda arm: gap(table, arm), sign=-1)]
 
 
@@ -267,7 +267,7 @@ def longer_gain_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCel
 
 
 def _numbers(table: ArmTable) -> list[int]:
-    """Of images, few first, as the arms have them."""
+    """The numbers of images that the arms have, in rising order."""
     ends = (arm.removeprefix(f"{TRANSFERRED}, ") for arm in table.arms if arm.startswith(TRANSFERRED))
     return sorted(int(end.removesuffix(" images").replace(",", "")) for end in ends)
 
@@ -278,7 +278,7 @@ def gain_with_fewest(table: ArmTable) -> Iterable[Effect]:
 
 
 def gain_falls(table: ArmTable) -> Iterable[Effect]:
-    """How much smaller the gain becomes for ten times the images."""
+    """How much smaller the gain becomes with ten times the images."""
     numbers = _numbers(table)
     arms = [gain_arm(begun, images) for begun in (TRANSFERRED, SCRATCH) for images in numbers]
 
@@ -373,7 +373,7 @@ PRETRAINING = Experiment(
 # One for many ---------------------------------------------------------------------------------------------------------
 
 CIFAR_MANY = 10_000
-LONG_SCRATCH = "S/4 width=256 depth=8 heads=4 mlp=1024 pool=gap"  # 64 tokens of 32 pixels: the same compute
+LONG_SCRATCH = "S/4 width=256 depth=8 heads=4 mlp=1024 pool=gap"  # 64 tokens at 32 pixels: the same compute
 
 
 def tasks_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
@@ -430,7 +430,7 @@ def cifar_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
 
 
 def cifar_alone(seed: int) -> Cell:
-    """All of CIFAR-10 from scratch to its end, as benchmarks/real.py ran it."""
+    """A full training on all of CIFAR-10 from scratch, as benchmarks/real.py ran it."""
     return train(LONG_SCRATCH, "cifar10", seed, recipe="small-data", length="195 seconds")
 
 
@@ -565,12 +565,12 @@ def cost_grid(scale: ScaleName, seeds: Sequence[int]) -> Iterator[GridCell]:
             study = TRANSFER["gpu"]
             for case, images in study.tasks:
                 if name == SHORT_RESNET and case.data == "cifar10" and seed > 1:
-                    continue  # the study has two seeds of it; a third would train the short ResNet again
+                    continue  # the study has two seeds here; a third would train the short ResNet again
                 yield GridCell(cost_arm(name, case.data), seed, tuned(study, case, seed, images=images, start=weights))
 
 
 def others(scale: ScaleName) -> dict[str, Cell | str]:
-    """What the study has: no claim reads them."""
+    """The other networks of the study; no claim reads them."""
     if scale != "gpu":
         return {}
     how = TRANSFER["gpu"]
@@ -581,7 +581,7 @@ def others(scale: ScaleName) -> dict[str, Cell | str]:
 
 
 def vit_over_resnet(table: ArmTable) -> Iterable[Effect]:
-    """ViTs whose checkpoints would be as good as the ResNets', each between two that are there, − these ResNets."""
+    """ViTs − ResNets at equally good checkpoints; each ViT's value is interpolated between two ViTs."""
     vits, resnets = (
         [arm for arm in table.arms if arm.startswith(f"{kind}, ") and arm.endswith(CHECKPOINT)]
         for kind in ("ViT", RESNET)
@@ -604,7 +604,7 @@ def vit_over_resnet(table: ArmTable) -> Iterable[Effect]:
 
 
 def _at_equal_checkpoints(begun: Any, right: Any, vits_begun: Any, vits_right: Any) -> float:
-    """The mean over ResNets whose checkpoint is neither better nor worse than every ViT's; NaN if there are none."""
+    """The mean over ResNets whose checkpoint lies between the worst and the best ViT's; NaN if there are none."""
     order = vits_begun.argsort()
     alike = np.interp(begun, vits_begun[order], vits_right[order], left=math.nan, right=math.nan)
     known = np.isfinite(alike)

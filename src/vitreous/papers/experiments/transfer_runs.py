@@ -2,7 +2,7 @@
 
 laptop  six classes of clothes are learned, four others are the new task; each seed has its own checkpoint and images
 gpu     one checkpoint of tiny-imagenet; exactly what benchmarks/transfer_study.py ran, so that its runs are cells. What
-        the study did not ask begins with the networks of the other families, a checkpoint for each seed (OWN)
+        the study did not ask starts from the networks of the other families, a checkpoint for each seed (OWN)
 full    one checkpoint of ImageNet-21k
 """
 
@@ -25,7 +25,7 @@ RULE = "layer-decay"  # the policy of the recipe fine-tune: one rule for all tas
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Shirt")
 SHOES_AND_BAGS = ("Sandal", "Sneaker", "Bag", "Ankle boot")
 MIXED = ("T-shirt/top", "Trouser", "Pullover", "Sandal", "Sneaker", "Bag")
-THEIR_KIN = ("Dress", "Coat", "Shirt", "Ankle boot")  # each has its like among MIXED
+THEIR_KIN = ("Dress", "Coat", "Shirt", "Ankle boot")  # each resembles one of MIXED
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TransferCase:
     data: str
     classes: tuple[str, ...] | None = None  # of the new task; None: all of the set
     learned: tuple[str, ...] | None = None  # of pre-training
-    little: int = 300  # images that are few
+    little: int = 300  # images that count as few
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TransferScale:
     upper: str  # the last blocks
     amounts: TransferCase
     numbers: tuple[int, ...]  # of its images: 10, 30, 100 and 300 of each class
-    tasks: tuple[tuple[TransferCase, int | None], ...]  # that one checkpoint serves, and their images
+    tasks: tuple[tuple[TransferCase, int | None], ...]  # tasks that one checkpoint serves, and their images
     pixels: tuple[int, ...]  # larger sizes
     tenth: int  # of the images of pre-training
     lengths: tuple[int, ...]  # of pre-training, growing; the last is the usual one
@@ -64,7 +64,7 @@ class TransferScale:
     has_one_checkpoint: bool = True  # else one for each seed, which then draws its own images too
     has_shared_recipe: bool = False  # its pre-trainings are those of the other families
     plain_policies: tuple[str, ...] = POLICIES  # run without augmentation too
-    gain_steps: str = "400 steps"  # of the fine-tunings that are held against scratch
+    gain_steps: str = "400 steps"  # of the fine-tunings that are compared with scratch
 
 
 LAPTOP_MODEL = "S/7 width=64 depth=3 heads=4 mlp=128 image_size=28 channels=1"
@@ -74,7 +74,7 @@ GPU_MODEL = "S/8 width=256 depth=8 heads=4 mlp=1024 pool=gap"
 GPU_UP: dict[str, Any] = {"recipe": "small-data", "dev": 0.02, "crop": "inception", "area": [0.35, 1.0]}
 FOR_BIT = {"optimizer": "adamw", "peak_lr": 1e-3, "weight_decay": 0.05, "clip": 1.0}
 GPU_TUNING: dict[str, Any] = {"length": "400 steps", "batch": 64, "dev": 0.0}
-# The recipe fine-tune without what belongs to weights, by Muon: what the study trained from scratch with.
+# The study's recipe from scratch: fine-tune by Muon, without what concerns pre-trained weights.
 SCRATCH_BY_MUON: dict[str, Any] = {"optimizer": "muon", "muon_lr": 0.02, "peak_lr": 1e-3, "weight_decay": 0.1}
 SCRATCH_BY_MUON |= {"clip": 1.0, "schedule": "cosine", "warmup": 0.1, "smoothing": 0.1, "area": [0.2, 1.0]}
 SCRATCH_BY_MUON |= {"mixup": 0.2, "batch": 64, "dev": 0.0}
@@ -229,7 +229,7 @@ def tuned(
     fields |= {} if is_augmented else PLAIN
     fields |= {} if steps is None else {"length": steps}
     if policy == "head" and not is_augmented:
-        fields["optimizer"] = "adamw"  # steps, as the others take; not the closed form
+        fields["optimizer"] = "adamw"  # takes steps like the others, not the closed form
     begin = checkpoint(how, seed, case.learned) if start is None else start
     where: dict[str, Any] = {"images": images, "classes": case.classes, "draw": _draw(how, images)}
     return train(None, case.data, seed, recipe="fine-tune", weights=begin, resized=resized, **where, **fields)

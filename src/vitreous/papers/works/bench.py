@@ -24,21 +24,21 @@ Readings = dict[str, Any]  # plain numbers by name
 
 @dataclass(frozen=True)
 class Work:
-    """What a cell does. Another version is another cell: raise it when the numbers change their meaning."""
+    """What a cell does. A new version makes new cells: raise it when the numbers change their meaning."""
 
     run: Callable[[Cell, Bench], Readings]
     version: int = 1
-    is_alone: bool = False  # it measures time, so nothing else may run beside it
+    is_alone: bool = False  # it measures time, so nothing else may run meanwhile
 
 
 @dataclass
 class Bench:
-    """models: where trained models are kept by the key of their cell; the user's cache, unless told."""
+    """models: where trained models are kept by the key of their cell; by default the user's cache."""
 
     sets: Sets = field(default_factory=Sets)
     device: str | None = None
     workers: int | None = None
-    compiled: Compiled | None = None  # what of a training step; None as `fit` chooses
+    compiled: Compiled | None = None  # which part of a training step; None: as `fit` chooses
     models: Path = field(default_factory=lambda: cache_folder() / "papers")
     train: Callable[[Cell, Bench], Readings] | None = None  # makes a model that is not there
 

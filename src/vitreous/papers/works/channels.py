@@ -19,7 +19,7 @@ COLOUR_SAMPLE = 256  # images of a seed
 
 
 def channels(trained: Cell) -> Cell:
-    """Of a ViT, on images of its training that its seed draws."""
+    """For a ViT, on training images that its seed draws."""
     options = {"data": trained.options["data"], "seed": trained.options["seed"]}
     return Cell("channels", options, (trained,), CHANNELS.version)
 

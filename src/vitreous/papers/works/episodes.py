@@ -1,4 +1,4 @@
-"""The work `episodes`: ways × shots on frozen features, and how much alike the images of a class are to them."""
+"""The work `episodes`: ways × shots on frozen features, and how alike these find the images of a class."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def episodic(
     """source: a training, what `vitreous.load` takes, or a catalog name, whose network is untrained.
 
     Test images only, nearest class mean by cosine.  classes: to draw from; all by default.  seed: of the untrained
-    network; the episodes are the same for all, so that differences are of the features.
+    network; all share the same episodes, so differences come from the features.
     """
     options: dict[str, Any] = {"data": data, "ways": list(ways), "shots": list(shots), "episodes": COUNT}
     options |= {} if classes is None else {"classes": list(classes)}

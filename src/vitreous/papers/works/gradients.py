@@ -20,7 +20,7 @@ GRADIENT_IMAGES = 128
 
 
 def gradients(trained: Cell) -> Cell:
-    """Of a ViT, on images that it was trained on."""
+    """For a ViT, on images that it was trained on."""
     return Cell("gradients", {"data": trained.options["data"]}, (trained,), GRADIENTS.version)
 
 
@@ -42,7 +42,7 @@ def run_gradients(cell: Cell, bench: Bench) -> Readings:
 
 
 def draw_head(model: Any, seed: int) -> None:
-    """A ViT's head starts at zero and passes no gradient down; give it LeCun's values, which would."""
+    """A ViT's head starts at zero and passes no gradient down; give it LeCun's values, which do."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         nn.init.normal_(model.head.weight, std=model.head.in_features**-0.5)

@@ -1,7 +1,7 @@
 """The work `look`: what `vitreous.look` finds inside trained models, as a few plain numbers for each measure.
 
-A reading is named after what it says: `distance_mean` is a list by block, `place_hit` one number. What is compared
-between networks of different depth is a mean over a part of the depth, or a list for the experiment to take it from.
+A reading is named after what it says: `distance_mean` is a list by block, `place_hit` one number. Networks of
+different depth are compared by a mean over a part of the depth, or by a list from which the experiment takes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from vitreous.randomness import permutation
 from vitreous.weights.load_model import load
 
 SEEN = 512  # images of a look
-WIDE, LOCAL = 0.8, 0.5  # of the distance of even attention: a head beyond the one is wide, one below the other local
+WIDE, LOCAL = 0.8, 0.5  # times the distance of even attention: heads above the first are wide, below the second local
 GROUPS_OF_PLACES = 5  # the position vectors of released weights are one table: its places stand in for seeds
 FITTED = ("probes", "token-probes")  # these fit on training images and judge on test images; others see test images
 
@@ -54,8 +54,8 @@ def looked(
 ) -> Cell:
     """A look as a cell.
 
-    model, against: a training; or the name of released weights.  only: measures.  seen: images.  group: the images of
-    that number when all are dealt out in groups of `seen`; by default the same images for all.
+    model, against: a training, or the name of released weights.  only: measures.  seen: images.  group: which group to
+    look at when all images are dealt out in groups of `seen`; by default all looks share the same images.
     """
     options: dict[str, Any] = {"data": data, "only": list(only), "seen": seen}
     options |= {} if group is None else {"group": group}
@@ -99,7 +99,7 @@ def models_of(cell: Cell, bench: Bench) -> tuple[Model, Model | None]:
 
 
 def released(name: str, bench: Bench) -> Model:
-    """Weights by their short name: the folder of that name beside the sets, or what `vitreous.load` finds."""
+    """Weights by their short name: the folder of that name next to the sets, or what `vitreous.load` finds."""
     beside = Path(bench.sets.folder or ".") / name
     return load(beside if bench.sets.folder and beside.is_dir() else name)
 
@@ -116,7 +116,7 @@ def dealt(data: ImageSet, count: int, group: int | None = None) -> ImageSet:
 
 
 def read(measure: str, found: Found, group: int | None = None) -> Readings:
-    """The readings of one measure.  group: of the places, for what depends on no image."""
+    """The readings of one measure.  group: of the places, for measures that depend on no image."""
     if measure not in READ:
         raise DataError(f"no readings are named for the measure {measure!r}; there are: {', '.join(READ)}")
     values = positions(found, group) if measure == "positions" else READ[measure](found)
@@ -153,7 +153,7 @@ def skips(found: Found) -> Readings:
 
 
 def place(found: Found) -> Readings:
-    """Whether last tokens are most like their own patch: those inside, and all."""
+    """Whether last tokens are most like their own patch: inner tokens, and all."""
     rows = {row["tokens"]: row for row in found["rows"] if row["by"] == "cka"}
     inner = rows.get("interior", rows["all"])
     return {
@@ -176,7 +176,7 @@ def probes(found: Found) -> Readings:
 
 
 def token_probes(found: Found) -> Readings:
-    """10-shot accuracy of single tokens, at five depths; of the last also the class token's."""
+    """10-shot accuracy of single tokens at five depths, and of the class token at the last."""
     layers, last = found["layers"], found["layers"][-1]
     out: Readings = {f"token_probe_{key}": [layer[key] for layer in layers] for key in ("lowest", "mean", "highest")}
     out["token_probe_last"] = last["mean"]
@@ -213,9 +213,9 @@ def nearness_of_group(found: Found, group: int) -> float | None:
 
 
 def filters(found: Found) -> Readings:
-    """What few components hold of the patch filters, and how alike neighbouring weights of these components are.
+    """How much of the patch filters a few components hold, and how alike their neighbouring weights are.
 
-    Few are P1's 28, or a quarter if a patch has too few numbers for 28 to say anything.
+    A few means P1's 28, or a quarter if a patch has too few numbers for 28 to say anything.
     """
     explained = [row["explained"] for row in found["rows"]]
     few = min(COMPONENTS_DRAWN, max(len(explained) // 4, 1))
@@ -227,7 +227,7 @@ def filters(found: Found) -> Readings:
 
 
 def autocorrelation(component: Any) -> float:
-    """Σ of products of neighbours over Σ of squares, each by its count: 1 for an even filter, 0 for noise.  C h w"""
+    """The mean product of neighbours over the mean square: 1 for an even filter, 0 for noise.  C h w"""
     power = float(np.mean(np.square(component)))
     beside = [component[..., 1:] * component[..., :-1], component[:, 1:] * component[:, :-1]]
     products = np.concatenate([each.ravel() for each in beside])
@@ -239,9 +239,9 @@ def head_likeness(found: Found) -> Readings:
 
 
 def heads_by_distance(found: Mapping[str, Found]) -> Readings:
-    """heads_apart: rank correlation, over pairs of heads, of how differently far they look with how unlike they look.
+    """heads_apart: over pairs of heads, the rank correlation of their difference in distance with their unlikeness.
 
-    The mean over blocks; nothing unless both measures were asked for, or if a block has two heads.
+    A mean over blocks; empty with fewer than three heads, or unless both measures were asked for.
     """
     if not {"attention-distance", "head-likeness"} <= set(found):
         return {}
@@ -257,7 +257,7 @@ def heads_by_distance(found: Mapping[str, Found]) -> Readings:
 
 
 def entropy(found: Found) -> Readings:
-    """Of attention by block, in units of the largest."""
+    """The entropy of attention by block, in units of the largest."""
     return {"entropy": [nats / found["largest_nats"] for nats in found["by_layer_nats"]]}
 
 
@@ -277,7 +277,7 @@ def within(found: Found) -> Readings:
 def across(found: Found) -> Readings:
     """CKA of this model's layers (rows) with another's (columns).
 
-    match_slope: of this depth on the other's, over the best matches of the other's lower half.
+    match_slope: the slope of this depth over the other's, for the best matches of the other's lower half.
     """
     matrix = np.nan_to_num(np.array(found["cka"], np.float64), nan=-1.0)
     best, (rows, columns) = matrix.max(1), matrix.shape
@@ -305,7 +305,7 @@ def _last_stage(found: Found, ends: Sequence[int]) -> list[int]:
 
 
 def heads_against(found: Found) -> Readings:
-    """Rank correlation of heads' distance with their likeness to a ResNet's units; mean of the lower half of them."""
+    """Rank correlation of heads' distance with their likeness to each ResNet unit, and its mean over the lower half."""
     each = [value for value in found["rank_correlation"].values() if value is not None]
     return {"heads_trend": each, "heads_trend_low": float(np.mean(lower_half(each))) if each else None}
 
@@ -317,7 +317,7 @@ def removal(found: Found) -> Readings:
 
 
 def cuts(found: Found) -> Readings:
-    """What is lost when the skips of one block are cut, by block: of the accuracy, and of likeness to itself."""
+    """What is lost when the skips of one block are cut, by block: of accuracy, and of likeness to the uncut model."""
     rows, out = found["rows"], Readings()
     for name, key, sign, whole in (("accuracy", "accuracy_change", -1, 0), ("features", "features_cka", -1, 1)):
         if all(row[key] is not None for row in rows):

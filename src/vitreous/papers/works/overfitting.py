@@ -1,4 +1,4 @@
-"""The work `on-train`: what a model has right of the images it was trained on, for cells that did not say."""
+"""The work `on-train`: a model's accuracy on the images it was trained on, for cells that did not record it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vitreous.papers.works.train import right_on_train
 
 
 def on_train(trained: Cell) -> Cell:
-    """The reading `train_accuracy`, as a training of today has it; older measurements lack it."""
+    """The reading `train_accuracy` of today's trainings, which older measurements lack."""
     return Cell("on-train", {"data": trained.options["data"]}, (trained,), ON_TRAIN.version)
 
 

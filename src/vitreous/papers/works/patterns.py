@@ -36,7 +36,7 @@ def position_map(model: object) -> Tensor:
 
 
 def mean_likeness(maps: Sequence[Tensor], pairs: Pairs) -> float:
-    """Mean correlation of the two patterns of a pair; a constant pattern is like no other."""
+    """Mean correlation of the two patterns of a pair; a constant pattern counts as 0."""
     return statistics.mean(position_change(maps[i], maps[j]) or 0.0 for i, j in pairs)
 
 

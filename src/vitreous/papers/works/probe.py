@@ -21,7 +21,7 @@ def few_shot(
     images: int | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> Cell:
-    """images: of train, to draw the shots from; all by default.  classes: only these of the set."""
+    """images: training images to draw the shots from; all by default.  classes: only these of the set."""
     options: dict[str, Any] = {"data": data, "shots": list(shots)} | ({} if images is None else {"images": images})
     options |= {} if classes is None else {"classes": list(classes)}
     return Cell("few-shot", options, (trained,), FEW_SHOT.version)

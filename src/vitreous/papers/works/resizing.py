@@ -21,7 +21,7 @@ from vitreous.weights.save_model import save
 
 PositionMove = Literal["2-D", "1-D", "anew"]
 POSITION_MOVES: tuple[PositionMove, ...] = ("2-D", "1-D", "anew")
-POSITION_STD = 0.02  # of a fresh table, as a new network has it
+POSITION_STD = 0.02  # of a fresh table, as in a new network
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Resized:
 
 
 def at_size(weights: str | os.PathLike[str], resized: Resized) -> Model:
-    """The weights at another size. What stands before the patches keeps its position."""
+    """The weights at another size. Tokens in front of the patches keep their positions."""
     model, how = load(weights, image_size=resized.pixels), resized.positions
     if how not in POSITION_MOVES:
         raise ConfigError(f"positions move {how!r}; give {', '.join(POSITION_MOVES)}")
@@ -64,13 +64,13 @@ def _table(model: Any) -> Any:
 
 
 def begin_at_size(weights: Any, resized: Resized, into: Path) -> Path:
-    """Such weights as a file to train from."""
+    """The resized weights as a file to train from."""
     save(at_size(weights, resized), into, force=True)
     return into
 
 
 def answers_at_size(trained: Cell, resized: Resized) -> Cell:
-    """How many test images of its own classes a model has right at another size."""
+    """A model's accuracy at another size, on test images of its own classes."""
     known = {name: trained.options[name] for name in ("data", "classes") if name in trained.options}
     return Cell("at-size", {**known, "resized": resized.to_json()}, (trained,), AT_SIZE.version)
 

@@ -1,5 +1,5 @@
-"""The work `speed`: images a second and memory of a network that has learned nothing. What it finds holds for the
-machine that its record names, and it has that machine to itself.
+"""The work `speed`: images a second and memory of an untrained network. Its numbers hold for the machine that the
+record names, and it has that machine to itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vitreous.models.cost import macs
 from vitreous.papers.experiment import Cell
 from vitreous.papers.works.bench import Bench, Readings, Work
 
-ROUNDS = 10  # the fastest counts: what slows a round down is other work
+ROUNDS = 10  # the fastest counts, since other work slows the rest
 LEAST_SECONDS = 0.05  # of a round
 MIB = 2**20
 
@@ -53,7 +53,7 @@ def run_speed(cell: Cell, bench: Bench) -> Readings:
 
 
 def training_cost(model: nn.Module, inputs: Tensor, cast: Any, place: torch.device) -> Readings:
-    """Of forward and backward."""
+    """Speed and memory of forward and backward."""
     saved = 0
 
     def count(kept: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def training_cost(model: nn.Module, inputs: Tensor, cast: Any, place: torch.devi
 
 
 def seconds_of(work: Callable[[], None], place: torch.device) -> float:
-    """Seconds of one call: the fastest of several rounds, each of as many calls as it takes to be timed well."""
+    """Seconds of one call: the fastest of several rounds, each with enough calls to be timed well."""
     work()
     calls = max(1, math.ceil(LEAST_SECONDS / max(_timed(work, 1, place), 1e-6)))
     return min(_timed(work, calls, place) for _ in range(ROUNDS)) / calls

@@ -119,7 +119,7 @@ def patch_neighbours(name: str, patches: NDArray[np.float64], grid: tuple[int, i
 
 
 def neighbours(name: str, vectors: NDArray[np.float64], beside: NDArray[Any], drawn: NDArray[Any]) -> Readings:
-    """Mean cosine of neighbours and of random pairs; and their difference in deviations of random pairs."""
+    """Mean cosine of neighbours and of random pairs; and their difference in standard deviations of random pairs."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     near, random = ((unit[pairs[:, 0]] * unit[pairs[:, 1]]).sum(1) for pairs in (beside, drawn))
     apart = float(near.mean() - random.mean())
@@ -131,7 +131,7 @@ def neighbours(name: str, vectors: NDArray[np.float64], beside: NDArray[Any], dr
 
 
 def next_letter(model: str, seed: int, *, steps: int, batch: int = 128, rate: float = 2e-3) -> Cell:
-    """Train on all but the end of the text to tell the next letter, and judge on the end.
+    """Train on all but the end of the text to predict the next letter, and judge on the end.
 
     model: a ViT's name with `image_size=1xT patch=1`, whose blocks then read T letters; or `bag`: the mean of the
     letters' vectors, and an MLP.
@@ -179,7 +179,7 @@ def letter_model(name: str, seed: int) -> tuple[nn.Module, int]:
 
 
 def letters() -> NDArray[np.int64]:
-    """The text as numbers; all that is no letter is a space, and spaces do not repeat."""
+    """The text as numbers; everything else becomes a space, and spaces do not repeat."""
     plain_text = re.sub(r"[^a-z]+", " ", text().lower())
     return np.array([LETTERS.index(letter) for letter in plain_text])
 
@@ -212,7 +212,7 @@ def run_letters(cell: Cell, bench: Bench) -> Readings:
 
 
 def _windows(whole: Tensor, begins: NDArray[np.int64], count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Letters from each place on, and the letter after them.  Returns B T and B"""
+    """T letters from each place on, and the letter that follows.  Returns B T and B"""
     rows = torch.from_numpy(begins[:, None] + np.arange(count + 1))
     found = whole[rows].to(device)
     return found[:, :-1], found[:, -1]

@@ -1,4 +1,4 @@
-"""The work `tokens`: how the class token of a ViT differs from its patches, in what it keeps and in what it is taught.
+"""The work `tokens`: how the class token of a ViT differs from its patches, in what it keeps and in its gradients.
 
 B images   T tokens, the class token first   D numbers of each
 """
@@ -53,7 +53,7 @@ def run_tokens(cell: Cell, bench: Bench) -> Readings:
     return plain(
         {
             "own_patches": own[-places:].diagonal().mean().item(),  # CKA of a patch's last token with its own pixels
-            "class_patches": own[0].mean().item(),  # of the class token's with a patch; its own input never changes
+            "class_patches": own[0].mean().item(),  # of the class token with a patch; its own input never changes
             "class_best_patch": own[0].max().item(),
             "gradient_class": front.tolist(),  # norm at the input of each block, mean over images
             "gradient_patches": patches.tolist(),

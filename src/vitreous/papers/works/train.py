@@ -19,7 +19,7 @@ from vitreous.training.learn import learn
 from vitreous.training.recipe import Recipe
 from vitreous.training.run.trained import Trial
 
-TRAIN_IMAGES_JUDGED = 2000  # of the training images, to tell learning from overfitting
+TRAIN_IMAGES_JUDGED = 2000  # training images, to tell learning from overfitting
 
 
 def train(
@@ -40,8 +40,8 @@ def train(
 
     model: a catalog name with changes; None keeps that of the weights.  images: that many of the training images,
     nested and balanced.  classes: only these of the set.  draw: which images, if not the seed's own.  resized: the
-    weights begin at another size, their positions moved as it says.  recipe: a name, or fields of a plain one; changes
-    are fields too.  rates: of which dev chooses.  weights: the training to begin from, or what `vitreous.load` takes.
+    size at which the weights start, and how positions move there.  recipe: a name, or fields of a plain one; changes
+    are fields too.  rates: dev chooses among them.  weights: the training to start from, or what `vitreous.load` takes.
     """
     options: dict[str, Any] = {"model": model, "data": data, "seed": seed, "recipe": recipe, "fields": changes}
     options |= {} if images is None else {"images": images}
@@ -54,7 +54,7 @@ def train(
 
 
 def run_training(cell: Cell, bench: Bench) -> Readings:
-    """Train, judge, keep the model. A run whose loss stops being finite answers as by chance."""
+    """Train, judge, keep the model. A run whose loss stops being finite is scored at chance."""
     options, seed = cell.options, seed_of(cell.options)
     data = bench.sets.part(options, seed)
     weights = bench.model_file(cell.needs[0]) if cell.needs else options.get("weights")
@@ -102,7 +102,7 @@ def right_on_train(model: Any, data: ImageSet, bench: Bench) -> float:
 
 
 def _on_dev(dev: Mapping[str, Any] | None) -> Readings:
-    """What a choice between trainings, such as that of a rate, may look at."""
+    """What may decide between trainings, such as the choice of a rate."""
     return {} if dev is None else {"dev_accuracy": dev["accuracy"]}
 
 

@@ -15,7 +15,7 @@ const LINES = {
 };
 
 export class Camera {
-  /** took: called with the photo, a file.  glance: what is said of a moment.  complain: called with what went wrong. */
+  /** took: called with the photo, a file.  glance: gives the words for one moment.  complain: called with what went wrong. */
   constructor(took, glance, complain) {
     Object.assign(this, { took, glance, complain, stream: null, turn: 0 });
     $("live").checked = who.isHere; // a server gets no stream of photos unless people ask for it
@@ -52,7 +52,7 @@ export class Camera {
     await this.watch();
   }
 
-  /** One moment after the other is answered, as fast as answers come, until the camera is off. */
+  /** Answer one moment after another, as fast as answers come, until the camera is off. */
   async watch() {
     const { turn } = this;
     while (turn === this.turn) {

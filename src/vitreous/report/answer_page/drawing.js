@@ -1,4 +1,4 @@
-// Pictures with light on what counted: the scale of the reports, as a veil that is clear where most came from.
+// Pictures lit where the answer came from: the scale of the reports, as a veil that is clear where most came from.
 
 const STOPS = [[22, 18, 56], [40, 63, 120], [33, 122, 138], [82, 181, 118], [190, 222, 88], [253, 246, 178]];
 const DIM = 0.65, LIT = 0.05; // share of the map's colour over the picture, where least and where most came from
@@ -132,7 +132,7 @@ export const phrase = ({ said, top }) => said.join(", ") || `none of these (near
 /** What an answer says first. */
 export const first = (answer) => (answer.said.length ? answer.top[0].label : phrase(answer));
 
-/** The same with its confidence, which "none of these" has not. */
+/** The same with its confidence, which "none of these" does not have. */
 export const sure = (answer) => (answer.said.length ? `${first(answer)}, ${percent(answer.top[0].probability)}` : phrase(answer));
 
 /** Whether two answers say the same first; none of these is one answer, whatever is nearest. */

@@ -1,4 +1,4 @@
-// A model without a head is an encoder: it names nothing, and what it gives of an image are numbers, its features.
+// A model without a head is an encoder: it names nothing, and gives numbers for an image, its features.
 
 export const isEncoder = (model) => !model.classes;
 

@@ -1,9 +1,9 @@
-// A film of frames with a button and a slider. It does not start by itself where people asked for less motion.
+// A film of frames with a button and a slider. It does not start by itself if people asked for less motion.
 
 const SECONDS = 1.1, STILL = 0.6; // of a frame, and the share of it that stands still
 const less = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** names: of the frames.  show: draws a frame, by its number and how far it has turned into the next (0 to 1).
+/** names: of the frames.  show: draws a frame, given its number and how far it has turned into the next (0 to 1).
  *  Returns the controls and a function that stops it. */
 export function film(names, show) {
   const row = document.createElement("p"), button = document.createElement("button");

@@ -130,7 +130,7 @@ function convolved({ model: m, stem, patch }) {
   ];
 }
 
-/** What a confidence promises, of a model whose answers somebody has counted. */
+/** What a confidence promises, if somebody has counted the model's right answers. */
 const expected = (m, a) => (m.record ? `: of 100 such answers to images like those it learned, about ${Math.round(100 * a.top[0].probability)} should be right.` : ". How many of such answers are right, nobody has counted.");
 
 /** The end of an encoder, in words. */
@@ -369,7 +369,7 @@ function turn(to) {
   if ($("count").getBoundingClientRect().top < 0) $("step").scrollIntoView(); // "next" lies below a long picture
 }
 
-/** Words, formula, picture and more of this step; a lone formula stands on as many lines as it has. */
+/** Words, formula, picture and more of this step; each line of the formula is an element of its own. */
 function again() {
   const step = STEPS[state.at - 1], lines = step.formula?.(state).map((line) => Object.assign(document.createElement("span"), { textContent: line }));
   const formula = paragraph("", "formula");

@@ -65,7 +65,7 @@ function introduce(model) {
   if (!model.attention) $("stage").tabIndex = -1;
 }
 
-/** What the model gives of an image. */
+/** What the model gives for an image. */
 function gives(model) {
   const first = model.labels.slice(0, 3).join(", ");
   if (!isEncoder(model)) return `It tells ${model.classes.toLocaleString("en")} classes apart${first ? ` (${first} …)` : ""}.`;
@@ -125,7 +125,7 @@ async function show({ image = null, file = null }) {
   }
 }
 
-/** What is said of a picture, the picture itself, and as the model gets it. */
+/** The answer to a picture, the picture itself, and the picture as the model gets it. */
 async function answer(image, file) {
   if (file) fits(file);
   if (!file && !image) throw new Refused("that was no file; save the picture first, or copy and paste it");
@@ -134,7 +134,7 @@ async function answer(image, file) {
   return { ...EMPTY, image: row.image, answer: row, photo: whole, seen: small };
 }
 
-/** What is said of one moment of the camera. */
+/** The answer to one moment of the camera, in words. */
 async function glance(file) {
   if (isEncoder(state.model)) return "";
   const { images: [row] } = await send("/api/predict", file);
@@ -216,7 +216,7 @@ function chosen() {
 const isSeen = () => $("controls").elements.show.value === "seen";
 const area = () => (isSeen() || !state.answer ? [0, 0, 1, 1] : state.answer.box);
 
-/** What is said where the model sees only the middle of the photo. */
+/** The note for a photo of which the model sees only the middle. */
 function margin() {
   const [left, top, right, bottom] = area();
   return Math.max(left, top, 1 - right, 1 - bottom) > 0.005 ? " The grey margin is cut off before the model looks." : "";

@@ -9,7 +9,7 @@ from PIL import Image
 from vitreous.server.engine import Pixels
 
 PHOTO_SIDE = 1024  # pixels of the longer side; the page shows it at 448, phones have two or three pixels for each
-LOSSLESS_SIDE = 256  # up to here as PNG: single pixels are to be seen
+LOSSLESS_SIDE = 256  # up to here as PNG, so that single pixels stay visible
 
 
 def encoded_photo(pixels: Pixels) -> bytes:

@@ -24,12 +24,12 @@ CPU_MAX_IMAGES_SHOWN = 50_000  # images that a CPU is asked to learn from, all e
 SOLVE_BELOW = 200  # images below which no layer is moved
 NEARLY_ALL = 0.99  # share that frozen features get right, above which no layer need move
 STEPS_HINT = "--steps 100 trains every layer from there, which takes minutes and may gain points"
-FROM_SOLVED = "layer-decay"  # of steps from a solved head: 100 gained 1.7 points of new photos with the starter
+FROM_SOLVED = "layer-decay"  # for steps from a solved head: 100 gained 1.7 points on new photos with the starter
 
 
 @dataclass(frozen=True)
 class RecipeChoice:
-    """A recipe, and in one or two lines why it."""
+    """A recipe, and one or two lines that say why."""
 
     recipe: Recipe
     reasons: tuple[str, ...]
@@ -53,12 +53,12 @@ def choose(
     has_room: bool = True,
     knows_classes: bool = False,
 ) -> RecipeChoice:
-    """A recipe for so many training images of a typical size.
+    """A recipe for this many training images of a typical size.
 
-    weights: the network to begin with.  device_kind: torch's word, cpu or cuda.  model: a catalog name that was asked
+    weights: the network to start from.  device_kind: torch's word, cpu or cuda.  model: a catalog name that was asked
     for; weights bring their own.  asked: a policy.  estimate: what the weights' frozen features are worth.  may_solve:
-    whether nothing was asked for that only steps can do.  has_room: whether a closed form fits into the memory.
-    knows_classes: whether the weights have a head for these very classes, which steps go on from.
+    false if something was asked for that only steps can do.  has_room: whether a closed form fits into the memory.
+    knows_classes: whether the weights have a head for these very classes, from which steps continue.
     """
     given = Given(images=images, classes=classes, image_size=as_size(image_size), model=model)
     on_cpu = device_kind == "cpu"
@@ -111,9 +111,9 @@ def _transferred(
     else on a GPU                                                       train every layer
     on a CPU, similar to what the weights have seen                     solve the head, move nothing
     on a CPU, different                                                 train what `trainable_layers.CASES` says
-    a policy was asked for                                              that
-    something was asked for that only steps can do                      train what `trainable_layers.CASES` says; in
-                                                                        place of a solved head, every layer from there
+    a policy was asked for                                              that policy
+    something was asked for that only steps can do                      train what `trainable_layers.CASES` says; where
+                                                                        a head would be solved, every layer from there
     """
     first = () if estimate is None else (str(estimate),)
     begin = f"{_images(given)}, and weights to begin with"
@@ -133,7 +133,7 @@ def _transferred(
 
     may_solve = may_solve and has_room
     may_begin = has_room and not knows_classes and estimate is not None
-    may_begin = may_begin and size == "small"  # to read a large set would be most of the work
+    may_begin = may_begin and size == "small"  # reading a large set would be most of the work
     if asked == "head" and may_solve:
         return solved("the head alone was asked for, so it is solved in closed form")
     if estimate is None:
@@ -163,7 +163,7 @@ def _transferred(
 
 
 def _fine_tuned(given: Given, weights: nn.Module, on_cpu: bool) -> tuple[Recipe, str]:
-    """On a GPU ours; a BiT by its own rule; on a CPU P1's, with fewer images shown. At the weights' own size."""
+    """Our recipe on a GPU; BiT's own rule for a BiT; else P1's, with fewer images shown, at the weights' own size."""
     is_bit = isinstance(unwrapped(weights).config, BiTConfig)
     if not on_cpu and not is_bit:
         return recipes.RECIPES["fine-tune"](given), "every layer, the lower ones more slowly"

@@ -88,7 +88,7 @@ def find(name: str, precision: str) -> DeviceKind:
 
 
 def share(config: Config, device: DeviceKind, batch: int, precision: str) -> PeakShare:
-    """Measured for networks of several widths, in between by the logarithm of the width; a BiT's for every BiT.
+    """Measured for networks of several widths and interpolated over log width; every BiT gets the measured BiT's.
 
     batch: images of a step on one device.
     """
@@ -113,7 +113,7 @@ def share(config: Config, device: DeviceKind, batch: int, precision: str) -> Pea
 
 
 def _between(points: list[tuple[int, float]], width: int) -> float:
-    """On straight lines between points over log width; beyond the ends as at the ends."""
+    """Linear interpolation between points over log width; constant beyond the ends."""
     if width <= points[0][0]:
         return points[0][1]
     for (low, before), (high, after) in pairwise(points):
@@ -148,7 +148,7 @@ def _peak(row: dict[str, Any], precision: str) -> float:
 
 @cache
 def _timed_flops(device: torch.device, precision: str) -> float:
-    """FLOP/s of a product of matrices here, the fastest seen."""
+    """FLOP/s of a matrix product here, the fastest seen."""
     kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
     a = torch.ones(PRODUCT_SIDE, PRODUCT_SIDE, device=device, dtype=kind)
     fastest, end = math.inf, time.perf_counter() + PRODUCT_SECONDS

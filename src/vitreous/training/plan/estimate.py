@@ -1,7 +1,7 @@
 """What pre-trained weights are worth for these images before training: the number to beat.
 
-Frozen features and a closed-form classifier; each image is judged by one that has seen neither it nor a copy of it, nor
-its series where that matters.
+Frozen features and a closed-form classifier; it judges each image without having seen it or a copy of it, or its series
+where that matters.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from vitreous.training.run.closed_form import (
 )
 
 LARGE_SET = 20_000  # images from which a set is large
-LARGE_CLASS = 1_000  # images per class above which a set is large, too
+LARGE_CLASS = 1_000  # images per class above which a set is large as well
 SIMILAR_ABOVE = 0.5  # of the way from chance to certain: the images are like those the weights have seen
-DRAWS_AT_RANDOM = 5  # of as many images as series hold, to compare series with
+DRAWS_AT_RANDOM = 5  # random draws of as many images as series hold, for comparison
 
 Places = NDArray[np.int64]
 
@@ -54,7 +54,7 @@ class Estimate:
     logme: float
     l2: float
     seconds: float
-    doubts: Doubts | None = None  # None in runs begun before labels were doubted
+    doubts: Doubts | None = None  # None in older runs, which doubted no labels
     series: Series | None = None  # None if no image seems to have been taken with another
 
     @property
@@ -96,7 +96,7 @@ def measure(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Estimate, Guess | None]:
-    """What the frozen features tell of the labels of `data`, or of a stratified part of a large set.
+    """What the frozen features tell about the labels of `data`, or of a stratified part of a large set.
 
     group_by: what `data.groups` are, if the user named them.  guesses: series that the images may lie in; None asks for
     none.  Also returns the guess that matters, if one does.
@@ -145,9 +145,9 @@ def _solved(found: Frozen, groups: Places, classes: int, seed: int, device: torc
 def _strongest(
     solved: Solved, found: Frozen, copies: Places, guesses: Sequence[Guess], seed: int
 ) -> tuple[Series | None, Guess | None]:
-    """The guess with the lowest number among those that matter, else among all; an earlier one if it is as low.
+    """The guess with the lowest number among those that matter, else among all; within its interval, the first guess.
 
-    As low: within the interval. EXIF and folders come before features, since a user can look them up.
+    EXIF and folders come before features, since a user can look them up.
     """
     measured = []
     for guess in guesses:
@@ -158,13 +158,13 @@ def _strongest(
         return None, None
     able = [pair for pair in measured if pair[0].matters] or measured
     lowest = min(told.whole or 0 for told, _ in able)
-    _, high = wilson(lowest, len(found.rows))  # of all right it may round to less than 1
+    _, high = wilson(lowest, len(found.rows))  # if all are right, it may round to less than 1
     told, guess = next(pair for pair in able if (pair[0].whole or 0) <= max(lowest, high * len(found.rows)))
     return told, guess if told.matters else None
 
 
 def _left_whole(solved: Solved, found: Frozen, groups: Places, by: str, seed: int, *, is_given: bool = False) -> Series:
-    """What leaving out these groups does, beside what leaving out as many images at random does."""
+    """What leaving out these groups does, and what leaving out as many images at random does."""
     images, labels = found.images, found.images.labels
 
     def right(numbers: Places) -> int:

@@ -34,9 +34,9 @@ from vitreous.weights.load_model import is_new, load
 from vitreous.words import SIZE_LETTERS, count, counted, duration
 
 LINK_SHARE = 0.7  # of a link's data sheet that a large exchange reaches (a guess)
-SHARDS_GAIN = 1.1  # that shards must be faster by, where whole copies fit
+SHARDS_GAIN = 1.1  # factor by which shards must be faster, where whole copies fit
 TITLE_COLUMNS, TEXT_COLUMNS = 9, 60  # of a line of 80; how a figure was found stands at its end
-TRIAL_SECONDS_AT_MOST = 60.0  # by the model, that --measure takes
+TRIAL_SECONDS_AT_MOST = 60.0  # that --measure may take, by the model
 PAPER_RUNS = {  # recipe -> images and classes of its set, as the paper prints them
     "p1-jft": (303_000_000, 18_000),
     "p1-imagenet21k": (14_000_000, 21_000),
@@ -52,7 +52,7 @@ PUBLISHED = {  # recipe, network -> TPUv3-core-days (P1's table 2), exaFLOP (tab
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step.  exchange: of gradients and weights; exposed: what of it no computing hides."""
+    """Seconds of a step.  exchange: of gradients and weights; exposed: the part that no computing hides."""
 
     computing: float
     exchange: float
@@ -244,7 +244,7 @@ def plan(
     like: str | None = None,
     measure: bool = False,
 ) -> Forecast:
-    """What a training run needs: memory, time, and how to share it among devices. Trains nothing, but for `measure`.
+    """What a training run needs: memory, time, and how to share it among devices. Trains nothing, except for `measure`.
 
         vitreous.plan("L/16", images=1_281_167, epochs=90, batch=4096, devices=8, device="h100")
         vitreous.plan("H/14", like="p1-jft", devices=64, device="a100")
@@ -314,7 +314,7 @@ def _asked(
 def _length(
     recipe: Recipe, like: str | None, images: int | None, epochs: float | None, steps: int | None
 ) -> tuple[float | None, int | None]:
-    """Epochs and steps; None where nobody said how long, or of how many images."""
+    """Epochs and steps; None where the length or the number of images is unknown."""
     if epochs is not None and steps is not None:
         raise ConfigError("epochs and steps both say how long; give one")
     for name, value in (("epochs", epochs), ("steps", steps)):
@@ -369,7 +369,7 @@ def _precision(asked: str, device: str) -> str:
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """What is trained.  seconds: that a GPU takes for it, uncompiled; `fit` compiles a long run."""
+    """What is trained.  seconds: what a GPU takes for it, uncompiled; `fit` compiles a long run."""
 
     config: Config
     recipe: Recipe
@@ -377,7 +377,7 @@ class PlannedTraining:
     seconds: float
 
     def needs(self, images: int, kind: str, recompute: bool, world: int, parts: int = 1) -> Memory:
-        """Of a device, for so many images at once."""
+        """The memory of a device for this many images at once."""
         r, has_blocks = self.recipe, isinstance(self.config, ViTConfig)
         compiled = kind_of_compiling(self.seconds, has_blocks=has_blocks, sharded=kind == "fsdp")
         return memory(
@@ -387,7 +387,7 @@ class PlannedTraining:
 
 
 def _uncompiled(config: Config, on_each: int, device: DeviceKind, steps: int | None) -> float:
-    """Seconds of a run; 0 on a CPU, where nothing is compiled.  on_each: images of a step.  steps: None: a long run."""
+    """Seconds of a run; 0 on a CPU, which compiles nothing.  on_each: images of a step.  steps: None is a long run."""
     if device.is_cpu:
         return 0.0
     return math.inf if steps is None else uncompiled_seconds(config, on_each * steps)
@@ -395,7 +395,7 @@ def _uncompiled(config: Config, on_each: int, device: DeviceKind, steps: int | N
 
 @dataclass(frozen=True)
 class Sharing:
-    """A way to train: whole copies or shards, checkpointed or not, in so many parts."""
+    """A way to train: whole copies or shards, checkpointed or not, in `parts` parts."""
 
     parallel: str
     checkpointing: bool
@@ -492,8 +492,8 @@ def step_time(
     """Computing is 6 operations for each multiply-add, 8 if blocks are recomputed.
 
     ddp sums float32 gradients once, 2 (w − 1) / w of their bytes through each link, behind the backward pass. fsdp
-    gathers weights twice for each part and shares gradients out once, behind the whole of it. One block's exchange
-    stays in the open.
+    gathers weights twice for each part and scatters gradients once, behind all computing. One block's exchange stays
+    exposed.
     """
     flops = training_flops(config) * (8 / 6 if way.checkpointing else 1) * batch / world
     computing = flops / (device.flops * share)
@@ -512,7 +512,7 @@ def step_time(
 
 
 def _with_trial(said: Forecast) -> Forecast:
-    """Time 20 steps here; fewer images than planned if the model says that a minute is not enough."""
+    """Time 20 steps here, with fewer images than planned if the model expects more than a minute."""
     device = choose_device("cpu" if said.device.is_cpu else None)
     precision = _precision("auto", "cpu" if device.type == "cpu" else "here")
     here = kinds.find("cpu" if device.type == "cpu" else "here", precision)

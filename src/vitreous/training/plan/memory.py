@@ -39,7 +39,7 @@ class Memory:
     """Bytes of one device while it trains.
 
     activations: what the forward pass keeps for the backward pass.  temporaries: the largest gradients of activations.
-    communication: what ranks exchange.  apart: of gradients and activations, what is never there together.
+    communication: what ranks exchange.  apart: gradients and activations that are never there together.
     """
 
     parameters: int
@@ -116,14 +116,14 @@ def memory(
     parts: int = 1,
     compiled: Compiled = "none",
 ) -> Memory:
-    """Of a step on `batch` images at a time.
+    """The memory of a step on `batch` images at a time.
 
     compiled: the part of the step that is compiled. Compiled code keeps a norm's input in the run's precision; autocast
     keeps a float32 copy. With checkpointing a ViT takes the same memory either way (measured on a GPU), and a compiled
     BiT takes less than this forecast.
     Analytic. Augmentation, images that lie on the device and the device's own libraries come on top.
-    parallel: alone, ddp or fsdp over `world` devices.  parts: that a step is taken in; until the last, FSDP keeps whole
-    gradients.
+    parallel: alone, ddp or fsdp over `world` devices.  parts: into which a step is split; FSDP keeps whole gradients
+    until the last.
     """
     if optimizer not in MOMENTS:
         raise ConfigError(f"optimizer={optimizer!r} is not one of {', '.join(MOMENTS)}")
@@ -180,7 +180,7 @@ def activations(
 
 @dataclass
 class _Part:
-    """One step of the backward pass: a block or stage, or what lies in front of them or after.
+    """One step of the backward pass: a block or stage, or what lies before or after them.
 
     weights: numbers.  kept: bytes for the backward pass.  given: bytes of its input, if checkpointing keeps that alone.
     temporary: bytes of the largest gradients of activations inside.
@@ -260,7 +260,7 @@ def _vit(config: ViTConfig, batch: int, size: int, *, compiled: Compiled, copies
     pool = (3 * n * d + n * d) * size if r.pool == "map" else n * d * size if r.pool == "max" else 0
     first, *middle, last = _weights(config, "blocks")
     cast = _cast(size)
-    kernels = _standardised(config, size - cast, is_whole)  # the copy that a product reads is counted as theirs
+    kernels = _standardised(config, size - cast, is_whole)  # `first * cast` counts the copy that a product reads
     front = _stem(config, size, compiled=is_whole) + patches + norm * config.embedding.norm_before_blocks
     block, gradients = _block(config, tokens, size, compiled=compiled != "none"), tokens * (e.mlp + d) * size
     matrix = d * e.mlp * FLOAT  # the first gradient of a block's weights is there before its activations go
@@ -354,8 +354,8 @@ def _resnet(
 ) -> _KeptByResNet:
     """Under autocast a group norm, and the ReLU after it, are float32; each convolution reads a copy.
 
-    compiled: what goes into norms and convolutions, in the run's precision; a byte for each ReLU at a sum, and for each
-    place of a maximum.
+    compiled: it keeps the inputs of norms and convolutions in the run's precision, and a byte for each ReLU at a sum
+    and for each place of a maximum.
     """
     width, cast = root_width(config), _cast(size)
     h, w = image_size
@@ -383,7 +383,7 @@ def _resnet(
             if stride == 2:
                 h, w = halved(h), halved(w)
             after, is_first = h * w, unit == 0
-            readers = 2 if is_first else 1  # of the input: a shortcut, too
+            readers = 2 if is_first else 1  # of the input; a shortcut reads it too
             if is_v2 and compiled:
                 kept += (before * now + before * middle + after * middle) * 2 * size
             elif is_v2:
@@ -403,9 +403,9 @@ def _resnet(
 
 @lru_cache(maxsize=256)
 def _standardised(config: Config, size: int, compiled: bool, part: str = "stem.") -> int:
-    """Kernels minus their means, and over their deviations: kept besides the kernels themselves.
+    """Bytes of kernels minus their means, and of these over their deviations, besides the kernels themselves.
 
-    compiled: the second alone.
+    compiled: only the second are kept.
     """
     named = blueprint(config).named_parameters()
     kernels = (p.numel() for name, p in named if name.startswith(part) and p.dim() == 4 and ".layers." not in name)

@@ -13,13 +13,13 @@ Kind = Literal["alone", "ddp", "fsdp"]
 
 PARALLEL = ("auto", "ddp", "fsdp")  # what may be asked for
 ROOM_SHARE = 0.9  # of a device's memory; the rest is for augmentation, messages and what torch holds back
-UNIT_NUMBERS = 25_000_000  # weights that fsdp gathers together, at least: each time costs the host a millisecond
+UNIT_NUMBERS = 25_000_000  # fewest weights that fsdp gathers at once: each gather costs the host a millisecond
 IMAGES_IN_A_PART = 16  # on a device; smaller parts use it badly, so blocks are recomputed first
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """How a stage trains.  parts: that a step's images are taken in, at least; why: for people."""
+    """How a stage trains.  parts: the fewest that a step's images are split into; why: for people."""
 
     kind: Kind = "alone"
     checkpointing: bool = False  # recompute each block in the backward pass
@@ -51,7 +51,7 @@ def choose(
 ) -> Strategy:
     """The fastest strategy that fits: ddp, fsdp, then each in more parts, with checkpointing, in very small parts.
 
-    needs(kind, parts, checkpointing): of one device.  room: bytes of a device.  on_each: images of a step on it.
+    needs(kind, parts, checkpointing): memory of one device.  room: bytes of a device.  on_each: images of a step on it.
     checkpointing: None chooses.  If nothing fits, the most frugal is tried.
     """
     kinds: tuple[Kind, ...] = ("ddp", "fsdp") if asked == "auto" and world > 1 else (_kind(asked, world),)

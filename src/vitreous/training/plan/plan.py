@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Why fewer images are used than there are files, a part each."""
+        """Why fewer images are used than there are files, one reason each."""
         return _missing(len(self.left_out), self.unlabelled)
 
     @property
@@ -130,12 +130,12 @@ class Plan:
 
     @property
     def has_guessed(self) -> bool:
-        """Whether the groups are a guess that matters, which nothing in the set tells again."""
+        """Whether the groups are a guess that matters, which the set alone cannot give again."""
         return self.keeps_series and self.series is not None and not self.series.is_given
 
     @property
     def measured_seconds(self) -> float:
-        """Of the estimate: a closed form reuses the features that it read."""
+        """Seconds of the estimate, whose features a closed form reuses."""
         return 0.0 if self.estimate is None else self.estimate.seconds
 
     @cached_property
@@ -144,7 +144,7 @@ class Plan:
         return load(self.recipe.teacher) if self.recipe.teacher is not None else None
 
     def to_json(self) -> dict[str, Any]:
-        """What a resumed run must find unchanged, and what it goes on with."""
+        """What a resumed run must find unchanged, and what it continues with."""
         return {
             "data": {
                 "path": self.data.path,
@@ -230,7 +230,7 @@ def make(request: Request, runtime: Runtime) -> Plan:
 
 
 def with_start(plan: Plan, request: Request, where: Path) -> Plan:
-    """The plan of a network in memory, which the run folder `where` keeps as a file."""
+    """The plan; a network from memory becomes the file that the run folder `where` keeps."""
     if request.network is None:
         return plan
     kept = replace(plan, weights=str(where / START))
@@ -373,7 +373,7 @@ def _missing(unread: int, unlabelled: int) -> tuple[str, ...]:
 
 
 def _wrong(health: Health) -> str:
-    """What was found, each kind with a file, faults first, in two lines; and the command that tells all."""
+    """What was found, each kind with a file, faults first, in two lines; and the command that shows all."""
     see = f"vitreous check {shlex.quote(health.path)}"
     parts = [f"{what} ({files[0]}{' …' * (len(files) > 1)})" if files else what for what, files in _kinds(health)]
     if not parts:
@@ -383,7 +383,7 @@ def _wrong(health: Health) -> str:
 
 
 def _kinds(health: Health) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What was found, and which files. Files that cannot be read are one kind; HEIC can be read once a reader is in."""
+    """What was found, and in which files. Unreadable files are one kind, except HEIC: installing a reader helps."""
     torn = [found.files for kind in UNREAD_KINDS if kind != "heic" and (found := health.find(kind))]
     if files := tuple(name for names in torn for name in names):
         yield f"{len(files):,} {'file' if len(files) == 1 else 'files'} cannot be read", files
@@ -393,7 +393,7 @@ def _kinds(health: Health) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _longest(texts: list[str], lines: int) -> str:
-    """The last of the texts that has room on so many lines of a narrow terminal, else the first."""
+    """The last of the texts that fits on this many lines of a narrow terminal, else the first."""
     return next((text for text in reversed(texts) if _has_room(text, lines)), texts[0])
 
 
@@ -495,7 +495,7 @@ def _in_series(data: ImageSet, groups: NDArray[np.int64], by: str, *, is_judged_
 
 
 def _counted(told: Series | None, data: ImageSet, group_by: str | None) -> Series | None:
-    """Series with the counts of all images, where a part was measured, or none was."""
+    """Series with counts over all images, even if only a part was measured, or none."""
     if group_by is not None and told is None and data.groups is not None:
         return Series.of(data.groups, group_by, is_given=True)
     if told is None or data.groups is None or not told.is_kept_whole:
@@ -505,7 +505,7 @@ def _counted(told: Series | None, data: ImageSet, group_by: str | None) -> Serie
 
 
 def _about_series(plan: Plan) -> Iterator[str]:
-    """Series that are left out whole and leave a class unknown, or that nobody measured."""
+    """Cautions about series that leave a class unknown when left out whole, or that nobody measured."""
     data = plan.data
     if plan.keeps_series and not data.has_many_labels and data.groups is not None:
         alone = [name for i, name in enumerate(data.classes) if len(np.unique(data.groups[data.labels == i])) == 1]
@@ -560,7 +560,7 @@ def _choose_recipe(
             has_room=found.start is None or closed_form.has_room(len(data), found.start),
             knows_classes=found.start is not None and found.start.labels == tuple(data.classes),
         )
-        learned = len(learned_images(data, 0 if request.rates else request.folds))  # the saved model's
+        learned = len(learned_images(data, 0 if request.rates else request.folds))  # by the saved model
         told = (reason.replace(f"{count:,} images of", f"{learned:,} images of") for reason in choice.reasons)
         chosen, reasons = choice.recipe, (*found.reasons, *told)
     if request.as_new and asked == "auto":
@@ -653,7 +653,7 @@ def _fitted(recipe: Recipe, data: ImageSet, protocol: str, folds: int, preproces
 
 
 def _new_preprocess(size: Size, typical: Size, channels: int) -> Preprocess:
-    """How a new network takes its images: small ones whole, photographs by their middle."""
+    """How a new network takes its images: small ones whole, photographs cropped to their middle."""
     half = (0.5,) * channels
     if typical == size or max(typical) <= SMALL_SIDE:
         return Preprocess(size=size, fit="squash", antialias=True, mean=half, std=half, source="vitreous")
@@ -688,7 +688,7 @@ def _weight_files(source: Weights | None) -> list[Path]:
 
 
 def _refuse_changed_weights(config: dict[str, Any]) -> None:
-    """A run goes on with the weights it began with. Older runs recorded no digest and are trusted."""
+    """A run continues only with the weights it began with. Older runs recorded no digest and are trusted."""
     places = {"weights": config["weights"], "teacher": config["recipe"].get("teacher")}
     now = _digests(**places)
     for what, before in config.get("digests", {}).items():

@@ -90,7 +90,7 @@ def _refuse_other_than(name: str, word: str, words: Sequence[str]) -> None:
 
 
 def refuse_typos(model: Any, weights: str | None, asked: Sequence[str | Recipe]) -> None:
-    """Names of networks, weights and recipes that mean nothing, before any image is read."""
+    """Refuse unknown names of networks, weights and recipes before any image is read."""
     for recipe in asked:
         if isinstance(recipe, str) and recipe != "auto":
             recipes.check_name(recipe)
@@ -208,7 +208,7 @@ def refuse_one_series(data: ImageSet, group_by: str) -> None:
 
 
 def train_size(data: ImageSet, recipe: Recipe, parts: int) -> int:
-    """Images that a training learns from.  parts: that judge each other in turn; 0 for a dev split."""
+    """Images that a training learns from.  parts: how many judge each other in turn; 0 for a dev split."""
     is_train = data.splits == TRAIN
     train = int(is_train.sum())
     if parts:

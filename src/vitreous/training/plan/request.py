@@ -37,7 +37,7 @@ class Request:
     skip_bad_shards: bool = False
     then: Mapping[str, Any] = field(default_factory=dict)  # options of the run that follows, to compare on resume
     command: str = ""  # of the first of two runs, for the second
-    network: Model | None = None  # in memory, to begin with
+    network: Model | None = None  # in memory, to start from
     as_new: bool = False  # that network trains like a new one: `model=`, not `weights=`
 
     def words(self) -> dict[str, Any]:
@@ -98,12 +98,12 @@ def _is_same(name: str, now: Any, then: Any) -> bool:
         return isinstance(then, str) and Path(now).resolve() == Path(then).resolve()
     try:
         return Recipe().change(**{field_name: now}) == Recipe().change(**{field_name: then})
-    except ConfigError:  # no field, or a field that needs another beside it
+    except ConfigError:  # no field, or a field that needs another with it
         return False
 
 
 def _lines(name: str, then: Any, now: Any) -> list[str]:
-    """How they differ; a whole recipe beside a name is compared by its name."""
+    """How they differ; a whole recipe and a name are compared by name."""
     if isinstance(then, dict) != isinstance(now, dict):
         then, now = (value.get("name") if isinstance(value, dict) else value for value in (then, now))
     return differences({name: then}, {name: now})

@@ -1,6 +1,6 @@
 """Which weights a run begins with, and what they are worth.
 
-If the user names none, few colour images begin from the starter, provided its frozen features know something of them.
+If the user names none, a small set of colour images uses the starter, if its frozen features know something of them.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ def _of_all(found: Guess, guesses: list[Guess], data: ImageSet) -> Guess:
 
 
 def fetch_weights(weights: str | None) -> None:
-    """Get weights that lie on the hub before any image is read: without a network a run ends at once."""
+    """Fetch weights from the hub before any image is read, so a run without internet ends at once."""
     if weights not in (None, "none"):
         fetch(one_run(weights))
 
 
 def _about_starter() -> str:
-    """Tell that the starter was chosen, and how to choose otherwise."""
+    """Say that the starter was chosen, and how to choose otherwise."""
     better = f"; {BETTER} fetches weights that know more" if find_spec("huggingface_hub") else ""
     return (
         "no weights were named: begun from the starter, which comes with vitreous; --weights none is from scratch"
@@ -150,7 +150,7 @@ def learned_images(data: ImageSet, folds: int | None) -> ImageSet:
 def _measured(
     model: Model, pool: ImageSet, seed: int, group_by: str | None, guesses: list[Guess] | None, runtime: Runtime
 ) -> tuple[Estimate, Guess | None]:
-    """Rank 0 measures and tells the others; the model ends on the CPU.  guesses: of the images of `pool`."""
+    """Rank 0 measures and tells the others; the model ends on the CPU.  guesses: about the images of `pool`."""
     found: tuple[Estimate, Guess | None] | VitreousError | None = None
     if runtime.ranks.is_first:
         try:

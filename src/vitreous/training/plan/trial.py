@@ -63,7 +63,7 @@ class NoiseImages:
 def measure(
     config: Config, recipe: Recipe, device: torch.device, *, steps: int = 20, checkpointing: bool = False
 ) -> TimedSteps:
-    """Time training steps of the recipe's batch, by the step that `fit` takes."""
+    """Time training steps of the recipe's batch, as `fit` takes them."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     threads = torch.get_num_threads()
@@ -79,7 +79,7 @@ def measure(
 
 
 class TrialSteps:
-    """Called, it takes the next training step."""
+    """Each call takes the next training step."""
 
     def __init__(self, step: Step, batches: Iterator[Batch]):
         self.step, self._batches, self._done = step, batches, 0
@@ -100,7 +100,7 @@ def make_steps(
 ) -> TrialSteps:
     """Training steps of `fit`, on images of noise that lie on the device.
 
-    On a CPU torch's threads are as `fit` sets them.
+    On a CPU, torch's threads are set as in `fit`.
     """
     crop = Augment(size=config.image_size, crop="none", flip=0.5)
     recipe = replace(recipe, augment=crop)

@@ -72,7 +72,7 @@ def get(
     image_size: int | Size = Given.image_size,
     model: str | None = None,
 ) -> Recipe:
-    """A recipe by name, for so many training images of such a size; `model` chooses the row of a paper's table."""
+    """A recipe by name, for this many training images of this size; `model` chooses the row of a paper's table."""
     check_name(name)
     return RECIPES[name](Given(images=images, classes=classes, image_size=as_size(image_size), model=model))
 
@@ -92,7 +92,7 @@ def rows() -> list[RecipeRow]:
 
 
 def _source(make: Callable[[Given], Recipe]) -> str:
-    """Where a recipe comes from; one of another package may fail, and hides no other."""
+    """Where a recipe comes from; one from another package may fail without hiding the others."""
     try:
         return make(Given()).source
     except Exception as error:

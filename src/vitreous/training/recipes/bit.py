@@ -46,7 +46,7 @@ def pretraining(given: Given) -> Recipe:
 class HyperRule:
     """What BiT's code takes from the size of the images and their number."""
 
-    resize: int  # pixels of the square that a image is squashed to
+    resize: int  # pixels of the square that an image is squashed to
     crop: int  # pixels of the square cut out of it
     points: tuple[int, ...]  # end of the warm-up, then steps after which the rate is a tenth
     steps: int

@@ -31,7 +31,7 @@ class Given:
         return " ".join([self.network(default), *parts.split(), *changes])
 
     def batch(self, most: int) -> int:
-        """Images per step: a power of two, at least eight steps an epoch where there are as many images."""
+        """Images per step: a power of two, with at least eight steps an epoch if there are enough images."""
         batch = most
         while batch > 8 and batch * 8 > self.images:
             batch //= 2

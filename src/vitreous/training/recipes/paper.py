@@ -42,7 +42,7 @@ def jft(given: Given) -> Recipe:
     Command: vitreous fit DATA --recipe p1-jft --model L/16
     Cost: 7 or 14 epochs of 303 M images, batch 4096: 517,822 or 1,035,644 steps; H/14 took 2,500 TPUv3-core-days.
     Published: H/14 88.55 % on ImageNet after fine-tuning, L/16 87.76 % (table 2).
-    The paper tells no end of the linear decay: 0 here, as in big_vision.
+    The paper states no end of the linear decay: 0 here, as in big_vision.
     """
     name = given.network("B/16")
     if name not in JFT:

@@ -19,7 +19,7 @@ def small_data(given: Given) -> Recipe:
     """A plain ViT from scratch on up to about 100,000 images.
 
     Source: ours. Small patches (64 tokens or more), the blocks' matrices by Muon, MixUp and CutMix; images of up to
-    40 pixels get a narrow network and no RandAugment, which was behind there in the time a run has.
+    40 pixels get a narrow network and no RandAugment, which fell behind there in the time of a run.
     Command: vitreous fit DATA --recipe small-data
     Cost: at most 12.5 M images shown: 3.5 minutes at 32 pixels on an H200.
     Measured: CIFAR-10, 6.4 M parameters, 192 s of training: 95.52, 95.25, 95.17 % of test (seeds 0, 1, 2).

@@ -34,7 +34,7 @@ from vitreous.models.vit import TwoHeads
 
 MIN_MEASURED, MAX_MEASURED = 500, 20_000  # images whose frozen features are read for a measure
 MEASURE_MACS = {"cpu": 5e12, "cuda": 5e14}  # multiply-adds of such a measure: a minute of two cores, seconds of a GPU
-MAX_ROUNDS = 200  # with so many images a class, one more or less makes no difference
+MAX_ROUNDS = 200  # with this many images per class, one more or less makes no difference
 FEATURE_COPIES, ANSWER_COPIES = 4, 8  # of N D and of N K float64 that are held at once
 MAX_MEMORY_SHARE = 0.5  # of the memory that they may take
 
@@ -57,7 +57,7 @@ def frozen_features(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Frozen:
-    """What the head reads of every image, in float32, kept on disk split by split: train is not read again for all."""
+    """What the head reads of every image, in float32, kept on disk by split: train is not read again for all."""
     rows: NDArray[np.float32] | None = None
     is_read = np.zeros(len(data), bool)
     for split in (TRAIN, TEST):
@@ -82,7 +82,7 @@ def frozen_features(
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A probe, and what it says of every row when that row's group is left out."""
+    """A probe, and what it says about every row when that row's group is left out."""
 
     probe: Ridge
     left_out: NDArray[np.float64]  # N K
@@ -90,13 +90,13 @@ class Solved:
     parts: Decomposed
 
     def without_own_class(self, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-        """What a head that never saw a row's class says of the row; −inf for that class.  N K."""
+        """What a head that never saw a row's class says about the row; −inf for that class.  N K."""
         scores = self.parts.left_out(self.probe.l2, labels).astype(np.float32)
         scores[np.arange(len(labels)), labels] = -np.inf
         return scores
 
     def right_without(self, groups: NDArray[np.int64], labels: NDArray[np.int64]) -> int:
-        """Rows that the same l2 names rightly when other groups are left out."""
+        """Rows named rightly with the same l2 when these groups are left out instead."""
         return int((best_class(self.parts.left_out(self.probe.l2, groups)) == labels).sum())
 
 
@@ -161,12 +161,12 @@ def rounds(data: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], int]:
 class Series:
     """Images taken together, and what leaving them out whole does to the number of frozen features."""
 
-    by: str  # what the user said to group by, or what was guessed from
+    by: str  # what the user groups by, or what the guess is based on
     is_given: bool  # by the user
     count: int  # series of two images or more
     images: int  # in them
     one_by_one: int | None = None  # right when an image is left out with its copies alone; None where nobody asked
-    whole: int | None = None  # right when its whole series is left out, too
+    whole: int | None = None  # right when its whole series is left out as well
     at_random: int | None = None  # right when as many images, drawn at random, are left out instead: the mean of draws
     least_at_random: int | None = None  # the lowest of them
     judged: int = 0  # images that these numbers are of
@@ -179,9 +179,9 @@ class Series:
 
     @property
     def matters(self) -> bool:
-        """Whether whole series give a lower number, beyond its interval, and not because fewer are learned from.
+        """Whether whole series lower the number beyond its interval, not only because fewer images are learned from.
 
-        So they must be lower than all draws at random; if those lie beyond the interval too, beyond theirs as well.
+        So it must be below all draws at random; if those lie beyond the interval too, it must be beyond theirs.
         """
         if self.one_by_one is None or self.whole is None or self.at_random is None or self.least_at_random is None:
             return False
@@ -216,7 +216,7 @@ class FirstHead:
     l2s: Sequence[float]
 
     def put_into(self, model: Model, train: ImageSet) -> None:
-        """Logits onto ±1 are too small for a softmax, so they get the temperature that suits images left out."""
+        """Scores fitted to ±1 are too small for a softmax, so they get the temperature that suits left-out images."""
         here = np.isin(self.frozen.images.ids, train.ids)
         labels, groups = self.frozen.images.labels[here], np.unique(self.groups[here], return_inverse=True)[1]
         found = solve(self.frozen.rows[here], labels, len(train.classes), self.l2s, groups=groups)
@@ -224,9 +224,9 @@ class FirstHead:
 
 
 def put_into_head(model: Model, probe: Ridge, temperature: float = 1.0) -> None:
-    """logits = probe.scores(features) / temperature: weight and bias standardise, too. Nothing else changes."""
+    """logits = probe.scores(features) / temperature: weight and bias also standardise. Nothing else changes."""
     weight, bias = (torch.from_numpy(part / temperature) for part in probe.on_raw())  # D K, K
-    if isinstance(model.head, TwoHeads):  # the mean of two, each with a token of its own
+    if isinstance(model.head, TwoHeads):  # the mean of two, each with its own token
         first, second = (2 * weight).chunk(2)
         _set(model.head.class_head, first, bias)
         _set(model.head.distillation_head, second, bias)

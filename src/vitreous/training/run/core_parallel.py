@@ -1,6 +1,6 @@
 """A CPU's cores side by side in training: each takes a part of the batch forward and back by itself.
 
-All cores on one layer after the other wait for each other at every layer. On two cores, images/s with one thread, two
+Cores that share the work of each layer wait for each other at every layer. On two cores, images/s with one thread, two
 threads, two lanes: small-hybrid at 28 pixels 2,949, 2,085, 3,831; at 96 pixels 972, 1,246, 1,637; Ti/16 14, 23, 27.
 Gradients are added in the order of the lanes, so that the same number of lanes gives the same weights, bit for bit.
 """
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 MIN_IMAGES_PER_LANE = 8  # with fewer, starting a lane costs more than it gains
 MAX_LANES = 16
-ONE_THREAD_BELOW = 4e9  # FLOP of a step: at 2e9, two threads beside the one that draws were 0.6 times as fast
-MAX_GRADIENT_BYTES = 2**30  # bytes of gradients, which each lane has of its own
+ONE_THREAD_BELOW = 4e9  # FLOP of a step: at 2e9, two threads next to the one that draws were 0.6 times as fast
+MAX_GRADIENT_BYTES = 2**30  # bytes of the gradients of all lanes; each lane has its own
 
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """A task with modules of its own over the same parameters: what is set for a step belongs to a module."""
+    """A task with its own modules over the same parameters, since what is set for a step belongs to a module."""
 
     loss: Callable[..., tuple[Tensor, Tensor]]
     drop_paths: list[DropPath]
@@ -53,7 +53,7 @@ class Lanes:
     def gradients(
         self, forward: Callable[[slice, Lane], tuple[Tensor, Tensor]], rows: slice, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        """Mean loss, right answers and gradients of these rows of a batch, of equal shares for all lanes."""
+        """Mean loss, right answers and gradients of these rows of a batch, in equal shares for all lanes."""
         each = (rows.stop - rows.start) // len(self)
 
         def work(k: int) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
@@ -66,7 +66,7 @@ class Lanes:
         used = [i for i, gradient in enumerate(found[0]) if gradient is not None]
         sums = [found[0][i] for i in used]
         for more in found[1:]:
-            sums = list(torch._foreach_add(sums, [more[i] for i in used]))  # anew: two gradients may be one tensor
+            sums = list(torch._foreach_add(sums, [more[i] for i in used]))  # a copy: two gradients may be one tensor
         total: list[Tensor | None] = [None] * len(parameters)
         for i, gradient in zip(used, sums, strict=True):
             total[i] = gradient
@@ -96,7 +96,7 @@ def choose_lanes(stage: TrainingStage, runtime: Runtime) -> int:
 
 
 def choose_threads(stage: TrainingStage, runtime: Runtime, lanes: int) -> int:
-    """One thread in each lane; one, too, if a step is so little work that threads would wait for each other."""
+    """One thread in each lane; also one if a step is so little work that threads would wait for each other."""
     if lanes > 1:
         return 1
     work = training_flops(stage.model.config) * stage.recipe.batch / runtime.ranks.world

@@ -59,7 +59,7 @@ def decode_once(
 ) -> Callable[[ImageSet], ImageSet]:
     """Decode train and dev if that pays; the function returned finds a subset among the decoded images.
 
-    Each rank decodes into its own memory. Onto disk only rank 0 decodes, and the others wait.
+    Each rank decodes into its own memory. Only rank 0 decodes onto disk, and the others wait.
     """
     place = _place(plan, train, runtime.ranks, where)
     if place == "nowhere":

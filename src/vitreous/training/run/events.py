@@ -18,14 +18,14 @@ from vitreous.printable import printable_line
 from vitreous.words import duration
 
 LOSS_OR_GRADIENT = "loss or gradient"
-MAX_REPLACED_TOLD = 3  # images by name at a time, that cannot be read
+MAX_REPLACED_TOLD = 3  # unreadable images named at a time
 FACT_INDENT = 9  # columns before the text of a fact
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="kind"):
     """An event reads like a mapping too: event["loss"], event.get("text"), {**event}; `kind` comes first."""
 
-    is_detail: ClassVar[bool] = True  # told with --verbose alone
+    is_detail: ClassVar[bool] = True  # shown only with --verbose
 
     def to_json(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -83,7 +83,7 @@ class Said(Event, frozen=True, tag="say"):
 
 
 class Noted(Event, frozen=True, tag="note"):
-    """A line about something that went wrong and was mended."""
+    """A line about something that went wrong and was fixed."""
 
     is_detail: ClassVar[bool] = False
 
@@ -94,7 +94,7 @@ class Noted(Event, frozen=True, tag="note"):
 
 
 def about_replaced(new: Sequence[tuple[str, str]], total: int) -> Iterator[str]:
-    """Lines about images that could not be read since the last lines, by name and reason.  total: with those before."""
+    """Lines about images that could not be read since the last lines, by name and reason.  total: of all so far."""
     if len(new) <= MAX_REPLACED_TOLD:
         yield from (f"{name} cannot be read ({why}); another image is shown in its place" for name, why in new)
         return
@@ -106,7 +106,7 @@ def about_replaced(new: Sequence[tuple[str, str]], total: int) -> Iterator[str]:
 
 
 class ProgressMade(Event, frozen=True):
-    """So many of so many images are done."""
+    """`done` of `total` images are done."""
 
     doing: ClassVar[str] = ""  # one word for people
 
@@ -127,7 +127,7 @@ class FeaturesRead(ProgressMade, frozen=True, tag="features"):
 
 
 class Working(Event, frozen=True, tag="working"):
-    """Something without a count is going on, for the live line."""
+    """Something without a count is in progress, for the live line."""
 
     text: str = ""
 
@@ -190,7 +190,7 @@ class StepLogged(StageEvent, frozen=True, tag="step"):
     norm: float = nan  # of the gradients before clipping
     images_per_second: float = nan
     seconds_left: float = nan
-    memory: int | None = None  # bytes of a GPU at most
+    memory: int | None = None  # peak bytes of a GPU
 
     @property
     def place(self) -> str:

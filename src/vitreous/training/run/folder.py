@@ -1,4 +1,4 @@
-"""The folder of a run: what it is, what happened, and states from which it goes on after any end.
+"""The folder of a run: what it is, what happened, and states from which it resumes after any end.
 
     config.json     what was asked for: command, recipe, model, data, versions
     events.jsonl    one JSON object a line, only ever appended to
@@ -81,9 +81,9 @@ Say = Callable[[str], object]  # called with one line for people
 
 @dataclass(frozen=True)
 class State:
-    """Everything a run needs to go on: tensors, and `about`, the plain values beside them (stage and step among these).
+    """Everything a run needs to resume: tensors, and the plain values `about`, with stage and step.
 
-    events: lines that the events had when it was taken.
+    events: how many lines the events had when the state was taken.
     """
 
     tensors: dict[str, Tensor]
@@ -115,7 +115,7 @@ class RunFolder:
             self._events = _events(path)
             self._lines = self._events.repair()
             held.enter_context(self._events)
-        self._before = self._lines  # of earlier processes, until `latest_state` tells which of them count
+        self._before = self._lines  # of earlier processes, until `latest_state` decides which of them count
 
     @classmethod
     def create(
@@ -126,7 +126,7 @@ class RunFolder:
         force: bool = False,
         write_start: Callable[[Path], object] | None = None,
     ) -> RunFolder:
-        """A new run at `path`, which must be free. With `force` an older run there goes, but nobody else's file.
+        """A new run at `path`, which must be free. `force` deletes an older run there, but no other files.
 
         write_start: writes the network that the run begins with to the path it is given. It is called before
         config.json is written, so every run that can be resumed has its network.
@@ -148,7 +148,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """The run at `path`, to go on with it; its `config` is what `differences` compares."""
+        """The run at `path`, to resume it; its `config` is what `differences` compares."""
         path = Path(path)
         config_of(path)  # before a lock is made there
         with one_line_for(path), ExitStack() as held:
@@ -180,7 +180,7 @@ class RunFolder:
 
     @property
     def has_steps(self) -> bool:
-        """Whether a state after the first step was saved, so that a run can go on from it."""
+        """Whether a state after the first step was saved, from which a run can resume."""
         names = (STATE_NAME.fullmatch(state.name) for state in (self.path / STATES).iterdir())
         return any(int(name["step"]) > 0 for name in names if name is not None)
 
@@ -193,7 +193,7 @@ class RunFolder:
                 _delete(path)
 
     def close(self) -> None:
-        """Wait for a state that is still being written, raising what went wrong with it; then let go of the folder."""
+        """Wait for a state that is still being written, raising what went wrong with it; then release the folder."""
         try:
             self.wait()
         finally:
@@ -244,7 +244,7 @@ class RunFolder:
         return {"version": STATE_VERSION, "run": self.config["run"], "events": lines, "about": _copy(about)}
 
     def wait(self) -> None:
-        """Until no state is being written; raises what went wrong with it."""
+        """Wait until no state is being written; raise what went wrong with it."""
         if self._saving is not None:
             try:
                 self._saving.result()
@@ -255,11 +255,11 @@ class RunFolder:
     def latest_state(
         self, stage: str | None = None, say: Say = lambda line: None, *, in_memory: bool = True
     ) -> State | None:
-        """The newest whole state (of `stage`), to go on from: events written since it was taken count no more.
+        """The newest whole state (of `stage`), to resume from; events written after it no longer count.
 
-        in_memory: False checks its tensors and lets go of each.
+        in_memory: False checks its tensors without keeping them.
 
-        None: the stage has no state and begins; if it is the first stage of a reopened folder, so does the run.
+        None: the stage has no state and starts anew; if it is the first stage of a reopened folder, so does the run.
         Damaged, unfinished and foreign files are passed over; `say` gets a line about each.
         """
         self.wait()
@@ -352,7 +352,7 @@ class RunFolder:
 
 
 def read_state(path: Path) -> State:
-    """The state at `path`, every tensor checked. Needs no lock, so any rank may; of shards, all ranks together."""
+    """The state at `path`, every tensor checked. Any rank may call it without a lock; for shards, all must."""
     if path.suffix == SHARDS:
         from vitreous.training.run import sharded_state
 
@@ -392,7 +392,7 @@ def _checked(path: Path, keep: Callable[[str, Tensor], object]) -> State:
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The events of the run at `path` as if nothing had ended it: without what a restore superseded, nor bookkeeping.
+    """The events of the run at `path` as if nothing had ended it: without superseded events and bookkeeping.
 
     A restore that counts no lines supersedes what its stage did after its step.
     """
@@ -405,7 +405,7 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         number = lines.index(None) + 1
         raise DataError(f"line {number} of {path / EVENTS} is not an event; take it out, or give another run")
     kept: list[dict[str, Any]] = []
-    gap = range(0)  # lines that the restore behind them made void
+    gap = range(0)  # lines that a later restore made void
     ends: dict[Any, float] = {}  # stage: the last step that counts
     for i, line in reversed([(i, line) for i, line in enumerate(lines) if line is not None]):
         stage, step = line.get("stage"), line.get("step")
@@ -438,7 +438,7 @@ def without_clocks(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """What the run at `path` began with."""
+    """The config that the run at `path` began with."""
     if not (path / CONFIG).is_file():
         raise DataError(f"{path} is not a run folder (it has no {CONFIG}); give one that `vitreous fit` made")
     try:
@@ -464,7 +464,7 @@ def is_finished(path: Path) -> bool:
 
 
 def runs_of(new: Path, ending: str = "") -> list[Path]:
-    """Runs of the same data as `new`, DATA-N and no longer names, without this ending."""
+    """Runs of the same data as `new`: folders named DATA-N and this ending, given without it."""
     word = re.escape(new.name.rpartition("-")[0])
     folders = new.parent.iterdir() if new.parent.is_dir() else iter(())
     names = [folder.name for folder in folders if re.fullmatch(rf"{word}-\d+{ending}", folder.name)]
@@ -472,7 +472,7 @@ def runs_of(new: Path, ending: str = "") -> list[Path]:
 
 
 def unfinished(data: Any, data_name: str, out: str | os.PathLike[str] | None) -> tuple[Path, Any]:
-    """The run to go on with, and its images if the user named them."""
+    """The run to resume, and its images if the user named them."""
     is_ours = isinstance(data, str | os.PathLike) and _looks_like_run(Path(data))
     if out is not None and is_ours and Path(data).resolve() != Path(out).resolve():
         raise ConfigError(f"{data} and --out {out} each say which run goes on; give one")
@@ -529,7 +529,7 @@ def check_free(path: Path, *, force: bool) -> None:
 
 
 def next_name(folder: str | os.PathLike[str], name: str) -> Path:
-    """FOLDER/NAME-N, the first N that is free, and no second of two runs will go to."""
+    """FOLDER/NAME-N with the first N that is free and not reserved for the second of two runs."""
     word = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:60] or "data"
     number = 1
     while any(os.path.lexists(Path(folder) / f"{word}-{number}{end}") for end in ("", FIRST)):
@@ -544,7 +544,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 _ABSENT = object()
-IN_WORDS = {"content_id": "digest of images and labels"}  # of a config's names, where a stranger reads them
+IN_WORDS = {"content_id": "digest of images and labels"}  # names in a config, as people read them
 
 
 def _differences(names: tuple[str, ...], then: Any, now: Any) -> Iterable[str]:
@@ -626,7 +626,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON holds it: numbers of numpy and torch as Python's, NaN and the infinities as null."""
+    """The value as JSON holds it: numbers of numpy and torch as Python's, NaN and the infinities as null."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -644,7 +644,7 @@ def _plain(value: Any) -> Any:
 
 
 def _copy(about: Mapping[str, Any]) -> Any:
-    """As a state holds it: NaN and the infinities stay, unlike in events."""
+    """The values as a state holds them: NaN and the infinities stay, unlike in events."""
     return json.loads(json.dumps(dict(about), default=lambda value: value.tolist()))
 
 
@@ -668,7 +668,7 @@ def _manifest_at(path: Path) -> dict[str, Any]:
 
 
 def _delete(path: Path) -> None:
-    """A state; of shards the manifest first, so that what is left does not count."""
+    """Delete a state; of shards, the manifest goes first, so that what is left does not count."""
     if not path.is_dir():
         path.unlink(missing_ok=True)
         return

@@ -1,4 +1,4 @@
-"""A run as it goes, in a notebook: one cell that is written again, as HTML and as plain text.
+"""A run in progress, in a notebook: one cell that is rewritten, as HTML and as plain text.
 
 `IPython.display` is asked for by name when a notebook runs us; nothing here needs IPython to be installed.
 """
@@ -27,7 +27,7 @@ def notebook_shell() -> Any:
 
 
 class LiveCell:
-    """What `fit` tells its events to: the last lines, and a bar that moves."""
+    """Listens to the events of `fit` and shows the last lines and a moving bar."""
 
     def __init__(self) -> None:
         self.lines: deque[Event] = deque(maxlen=MAX_CELL_LINES)

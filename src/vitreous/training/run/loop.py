@@ -1,6 +1,6 @@
 """The training loop: batch, step, log, look at dev, save; and every way a stage can end.
 
-Where a stage stands is a `Standing`. Killed at any moment it goes on from the last state, and on a CPU it ends with
+A `Standing` is where a stage stands. A stage killed at any moment resumes from the last state; on a CPU it ends with
 exactly the weights of a run that nobody killed.
 """
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 SAVE_SECONDS = 30.0  # between states
 SAVE_SHARE = 20  # saving takes at most a twentieth of the time
-QUESTION_SECONDS = 1.0  # between two questions to the other ranks whether to stop or to save
+QUESTION_SECONDS = 1.0  # between questions to the other ranks whether to stop or save
 QUESTION_STEPS = 100  # at most
 MAX_LOGS = 200  # lines of loss in a long run
 MAX_LOOKS = 50  # at dev
-TRIAL_SECONDS = 2.0  # steps are timed that long to turn seconds into a number of steps
+TRIAL_SECONDS = 2.0  # steps are timed this long to turn seconds into a number of steps
 TRIAL_STEPS = 10
 MAX_SKIPPED = 10  # bad batches that rollback skips
 
@@ -53,12 +53,12 @@ MAX_SKIPPED = 10  # bad batches that rollback skips
 class _Stopwatch:
     """When things happened last."""
 
-    began: float = field(default_factory=time.monotonic)  # the seconds that are not yet counted
+    began: float = field(default_factory=time.monotonic)  # start of the seconds that are not yet counted
     saved: float = field(default_factory=time.monotonic)
     logged: float = field(default_factory=time.monotonic)
     save_took: float = 0.0
     saved_at: int = 0  # step
-    noted: int = 0  # replaced images that were told
+    noted: int = 0  # replaced images that were reported
     asked: float = field(default_factory=time.monotonic)
     asked_at: int = 0  # step
     next_question: int = 0  # step
@@ -88,7 +88,7 @@ class Loop:
         self._shards: ShardedStates | None = None  # of a network in shards
 
     def run(self) -> Outcome:
-        """From the newest state, or from the beginning, to the end."""
+        """Train from the newest state, or from the beginning, to the end."""
         lanes = choose_lanes(self.stage, self.runtime)
         try:
             with (
@@ -104,7 +104,7 @@ class Loop:
     def _run(self, lanes: int) -> Outcome:
         self.step = self._make_step(lanes)
         if self.step.shards is not None:
-            from vitreous.training.run.sharded_state import ShardedStates  # torch's part takes a second to import
+            from vitreous.training.run.sharded_state import ShardedStates  # importing torch's part takes a second
 
             self._shards = ShardedStates(self.folder, self.runtime.ranks)
         self.clock.restart()
@@ -117,7 +117,7 @@ class Loop:
             self._save()  # what came before this stage is never done again
         with _catch_signals() as caught:
             self._go(caught)
-            if any(gather(bool(caught))):  # during the last step or save: the next stage must not begin
+            if any(gather(bool(caught))):  # a signal during the last step or save: the next stage must not begin
                 raise Interrupted(caught[0] if caught else signal.SIGTERM, self.at.step)
         self.step.stop_checkpointing()
         return self._outcome()
@@ -161,7 +161,7 @@ class Loop:
     # --------------------------------------------------------------------------------------------------------- a step
 
     def _take(self, batch: Batch) -> None:
-        """One step; if memory is too small, the batch in more parts, the first time."""
+        """One step. If memory is too small, recompute blocks, then take the batch in more parts."""
         recipe, ranks = self.stage.recipe, self.runtime.ranks
         factor = float(self.rates[self.at.step] / recipe.peak_lr)
         while True:
@@ -350,7 +350,7 @@ class Loop:
         self.clock.save_took = self.clock.saved - begin
 
     def _restore(self) -> bool:
-        """Go on from the newest state of this stage; False if the stage has no state."""
+        """Resume from the newest state of this stage; False if the stage has no state."""
         ranks, found = self.runtime.ranks, None
         if self.folder is not None:
 
@@ -399,7 +399,7 @@ class Loop:
         return self.step.shapes() | {f"best.{name}": tuple(tensor.shape) for name, tensor in best}
 
     def _keep_lanes(self, lanes: int) -> None:
-        """Go on with the lanes the run began with, on any machine: they decide how sums are rounded."""
+        """Keep the lanes the run began with, on any machine: they decide how sums are rounded."""
         is_alone = self.runtime.ranks.world == 1 and self.step.shards is None
         if lanes != self.step.lane_count and is_alone:
             torch.set_num_threads(choose_threads(self.stage, self.runtime, lanes))
@@ -441,13 +441,13 @@ class Loop:
         )
 
     def _weights(self) -> dict[str, Tensor]:
-        """Of the network and of its average: what an outcome is made of."""
+        """The weights of the network and of its average, which an outcome is made of."""
         averages = {f"the average of {name}": tensor for name, tensor in self.step.average.state.items()}
         found = self.step.weights() | averages
         return {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
 
     def _is_finite(self) -> bool:
-        """Whether every weight is, on all ranks."""
+        """Whether every weight is finite, on all ranks."""
         own = _are_finite(self._weights().values())
         return own if self.step.shards is None else all(gather(own))
 

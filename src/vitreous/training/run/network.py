@@ -32,7 +32,7 @@ Weights = str | Model
 
 @dataclass(eq=False)
 class Start:
-    """The network that the plan has read. Training takes it, and this lets go of it."""
+    """The network that the plan has read. Training takes it, and this object releases it."""
 
     model: Model | None = None
 
@@ -43,7 +43,7 @@ class Start:
 
 
 def in_memory(model: Any, weights: Any) -> Model | None:
-    """The network that `model=` or `weights=` is; None for a word, and anything else is refused."""
+    """The network given as `model=` or `weights=`; None for a word. Anything else is refused."""
     for name, value in (("model", model), ("weights", weights)):
         if isinstance(value, torch.nn.Module):
             return unwrapped(value)
@@ -85,7 +85,7 @@ def start_model(plan: Plan, device: torch.device, *, again: bool = False) -> Mod
 def make_network(
     weights: Weights | None, model: str | None, recipe: Recipe, data: ImageSet, size: int | Size | None
 ) -> Model:
-    """A network for these classes and this size, with the recipe's dropout and first bias."""
+    """A network for these classes and this size, with the recipe's dropout and initial bias."""
     classes, size = len(data.classes), None if size is None else as_size(size)
     if weights is not None:
         if isinstance(weights, Model):
@@ -126,7 +126,7 @@ def network_name(model: str | None, recipe: Recipe) -> str:
 
 
 def with_recipe(made: Model, recipe: Recipe) -> Model:
-    """The network with the recipe's dropout and the recipe's first bias of the head."""
+    """The network with the recipe's dropout and the recipe's initial bias of the head."""
     if isinstance(made.config, ViTConfig):
         asked = {"dropout": recipe.dropout, "drop_path": recipe.drop_path}
         changes = {name: value for name, value in asked.items() if value is not None}

@@ -46,7 +46,7 @@ def left_out_scores(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The score of each image by the means of the other parts: of all classes, and of all but its own.  N, N.
 
-    The second is its score if its class had never been learned.
+    The second is its score as if its class had never been learned.
     """
     unit, members = _unit(rows), _members(labels, classes)
     whole = members.T @ unit  # K D
@@ -80,7 +80,7 @@ def _some_of_each(data: ImageSet, seed: int) -> NDArray[np.int64]:
 
 
 def _least_contrast(plan: Plan, rule: Preprocess) -> float:
-    """As `Familiarity` wants it, normalised."""
+    """The least contrast, normalised as `Familiarity` wants it."""
     blank = plan.health.find("blank") if plan.health is not None else None
     if blank is not None and len(blank.cases) >= BLANKS_LEARNED_FROM * plan.health.checked:  # type: ignore[union-attr]
         return 0.0

@@ -68,7 +68,7 @@ def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def layers(names: Iterable[str]) -> dict[str, int]:
-    """How far from the image each parameter lies: 0 what makes the tokens, then block by block, at last the readout."""
+    """How far from the image each parameter lies: 0 what makes the tokens, then block by block, the readout last."""
     order = {name: _depth(name) for name in names}
     ranks = {depth: rank for rank, depth in enumerate(sorted({(0, 0), (10**6, 0), *order.values()}))}
     return {name: ranks[depth] for name, depth in order.items()}
@@ -131,7 +131,7 @@ def _sgd(parts: list[dict[str, Any]], recipe: Recipe, on_gpu: bool) -> torch.opt
 
 def _adamw(parts: list[dict[str, Any]], recipe: Recipe, on_gpu: bool) -> torch.optim.Optimizer:
     made = _AdamW(parts, lr=recipe.peak_lr, betas=recipe.betas, eps=recipe.eps, fused=True, capturable=on_gpu)
-    made._warned_capturable_if_run_uncaptured = True  # both ways are meant
+    made._warned_capturable_if_run_uncaptured = True  # both ways are intended
     return made
 
 
@@ -153,12 +153,12 @@ STATE = {
 
 
 def _rule(optimizer: str, group: Mapping[str, Any]) -> str:
-    """Whose state a group's parameters keep."""
+    """The rule whose state a group's parameters keep."""
     return "sgd" if optimizer == "sgd" else "matrix" if group["kind"] == "matrix" else "adamw"
 
 
 def _zeros(parameter: Tensor, names: tuple[str, ...], recipe: Recipe) -> dict[str, Tensor]:
-    """A momentum that starts at 0 is what torch's first step makes; and a first step may be one that is skipped."""
+    """A momentum that starts at 0 equals what torch's first step makes, and lets that step be skipped."""
     if recipe.optimizer == "sgd" and not recipe.momentum:
         return {}
     step = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -193,7 +193,7 @@ def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_state(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """What `state_of` gave, copied into place, so that a captured graph goes on with it."""
+    """What `state_of` gave, copied into place, so that a captured graph continues with it."""
     _copy_named(state_of(optimizer), tensors, "the optimiser's state")
 
 
@@ -320,7 +320,7 @@ def orthogonalised(x: Tensor, steps: int = 5) -> Tensor:
 
 
 def _adamw_step(group: dict[str, Any], state: Mapping[Tensor, dict[str, Tensor]], found_inf: Tensor | None) -> None:
-    """torch's fused AdamW, for a group of an optimiser of ours."""
+    """torch's fused AdamW, for a group of one of our optimisers."""
     params = [p for p in group["params"] if p.grad is not None]
     if not params:
         return
@@ -374,7 +374,7 @@ class Lamb(EagerOptimizer):
         kept = [self.state[p] for p in params]
         steps, means, squares = ([s[name] for s in kept] for name in ("step", "exp_avg", "exp_avg_sq"))
         one = torch.ones_like(steps[0]) if self.found_inf is None else 1 - self.found_inf
-        torch._foreach_add_(steps, [one] * len(steps))  # a tensor alone would be read back by the host
+        torch._foreach_add_(steps, [one] * len(steps))  # the host would read back a single tensor
         torch._foreach_mul_(means, skip.decay(beta1))
         torch._foreach_add_(means, torch._foreach_mul(gradients, 1 - beta1))
         torch._foreach_mul_(squares, skip.decay(beta2))
@@ -443,7 +443,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, found_inf: Tensor | None = None) -> None:
-        """Once after each step of the optimiser.  found_inf: 1 if that step was skipped; then this is skipped too."""
+        """Call after each step of the optimiser.  found_inf: 1 if that step was skipped; then this is skipped too."""
         if not self.state:
             return
         weight = self.weight if found_inf is None else self.weight * (1 - found_inf)

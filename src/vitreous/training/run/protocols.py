@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from vitreous.training.plan.plan import Plan
 
 MAX_NAMES_SHOWN = 5  # of images that cannot be read
-CALIBRATION_PARTS = 5  # that leave-one-out answers are calibrated in
+CALIBRATION_PARTS = 5  # in which leave-one-out answers are calibrated
 
 
 def train(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
@@ -316,7 +316,7 @@ def _solved(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime)
 
 
 def _masked(plan: Plan, folder: RunFolder | None, where: Path, runtime: Runtime) -> Trained:
-    """Masked patches: a network that has seen the images, for `--weights`."""
+    """Train on masked patches; the network then serves as `--weights`."""
     train = plan.data.split(TRAIN)
     model = start_model(plan, runtime.device)
     task = MaskedPatches(model, plan.recipe)
@@ -340,7 +340,7 @@ def _train(
     name: str = "fit",
     task: Task | None = None,
 ) -> Outcome:
-    """One stage; the model ends with the state that is kept.  task: to classify, unless given."""
+    """One stage; the model ends with the state that is kept.  task: classification by default."""
     if task is None:
         recipe = trainable_layers.apply(model, recipe)
         task = Classify(model, recipe) if plan.teacher is None else Distill(model, plan.teacher, recipe)
@@ -382,7 +382,7 @@ def _features(model: Model, images: ImageSet, runtime: Runtime) -> Frozen:
 
 
 def _answered(images: ImageSet, places: NDArray[np.int64], runtime: Runtime) -> ImageSet:
-    """The images at these places, which were answered; tells which others cannot be read."""
+    """The images at these places, which were answered; reports which others cannot be read."""
     missing = np.setdiff1d(np.arange(len(images)), places)
     if not len(missing):
         return images

@@ -87,7 +87,7 @@ class Runtime:
             self.writers.close()
 
     def answers(self, model: Model, data: ImageSet, *, alone: bool = False) -> inference.Logits:
-        """The model's answers to the images that can be read.  alone: only rank 0 asks; no other shares the work."""
+        """The model's answers to the images that can be read.  alone: only rank 0 asks, and no rank shares the work."""
         ranks = Ranks() if alone else None
         return inference.logits(
             model, data, device=self.device, workers=self.workers, skip_unreadable=True, ranks=ranks

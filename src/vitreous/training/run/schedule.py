@@ -31,7 +31,7 @@ def rates(recipe: Recipe, steps: int, steps_per_epoch: float) -> Floats:
 
 
 def rate(recipe: Recipe, step: int, steps: int, steps_per_epoch: float) -> float:
-    """The rate of one step; step = steps gives what the schedule ends in."""
+    """The rate of one step; step = steps gives the end of the schedule."""
     return float(_rates(recipe, np.array([step], np.float64), steps, steps_per_epoch)[0])
 
 

@@ -1,7 +1,7 @@
 """States that all ranks write together with torch.distributed.checkpoint: each rank its own rows, in a thread.
 
-A folder holds one file of each rank, torch's `.metadata`, and last our sealed manifest: without it the folder does not
-count. Any number of ranks reads it, each only the rows that it needs.
+A folder holds one file of each rank, torch's `.metadata` and, written last, our sealed manifest: without it the folder
+does not count. Any number of ranks can read it, each only the rows that it needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from vitreous.weights.tensor_files import each_safetensor, write_safetensors
 from vitreous.words import one_line
 
 _METADATA = "torch.distributed.checkpoint.metadata"
-DESCRIPTIONS = {  # what torch's list of the tensors of a state is made of
+DESCRIPTIONS = {  # the classes in torch's list of the tensors of a state
     *((_METADATA, name) for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties")),
     *((_METADATA, name) for name in ("TensorStorageMetadata", "ChunkStorageMetadata", "_MEM_FORMAT_ENCODING")),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
@@ -55,14 +55,14 @@ class ShardedStates:
     def __init__(self, folder: RunFolder | None, ranks: Ranks):
         self.folder, self.ranks, self.rows = folder, ranks, RankRows(ranks)
         self.mesh = init_device_mesh("cpu", (ranks.world,))
-        self.group = torch.distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)  # a thread's own
+        self.group = torch.distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)  # for the saving thread alone
         self._saver = ThreadPoolExecutor(1, "save-shards")
         self._saving: Future[Any] | None = None
 
     def save(
         self, own: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], about: Mapping[str, Any], *, wait: bool
     ) -> None:
-        """Save this rank's tensors (on the host, unchanged until written).  shapes: whole, of those that are rows."""
+        """Save this rank's tensors (on the host, unchanged until written).  shapes: whole, of those kept as rows."""
         self.wait()
         path = agreed(self.ranks, lambda: self.folder and self.folder.new_shards(about))
         tensors = {name: self._as_rows(tensor, shapes.get(name)) for name, tensor in own.items()}
@@ -75,7 +75,7 @@ class ShardedStates:
             self.wait()
 
     def wait(self) -> None:
-        """Until no state is being written; raises what went wrong with it on any rank."""
+        """Wait until no state is being written; raise what went wrong with it on any rank."""
         agreed(self.ranks, self.folder.wait if self.folder is not None else lambda: None)
         if self._saving is not None:
             saving, self._saving = self._saving, None
@@ -107,7 +107,7 @@ class ShardedStates:
         return {name: tuple(tensor.shape) for name, tensor in each_safetensor(path)}
 
     def _as_rows(self, tensor: Tensor, shape: tuple[int, ...] | None) -> Tensor:
-        """What torch's checkpoint takes for rows of a whole."""
+        """Rows of a whole tensor, as torch's checkpoint takes them."""
         if not shape:
             return tensor
         stride = torch.empty(shape, device="meta").stride()
@@ -130,7 +130,7 @@ def _write(path: Path, tensors: dict[str, Tensor], group: Any, ranks: Ranks) -> 
 
 
 def _of_rank(rank: int, fault: BaseException, path: Path) -> RunError | RoomError:
-    """One line that names the rank; torch's file writer tells a full disk only as a failed write."""
+    """One line that names the rank; torch's file writer reports a full disk only as a failed write."""
     is_full = isinstance(fault, OSError) and fault.errno in DISK_FULL
     if is_full or "failed writing" in str(fault) or "write failed" in str(fault):
         why = getattr(fault, "strerror", None) or "the write failed"
@@ -145,7 +145,7 @@ def _of_rank(rank: int, fault: BaseException, path: Path) -> RunError | RoomErro
 
 
 class _Reader(dcp.FileSystemReader):
-    """Reads torch's metadata once, and makes nothing of it but descriptions of tensors: it is a pickle."""
+    """Reads torch's metadata once, and only descriptions of tensors from it, since it is a pickle."""
 
     @cached_property
     def _kept(self) -> Metadata:
@@ -176,7 +176,7 @@ class _Descriptions(pickle.Unpickler):
 def _load(tensors: dict[str, Tensor], reader: _Reader) -> None:
     """Fill the tensors, whole or rows, in place; called by all ranks."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process alone is meant
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # a single process is intended
         dcp.load(tensors, storage_reader=reader, process_group=patient_group())
 
 
@@ -198,7 +198,7 @@ def read_whole(path: Path) -> dict[str, Tensor]:
 
 
 def join_shards(path: Path, out: Path) -> None:
-    """A state in shards as one file, tensor by tensor: memory holds one at a time."""
+    """Write a state in shards as one file, tensor by tensor: memory holds one at a time."""
     check_state(path)
     about, reader = _about(path), _Reader(path)
 

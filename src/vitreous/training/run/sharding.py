@@ -37,7 +37,7 @@ class RankRows:
         return slice(begin, min(begin + each, shape[0]))
 
     def own(self, whole: Tensor) -> Tensor:
-        """This rank's rows, a view; a single number is everybody's."""
+        """This rank's rows, a view; every rank keeps a single number."""
         return whole[self.of(tuple(whole.shape))] if whole.ndim else whole
 
     def whole(self, own: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -75,9 +75,9 @@ class ShardedTask:
             name: nn.Parameter(p.detach().to_local(), requires_grad=p.requires_grad) for name, p in self._whole.items()
         }
 
-    @torch.no_grad()  # else each look at the rows of a tensor is an operation of autograd, hundreds in a step
+    @torch.no_grad()  # else autograd records each access to the rows of a tensor, hundreds in a step
     def take_gradients(self) -> None:
-        """After a backward pass: the rows' gradients where optimisers look for them."""
+        """After a backward pass, put the rows' gradients where optimisers look for them."""
         for name, whole in self._whole.items():
             own, gradient = self.own[name], whole.grad
             own.data = whole.to_local()  # FSDP may have moved it at its first forward pass
@@ -90,7 +90,7 @@ class ShardedTask:
 
     @torch.no_grad()
     def fill_given(self, weights: Mapping[str, Tensor]) -> None:
-        """The given network gets these rows of all ranks."""
+        """Fill the given network with these rows of all ranks."""
         given = dict(named_parameters(self.given.network))
         for name, own in weights.items():
             given[name].copy_(self.rows.whole(own.detach(), self.shapes[name]))
@@ -99,7 +99,7 @@ class ShardedTask:
 
 
 def units(network: nn.Module) -> list[list[nn.Module]]:
-    """The blocks that are gathered together: neighbours."""
+    """The neighbouring blocks that are gathered together."""
     found: list[list[nn.Module]] = []
     for parent in network.modules():
         blocks = [module for module in parent.children() if isinstance(module, Block | Stage)]
@@ -110,7 +110,7 @@ def units(network: nn.Module) -> list[list[nn.Module]]:
 
 
 def _shard(network: nn.Module, device: torch.device, half: bool) -> None:
-    """Blocks in units; stem, positions, norm and head with the whole, in float32."""
+    """Shard blocks in units, and stem, positions, norm and head with the whole, in float32."""
     try:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -125,7 +125,7 @@ def _shard(network: nn.Module, device: torch.device, half: bool) -> None:
 
 
 def _own_modules(task: Task) -> Task:
-    """A copy with modules of its own; parameters of its own, too, that share their memory until they are sharded."""
+    """A copy with its own modules and parameters; the parameters share their memory until they are sharded."""
     network = task.network
     mine: dict[int, Any] = {
         id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in network.parameters()

@@ -1,4 +1,4 @@
-"""The stages of a run: what trains on which images, where it stands, and how long all that are left will take."""
+"""The stages of a run: what trains on which images, where it stands, and how long the remaining stages will take."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class TrainingStage:
 
     @property
     def steps(self) -> int:
-        """In all; 0 while a time in seconds is not yet turned into steps."""
+        """Steps in all; 0 while a time in seconds is not yet turned into steps."""
         return schedule.total_steps(self.recipe, self.per_epoch) or 0
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a stage stands: the plain values that a saved state holds beside its tensors."""
+    """Where a stage stands: the plain values that a saved state holds next to its tensors."""
 
     steps: int  # in all
     step: int = 0  # the next one
@@ -75,14 +75,14 @@ class Standing:
         return replace(self, skipped=(*self.skipped, self.consumed), consumed=self.consumed + 1)
 
     def after_look(self, accuracy: float, loss: float, images: int) -> tuple[Standing, bool, bool]:
-        """After a look at dev; whether it is the highest so far, and whether its state is kept.
+        """The standing after a look at dev, whether it is the highest so far, and whether its state is kept.
 
-        The latest state within a standard error of the highest accuracy is kept. With a hundred images the highest is
-        chance, and an early state that reaches it, before the rate came down, is worse on all other images.
+        The latest state within a standard error of the highest accuracy is kept. With a hundred images, chance decides
+        the highest, and an early state that reaches it, before the rate came down, is worse on all other images.
         """
         is_best = self.top is None or (accuracy, -loss) > self.top
         top = (accuracy, -loss) if is_best or self.top is None else self.top
-        share = (top[0] * images + 1) / (images + 2)  # all right of a few is not certain
+        share = (top[0] * images + 1) / (images + 2)  # a perfect score on a few images is not certain
         is_kept = accuracy >= top[0] - math.sqrt(share * (1 - share) / max(images, 1))
         return (
             replace(
@@ -114,7 +114,7 @@ class Stages:
     last: tuple[str, int] = ("", 0)
 
     def after(self, stage: str, step: int, steps: int) -> dict[str, Any]:
-        """The fields of `StepOfSeveral` that tell the place in the whole run; empty if it is one training."""
+        """The fields of `StepOfSeveral` for the place in the whole run; empty if the run is one training."""
         if len(self.lengths) < 2 or stage not in self.lengths:
             return {}
         self._count(stage, step)

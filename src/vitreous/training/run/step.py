@@ -48,7 +48,7 @@ UNCOMPILED_SPEED = 1.2e14  # FLOP/s of a captured, uncompiled step; seen on an H
 ALIGNED_BYTES = 64  # bytes: every array on the device begins at a multiple
 STEPS_ON_THEIR_WAY = 4  # steps whose numbers may be on their way
 SUMS = "meters.sums"  # of a state: a row for each rank that saved it
-MAX_COMPILED = 1024  # networks of other shapes, of which a process keeps the code
+MAX_COMPILED = 1024  # networks of different shapes whose code a process keeps
 WARM_UP_STEPS = 3  # eager steps before a capture, as torch asks for
 
 
@@ -183,7 +183,7 @@ class _DeviceMeters:
 
     @staticmethod
     def own_sums(saved: Tensor, ranks: Ranks) -> Tensor:
-        """This rank's of what `of_ranks` gave; on another number of ranks, an equal share."""
+        """This rank's part of what `of_ranks` gave; an equal share if the number of ranks changed."""
         if saved.ndim == 1:
             return saved
         return saved[ranks.rank] if len(saved) == ranks.world else saved.mean(0)
@@ -258,7 +258,7 @@ class _Noise:
 
 
 class Step:
-    """Called with batches, changes the weights in place."""
+    """Called with a batch, it changes the weights in place."""
 
     def __init__(
         self,
@@ -423,11 +423,11 @@ class Step:
         return True
 
     def keep_parts(self, parts: int) -> None:
-        """Go on in as many parts as before, if this number of ranks can."""
+        """Keep as many parts as before, if this number of ranks can."""
         self.parts = parts if self._has_parts(parts) else self.parts
 
     def _forget_sizes(self) -> None:
-        """Before a step of other sizes."""
+        """Prepare for steps of other sizes."""
         self.graph = None
         self.inputs = _Inputs(self.inputs.device)
         self.optimizer.zero_grad(set_to_none=True)
@@ -451,7 +451,7 @@ class Step:
         self.inputs.take(batch, arrays, is_fixed=self.graph is not None, copies=self.is_captured)
 
     def _work(self) -> None:
-        """Everything on the device. No value is looked at."""
+        """All work on the device. On a GPU, the host reads no value."""
         device, meters = self.inputs.device, self.meters
         count = len(self.inputs.images) // self.parts
         total = torch.zeros((), device=device)
@@ -462,7 +462,7 @@ class Step:
                 loss, correct, gradients = self.lanes.gradients(self._forward, rows, self.parameters)
                 self._add(gradients)
             else:
-                with self._quiet(part), _one_compiled(self.compute.blocks):  # also those that are computed again
+                with self._quiet(part), _one_compiled(self.compute.blocks):  # including those that are recomputed
                     loss, correct = self._forward(rows)
                     (loss / self.parts).backward()
             total, right = total + loss.detach() / self.parts, right + correct.detach()
@@ -548,7 +548,7 @@ def prepare(
 
 @contextmanager
 def _one_compiled(blocks: list[Block]) -> Iterator[None]:
-    """Within it, blocks run compiled: their class's forward, once, for all of them."""
+    """Within it, blocks run the forward of their class, compiled once for all of them."""
     for block in blocks:
         vars(block)["forward"] = partial(compiled_once(type(block).forward), block)
     try:
@@ -560,9 +560,9 @@ def _one_compiled(blocks: list[Block]) -> Iterator[None]:
 
 @cache
 def compiled_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled; a network takes the code of an earlier one whose shapes and options are the same.
+    """The function compiled; a network takes the code of an earlier one with the same shapes and options.
 
-    Rates, seeds and weights are no part of that. A process may see many networks: folds, or the cells of a paper.
+    Rates, seeds and weights may differ. A process may see many networks: folds, or the cells of a paper.
     """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MAX_COMPILED)
     torch._dynamo.config.accumulated_recompile_limit = max(
@@ -594,7 +594,7 @@ def precision_on(device: torch.device, wanted: str) -> str:
 
 
 def choose_compiling(stage: TrainingStage, runtime: Runtime) -> Compiled:
-    """What of a step to compile."""
+    """Which part of a step to compile."""
     config, length = stage.model.config, stage.recipe.length
     if runtime.compiled is not None or runtime.device.type != "cuda":
         return runtime.compiled or "none"
@@ -605,7 +605,7 @@ def choose_compiling(stage: TrainingStage, runtime: Runtime) -> Compiled:
 
 
 def uncompiled_seconds(config: Config, images: int) -> float:
-    """That a GPU trains on so many images, about."""
+    """Roughly how long a GPU trains on this many images."""
     return training_flops(config) * images / UNCOMPILED_SPEED
 
 

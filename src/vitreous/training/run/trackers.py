@@ -54,7 +54,7 @@ class TensorBoard:
 
 
 class Trackio:
-    """Into Trackio's own folder on this machine, and nowhere else. See it with `trackio show --project vitreous`.
+    """Writes only into Trackio's own folder on this machine. See it with `trackio show --project vitreous`.
 
     It cannot take points back: steps that a restored run repeats are drawn twice.
     """
@@ -131,7 +131,7 @@ class Writers:
             yield
         except but:
             raise
-        except Exception as error:  # whatever it is, it is not the run's
+        except Exception as error:  # whatever it is, the run survives it
             self.writers.pop(name, None)
             self.say(f"the log {name} is lost ({one_line(error)}); the run goes on without it")
 

@@ -96,7 +96,7 @@ def frozen(model: nn.Module, policy: str) -> set[str]:
 
 
 def _keep_statistics(model: nn.Module) -> None:
-    """A batch norm that is left alone answers by what it has seen before, and counts nothing more."""
+    """A frozen batch norm keeps the statistics it has and updates them no more."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm1d) and not any(p.requires_grad for p in module.parameters()):
             module.eval()

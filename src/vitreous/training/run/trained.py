@@ -67,15 +67,15 @@ class Trained:
     logits: NDArray[np.float32]  # N K, of the judged images
     judged_by: str
     scores: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))  # N, of the judged images
-    chosen: NDArray[np.float32] | None = None  # logits that fit the temperature
+    chosen: NDArray[np.float32] | None = None  # logits on which the temperature is fitted
     chosen_labels: NDArray[np.int64] | None = None
-    chosen_scores: NDArray[np.float32] | None = None  # that fit the threshold
+    chosen_scores: NDArray[np.float32] | None = None  # on which the threshold is fitted
     unknown_scores: NDArray[np.float32] | None = None  # N, of images whose class was left out
     unknown_logits: NDArray[np.float32] | None = None  # N K, by a head without that class, which has −inf
     used: dict[str, int]  # images of train, dev and test
     seconds: float
     part: NDArray[np.int64] | None = None  # the fold of each judged image
-    test: Result | None = None  # of the set's own test split, beside a cross-validated number
+    test: Result | None = None  # of the set's own test split, next to a cross-validated number
     trials: tuple[Trial, ...] = ()  # of a sweep
     rivals: tuple[Rival, ...] = ()
     pixels: ImageSet | None = None  # the judged images as an evaluation sees them, where they are decoded already

@@ -1,4 +1,4 @@
-"""The model card beside a trained model: README.md as model hubs read it, with the numbers of the report."""
+"""The model card next to a trained model: README.md as model hubs read it, with the numbers of the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitreous.training.tell.summary import Summary, about_conflicts, right_above
 from vitreous.words import confidence, counted
 
 MAX_CLASSES_NAMED = 50  # named in the card
-WEAKEST_TOLD = 3  # classes whose weakness is told
+WEAKEST_TOLD = 3  # weakest classes that are named
 USE = """## Use
 
 ```sh

@@ -25,7 +25,7 @@ SMALL_SHARE = 0.5  # of the median class: a class with fewer images is small
 
 
 def told(run: Run) -> Iterator[Event]:
-    """All that the terminal tells of the run, facts before details."""
+    """All that the terminal shows of the run, facts before details."""
     yield from (fact for find in FACTS if (fact := find(run)) is not None)
     yield from _details(run.metrics)
 
@@ -79,7 +79,7 @@ def _trust(run: Run) -> Fact | None:
 
 
 def _unknown(run: Run) -> Fact | None:
-    """What it does with images of no class that it knows: first of a class much like its own, then of easy ones."""
+    """What the model does with images of no class it knows: first of a class like its own, then easy ones."""
     strangers = {kind: Caught(**count) for kind, count in (run.metrics.get("strangers") or {}).items()}
     kinds, (caught, seen) = easy(strangers)
     if not seen:
@@ -157,7 +157,7 @@ def _details(metrics: dict[str, Any]) -> Iterator[Said]:
 
 
 def _doubts(suspects: dict[str, Any]) -> str:
-    """How many labels are wrong for sure, since a copy has another, and how many more likely wrong than right."""
+    """How many labels are wrong for sure, since a copy has another label, and how many more may be wrong."""
     conflicts = suspects.get("conflicts") or ()
     sure = sum(conflict["exact"] for conflict in conflicts)
     maybe = sum(part["count"] for name in ("learned", "judged") if (part := suspects.get(name)))

@@ -1,4 +1,4 @@
-"""A finished run in a notebook's cell: what the terminal says of it, and its weakest classes."""
+"""A finished run in a notebook's cell: what the terminal says about it, and its weakest classes."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def _accuracy(summary: Summary) -> Section:
 
 
 def _against(summary: Summary, rival: Rival) -> str:
-    """Whether the difference is more than chance could make of so many images."""
+    """Whether the difference is more than chance could explain with this many images."""
     ours, theirs = summary.result.top1, rival.right / max(rival.seen, 1)
     spread = math.sqrt(ours * (1 - ours) / max(summary.result.images, 1) + theirs * (1 - theirs) / max(rival.seen, 1))
     points = 100 * (ours - theirs)
@@ -508,7 +508,7 @@ def _suspects(summary: Summary) -> Section | None:
 
 
 def _conflicts(summary: Summary) -> Iterator[Block]:
-    """Images under two labels: no model is needed to know that one is wrong; it says which it leans to."""
+    """Images under two labels: no model is needed to know that one is wrong, but it says which it leans to."""
     data = summary.health.data if summary.health is not None else None
     if data is None or not summary.conflicts:
         return
@@ -535,7 +535,7 @@ def _conflicts(summary: Summary) -> Iterator[Block]:
 
 
 def _leaning(summary: Summary, place: int | None) -> str:
-    """What the model says of a judged image; nothing where it knows nothing."""
+    """What the model says about a judged image; nothing if it has learned nothing."""
     if place is None or summary.alarm is not None:
         return "not judged" if place is None else ""
     p = np.asarray(summary.probabilities[place], np.float64)
@@ -543,7 +543,7 @@ def _leaning(summary: Summary, place: int | None) -> str:
 
 
 def _no_doubts(wrong: int, whose: str, *, is_other: bool = False) -> str:
-    """wrong: answers that are not the label.  is_other: of other images than those under two labels."""
+    """wrong: answers that are not the label.  is_other: about images other than those under two labels."""
     none = (
         "No other label is more likely wrong than right."
         if is_other
@@ -604,7 +604,7 @@ def _doubtful(summary: Summary, images: ImageSet, found: Sequence[Suspect], coun
 
 
 def _doubt(summary: Summary, suspect: Suspect) -> tuple[str, str]:
-    """What it may be, and what it is called."""
+    """What the image may be, and how it is labelled."""
     given, suggested = summary.classes[suspect.given], summary.classes[suspect.suggested]
     return f"perhaps {suggested} ({_sure(suspect.confidence)})", f"labelled {given} ({_sure(suspect.own)})"
 

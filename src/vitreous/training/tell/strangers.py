@@ -24,7 +24,7 @@ LEFT_OUT = "images of a class that was left out"  # each class in turn
 
 
 class Caught(NamedTuple):
-    """Strangers that were called none of these, all that were shown, and those that got a class and were sure of it."""
+    """Counts of strangers: called none of these, shown in all, and given a class with a sure answer."""
 
     caught: int
     seen: int

@@ -1,4 +1,4 @@
-"""What a run has to tell, as one value: the page and the card say the same because both read this."""
+"""What a run reports, as one value: the page and the card say the same because both read this."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class StageCurves:
 class Summary:
     """A finished run in plain values.
 
-    judged, probabilities: the images that the number is of, and the calibrated answers to them (N K), each by a model
+    judged, probabilities: the images behind the number, and the calibrated answers to them (N K), each by a model
     that has not seen the image.
     """
 
@@ -91,7 +91,7 @@ class Summary:
     folds: int = 0  # of cross-validation
     splits: Mapping[str, int]  # images of train, dev and test, as they were used
     files: str = ""  # how many the set holds, where not all are used
-    missing: Sequence[str] = ()  # why not all, a part each
+    missing: Sequence[str] = ()  # why not all, one reason each
     recipe: Recipe
     reasons: Sequence[str]  # why this recipe, a line each
     model: str
@@ -105,7 +105,7 @@ class Summary:
     device: str
     record: Mapping[str, Any] = field(default_factory=dict)  # `machine.record()`
     health: Health | None = None
-    learned: ImageSet | None = None  # the images that doubts are of, and maybe others
+    learned: ImageSet | None = None  # the images that doubts are about, and maybe others
     doubts: Doubts | None = None  # of labels that were learned from and not judged; None where nobody asked
     attention: Explanation | None = None
     inspection: Inspection | None = None  # a short look inside
@@ -211,18 +211,18 @@ class Summary:
 
     @property
     def copies(self) -> int:
-        """Images that are there once more, among all that were checked."""
+        """How many of the checked images are surplus copies."""
         return 0 if self.health is None else self.health.copies
 
     @property
     def data_notes(self) -> tuple[str, ...]:
-        """What was found in the data, without a test split that was made and not used."""
+        """Notes on the data, without those on a test split that was made but not used."""
         is_unused = self.judges_all and self.judged.split_was_made
         return without_split(self.judged.notes) if is_unused else self.judged.notes
 
     @cached_property
     def above(self) -> Above | None:
-        """What comes of answering only above the confidence chosen."""
+        """What comes of answering only above the chosen confidence."""
         if self.answer_above is None or self.has_many_labels:
             return None
         judged = self.result.judged
@@ -235,7 +235,7 @@ class Summary:
 
     @cached_property
     def suspects(self) -> list[Suspect]:
-        """Among the images judged, besides those under two labels."""
+        """Suspects among the images judged, besides those under two labels."""
         if self.has_many_labels:
             return []
         named = {name for conflict in self.conflicts for name in conflict.names}
@@ -244,7 +244,7 @@ class Summary:
 
     @cached_property
     def doubted(self) -> list[Suspect]:
-        """Among the images learned from; places are in `learned`."""
+        """Suspects among the images learned from; places are in `learned`."""
         if self.doubts is None or self.learned is None:
             return []
         places = find_places(self.learned.ids, [s.place for s in self.doubts.suspects])
@@ -341,8 +341,8 @@ def about_conflicts(conflicts: Sequence[LabelConflict]) -> str:
 def right_above(row: Above, judged_by: str) -> str:
     """How many of the answers given are right, for people.
 
-    Only test did not choose the confidence; images that did count up to 3 points too many (NOTES, "May the trust line
-    be trusted?").
+    Only test images did not choose the confidence; those that chose it count up to 3 points too many (NOTES, "May the
+    trust line be trusted?").
     """
     return percent(row.right_share) if judged_by == "test" else f"at least {percent(SURE_SHARE, 0)}"
 
@@ -361,7 +361,7 @@ def _share(right: int, images: int) -> str:
 
 
 def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: str) -> Summary | None:
-    """All that page and card tell; None if nothing was judged."""
+    """All that page and card show; None if nothing was judged."""
     if trained.judged is None:
         return None
     model, judged = trained.model, trained.judged
@@ -438,7 +438,7 @@ def calibrate(plan: Plan, trained: Trained) -> None:
 
 
 def judged_probabilities(trained: Trained) -> NDArray[np.float64]:
-    """As the model answers; each fold at the temperature of the other folds, so that none praises itself."""
+    """The model's answers; each fold has the temperature of the other folds, so that none flatters itself."""
     model = trained.model
     if trained.part is None or trained.judged is None or model.answers == "several":
         return _probabilities(trained.logits, model)
@@ -452,7 +452,7 @@ def judged_probabilities(trained: Trained) -> NDArray[np.float64]:
 
 
 def _sure_from(trained: Trained) -> float | None:
-    """The confidence from which answers are to be trusted: 0 all, 1 none; None where too few images tell."""
+    """The confidence from which answers are to be trusted: 0 all, 1 none; None if there are too few images."""
     if trained.chosen is None or trained.chosen_labels is None or trained.model.answers == "several":
         return None
     return sure_from(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
@@ -480,7 +480,7 @@ def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:
 
 
 def _doubts(plan: Plan, trained: Trained) -> Doubts | None:
-    """About labels learned from and not judged: by the solved head, or by the estimate before training."""
+    """Doubts about labels learned from and not judged: by the solved head, or by the estimate before training."""
     measured = None if plan.estimate is None else plan.estimate.doubts
     found = trained.doubts if trained.doubts is not None else measured
     if found is None or trained.judged is None or plan.judges_all:

@@ -60,7 +60,7 @@ class Run:
 
     @property
     def told(self) -> list[Event]:
-        """What the terminal tells: facts, and details for --verbose."""
+        """What the terminal shows: facts, and details for --verbose."""
         return list(facts.told(self))
 
     def __str__(self) -> str:

@@ -142,7 +142,7 @@ class Family:
     """A model type of transformers."""
 
     model_type: str
-    title: str  # as the names of its classes begin
+    title: str  # how the names of its classes begin
     names: Names
     prefix: str  # of the encoder's tensors in a file that holds more
     eps: float  # the config class's default
@@ -155,13 +155,13 @@ class Family:
     positions_cover: str = "all"
     position_resize: str = "huggingface"
     has_gains: bool | None = False  # None: with or without
-    square: tuple[str, ...] = ()  # what has one side alone in its config: patch, image_size
+    square: tuple[str, ...] = ()  # options with a single side in its config: patch, image_size
     holds: Mapping[str, tuple[Any, ...] | None] = field(default_factory=dict)  # options beyond a plain ViT's
     words: Callable[[ViTConfig], dict[str, Any]] = lambda config: {}  # of config.json, beyond those that all share
-    adds_pooler: bool = False  # its bare class has a pooler, at random if the file holds none
+    adds_pooler: bool = False  # its bare class has a pooler, random if the file holds none
     whole_classifier: str = ""  # the model type whose classifier holds this tower
     gate_is_silu: bool = True  # whatever hidden_act says
-    runs_as: str = ""  # the model type that is written, if transformers runs this one with something at random
+    runs_as: str = ""  # the model type to write instead, if transformers runs this one with random parts
 
     def differences(self, config: Config) -> list[Difference]:
         """The options of a model that this model type cannot hold."""
@@ -376,7 +376,7 @@ REFUSED_MODEL_TYPES = {
     "vilt": f"text is {NOT_BUILT}",
 }
 
-# What a file may hold beside the encoder: the function does not need it, or it is another network.
+# What a file may hold besides the encoder: parts that the function does not need, or another network.
 LEFT_OUT = {
     "text_model.": "text tower",
     "text_projection.": "text tower",
@@ -415,7 +415,7 @@ def lacks(family: Family, config: ViTConfig) -> int:
 
 
 def fitting(config: Config) -> Family:
-    """The model type that holds a model, or that lacks the least of it; best one that adds no pooler of its own."""
+    """The model type that holds a model, or that lacks the least of it; preferably one that adds no pooler."""
     rows = [row for row in FAMILIES.values() if not row.runs_as]
     if not isinstance(config, ViTConfig):
         return rows[0]

@@ -79,7 +79,7 @@ def bias_rules(config: ViTConfig, names: Names) -> list[Rule]:
 
 
 def map_rules(theirs: str) -> list[Rule]:
-    """The MAP head; `split_map` parts their stacked q, k, v into a query and a key with value."""
+    """The MAP head; `split_map` splits their stacked q, k, v into a query and a stacked key and value."""
     out = [rule("pool.probe", f"{theirs}.probe", move=LEADING_AXIS)]
     for kind in ("weight", "bias"):
         out.append(rule(f"pool.query.{kind}", f"{theirs}.attention.query_{kind}"))
@@ -99,7 +99,7 @@ def split_map(tensors: dict[str, torch.Tensor], map_pool: str) -> None:
 
 
 def join_map(tensors: dict[str, torch.Tensor], map_pool: str) -> None:
-    """The other way."""
+    """The inverse of `split_map`."""
     for kind in ("weight", "bias"):
         if f"{map_pool}.attention.query_{kind}" in tensors:
             parts = [tensors.pop(f"{map_pool}.attention.{part}_{kind}") for part in ("query", "key_value")]

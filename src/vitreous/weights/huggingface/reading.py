@@ -37,7 +37,7 @@ from vitreous.weights.huggingface.processors import preprocess
 from vitreous.weights.tensor_files import RawCheckpoint, Tensors
 from vitreous.words import one_line
 
-Facts = Mapping[str, Any]  # what a config tells
+Facts = Mapping[str, Any]  # what a config states
 
 
 def recognises(found: RawCheckpoint) -> bool:
@@ -50,7 +50,7 @@ def is_text(found: RawCheckpoint) -> bool:
 
 
 def scheme_of(found: RawCheckpoint) -> Names | None:
-    """The way in which a file names its tensors: where the patch projection is, and how a block's norms are called."""
+    """How a file names its tensors, recognised by its names for the patch projection and a block's norms."""
     plain = {strip(name) for name in found.tensors}
     for names in SCHEMES:
         norm = f"{names.norms[0]}.weight"
@@ -126,13 +126,13 @@ def without_encoder(found: RawCheckpoint, stated: str | None) -> FormatError:
 
 
 def vision_facts(found: RawCheckpoint) -> Facts:
-    """What the config says of the vision tower."""
+    """What the config says about the vision tower."""
     inside = found.config.get("vision_config")
     return inside if isinstance(inside, dict) else found.config
 
 
 def tidy(found: RawCheckpoint, names: Names) -> tuple[Tensors, list[str]]:
-    """Tensors under the names in files, without the model's prefix; and what was left out beside the encoder."""
+    """Tensors under the names in files, without the model's prefix; and what was left out besides the encoder."""
     left: dict[str, int] = {}
     kept = Tensors({}, found.tensors.path)
     for name, tensor in found.tensors.items():
@@ -162,7 +162,7 @@ def structure(
     found: RawCheckpoint, tensors: Tensors, names: Names, hints: Hints, facts: Facts, heads: int | None,
     assumed: list[str],
 ) -> ViTConfig:  # fmt: skip
-    """The encoder, from its tensors; heads alone come from the config.  heads: the config class's default."""
+    """The encoder, from its tensors; only heads come from the config.  heads: the config class's default."""
     width, channels, p, q = tensors.shape(f"{names.patch}.weight", 4)
     count, note = choose_heads(width, found, hints, facts.get("num_attention_heads", heads if facts else None))
     assumed += note
@@ -203,7 +203,7 @@ def structure(
 
 
 def rotation(found: RawCheckpoint, facts: Facts) -> dict[str, Any]:
-    """DINOv3's: places from -1 to 1 across the image, rows first, the first half of the numbers with the second."""
+    """DINOv3's: places from -1 to 1 across the image, rows first, first half of the numbers paired with the second."""
     base = facts.get("rope_theta", 100.0)
     if type(base) not in (int, float):
         raise CheckpointError(f"the config of {found.path} says rope_theta {one_line(base)}; mend config.json")
@@ -211,7 +211,7 @@ def rotation(found: RawCheckpoint, facts: Facts) -> dict[str, Any]:
 
 
 def family_of(found: RawCheckpoint, config: ViTConfig, names: Names, stated: str | None, assumed: list[str]) -> Family:
-    """The model type that the config names, which its tensors must have; else the first that has these tensors."""
+    """The model type that the config names, which must fit the tensors; else the one that fits them best."""
     if stated is None:
         rows = [row for row in FAMILIES.values() if row.names is names]
         family = min(rows, key=lambda row: lacks(row, config))
@@ -266,7 +266,7 @@ def read_out(
 
 
 def choose_readout(readouts: tuple[Readout, ...], tensors: Tensors, names: Names, facts: Facts) -> dict[str, Any]:
-    """The family's usual one, unless the norms in the file are those of another: BEiT with or without mean pooling."""
+    """The family's usual readout, unless the file has the norms of another: BEiT with or without mean pooling."""
     usual = readouts[0]
     if len(readouts) > 1 and usual[0] == "gap":
         has_norm, has_pooled = f"{names.norm}.weight" in tensors, f"{names.pooled_norm}.weight" in tensors
@@ -353,7 +353,7 @@ def image_size(
 
 
 def check_sizes(found: RawCheckpoint, facts: Facts, config: ViTConfig, hints: Hints) -> None:
-    """Refuse a config that says another size than its tensors have; who says architecture= takes the blame."""
+    """Refuse a config whose sizes are not those of its tensors, unless the user says architecture=."""
     e, b = config.encoder, config.embedding
     has: dict[str, Any] = {
         "hidden_size": e.width,

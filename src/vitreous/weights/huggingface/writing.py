@@ -51,7 +51,7 @@ def write(model: Model, tensors: Mapping[str, Tensor], path: Path) -> list[Path]
 
 
 def unread(config: ViTConfig, family: Family) -> dict[str, Tensor]:
-    """Tensors that the class has, and that play no part in the function."""
+    """Tensors that the class has and the function does not use."""
     names, width = family.names, config.encoder.width
     out: dict[str, Tensor] = {}
     if names.mask_token:

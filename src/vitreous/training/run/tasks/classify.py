@@ -20,12 +20,12 @@ class Task(Protocol):
     network: nn.Module  # all its parameters are trained
 
     def host(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """Arrays to send with the batch, rows as the batch's; drawn with an address."""
+        """Arrays to send with the batch, one row per image; drawn with an address."""
 
     def loss(self, images: Tensor, targets: Tensor, extra: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Mean loss and number of right answers.  images: B C H W, normalised; targets: B K.
 
-        Captured and compiled: no look at a value on the host, no shape that depends on one.
+        It is captured and compiled, so the host reads no value, and no shape depends on one.
         """
 
 

@@ -155,7 +155,7 @@ def _rows(x: Tensor, places: Tensor) -> Tensor:
 
 
 class MaskedPatches:
-    """The task: `network` is trained, `finished()` is what it was for. Labels are not looked at."""
+    """The task: `network` is trained, `finished()` is the result. Labels are ignored."""
 
     def __init__(self, model: Model, recipe: Recipe, target: str = "mean-colour"):
         if not isinstance(model, ViT) or model.config.embedding.stem != "patch":
@@ -197,7 +197,7 @@ class MaskedPatches:
         return loss, right.mean() * len(images)
 
     def colours(self, images: Tensor) -> Tensor:
-        """Values of 0 … 1 again, of three channels."""
+        """The images in values of 0 … 1 again, with three channels."""
         return (images.float() * self.std + self.mean).expand(-1, 3, -1, -1)
 
     def finished(self) -> ViT:
