@@ -42,7 +42,7 @@ def test_a_run_that_learned_nothing_says_so_first(run):
     name = run.metrics["no_better_than"]
     assert name in run.load().labels
     assert {row["name"] for row in run.metrics["judged"]["classes"] if row["said"]} == {name}
-    assert run.alarm.startswith(f"{ALARM}{name}. Begin from trained weights (--weights starter)")
+    assert run.alarm.startswith(f"{ALARM}{name}. Start from trained weights (--weights starter)")
     first, *others = run.told
     assert (first.text, first.tone) == (run.alarm, "bad")
     assert str(run).startswith(f"alarm    {run.alarm}")

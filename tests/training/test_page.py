@@ -268,11 +268,11 @@ def test_a_model_that_is_no_better_than_one_answer_is_called_so_first_and_in_red
     assert (bad.answer, bad.tone) == ("No better than always answering class 1.", "bad")
     first = bad.top[0]
     assert first.tone == "bad"
-    assert first.text.startswith("It answers nothing else. Begin from trained weights (--weights starter)")
+    assert first.text.startswith("It answers nothing else. Start from trained weights (--weights starter)")
     assert first.text.endswith("Or look at the images and their labels: vitreous check noise")
     assert bad.top[1].numbers[0].tone == "bad"
     assert '<p class="answer bad">No better than always answering class 1.</p>' in pages.render(bad)
-    assert "**No better than always answering class 1. Begin from trained weights" in card(collapsed())
+    assert "**No better than always answering class 1. Start from trained weights" in card(collapsed())
     good = page(told)
     assert (good.tone, good.top[0].numbers[0].tone) == ("plain", "plain")
     assert "No better than" not in pages.render(good)
@@ -284,10 +284,10 @@ def test_a_model_that_is_no_better_than_one_answer_is_called_so_first_and_in_red
     [
         (
             {"beginning": "from scratch"},
-            "Begin from trained weights (--weights starter), or train longer (--epochs N).",
+            "Start from trained weights (--weights starter), or train longer (--epochs N).",
         ),
         ({"beginning": "from the starter"}, "Train longer (--epochs N), or try other learning rates (--sweep)."),
-        ({"recipe": SOLVED}, "Begin from other weights (--weights MODEL), or add images."),
+        ({"recipe": SOLVED}, "start from other weights (--weights deit-tiny), or add images."),
     ],
 )
 def test_what_helps_depends_on_how_it_was_trained(changes, words):
@@ -386,7 +386,7 @@ def test_a_model_without_mistakes_has_no_list_of_them():
     assert "The most confident mistakes" not in html
     assert "None: no label is more likely wrong than right." in html
     assert "more likely mistakes" not in html
-    assert "for about 100.0." in html
+    assert "for about 100." in html
 
 
 def test_images_without_a_label_are_not_judged():

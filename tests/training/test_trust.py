@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import vitreous
 from vitreous.training.tell.summary import sure_from
 
 
@@ -38,3 +40,37 @@ def test_too_few_answers_tell_nothing():
     assert sure_from(probabilities, np.zeros(19, int)) is None
     assert sure_from(np.tile(probabilities[:1], (20, 1)), np.zeros(20, int)) == 1, "20 of 20 leave too much room"
     assert sure_from(np.tile(probabilities[:1], (40, 1)), np.zeros(40, int)) == 0
+
+
+def test_copies_count_as_one_answer():
+    """Forty right answers to copies of two images promise nothing; to forty images they do."""
+    probabilities, labels = np.tile([0.9, 0.05, 0.05], (40, 1)), np.zeros(40, int)
+    assert sure_from(probabilities, labels, np.arange(40)) == sure_from(probabilities, labels) == 0
+    assert sure_from(probabilities, labels, np.arange(40) // 20) == 1
+
+
+@pytest.fixture(scope="module")
+def one_series(tmp_path_factory):
+    """Two classes of different images, and a third that is one image twenty times."""
+    folder, draw = tmp_path_factory.mktemp("one"), np.random.default_rng(0)
+    for name, count, colour in (("circle", 24, [1, 1, 0.2]), ("square", 24, [1, 0, 0.2]), ("triangle", 20, [0, 1, 1])):
+        (folder / name).mkdir()
+        pixels = (draw.integers(0, 256, (count, 8, 8, 3)) * colour).astype(np.uint8).repeat(4, 1).repeat(4, 2)
+        for image in pixels[:1].repeat(20, 0) if name == "triangle" else pixels:
+            Image.fromarray(image).save(folder / name / f"{draw.integers(10**9)}.png")
+    return folder
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_class_of_copies_is_told_and_no_line_promises_more_than_the_page_shows(one_series, tmp_path):
+    run = vitreous.fit(one_series, weights="starter", recipe="linear-probe", out=tmp_path / "run", workers=0)
+    (third,) = [row for row in run.metrics["judged"]["classes"] if row["name"] == "triangle"]
+    assert run.metrics["judged_by"] == "leave-one-out"
+    assert (third["right"], run.metrics["of_one_group"]) == (0, ["triangle"])
+    above = run.metrics["above"]
+    assert above is None or above["right"] >= 0.9 * above["answered"]
+    low, high = run.metrics["judged"]["interval"]
+    assert high - low > 0.25, "twenty copies count as one image"
+    weakest = next(line for line in str(run).splitlines() if line.startswith("weakest"))
+    assert "its images are copies or one series" in weakest
+    assert "All images of triangle were left out together" in (tmp_path / "run" / "report.html").read_text()

@@ -64,8 +64,8 @@ FAULTS = {
     "one-class": ("Nothing to tell apart", "[class|classes] in all", "Add images of a second class."),
     "small-class": (
         "Classes too small to split",
-        "[class has|classes have] too few images to be in train and in test",
-        "Add images, or leave the class out.",
+        "[class has|classes have] too few different images to be in train and in test",
+        "Add images that are not alike, or leave the class out.",
     ),
 }
 NOTICES = {

@@ -34,6 +34,7 @@ from vitreous.weights import starter
 from vitreous.weights.load_model import fetch, is_new, newest_run
 
 BETTER = "--weights deit-tiny"
+STARTER_LEFT_OUT = "the starter knows little of these images"
 CROSS_VALIDATE_BELOW = 2_000  # images; fewer are each judged by a model that has not seen them
 
 
@@ -88,7 +89,7 @@ def choose_weights(request: Request, data: ImageSet, pool: ImageSet, typical: Si
     whole = found and _of_all(found, guesses or [], data)
     is_clear = starter.is_clear(estimate.right, estimate.images, estimate.chance)
     if is_tried and not is_clear and "policy" not in request.changes:
-        why = f"the starter knows little of these images ({estimate}), so it is left out"
+        why = f"{STARTER_LEFT_OUT} ({estimate}), so it is left out"
         return Beginning(reasons=(why,), series=whole, told=estimate.series)
     return Beginning(name, start, estimate, (_about_starter(),) if is_tried else (), whole, estimate.series)
 

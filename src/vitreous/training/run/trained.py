@@ -69,6 +69,7 @@ class Trained:
     scores: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))  # N, of the judged images
     chosen: NDArray[np.float32] | None = None  # logits on which the temperature is fitted
     chosen_labels: NDArray[np.int64] | None = None
+    chosen_groups: NDArray[np.int64] | None = None  # copies and series among them, if known
     chosen_scores: NDArray[np.float32] | None = None  # on which the threshold is fitted
     unknown_scores: NDArray[np.float32] | None = None  # N, of images whose class was left out
     unknown_logits: NDArray[np.float32] | None = None  # N K, by a head without that class, which has −inf

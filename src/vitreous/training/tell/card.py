@@ -28,7 +28,7 @@ for answer in vitreous.predict(model, ["photo.jpg"]):
     print(answer)
 ```
 
-The file carries its preprocessing, its labels and the temperature that makes its confidences true.
+The file carries its preprocessing, its labels and the temperature that calibrates its confidence.
 """
 
 

@@ -111,7 +111,9 @@ def _weakest(run: Run) -> Fact | None:
     most, taken_for = max(mistakes, key=lambda each: each[0], default=(0, ""))
     is_one_sided = 2 * most >= weak["images"] - weak["right"] > 0 and most > 1
     mostly = f", {most:,} taken for {taken_for}" if is_one_sided else ""
-    if doubts := _doubts(run.metrics.get("suspects") or {}):
+    if weak["name"] in run.metrics.get("of_one_group", ()):
+        do = "its images are copies or one series, so none was learned before they were judged; add others"
+    elif doubts := _doubts(run.metrics.get("suspects") or {}):
         do = f"{doubts}: see the report"
     elif weak["images"] < MIN_JUDGED or weak["images"] < SMALL_SHARE * median(row["images"] for row in rows):
         do = "it has few images: add some"

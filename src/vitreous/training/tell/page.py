@@ -47,7 +47,7 @@ from vitreous.training.recipe import Recipe, Seconds
 from vitreous.training.run.stage import stage_of
 from vitreous.training.tell.strangers import BLANKS, CLOTHES, DRAWN, LEFT_OUT, Caught, easy
 from vitreous.training.tell.summary import Rival, StageCurves, Summary, about_conflicts, happenings, right_above
-from vitreous.words import confidence, count, counted, duration, percent, sentence, unbroken
+from vitreous.words import confidence, count, counted, duration, few, percent, sentence, unbroken
 
 MAX_MISTAKES_SHOWN = 16  # shown as pictures
 MAX_SUSPECTS_SHOWN = 8
@@ -187,6 +187,12 @@ def _only_above(summary: Summary) -> Iterator[Note]:
 def _warnings(summary: Summary) -> Iterator[Note]:
     """What makes the number above worth less."""
     yield from (Note(note, "warn") for note in summary.notes)
+    if names := summary.of_one_group:
+        yield Note(
+            f"All images of {few(names)} were left out together, as copies or one series. So they were judged by "
+            "models that had never seen the class, and count as wrong. Add other images of it.",
+            "bad",
+        )
     if summary.health is not None and summary.health.misleading:
         kinds = "; ".join(finding.what for finding in summary.health.misleading)
         yield Note(f"The data has faults that can make these numbers wrong: {kinds}.", "bad")
@@ -256,8 +262,11 @@ def _classes(summary: Summary) -> Section:
         blocks.append(Fold(f"The other {len(others):,} classes", [_class_table(summary, others)]))
     if len(known) < len(summary.classes):
         blocks.append(Text(f"{len(summary.classes) - len(known):,} classes have no image among those judged."))
-    weakest = f"{worst[0].name} {_percent(worst[0].recall, 0)}" if worst else ""
-    return Section("Class by class", blocks, summary=f"weakest: {weakest}" if weakest else "")
+    short = ""
+    if worst:
+        is_perfect = worst[0].right == worst[0].images
+        short = "all found" if is_perfect else f"weakest: {worst[0].name} {_percent(worst[0].recall, 0)}"
+    return Section("Class by class", blocks, summary=short)
 
 
 def _class_table(summary: Summary, rows: Sequence[ClassRow]) -> Table:
@@ -323,6 +332,9 @@ def _confidence(summary: Summary) -> Section:
     ]
     error = 100 * result.calibration.error
     judged = result.judged
+    means = ""
+    if len(judged) and not summary.has_many_labels:
+        means = f"On average it is {_percent(judged.confidence.mean())} sure, and {_percent(result.top1)} are right. "
     if len(judged) and not summary.has_many_labels:
         order = np.argsort(-judged.confidence, kind="stable")
         answered = np.arange(1, len(order) + 1) / len(order)
@@ -341,7 +353,7 @@ def _confidence(summary: Summary) -> Section:
         drawings.append(Drawing(curve, told, "When it may stay silent"))
     blocks: list[Block] = [
         Text(
-            f"When it says how sure it is, it is off by {error:.1f} percentage points on average. "
+            f"{means}Compared by how sure it is, the two differ by {error:.1f} percentage points on average. "
             f"{_calibrated(summary)}"
         ),
         Drawings(drawings),
@@ -416,7 +428,8 @@ def _calibrated(summary: Summary) -> str:
     word = "over" if summary.temperature > 1 else "under"
     on = "left-out answers" if summary.judges_all or summary.recipe.is_solved else "dev"
     return (
-        f"It was {word}confident; a temperature of {summary.temperature:.3g}, fitted on {on}, corrects it everywhere."
+        f"That is with a temperature of {summary.temperature:.3g}, fitted on {on}, where it was {word}confident "
+        "without."
     )
 
 
@@ -799,7 +812,7 @@ def _sure(p: float) -> str:
 
 def _hundred(share: float) -> str:
     """A share of a hundred, with a digit more near 0 and 100."""
-    return f"{100 * share:.1f}" if share > 0.985 or share < 0.015 else f"{100 * share:.0f}"
+    return f"{100 * share:.1f}" if 0 < share < 0.015 or 0.985 < share < 1 else f"{100 * share:.0f}"
 
 
 def _brief(n: int) -> str:

@@ -31,6 +31,7 @@ from vitreous.models.model import Model
 from vitreous.models.track_record import SURE_SHARE, TrackRecord
 from vitreous.training.label_errors import Doubts, LabelConflict, Suspect, label_conflicts, suspects
 from vitreous.training.plan.plan import Plan
+from vitreous.training.plan.starting_weights import BETTER, STARTER_LEFT_OUT
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
 from vitreous.training.run.closed_form import Series
@@ -184,9 +185,11 @@ class Summary:
     def what_helps(self) -> str:
         """What to do about a model that has learned nothing."""
         if self.recipe.is_solved:
-            return "Begin from other weights (--weights MODEL), or add images."
+            return f"See that the labels are right, start from other weights ({BETTER}), or add images."
+        if self.beginning == "from scratch" and any(STARTER_LEFT_OUT in reason for reason in self.reasons):
+            return f"The starter knows no better. See that the labels are right, try {BETTER}, or add images."
         if self.beginning == "from scratch":
-            return "Begin from trained weights (--weights starter), or train longer (--epochs N)."
+            return "Start from trained weights (--weights starter), or train longer (--epochs N)."
         return "Train longer (--epochs N), or try other learning rates (--sweep)."
 
     @property
@@ -227,6 +230,15 @@ class Summary:
             return None
         judged = self.result.judged
         return above(judged.confidence, judged.is_right, self.answer_above)
+
+    @property
+    def of_one_group(self) -> list[str]:
+        """Classes whose images are all copies or one series, left out together: nothing of the class was learned."""
+        groups, labels = self.judged.groups, self.judged.labels
+        if not self.judges_all or groups is None or self.has_many_labels:
+            return []
+        counts = [len(np.unique(groups[labels == k])) for k in range(len(self.classes))]
+        return [name for name, count in zip(self.classes, counts, strict=True) if count == 1]
 
     @cached_property
     def conflicts(self) -> list[LabelConflict]:
@@ -367,10 +379,11 @@ def summarise(plan: Plan, trained: Trained, where: Path, command: str, device: s
     model, judged = trained.model, trained.judged
     probabilities = judged_probabilities(trained)
     result = measure_answers(probabilities, judged)
-    if _is_whole(plan.series) and judged.groups is not None and len(result.judged):
+    if judged.groups is not None and len(result.judged):
         groups = judged.groups[result.judged.rows]
-        result = replace(result, independent=independent(result.judged.is_right, groups))
-    weights, sure_from = str(plan.weights or ""), _sure_from(trained)
+        if len(np.unique(groups)) < len(groups):
+            result = replace(result, independent=independent(result.judged.is_right, groups))
+    weights, sure_from = str(plan.weights or ""), _sure_from(trained, result)
     return Summary(
         name=data_name(plan.data),
         command=command,
@@ -451,24 +464,40 @@ def judged_probabilities(trained: Trained) -> NDArray[np.float64]:
     return found
 
 
-def _sure_from(trained: Trained) -> float | None:
+def _sure_from(trained: Trained, result: Result) -> float | None:
     """The confidence from which answers are to be trusted: 0 all, 1 none; None if there are too few images."""
     if trained.chosen is None or trained.chosen_labels is None or trained.model.answers == "several":
         return None
-    return sure_from(_probabilities(trained.chosen, trained.model), trained.chosen_labels)
+    probabilities = _probabilities(trained.chosen, trained.model)
+    found = sure_from(probabilities, trained.chosen_labels, trained.chosen_groups)
+    if found is None or trained.part is None:
+        return found
+    shown = above(result.judged.confidence, result.judged.is_right, found)  # each part with the others' temperature
+    return found if shown.answered and shown.right_share >= SURE_SHARE else 1.0
 
 
-def sure_from(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float | None:
-    """As `TrackRecord` has it, by answers to images that nothing was trained on.  N K, N."""
+def sure_from(
+    probabilities: NDArray[np.float64], labels: NDArray[np.int64], groups: NDArray[np.int64] | None = None
+) -> float | None:
+    """As `TrackRecord` has it, by answers to images that nothing was trained on.  N K, N.
+
+    groups: N; answers to copies, or to one series, are right or wrong together, so they count as fewer.
+    """
     if len(labels) < MIN_ANSWERS:
         return None
-    above = calibration.answer_above(probabilities, labels, _is_trusted)
-    return 1.0 if above is None else above.confidence
+    confidence, is_right = probabilities.max(-1), probabilities.argmax(-1) == labels
 
+    def is_trusted(row: Above) -> bool:
+        """The interval's lower end counts: the best of many confidences looks better than it is."""
+        if row.answered < MIN_ANSWERS:
+            return False
+        answered, seen = confidence >= row.confidence, float(row.answered)
+        if groups is not None and len(np.unique(groups[answered])) < row.answered:
+            seen = independent(is_right[answered], groups[answered])
+        return wilson(row.right_share * seen, seen)[0] >= SURE_SHARE
 
-def _is_trusted(row: Above) -> bool:
-    """The interval's lower end counts: the best of many confidences looks better than it is."""
-    return row.answered >= MIN_ANSWERS and wilson(row.right, row.answered)[0] >= SURE_SHARE
+    found = calibration.answer_above(probabilities, labels, is_trusted)
+    return 1.0 if found is None else found.confidence
 
 
 def _probabilities(logits: NDArray[Any], model: Model) -> NDArray[np.float64]:
