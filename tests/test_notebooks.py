@@ -1,5 +1,6 @@
 """In a notebook: a cell shows progress while `fit` runs, and results show themselves, whatever strangers named."""
 
+import ast
 import re
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 import torch
 from picture_files import photo
 from PIL import Image
+from shared_files import ROOT
 from small_runs import fitted, image_set
 from tiny_models import awake, line_of
 from torch.testing import assert_close
@@ -289,3 +291,19 @@ def test_it_needs_no_other_import(file, tmp_path):
     code = "import sys, vitreous; print(vitreous.load(sys.argv[1]).preprocess(sys.argv[2]).shape)"
     call = [sys.executable, "-c", code, str(tmp_path / "vit.safetensors"), str(file)]
     assert forks.run(call, capture_output=True, text=True, check=True).stdout == "torch.Size([1, 3, 16, 16])\n"
+
+
+def test_what_shows_itself_in_a_cell_shows_itself_at_a_prompt(data, run):
+    """Not as its fields, which fill the screen."""
+    silent = []
+    for file in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                own = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+                own |= {name.id for item in node.body if isinstance(item, ast.Assign) for name in item.targets}
+                silent += [node.name] if "_repr_html_" in own and "__repr__" not in own else []
+    assert silent == []
+    assert repr(run) == str(run)
+    assert repr(data) == str(data)
+    answers = Answers(iter([]))
+    assert "loop" in repr(answers)

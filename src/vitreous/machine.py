@@ -115,6 +115,8 @@ class Machine:
     def __str__(self) -> str:
         return "\n".join(f"{title:<10}{text}" for title, text in self.rows())
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         cells = (f"<tr><th>{html.escape(title)}</th><td>{html.escape(text)}</td></tr>" for title, text in self.rows())
         return f"<table>{''.join(cells)}</table>"

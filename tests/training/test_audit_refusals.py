@@ -182,11 +182,11 @@ def test_typos_are_told_before_an_image_is_read(name, tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------------------------- the live bar
 
 
-ALL = "epoch 3.2, loss 1.234, 50 % right, lr 1.0e-03, 1,234 images/s, 3.0 GiB"
+ALL = "epoch 3.2, loss 1.234, train 50 % right, lr 1.0e-03, 1,234 images/s, 3.0 GiB"
 
 
 @pytest.mark.parametrize(
-    ("width", "last"), [(30, "left"), (60, "epoch 3.2"), (80, "50 % right"), (100, "50 % right"), (200, "3.0 GiB")]
+    ("width", "last"), [(30, "left"), (60, "epoch 3.2"), (80, "50 % right"), (100, "loss 1.234"), (200, "3.0 GiB")]
 )
 def test_the_bar_shows_share_time_and_step_first_and_nothing_by_halves(width, last):
     (line,) = drawn(width, step(6_000))

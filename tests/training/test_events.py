@@ -26,11 +26,11 @@ RECORDED = {  # lines that runs wrote when events were dicts, without `time`, an
     '{"kind": "restore", "events": 0, "since": 3}': "",
     '{"kind": "step", "stage": "fit", "step": 4, "steps": 8, "epoch": 2.0, "loss": 1.3316680192947388, "accuracy": '
     '0.375, "lr": 0.00017706123116490772, "norm": 0.46, "images_per_second": 381.37, "seconds_left": 20.0, "memory": '
-    "null}": "fit: step 4 of 8, epoch 2.0, loss 1.332, 38 % right, lr 1.8e-04, 381 images/s, about 20 s left",
+    "null}": "fit: step 4 of 8, epoch 2.0, loss 1.332, train 38 % right, lr 1.8e-04, 381 images/s, about 20 s left",
     '{"kind": "step", "stage": "rate-0.001", "step": 1, "steps": 8, "epoch": 0.25, "loss": 1.386, "accuracy": 0.125, '
     '"lr": 0.0, "norm": 1.31, "images_per_second": 41.6, "seconds_left": 1.34, "memory": 3221225472, "stage_number": 1'
     ', "stages": 2, "run_share": 0.0625, "run_seconds_left": null}': "rate-0.001, training 1 of 2: step 1 of 8, "
-    "epoch 0.2, loss 1.386, 12 % right, lr 0.0e+00, 42 images/s, 3.0 GiB",
+    "epoch 0.2, loss 1.386, train 12 % right, lr 0.0e+00, 42 images/s, 3.0 GiB",
     '{"kind": "dev", "stage": "fit", "step": 8, "epoch": 2.0, "accuracy": 0.25, "loss": 1.415, "best": false, "kept": '
     "true}": "fit: epoch 2.0, dev 25.0 % right, loss 1.415 (kept so far)",
     '{"kind": "dev", "stage": "fit", "step": 8, "epoch": 2.0, "accuracy": 0.25, "loss": 1.415, "best": true}': "fit: "

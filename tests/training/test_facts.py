@@ -76,6 +76,14 @@ def test_which_answers_to_trust_is_told_if_there_are_any():
     assert "when 99.9 % sure or more" in told(above={**ABOVE, "confidence": 0.999})["trust"]  # nothing is 100 % sure
     assert "trust" not in told(above=None)
     assert "trust" not in told(above={**ABOVE, "answered": 0, "right": 0})
+    assert told(above=None, sure_from=1.0)["trust"].startswith("no single answer: no confidence is known to be 90 %")
+    assert "trust" not in told(above=None, sure_from=1.0, alarm="No better than always answering cat.")
+
+
+def test_the_weakest_class_may_be_one_that_nobody_had_learned():
+    classes = [{**row, "right": 0, "recall": 0.0} if row["name"] == "cat" else row for row in JUDGED["classes"]]
+    weak = told(judged={**JUDGED, "classes": classes}, of_one_group=["cat"])["weakest"]
+    assert weak.endswith("its images are copies or one series, so none was learned before they were judged; add others")
 
 
 def test_how_many_strangers_it_notices_is_told_if_they_were_shown():

@@ -1,6 +1,7 @@
 """A run of several trainings knows which it is at, and how long all that are left will take."""
 
 import re
+import sys
 
 import pytest
 from live_bars import drawn, step
@@ -11,7 +12,8 @@ from vitreous.cli.training_display import display
 from vitreous.training.recipe import Recipe
 from vitreous.training.run import folder as runs
 from vitreous.training.run import stage as stages
-from vitreous.training.run.events import from_json
+from vitreous.training.run.events import Fact, from_json
+from vitreous.training.run.runtime import listener
 from vitreous.training.run.stage import Stages, stages_of
 
 
@@ -119,7 +121,7 @@ def test_the_bar_tells_share_and_time_of_the_whole_run_first(width, last):
     (line,) = drawn(width, STEP)
     assert len(line) <= width
     said = re.sub(r"^[━╸╺ ]*", "", line)
-    whole = "25 %, 50 min left, training 2 of 6, step 6,000/12,000, epoch 3.2, loss 1.234, 50 % right, lr 1.0e-03"
+    whole = "25 %, 50 min left, training 2 of 6, step 6,000/12,000, epoch 3.2, loss 1.234, train 50 % right, lr 1.0e-03"
     assert f"{whole}, 1,234 images/s".startswith(said)
     assert said.endswith(last)
 
@@ -137,3 +139,15 @@ def test_plain_lines_tell_the_same(capsys):
         "fit, training 6 of 6: step 12,000 of 12,000",
     ]
     assert [line.rpartition(", ")[2] for line in lines] == ["1,234 images/s", "about 50 min left", "1,234 images/s"]
+
+
+def test_python_on_a_terminal_tells_in_lines(monkeypatch, capsys):
+    """Elsewhere it is silent, so that a script's log holds what the script says."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    tell = listener()
+    tell(Fact("found", "60 images"))
+    tell(from_json(STEP))
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["found", STEP["stage"] + ","]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    listener()(Fact("found", "60 images"))
+    assert capsys.readouterr().err == ""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from vitreous.cli.show import say
 from vitreous.printable import printable, printable_line
 from vitreous.training.run import events
+from vitreous.training.run.plain_lines import PlainLines, utilisation
 from vitreous.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Tell = Callable[[events.Event], None]
-SILENCE = 10.0  # seconds between plain lines
 WIDE, BAR = 100, 20  # columns of a terminal that has room for a bar, and of the bar
 TONE_STYLES = {"plain": "", "warn": "yellow", "bad": "bold red"}  # of a fact's text
 
@@ -27,7 +27,7 @@ TONE_STYLES = {"plain": "", "warn": "yellow", "bad": "bold red"}  # of a fact's 
 def display(*, verbose: bool = False) -> Iterator[Tell]:
     """Yield what `fit` tells its events to.  verbose: with details."""
     if not sys.stderr.isatty():
-        yield _Plain(verbose)
+        yield PlainLines(verbose=verbose)
         return
     live = _Live(verbose=verbose)
     try:
@@ -58,26 +58,6 @@ def _print(event: events.Event, console: Console) -> None:
     for line in wrap(printable_line(event.text), room, break_long_words=False, break_on_hyphens=False):
         console.print(Text.assemble((start, "bold"), (line, TONE_STYLES[event.tone])), soft_wrap=True)
         start = " " * events.FACT_INDENT
-
-
-class _Plain:
-    """Lines for logs: facts, and now and then a step."""
-
-    def __init__(self, verbose: bool = False) -> None:
-        self.verbose = verbose
-        self.last = 0.0
-        self.plan = events.PlanMade()
-
-    def __call__(self, event: events.Event) -> None:
-        if isinstance(event, events.PlanMade):
-            self.plan = event
-        elif isinstance(event, events.StepLogged):
-            now = time.monotonic()
-            if event.step == event.steps or now - self.last >= SILENCE:
-                self.last = now
-                say(event.line(_utilisation(event, self.plan)), file=sys.stderr)
-        elif (self.verbose or not event.is_detail) and (line := str(event)):
-            say(line, file=sys.stderr)
 
 
 class _Live:
@@ -131,12 +111,12 @@ class _Live:
 
     def _take_step(self, event: events.StepLogged) -> None:
         self._end_others(event.stage)
-        utilisation, step = _utilisation(event, self.plan), f"step {event.step:,}/{event.steps:,}"
+        of_peak, step = utilisation(event, self.plan), f"step {event.step:,}/{event.steps:,}"
         place = [event.place, step] if event.place else [f"{event.stage} {step}"]
-        self._move(event.stage, event.share, event.run_left, [*place, *event.numbers(utilisation)])
+        self._move(event.stage, event.share, event.run_left, [*place, *event.numbers(of_peak)])
         if event.step >= event.steps:
             if self.verbose:
-                self.console.print(printable(event.line(utilisation)), markup=False)
+                self.console.print(printable(event.line(of_peak)), markup=False)
             self._end(event.stage)
 
     def _move(self, name: str, share: float, left: float | None, parts: list[str]) -> None:
@@ -164,13 +144,6 @@ def _fitted(share: float, left: float | None, parts: list[str], width: int) -> s
             break
         line += f", {part}"
     return line
-
-
-def _utilisation(event: events.StepLogged, plan: events.PlanMade) -> float | None:
-    """The share of a GPU's arithmetic that training uses; None on a CPU or an unknown GPU."""
-    from vitreous.training.run.utilisation import share_of_peak
-
-    return share_of_peak(event.images_per_second * plan.flops, plan.device) if plan.device else None
 
 
 def recipes_table(*, json: bool) -> None:

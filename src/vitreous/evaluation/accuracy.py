@@ -242,6 +242,8 @@ class Result:
     def __str__(self) -> str:
         return self.text()
 
+    __repr__ = __str__  # at a prompt
+
     def text(self, columns: int = 80) -> str:
         """As text; the table of classes is at most `columns` wide, and long names are cut."""
         head, *rows = self._table()

@@ -48,6 +48,8 @@ class LabelErrors:
         rows = zip(self.names[:MAX_ERRORS_SHOWN], self.labels, self.likelier, strict=False)
         return "\n".join([first, *(f"{name}: {label}, likelier {other}" for name, label, other in rows)])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 

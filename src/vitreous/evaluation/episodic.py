@@ -81,6 +81,8 @@ class Episodes:
         first += f" ({len(self.accuracy):,} episodes, {how}; chance {100 * self.chance:.1f} %)"
         return "\n".join([first, *(f"note  {note}" for note in self.notes)])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(str(self))}</p>"
 

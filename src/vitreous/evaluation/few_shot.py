@@ -100,6 +100,8 @@ class FewShot:
         more = [] if self.curve is None else ["", "would more labels help?", *str(self.curve).splitlines()]
         return "\n".join([first, *lines, *(f"note  {note}" for note in self.notes), *more])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         head, cells = self.table()
         notes = [Note(note, "warn") for note in self.notes]

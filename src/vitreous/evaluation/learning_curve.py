@@ -136,6 +136,8 @@ class Curve:
         left = f"however many: {percent(1 - self.law.c)} ({percent_range((1 - high, 1 - low))})"
         return "\n".join([*lines, gain, left, *(str(self.needed(target)) for target in self.targets)])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 

@@ -86,6 +86,8 @@ class Prediction:
         top = ", ".join(f"{name} {percent(p)}" for name, p in rows)
         return f"{self.name}: {'unsure: ' * self.is_unsure}{top}"
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         if self.error is not None:
             return fragment([Note(f"{self.name}: {self.error}", "bad")])
@@ -105,6 +107,9 @@ class Answers(Iterator[Prediction]):
 
     def __next__(self) -> Prediction:
         return self._waiting.popleft() if self._waiting else next(self._stream)
+
+    def __repr__(self) -> str:
+        return "answers, computed as they are asked for: go through them in a loop, or make a list"
 
     def close(self) -> None:
         """Stop reading images."""

@@ -109,6 +109,8 @@ class Probed:
         first = f"{self.by} on {self.fitted_on:,} rows, judged on {self.images:,} (95 % intervals)"
         return "\n".join([first, *(f"{name:<{width}}  {right:>7}  {span}" for name, right, span in cells)])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return fragment([Table(["reading", "right", "95 % interval"], self._cells(), "lrl")])
 

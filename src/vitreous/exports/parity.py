@@ -176,6 +176,8 @@ class Parity:
     def __str__(self) -> str:
         return "\n".join(self.rows())
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 

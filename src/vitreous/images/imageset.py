@@ -235,6 +235,8 @@ class ImageSet:
     def __str__(self) -> str:
         return "\n".join([self.headline(), *self.notes])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         from vitreous.images.set_in_notebook import shown  # jinja2 and Pillow, only when a set is shown
 

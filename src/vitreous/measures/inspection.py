@@ -94,6 +94,8 @@ class Inspection:
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join([first, *(f"{name:<{width}}  {text}" for name, text in rows), *self.notes])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         from vitreous.measures.page import notebook  # it draws an Inspection
 

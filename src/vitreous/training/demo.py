@@ -73,6 +73,8 @@ class Demo:
             ]
         )
 
+    __repr__ = __str__  # at a prompt
+
 
 def demo(
     out: str | os.PathLike[str] | None = None,

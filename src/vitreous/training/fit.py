@@ -104,7 +104,7 @@ def fit(
     skip_bad_shards: continue without a shard that cannot be read, and report how many samples are lost.
     parallel: how torchrun's devices share a training: ddp (each a whole copy), fsdp (shards), or auto: ddp if it fits.
     rival: judges a simpler method on the same images.  tell: called with every event; by default a notebook shows them
-    in a cell, and other Python is silent.
+    in a cell and a terminal in lines; without either, Python is silent.
     """
     began = time.monotonic() - (process_seconds() if _is_command() else 0)
     refusals.refuse_options(

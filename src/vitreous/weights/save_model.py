@@ -219,6 +219,8 @@ class Converted:
         verb = {None: "wrote", True: "pushed", False: "would push"}[self.pushed]
         return "\n".join([*(f"{verb} {file}" for file in self.files), *(f"note: {note}" for note in self.notes)])
 
+    __repr__ = __str__  # at a prompt
+
 
 def convert(
     source: str | os.PathLike[str],

@@ -148,6 +148,8 @@ class SuiteTable:
         lines += [f"failed  {who}: {error}" for who, error in self.blamed()]
         return "\n".join([*lines, *(f"note    {note}" for note in self.notes())])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 

@@ -294,6 +294,8 @@ class Health:
     def __str__(self) -> str:
         return self.text()
 
+    __repr__ = __str__  # at a prompt
+
     def text(self, columns: int = TERMINAL_COLUMNS) -> str:
         """The findings as text, at most `columns` wide and never wider than TERMINAL_COLUMNS."""
         return "\n".join(lines(self, columns=min(columns, TERMINAL_COLUMNS)))

@@ -106,6 +106,8 @@ class Pack(ImageSet):
             lines.append(f"left out, unreadable: {more:,} more; all of them with --json")
         return "\n".join(lines)
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 

@@ -52,6 +52,8 @@ class ShardIndex:
         text = f"{images:,} images in {shards:,} shards; {self.scanned:,} were read now, the others were known"
         return "\n".join([text, *(f"index: {file}" for file in self.files)])
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 

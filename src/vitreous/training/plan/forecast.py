@@ -178,6 +178,8 @@ class Forecast:
             lines += [f"{'':<{TITLE_COLUMNS}}{line}" for line in more]
         return "\n".join(lines)
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.rows())
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

@@ -212,7 +212,7 @@ class StepLogged(StageEvent, frozen=True, tag="step"):
         parts = [
             f"epoch {self.epoch:.1f}",
             f"loss {self.loss:.3f}",
-            f"{100 * self.accuracy:.0f} % right",
+            f"train {100 * self.accuracy:.0f} % right",
             f"lr {self.lr:.1e}",
             f"{self.images_per_second:,.0f} images/s",
         ]

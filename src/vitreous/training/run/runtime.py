@@ -20,6 +20,7 @@ from vitreous.ranks import Ranks
 from vitreous.training.plan.parallel import Strategy
 from vitreous.training.run.events import Event, Noted, ProgressMade, Said
 from vitreous.training.run.folder import RunFolder
+from vitreous.training.run.plain_lines import PlainLines
 from vitreous.training.run.stage import Stages
 from vitreous.training.run.step import Compiled
 from vitreous.training.run.trackers import Writers
@@ -95,13 +96,13 @@ class Runtime:
 
 
 def listener() -> Tell:
-    """A live cell if a notebook runs us, else silence."""
+    """A live cell if a notebook runs us, lines on a terminal, else silence."""
     if "IPython" in sys.modules:
         from vitreous.training.run import live_cell
 
         if live_cell.notebook_shell() is not None:
             return live_cell.LiveCell()
-    return lambda event: None
+    return PlainLines() if sys.stderr.isatty() else lambda event: None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from vitreous.evaluation.calibration import Above
+from vitreous.models.track_record import SURE_SHARE
 from vitreous.training.run.events import Event, Fact, Said
 from vitreous.training.tell.strangers import LEFT_OUT, Caught, easy
 from vitreous.training.tell.summary import right_above
@@ -72,7 +73,11 @@ def _series(run: Run) -> Fact | None:
 def _trust(run: Run) -> Fact | None:
     """Which answers to trust."""
     row = Above(**found) if (found := run.metrics.get("above")) else None
-    if row is None or not row.answered or run.alarm is not None:
+    if run.alarm is not None:
+        return None
+    if run.metrics.get("sure_from") == 1:
+        return Fact("trust", f"no single answer: no confidence is known to be {percent(SURE_SHARE, 0)} right", "warn")
+    if row is None or not row.answered:
         return None
     right, share = right_above(row, run.metrics["judged_by"]), percent(row.answered_share)
     return Fact("trust", f"when {confidence(row.confidence)} sure or more, {right} are right ({share} of images)")

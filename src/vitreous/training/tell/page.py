@@ -58,7 +58,7 @@ MAX_MATRIX_CLASSES = 100  # classes that a matrix has room for
 HARDEST_CLASSES = 40  # classes whose matrix is drawn where there are more
 MAX_CONFUSIONS_SHOWN = 10  # commonest confusions
 MAX_TABLE_ROWS = 20  # classes of the table before a fold
-MAX_FAULTS_NAMED = 8  # of each kind named
+MAX_CASES_NAMED = 8  # of each kind named
 FOLD_PREFIX = "fold"  # how the stages of cross-validation are called
 AGAIN_TIMED = "The same again; a time is not the same number of steps each time, so the numbers will differ:"
 
@@ -369,6 +369,10 @@ def _confidence(summary: Summary) -> Section:
             if row.answered
         ]
         blocks.append(Table(["answer only above", "answered", "right of those"], rows, "llr"))
+        if summary.above is not None and summary.judged_by != "test":
+            limit, share = confidence(summary.above.confidence), percent(SURE_SHARE, 0)
+            why = f"that {share} would be right even if luck helped here (the lower end of the 95\u00a0% interval)"
+            blocks.append(Text(f"The table counts these images alone. The line at the top, {limit}, asks more: {why}."))
     return Section("Can its confidence be trusted?", blocks, summary=f"off by {error:.1f} points")
 
 
@@ -506,8 +510,11 @@ def _suspects(summary: Summary) -> Section | None:
         text = Text("Not asked: a model that is no better than one answer knows nothing about labels.")
         return Section(heading, [*sure, text, *unasked], tone="bad" if sure else "plain", summary=pairs or "not asked")
     if not found:
-        text = Text(_no_doubts(summary.result.images - summary.result.right, "the model", is_other=bool(sure)))
-        return Section(heading, [*sure, text, *unasked], tone="bad" if sure else "good", summary=pairs or "none")
+        result = summary.result
+        wrong = result.images - result.right
+        text = Text(_no_doubts(wrong, result.images, "the model", is_other=bool(sure)))
+        tone: Tone = "bad" if sure else "plain" if wrong else "good"
+        return Section(heading, [*sure, text, *unasked], tone=tone, summary=pairs or "none doubted")
     text = Text(
         "To the model each of these images, which were judged, looks more like another class than like its own "
         "(confident learning), and its label is more likely wrong than right. Look at them, the most doubtful first. "
@@ -555,14 +562,16 @@ def _leaning(summary: Summary, place: int | None) -> str:
     return f"the model says {summary.classes[int(p.argmax())]} ({_sure(float(p.max()))})"
 
 
-def _no_doubts(wrong: int, whose: str, *, is_other: bool = False) -> str:
+def _no_doubts(wrong: int, images: int, whose: str, *, is_other: bool = False) -> str:
     """wrong: answers that are not the label.  is_other: about images other than those under two labels."""
-    none = (
-        "No other label is more likely wrong than right."
-        if is_other
-        else "None: no label is more likely wrong than right."
+    none = f"No {'other ' * is_other}label is doubted: for each, a mistake of {whose} is likelier than a wrong label."
+    if not wrong:
+        return none.partition(":")[0] + "."
+    share = _percent(wrong / images)
+    return (
+        f"{none} But it is wrong about {share} of the images, so it misses wrong labels too: look at its surest "
+        "mistakes yourself."
     )
-    return none + f" Answers that differ from the label ({wrong:,}) are more likely mistakes of {whose}." * (wrong > 0)
 
 
 def _unasked(summary: Summary) -> list[Block]:
@@ -591,8 +600,10 @@ def _doubts(summary: Summary) -> Section | None:
         f"{_percent(doubts.right / max(doubts.images, 1))} as they are labelled."
     )
     if not doubts.count:
-        none = _no_doubts(doubts.images - doubts.right, "the classifier")
-        return Section(heading, [Text(f"{none} {how}")], tone="good", summary="none")
+        wrong = doubts.images - doubts.right
+        none = _no_doubts(wrong, doubts.images, "the classifier")
+        tone: Tone = "plain" if wrong else "good"
+        return Section(heading, [Text(f"{none} {how}")], tone=tone, summary="none doubted")
     text = Text(
         f"{how} These look more like images that are called otherwise, and their labels are more likely wrong than "
         "right. The most doubtful come first. A wrong label among them was learned: mend it and train again."
@@ -625,9 +636,8 @@ def _doubt(summary: Summary, suspect: Suspect) -> tuple[str, str]:
 def _picture(
     summary: Summary, images: ImageSet, place: int, title: str, about: str = "", *, side: int = pages.SIDE
 ) -> Picture:
-    """about: followed by the file, and by its folder unless that is the label."""
-    *_, folder, file = ["", *images.name(place).split("/")]
-    where = f"{folder}/{file}" if folder and folder not in summary.classes else file
+    """about: followed by the file and its folder."""
+    where = "/".join(images.name(place).split("/")[-2:])
     try:
         pixels = images.read(place)
     except (OSError, ValueError, DataError):
@@ -678,11 +688,11 @@ def _data(summary: Summary) -> Section:
     if health.findings:
         found = [[f.severity, sentence(f.what), f.do] for f in health.findings]
         blocks.append(Table(["", "found", "what to do"], found))
-        for fault in health.faults:
-            named = [str(case) for case in fault.cases[:MAX_FAULTS_NAMED]]
-            left = len(fault.cases) - len(named)
+        for finding in health.findings:
+            named = [str(case) for case in finding.cases[:MAX_CASES_NAMED]]
+            left = len(finding.cases) - len(named)
             more = f"and {left:,} more; vitreous check lists all" if left else ""
-            blocks.append(Listing(f"{fault.title}: which", named, more))
+            blocks.append(Listing(f"{finding.title}: which", named, more))
         blocks.append(Text("With pictures:"))
         blocks.append(Code(f"vitreous check {shlex.quote(data.path)} --out check.html"))
     return Section("The data", blocks, tone=tone, summary=brief)

@@ -66,6 +66,8 @@ class Run:
     def __str__(self) -> str:
         return "\n".join(str(event) for event in self.told if not event.is_detail)
 
+    __repr__ = __str__  # at a prompt
+
     def _repr_html_(self) -> str:
         return notebook.shown(self)
 
@@ -132,6 +134,7 @@ def _judged_metrics(trained: Trained, summary: Summary) -> dict[str, Any]:
         "footnote": summary.footnote,
         "series": summary.series and summary.series.to_json(),
         "answer_above": str(summary.above) if summary.above is not None else None,
+        "sure_from": summary.sure_from,
         "above": summary.above.to_json() if summary.above is not None else None,
         "suspects": _suspects(summary),
         "rivals": [{"name": r.name, "right": r.right, "seen": r.seen} for r in summary.rivals],
