@@ -108,6 +108,15 @@ def test_weights_that_have_seen_the_images_are_said(folder, tmp_path):
     assert not fresh.metrics["notes"]
 
 
+def test_weights_that_may_have_seen_imagenets_images_are_said(folder, tmp_path):
+    for name, kind in zip(("n01440764", "n02102040", "n02979186", "n03000684"), sorted(folder.iterdir()), strict=True):
+        kind.rename(kind.with_name(name))
+    run = fitted(folder, tmp_path / "run")
+    assert not run.metrics["notes"], "from scratch nothing was seen"
+    again = fitted(folder, tmp_path / "again", weights=run.model, model=None, length="1 steps")
+    assert any("the classes are ImageNet's" in note for note in again.metrics["notes"])
+
+
 def test_a_test_split_of_ones_own_is_judged_beside_the_folds(tmp_path):
     both = tmp_path / "both"
     picture_folder(both / "train", 48)

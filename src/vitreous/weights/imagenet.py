@@ -43,6 +43,11 @@ def are_classes(labels: Sequence[str]) -> bool:
     )
 
 
+def are_ids(names: Sequence[str]) -> bool:
+    """True if these are WordNet ids of ImageNet's classes, of some or of all."""
+    return bool(names) and {number for number, _ in classes()}.issuperset(names)
+
+
 def is_stated(found: RawCheckpoint) -> bool:
     """True if config, hub name or published file name say that 1,000 classes are ImageNet's."""
     pretrained = found.config.get("pretrained_cfg")

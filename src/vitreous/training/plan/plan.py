@@ -226,7 +226,8 @@ def make(request: Request, runtime: Runtime) -> Plan:
     )
     if weights is not None:
         refusals.refuse_too_large(start.config, plan.recipe, runtime)
-    return replace(plan, cautions=(*seen_before(start.source, images, plan.judges_all), *_about_series(plan)))
+    seen = seen_before(start.source, images, plan.judges_all) if weights is not None else ()
+    return replace(plan, cautions=(*seen, *_about_series(plan)))
 
 
 def with_start(plan: Plan, request: Request, where: Path) -> Plan:

@@ -30,7 +30,7 @@ from vitreous.training.run.closed_form import Series
 from vitreous.training.run.events import FeaturesRead
 from vitreous.training.run.network import Weights, make_network
 from vitreous.training.run.runtime import Runtime
-from vitreous.weights import starter
+from vitreous.weights import imagenet, starter
 from vitreous.weights.load_model import fetch, is_new, newest_run
 
 BETTER = "--weights deit-tiny"
@@ -182,10 +182,15 @@ def terms_of(source: dict[str, Any]) -> tuple[str, ...]:
 
 
 def seen_before(source: dict[str, Any], data: ImageSet, is_judged_whole: bool) -> tuple[str, ...]:
-    """A caution if our own weights have learned from these very images.  source: the model's."""
-    if source.get("data") != data.content_id or (source.get("learned_from") != "all" and not is_judged_whole):
-        return ()
-    return (
-        "the weights have learned from these very images, so the number is of images they have seen and too high; "
-        "for an honest one begin from weights that have not",
-    )
+    """A caution if weights have learned from these very images, or may have.  source: the model's."""
+    if source.get("data") == data.content_id and (source.get("learned_from") == "all" or is_judged_whole):
+        return (
+            "the weights have learned from these very images, so the number is of images they have seen and too high; "
+            "for an honest one begin from weights that have not",
+        )
+    if imagenet.are_ids(data.classes):
+        return (
+            "the classes are ImageNet's; weights that learned from ImageNet may have seen these very images, and then "
+            "the number is too high",
+        )
+    return ()
