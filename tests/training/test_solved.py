@@ -108,7 +108,7 @@ def test_every_image_is_judged_by_a_head_that_has_not_seen_it(run, folder, weigh
 def test_the_page_the_card_and_the_numbers_say_so(run):
     page, card = (run_file(run, name).read_text() for name in ("report.html", "README.md"))
     for text in (page, card):
-        assert "Measured by leave-one-out: each of the 80 images was judged by a head" in text.replace("\n", " ")
+        assert "Measured by leave-one-out: each of the 80 images was judged by a classifier" in text.replace("\n", " ")
     assert "each judged, each learned from" in page
     assert "each image once, no steps" in page
     assert "solved in closed form" in page

@@ -253,8 +253,8 @@ def _classes(summary: Summary) -> Section:
     worst = sorted(known, key=lambda row: (row.recall, row.name))
     blocks: list[Block] = [
         Text(
-            "Weakest first. Found: of its images, how many were named so. Trusted: when it says this class, how often "
-            "that is right."
+            "Weakest first. Found: of its images, how many were named so. Right when said: how often "
+            "this answer is right."
         )
     ]
     blocks.append(_class_table(summary, worst[:MAX_TABLE_ROWS]))
@@ -282,7 +282,9 @@ def _class_table(summary: Summary, rows: Sequence[ClassRow]) -> Table:
         ]
         for row in rows
     ]
-    return Table(["class", "found", "trusted", "right / images", "found, 95\u00a0%", precision], cells, "llrrrr")
+    return Table(
+        ["class", "found", "right when said", "right / images", "found, 95\u00a0%", precision], cells, "llrrrr"
+    )
 
 
 def _confusion(summary: Summary) -> Section | None:

@@ -285,9 +285,9 @@ class Summary:
                 )
             case "leave-one-out" if series is not None:
                 return (
-                    f"Measured by leaving out whole series ({series}): each of the {n} images was judged by a head "
-                    "that had seen no image of its series; only the strength of its penalty was chosen with all of "
-                    "them. The model that was saved has learned from all."
+                    f"Measured by leaving out whole series ({series}): each of the {n} images was judged by a "
+                    "classifier that had seen no image of its series; only the strength of its penalty was chosen with "
+                    "all of them. The model that was saved has learned from all."
                 )
             case "cross-validation":
                 return (
@@ -297,9 +297,9 @@ class Summary:
                 )
             case "leave-one-out":
                 return (
-                    f"Measured by leave-one-out: each of the {n} images was judged by a head that had seen neither it "
-                    "nor a copy of it; only the strength of its penalty was chosen with all of them. The model that "
-                    "was saved has learned from all."
+                    f"Measured by leave-one-out: each of the {n} images was judged by a classifier that had seen "
+                    "neither it nor a copy of it; only the strength of its penalty was chosen with all of them. The "
+                    "model that was saved has learned from all."
                 )
             case "test":
                 whole = "" if series is None else f" Images were set aside in whole series ({series})."
