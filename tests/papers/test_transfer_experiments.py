@@ -28,6 +28,7 @@ from vitreous.papers.experiments.transfer_runs import (
     from_scratch,
     tuned,
 )
+from vitreous.papers.outcome import PaperOutcome
 from vitreous.papers.results import COMMITTED, Results, read
 from vitreous.papers.verdict import judge
 from vitreous.papers.worker import compute, new_bench
@@ -57,7 +58,7 @@ def test_every_row_of_the_family_has_a_claim_at_gpu_scale():
 @pytest.mark.parametrize(("experiment", "scale"), EVERY, ids=lambda one: getattr(one, "name", one))
 def test_a_grid_builds_with_networks_that_exist(experiment, scale):
     placed = experiment.placed(scale)
-    assert {one.seed for one in placed} == set(range(experiment.seeds[scale]))
+    assert {one.seed for one in placed} == set(experiment.planned(scale))
     names = {one.cell.options["model"] for one in placed if one.cell.options.get("model")}
     for name in names:
         assert sum(p.numel() for p in blueprint(parse(name)).parameters()) > 0
@@ -194,7 +195,8 @@ def test_what_the_study_did_not_measure_is_not_run():
 @pytest.mark.parametrize("file", sorted(COMMITTED.glob("transfer-*.json")), ids=lambda file: file.stem)
 def test_committed_cells_are_cells_of_a_grid(file):
     every = [*EVERY, *((shots.EXPERIMENT, scale) for scale in shots.EXPERIMENT.scales)]
-    keys = {one.key for experiment, scale in every for one in walk(placed.cell for placed in experiment.placed(scale))}
+    grids = [experiment.grid(scale, range(experiment.planned(scale).stop)) for experiment, scale in every]  # and pilots
+    keys = {one.key for grid in grids for one in walk(placed.cell for placed in grid)}
     assert {one.key for one in read(file)} <= keys
 
 
@@ -444,3 +446,13 @@ def test_a_tenth_of_the_images_is_seen_ten_times_as_often():
     assert whole.options["fields"]["length"] == "100 epochs"
     assert tenth.options["fields"]["length"] == "1000 epochs"
     assert tenth.options["images"] == 5000
+
+
+def test_seeds_that_chose_their_number_do_not_decide():
+    experiment = transfer.TASKS
+    assert list(experiment.planned("laptop")) == list(range(3, 11))
+    assert list(experiment.planned("gpu")) == list(range(5))  # no pilots there
+    first = [one.cell for one in experiment.grid("laptop", range(3))]
+    assert not {one.key for one in first} & {one.cell.key for one in experiment.placed("laptop")}
+    judged = PaperOutcome(experiment, "laptop", experiment.placed("laptop"), Results())
+    assert any("3 seeds before these" in note for note in judged.notes)

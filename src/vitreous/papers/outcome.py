@@ -126,6 +126,8 @@ def _notes(outcome: PaperOutcome) -> Iterable[str]:
     experiment, records = outcome.experiment, outcome.records
     if outcome.scale == RELEASED:
         yield "one set of weights each: intervals are over groups of images or places, not over trainings"
+    if pilots := experiment.pilots.get(outcome.scale, 0):
+        yield f"the {counted(pilots, 'seed')} before these chose their number and decide nothing"
     if (missing := outcome.cells - len(records)) > 0:
         yield f"{counted(missing, 'cell')} of {outcome.cells} not run: {command(experiment, outcome.scale)}"
     diverged = [record for record in records if record.status == DIVERGED]

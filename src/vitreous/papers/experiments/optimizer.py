@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from vitreous.papers.experiment import POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import PILOTS, POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.networks import (
     ALL,
@@ -70,5 +70,6 @@ EXPERIMENT = Experiment(
     grid=grid,
     columns=("accuracy", "100_shot_fashion", "rate"),
     matched="the network, steps and images seen; each optimizer at its own rate (laptop: one of two, by another seed)",
-    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
+    seeds={"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3},
+    pilots=PILOTS,
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
-from vitreous.papers.experiment import ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import PILOTS, ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale, positions
 from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, rates_of, trained
 from vitreous.papers.verdict import POSITIVE, alike
@@ -71,7 +71,8 @@ SIZES = Experiment(
     ),
     grid=sizes_grid,
     matched="parameters within 10 % at one grid size, but for the position tables; images seen",
-    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
+    seeds={"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3},
+    pilots=PILOTS,
 )
 
 # Rates, kinds and settings -----------------------------------------------------------------------------------------
@@ -196,7 +197,8 @@ PATTERNS = Experiment(
     grid=patterns_grid,
     columns=("accuracy", "position_nearness", BETWEEN_RATES, BETWEEN_KINDS, BETWEEN_SEEDS, BETWEEN_SETTINGS),
     matched="parameters within 10 %, images seen but for the shorter arm",
-    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
+    seeds={"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3},
+    pilots=PILOTS,
 )
 
 # Start -------------------------------------------------------------------------------------------------------------
@@ -235,5 +237,6 @@ POSITION_STARTS = Experiment(
     grid=starts_grid,
     columns=("accuracy", "likeness to zeros", "likeness to N(0, 1)", "likeness to sinusoid"),
     matched=SAME_BUT_ONE,
-    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
+    seeds={"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3},
+    pilots=PILOTS,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from vitreous.papers.experiment import POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import PILOTS, POINTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.networks import (
     ALL,
@@ -94,5 +94,6 @@ EXPERIMENT = Experiment(
     grid=grid,
     columns=("accuracy", "100_shot_fashion", "parameters", "macs"),
     matched="deeper and wider in compute within 10 % (but at gpu scale, in parameters too); steps and images seen",
-    seeds={"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3},
+    seeds={"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3},
+    pilots=PILOTS,
 )

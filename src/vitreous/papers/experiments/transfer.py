@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.papers.experiment import POINTS, ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import PILOTS, POINTS, ArmTable, Cell, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.transfer_runs import (
     ALIKE,
@@ -36,7 +36,7 @@ ONE_CHECKPOINT = "at gpu scale one checkpoint and one draw of images serve all s
 EACH_CHECKPOINT = "a checkpoint for each seed but at full scale, where one serves all"
 MATCHED = "the same checkpoint, steps, batch and rate; only what is named differs"
 MUCH, LITTLE = "much", "little"
-SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": 3, "full": 3}
+SEEDS: dict[ScaleName, int] = {"laptop": 8, "gpu": 3, "full": 3}
 OWN_SEEDS: dict[ScaleName, int] = SEEDS | {"gpu": gpu_scale.SEEDS}  # where each seed has its own checkpoint
 
 
@@ -111,6 +111,8 @@ LAYERS = Experiment(
     name="transfer-layers",
     family="E-XFER",
     title="Which layers to train on a new task?",
+    seeds=SEEDS,
+    pilots=PILOTS,
     claims=(
         Claim(
             row="T05",
@@ -177,6 +179,8 @@ AUGMENTATION = Experiment(
     name="transfer-augmentation",
     family="E-XFER",
     title="Does augmentation help when images are few?",
+    seeds=SEEDS,
+    pilots=PILOTS,
     claims=(
         Claim(
             row="T09",
@@ -223,6 +227,7 @@ ONE_RULE = Experiment(
     name="transfer-rule",
     family="E-XFER",
     title="Does one rule serve all tasks?",
+    pilots=PILOTS,
     claims=(
         Claim(
             row="Q12",
@@ -295,6 +300,7 @@ GAIN = Experiment(
     name="transfer-gain",
     family="E-XFER",
     title="When does transfer help most?",
+    pilots=PILOTS,
     claims=(
         Claim(
             row="T02",
@@ -355,6 +361,7 @@ PRETRAINING = Experiment(
     name="transfer-pretraining",
     family="E-XFER",
     title="Does more pre-training data help a task with few images?",
+    pilots=PILOTS,
     claims=(
         Claim(
             row="C07",
@@ -401,6 +408,7 @@ TASKS = Experiment(
     name="transfer-tasks",
     family="E-XFER",
     title="Is one pre-trained model worth many?",
+    pilots=PILOTS,
     claims=(
         Claim(
             row="T16",
@@ -501,6 +509,8 @@ RESOLUTION = Experiment(
     name="transfer-resolution",
     family="E-XFER",
     title="Positions at another resolution",
+    seeds=SEEDS,
+    pilots=PILOTS,
     claims=(
         Claim(
             row="T12",
@@ -627,7 +637,7 @@ COST = Experiment(
         ),
     ),
     grid=cost_grid,
-    seeds=OWN_SEEDS,
+    seeds=OWN_SEEDS | {"laptop": 3},
     matched=f"multiply-adds of pre-training (the longest ViT and the ResNet) and of fine-tuning; {EACH_CHECKPOINT}",
 )
 
