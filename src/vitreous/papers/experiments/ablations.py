@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import PILOTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, SETTINGS, trained, usual_rate
 from vitreous.papers.verdict import POSITIVE, alike
@@ -17,7 +17,7 @@ from vitreous.papers.works.gradients import gradients
 from vitreous.papers.works.look import looked
 
 BASE = "as it is"
-SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3}
+SEEDS: dict[ScaleName, int] = {"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3}
 
 # Pre-norm and post-norm --------------------------------------------------------------------------------------------
 
@@ -138,6 +138,7 @@ NORM_PLACE = Experiment(
     columns=("accuracy", "diverged", "gradient_spread_start", "gradient_spread_trained"),
     matched=SAME_BUT_ONE,
     seeds=SEEDS,
+    pilots=PILOTS,
 )
 
 # Switches ----------------------------------------------------------------------------------------------------------
@@ -248,6 +249,7 @@ SWITCHED = Experiment(
     columns=("accuracy", "train_accuracy"),
     matched=SAME_BUT_ONE,
     seeds=SEEDS,
+    pilots=PILOTS,
 )
 
 # Skips -------------------------------------------------------------------------------------------------------------
@@ -340,6 +342,7 @@ SKIPS = Experiment(
     columns=("accuracy", "removal_kept"),
     matched=SAME_BUT_ONE,
     seeds=SEEDS,
+    pilots=PILOTS,
 )
 
 # Neighbours and skips ----------------------------------------------------------------------------------------------
@@ -386,6 +389,7 @@ NEIGHBOURS = Experiment(
     columns=("accuracy", "place_hit_all", "place_percentile"),
     matched=SAME_BUT_ONE,
     seeds=SEEDS,
+    pilots=PILOTS,
 )
 
 # Colour ------------------------------------------------------------------------------------------------------------
@@ -446,4 +450,5 @@ COLOUR = Experiment(
     matched="everything: only the pixels differ",
     scales=("gpu", "full"),
     seeds=SEEDS,
+    pilots=PILOTS,
 )

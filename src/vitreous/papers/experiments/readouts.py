@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 
-from vitreous.papers.experiment import ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
+from vitreous.papers.experiment import PILOTS, ArmTable, Claim, Effect, Experiment, GridCell, ScaleName
 from vitreous.papers.experiments import gpu_scale
 from vitreous.papers.experiments.small_vit import SAME_BUT_ONE, SETTINGS, rates_of, trained
 from vitreous.papers.verdict import POSITIVE, alike, unlike
@@ -17,7 +17,7 @@ from vitreous.papers.works.look import looked
 CLS, MEAN_POOL, MAX, MAP = "CLS", "GAP", "max", "attention (MAP)"
 FORCED, UNREAD, RESNET = "a patch", "GAP, CLS unread", "ResNet"
 GAP_CHANGE = "pool=gap"
-SEEDS: dict[ScaleName, int] = {"laptop": 3, "gpu": gpu_scale.SEEDS, "full": 3}
+SEEDS: dict[ScaleName, int] = {"laptop": 8, "gpu": gpu_scale.SEEDS, "full": 3}
 
 # Rates -------------------------------------------------------------------------------------------------------------
 
@@ -100,6 +100,7 @@ RATES = Experiment(
     columns=("accuracy", "dev_accuracy"),
     matched="parameters within 1 %, images seen; dev chooses the rate",
     seeds=SEEDS,
+    pilots=PILOTS,
 )
 
 # Kinds of pool -----------------------------------------------------------------------------------------------------
@@ -133,6 +134,7 @@ POOLS_COMPARED = Experiment(
     grid=pools_grid,
     matched=f"{SAME_BUT_ONE}; the attention pool's model has one block less",
     seeds=SEEDS,
+    pilots=PILOTS,
 )
 
 # The class token ---------------------------------------------------------------------------------------------------
@@ -205,6 +207,7 @@ CLASS_TOKEN = Experiment(
     columns=("accuracy",),
     matched=SAME_BUT_ONE,
     seeds=SEEDS,
+    pilots=PILOTS,
 )
 
 # CLS or GAP: what tokens hold --------------------------------------------------------------------------------------
@@ -322,4 +325,5 @@ TOKENS = Experiment(
     columns=("accuracy", "place_hit_all", "token_probe_last", "match_last_stage"),
     matched=SAME_BUT_ONE,
     seeds=SEEDS,
+    pilots=PILOTS,
 )
